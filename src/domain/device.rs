@@ -1,0 +1,88 @@
+//! A device: one GPU or the host CPU, with the facts that decide speed.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How a client names a device of this host: `cpu`, `cuda:0`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceId(pub String);
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    Cpu,
+    Cuda,
+}
+
+/// What a device is and can do, as its engine read it.
+///
+/// On a CPU the words map as follows: `multiprocessors` are the worker threads, `warp_size` is the f32 lanes of a
+/// vector register, `registers_per_thread` the number of vector registers, `l2_bytes` the last-level cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    pub id: DeviceId,
+    pub kind: DeviceKind,
+    /// Marketing name, as the driver or the processor reports it.
+    pub name: String,
+    /// `9.0` on an H100; the instruction set on a CPU (`avx2`, `avx512`, `scalar`).
+    pub compute_capability: String,
+    pub multiprocessors: u32,
+    pub warp_size: u32,
+    pub max_threads_per_block: u32,
+    pub max_threads_per_multiprocessor: u32,
+    pub max_blocks_per_multiprocessor: u32,
+    pub registers_per_thread: u32,
+    pub registers_per_block: u32,
+    pub registers_per_multiprocessor: u32,
+    /// Largest dynamic shared memory of a block after opting in, bytes.
+    pub shared_bytes_per_block: u64,
+    pub shared_bytes_per_multiprocessor: u64,
+    pub l2_bytes: u64,
+    pub memory_bytes: u64,
+    /// Measured device copy, bytes read + bytes written, in GB/s (1e9 bytes).
+    pub copy_gbps: f64,
+    /// Driver version (`13.0/580.159.04`), or the operating system's release on a CPU.
+    pub driver: String,
+    /// `nvrtc 13.0`, or the compiler of this binary on a CPU.
+    pub compiler: String,
+    /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent when the vendor's library is not installed.
+    pub vendor: Option<String>,
+}
+
+/// Devices of one class share plans: same silicon, whatever the host and the software around it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceClass(pub String);
+
+impl fmt::Display for DeviceClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Device {
+    pub fn class(&self) -> DeviceClass {
+        DeviceClass(match self.kind {
+            DeviceKind::Cuda => format!(
+                "cuda/{}/cc{}/{}sm",
+                self.name, self.compute_capability, self.multiprocessors
+            ),
+            DeviceKind::Cpu => {
+                format!("cpu/{}/{}/{}t", self.name, self.compute_capability, self.multiprocessors)
+            }
+        })
+    }
+
+    /// The software whose change makes a stored plan stale.
+    pub fn environment(&self) -> String {
+        let vendor = self.vendor.as_deref().unwrap_or("no vendor library");
+        format!("{}; {}; {vendor}", self.driver, self.compiler)
+    }
+}

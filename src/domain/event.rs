@@ -1,0 +1,36 @@
+//! Events of a job, numbered from 1 without gaps, so a client that lost its connection can go on.
+
+use super::{Job, JobId, Timestamp, Trial};
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened to a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub job: JobId,
+    pub seq: u64,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", content = "data", rename_all = "snake_case")]
+pub enum EventKind {
+    /// State, stage, progress or best changed: the job as it now stands.
+    Job(Box<Job>),
+    /// A candidate was measured or failed. Pruned candidates are not announced one by one.
+    Trial(Box<Trial>),
+    /// A line for people.
+    Log { message: String },
+}
+
+impl EventKind {
+    /// The SSE event name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Job(_) => "job",
+            Self::Trial(_) => "trial",
+            Self::Log { .. } => "log",
+        }
+    }
+}

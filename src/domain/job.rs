@@ -1,0 +1,162 @@
+//! A job: a request to find a plan, and how far it has come.
+
+use super::{Candidate, DeviceId, Digest, PlanId, Problem, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A job's name: a UUIDv7, so names sort by creation time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub String);
+
+impl JobId {
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// Digest of an uploaded matrix.
+    pub matrix: Digest,
+    pub problem: Problem,
+    /// `auto` (default), `cpu`, `cuda:0`.
+    #[serde(default = "auto_device")]
+    pub device: String,
+    #[serde(default)]
+    pub search: Search,
+    /// How often the client means to call the kernel; absent means so often that preprocessing is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_calls: Option<u64>,
+}
+
+fn auto_device() -> String {
+    "auto".to_owned()
+}
+
+/// How to search. Absent fields take the server's configured defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// `ranked`: how many of the best-ranked candidates to measure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Budget of wall-clock seconds for the search; the best so far is the answer when it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Budget of trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trials: Option<u32>,
+    /// Seed of the random operands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Measure the top K by the model.
+    #[default]
+    Ranked,
+    /// Measure every candidate that survives the constraints.
+    Exhaustive,
+    /// Answer from the model alone.
+    Predicted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Queued,
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl JobState {
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What a running job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Waiting,
+    Loading,
+    Pruning,
+    Measuring,
+    Finals,
+    Done,
+}
+
+/// What ended a search before its candidates did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppedBy {
+    /// Every chosen candidate was tried.
+    Completed,
+    Seconds,
+    Trials,
+    Cancelled,
+}
+
+/// Trials done and trials meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub done: u32,
+    pub total: u32,
+}
+
+/// The best candidate so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    pub candidate: Candidate,
+    pub median_us: f64,
+    /// Baseline median over this median; absent while no baseline is known.
+    pub speedup: Option<f64>,
+}
+
+/// A job as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub request: JobRequest,
+    /// The device the job was given to, from `request.device`.
+    pub device: DeviceId,
+    pub state: JobState,
+    pub stage: Stage,
+    pub progress: Progress,
+    pub best: Option<Best>,
+    pub plan: Option<PlanId>,
+    pub stopped_by: Option<StoppedBy>,
+    /// Why it failed, for the client.
+    pub error: Option<String>,
+    /// How often a worker has taken it up.
+    pub attempts: u32,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+}

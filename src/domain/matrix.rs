@@ -1,0 +1,66 @@
+//! A matrix as the service knows it: identity, shape and the features that models and constraints read.
+
+use super::{Digest, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Facts of a stored matrix. The entries themselves are a blob named by `digest`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Matrix {
+    /// BLAKE3 of the pattern digest and the values.
+    pub digest: Digest,
+    /// BLAKE3 of shape and structure alone.
+    pub pattern_digest: Digest,
+    pub name: Option<String>,
+    pub rows: u64,
+    pub cols: u64,
+    pub nnz: u64,
+    /// Numerically symmetric: square, and A equals its transpose.
+    pub symmetric: bool,
+    /// Square, and every diagonal entry is stored and not zero.
+    pub has_full_diagonal: bool,
+    pub features: Features,
+    pub created_at: Timestamp,
+}
+
+/// Features of LO-SpMM (its table of sparse attributes) and of AG-SpTRSV (the ten features), computed once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Features {
+    /// Version of this set; a model trained on another version refuses it.
+    pub version: u32,
+    /// nnz / (rows * cols); 0 for an empty shape.
+    pub density: f64,
+    pub row_nnz: Spread,
+    pub col_nnz: Spread,
+    pub empty_rows: u64,
+    pub empty_cols: u64,
+    /// Largest |column - row| over the entries.
+    pub bandwidth: u64,
+    /// Mean over the entries of |column - row| / max(cols, 1).
+    pub mean_offset: f64,
+    /// Mean number of entries a row shares (same column) with the row before it, over the mean row length.
+    pub neighbour_overlap: f64,
+    /// Forward-substitution features of the lower triangle; absent for matrices that are not square.
+    pub lower: Option<TriangleFeatures>,
+}
+
+/// Largest, mean and coefficient of variation (standard deviation / mean) of a set of counts; zeros for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub max: u64,
+    pub mean: f64,
+    pub cov: f64,
+}
+
+/// AG-SpTRSV, features of tril(A): a missing diagonal counts as present.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriangleFeatures {
+    /// Entries of tril(A), the diagonal counted once a row.
+    pub nnz: u64,
+    /// Entries a row of tril(A).
+    pub rnnz: Spread,
+    /// Rows a level.
+    pub lnnz: Spread,
+    pub levels: u64,
+    /// Mean over rows of 1 / (i - last off-diagonal column), 0 for rows with none.
+    pub dep_dist: f64,
+}

@@ -1,0 +1,29 @@
+//! The words of the house as types: no I/O, no async, and nothing of any other room.
+
+pub mod candidate;
+pub mod device;
+pub mod digest;
+pub mod event;
+pub mod funnel;
+pub mod job;
+pub mod matrix;
+pub mod outcome;
+pub mod plan;
+pub mod problem;
+pub mod protocol;
+pub mod recipe;
+pub mod timestamp;
+pub mod trial;
+
+pub use candidate::{Candidate, CandidateId, Param};
+pub use device::{Device, DeviceClass, DeviceId, DeviceKind};
+pub use digest::Digest;
+pub use event::{Event, EventKind};
+pub use funnel::FunnelStep;
+pub use job::{Job, JobId, JobRequest, JobState, Search, Stage, StoppedBy, Strategy};
+pub use matrix::{Features, Matrix};
+pub use outcome::{Outcome, Resources, Timing};
+pub use plan::{Grade, Lookup, Plan, PlanId};
+pub use problem::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
+pub use timestamp::Timestamp;
+pub use trial::{Trial, TrialState};

@@ -1,0 +1,187 @@
+//! A plan: the answer. Winner, measurements, baseline, limit, provenance, and all that is needed to run it elsewhere.
+
+use super::{
+    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, L2Policy, Problem, Resources,
+    StoppedBy, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A plan's name: a UUIDv7. Retuning makes a new plan under the same key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PlanId(pub String);
+
+impl PlanId {
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+impl fmt::Display for PlanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a plan is looked up by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PlanKey {
+    pub pattern_digest: Digest,
+    pub problem: Problem,
+    pub device_class: DeviceClass,
+    pub l2_policy: L2Policy,
+}
+
+/// The stored form's version; readers refuse one they do not know.
+pub const PLAN_VERSION: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub version: u32,
+    pub id: PlanId,
+    pub matrix: Digest,
+    pub pattern_digest: Digest,
+    pub problem: Problem,
+    pub l2_policy: L2Policy,
+    pub device: Device,
+    pub candidate: Candidate,
+    pub measured: Measured,
+    /// The winner is not outside the noise of a simpler candidate or of the runner-up.
+    pub tie: bool,
+    pub runner_up: Option<RunnerUp>,
+    pub baseline: Option<Baseline>,
+    /// Baseline median over the winner's, both from the paired finals.
+    pub speedup: Option<f64>,
+    pub limit: Limit,
+    pub predicted: Option<Predicted>,
+    pub funnel: Vec<FunnelStep>,
+    pub trials: TrialCounts,
+    pub preprocess_ms: f64,
+    /// Calls after which preprocessing has paid for itself against the baseline; absent where it never does.
+    pub break_even_calls: Option<u64>,
+    pub validity: Validity,
+    pub launch: Option<Launch>,
+    pub resources: Option<Resources>,
+    pub provenance: Provenance,
+    pub created_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    pub median_us: f64,
+    pub ci95_us: [f64; 2],
+    pub samples: u32,
+    pub rel_error: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunnerUp {
+    pub candidate: Candidate,
+    pub median_us: f64,
+}
+
+/// The vendor's routine timed in the same session on the same buffers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    pub name: String,
+    pub version: String,
+    pub algorithm: String,
+    pub median_us: f64,
+}
+
+/// The least time any kernel could take on this device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    pub us: f64,
+    pub bound: Bound,
+    /// `us` over the winner's median: 1 is the limit reached.
+    pub fraction: f64,
+    /// Compulsory bytes of one call: each input read once, each output written once.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    Bytes,
+    Latency,
+    Flops,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    pub model: String,
+    pub median_us: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialCounts {
+    pub measured: u32,
+    /// Trials that did not come to a time, by state.
+    pub failed: BTreeMap<String, u32>,
+}
+
+/// What may change without the plan losing its truth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validity {
+    pub values_may_change: bool,
+    pub pattern_may_change: bool,
+    /// The widths of B for which the kernel is legal as compiled (its speed was measured for one).
+    pub n_may_change: bool,
+}
+
+/// All that is needed to run the kernel elsewhere, short of the arrays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    pub entry: String,
+    /// Blob of the kernel's full source text, headers inlined.
+    pub source: Option<Digest>,
+    /// Blob of the compiled kernel, for this compute capability.
+    pub cubin: Option<Digest>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    /// Kernel arguments in order, by name.
+    pub arguments: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    pub job: JobId,
+    /// sparsetune's version.
+    pub version: String,
+    /// Driver, compiler and vendor library; a change makes the plan stale.
+    pub environment: String,
+    /// Digest of all kernel text of the winner's family; a change makes the plan stale.
+    pub kernel_digest: Digest,
+    pub seed: u64,
+    pub stopped_by: StoppedBy,
+    pub search_seconds: f64,
+}
+
+/// How well a lookup matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    Exact,
+    /// Driver, compiler or kernel text changed since.
+    Stale,
+    /// The nearest matrix by features; never poses as exact.
+    Neighbour,
+    /// From a model alone.
+    Predicted,
+    None,
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lookup {
+    pub grade: Grade,
+    /// Why it is not better; for `none`, which key fields differed from the closest.
+    pub reasons: Vec<String>,
+    pub neighbour: Option<Digest>,
+    pub distance: Option<f64>,
+    pub plan: Option<Plan>,
+}

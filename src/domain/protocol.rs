@@ -1,0 +1,125 @@
+//! What the pool and the evaluator say to each other: one JSON object a line, over the child's stdin and stdout.
+//!
+//! Every request is answered by exactly one `Reply` with the same `seq`; before it, any number of `Stage` notes may
+//! come, each of which restarts the deadline of the request. Matrices travel by path, never over the pipe.
+
+use super::recipe::Compiled;
+use super::{Candidate, Device, Digest, L2Policy, Outcome, Problem, Timing};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Both sides refuse another version.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub seq: u64,
+    #[serde(flatten)]
+    pub body: RequestBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum RequestBody {
+    /// Open the device and describe it. Must come first.
+    Open { protocol: u32 },
+    /// Map a canonical matrix, make operands and the reference result. Replaces what was loaded.
+    Load(Load),
+    /// Lower and compile ahead, in parallel, in the background. Answered at once.
+    Prepare { candidates: Vec<Candidate> },
+    /// Lower, compile if needed, verify on poisoned buffers, time.
+    Measure { candidate: Candidate, effort: Effort },
+    /// Time several candidates in turn (A B C A B C ...), each already measured right.
+    Pair { candidates: Vec<Candidate>, rounds: u32 },
+    /// Launch facts of a candidate for its plan: geometry, source, cubin.
+    Export { candidate: Candidate },
+    /// End the process cleanly.
+    Close,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Canonical matrix file (`sparse::canonical`).
+    pub path: PathBuf,
+    /// Its digest, checked against the file's header.
+    pub digest: Digest,
+    pub problem: Problem,
+    pub l2_policy: L2Policy,
+    /// Seed of the random dense operand.
+    pub seed: u64,
+}
+
+/// How long to time one candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Effort {
+    pub warmups: u32,
+    pub min_samples: u32,
+    pub max_samples: u32,
+    /// Stop sampling after this much measured time, milliseconds.
+    pub budget_ms: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    pub seq: u64,
+    #[serde(flatten)]
+    pub body: MessageBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum MessageBody {
+    /// The request has come to a new stage: `compiling`, `running`, `verifying`, `timing`.
+    Stage {
+        stage: String,
+    },
+    Reply(Reply),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "data", rename_all = "snake_case")]
+pub enum Reply {
+    Opened(Box<Device>),
+    Loaded(Loaded),
+    Prepared,
+    Measured {
+        outcome: Outcome,
+        compiled: Option<Compiled>,
+    },
+    /// One timing a candidate, in the order asked.
+    Paired {
+        timings: Vec<Timing>,
+    },
+    Exported(Box<Exported>),
+    Closed,
+    /// The request could not be carried out; the child goes on. Not an outcome of a candidate.
+    Failed {
+        error: String,
+    },
+}
+
+/// Facts of a loaded problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loaded {
+    /// Compulsory bytes of one call on the device.
+    pub compulsory_bytes: u64,
+    /// Compulsory bytes over the device's measured copy bandwidth, microseconds.
+    pub limit_us: f64,
+    pub load_ms: f64,
+}
+
+/// What a plan keeps of its winner's program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Exported {
+    pub entry: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub arguments: Vec<String>,
+    /// Full source text, headers inlined; absent for vendor and host programs.
+    pub source: Option<String>,
+    /// Compiled kernel, base64.
+    pub cubin: Option<String>,
+    /// Digest of the family's kernel text.
+    pub kernel_digest: Option<Digest>,
+}

@@ -1,0 +1,42 @@
+//! A trial: one candidate tried (or pruned) for one job on one device.
+
+use super::{Candidate, JobId, Outcome, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A candidate of a job and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    pub job: JobId,
+    /// Position in the job, from 0; with the job it is the trial's identity.
+    pub ordinal: u32,
+    pub candidate: Candidate,
+    pub state: TrialState,
+    /// The model's prediction, in microseconds.
+    pub predicted_us: Option<f64>,
+    pub created_at: Timestamp,
+}
+
+/// Pruned before it ran, or tried with an outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TrialState {
+    Pruned { pruned_by: String },
+    Tried(Outcome),
+}
+
+impl TrialState {
+    /// The wire name of the state.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Pruned { .. } => "pruned",
+            Self::Tried(outcome) => outcome.state(),
+        }
+    }
+
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Pruned { .. } => None,
+            Self::Tried(outcome) => Some(outcome),
+        }
+    }
+}

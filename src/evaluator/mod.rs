@@ -1,0 +1,1 @@
+//! The child process that owns a device: read a request, lower, run, verify, answer.

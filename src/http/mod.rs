@@ -1,0 +1,1 @@
+//! The only axum: routes, wire types beside their handlers, problem+json.

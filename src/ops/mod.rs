@@ -1,0 +1,1 @@
+//! What is known of each operation: its space, constraints, models and lowering.

@@ -1,0 +1,1 @@
+//! Spawns, times out, kills and restarts one evaluator process per device.

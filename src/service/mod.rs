@@ -1,0 +1,1 @@
+//! Use cases: ingest, tuning, lookup, upkeep.

@@ -1,0 +1,5 @@
+//! Sparse matrices: canonical CSR, file formats, digests, features, level sets, and the float64 oracle.
+
+pub mod csr;
+
+pub use csr::{Csr, CsrError};

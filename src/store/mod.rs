@@ -1,0 +1,182 @@
+//! The only SQL, and the blobs. The traits here are the promise; `sqlite` keeps it.
+
+use crate::domain::plan::PlanKey;
+use crate::domain::{
+    Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
+    Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+};
+use async_trait::async_trait;
+
+/// Proof of a claim: writes with an outdated fence are refused, so a worker that lost its lease cannot do harm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    pub job: JobId,
+    pub owner: String,
+    pub epoch: i64,
+}
+
+/// A job taken by a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    pub job: Job,
+    pub fence: Fence,
+}
+
+/// The answer to a lease renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    pub cancel_requested: bool,
+}
+
+/// A job about to be stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    pub job: Job,
+    /// Same matrix, problem, device and search: while such a job is queued or running, it is the answer.
+    pub dedup_key: String,
+    /// The client's key, and the digest of the request it came with.
+    pub idempotency: Option<(String, Digest)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Submission {
+    Created(Job),
+    /// An equal job is already queued or running, or the idempotency key was used before with this very request.
+    Existing(Job),
+    /// The idempotency key was used before with another request.
+    KeyReused,
+}
+
+/// How a job ends. With a plan, plan and end are written in one transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// The job as it shall stand; its state is final.
+    pub job: Job,
+    pub plan: Option<Plan>,
+}
+
+/// One page of a list, newest first. `after` is the opaque cursor of the page before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageRequest {
+    pub after: Option<String>,
+    pub limit: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Cursor of the next page; absent on the last.
+    pub next: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    pub state: Option<JobState>,
+    pub matrix: Option<Digest>,
+    pub device: Option<DeviceId>,
+}
+
+/// A candidate that hung or killed the device; not tried again with the same kernel text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quarantined {
+    pub class: DeviceClass,
+    /// Digest of the family's kernel text.
+    pub kernel_digest: Digest,
+    pub candidate: Candidate,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another worker holds the job now, or it has ended.
+    #[error("the lease on job {0} is no longer held")]
+    Fenced(JobId),
+    #[error("a row refers to something that is not there: {0}")]
+    Missing(String),
+    /// Deleting would break what still refers to it.
+    #[error("{0}")]
+    InUse(String),
+    #[error("the cursor is not one of this list")]
+    BadCursor,
+    /// Stored JSON of a version or shape this binary does not know.
+    #[error("stored {what} cannot be read: {why}")]
+    Corrupt { what: String, why: String },
+    #[error("the store failed: {0}")]
+    Backend(String),
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+#[async_trait]
+pub trait Matrices: Send + Sync {
+    /// Stores the facts; false when the digest was already known (nothing changes then).
+    async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
+    async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
+    async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>>;
+    /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
+    async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
+}
+
+#[async_trait]
+pub trait Jobs: Send + Sync {
+    async fn submit(&self, new: &NewJob) -> Result<Submission>;
+    async fn job(&self, id: &JobId) -> Result<Option<Job>>;
+    async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>>;
+    /// A queued job ends at once; a running one is asked to. `None` when there is no such job.
+    async fn request_cancel(&self, id: &JobId) -> Result<Option<Job>>;
+    /// The oldest job of the device that is queued, or running with a lease that has run out.
+    async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>>;
+    async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
+    /// Stage, progress and best as they now stand; also written as an event.
+    async fn update(&self, fence: &Fence, job: &Job) -> Result<()>;
+    async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<()>;
+    /// Gives the job back to the queue (a worker that shuts down).
+    async fn release(&self, fence: &Fence) -> Result<()>;
+    /// Events after `after`, oldest first.
+    async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
+    /// Appends an event that is neither a job update nor a trial.
+    async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()>;
+    /// Jobs by state, for metrics.
+    async fn job_counts(&self) -> Result<Vec<(JobState, u64)>>;
+}
+
+#[async_trait]
+pub trait Trials: Send + Sync {
+    /// All in one transaction; tried ones also as events. A trial already stored stays as it is.
+    async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()>;
+    /// Every trial of the job by ordinal, raw samples included.
+    async fn trials(&self, id: &JobId) -> Result<Vec<Trial>>;
+    /// By ordinal, oldest first.
+    async fn trials_page(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>>;
+}
+
+#[async_trait]
+pub trait Plans: Send + Sync {
+    async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
+    /// The newest plan under the key.
+    async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// Keys under which this pattern has plans: what a `none` explains itself with.
+    async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
+    /// The newest plan of each matrix for this problem and class, with the matrix's features: neighbours.
+    async fn plans_for(
+        &self,
+        problem: &Problem,
+        class: &DeviceClass,
+        limit: u32,
+    ) -> Result<Vec<(Matrix, PlanId)>>;
+}
+
+#[async_trait]
+pub trait Devices: Send + Sync {
+    /// Stores what a worker's device is; `owner` names the worker.
+    async fn put_device(&self, owner: &str, device: &Device) -> Result<()>;
+    /// Devices with the owner and the time each was last seen.
+    async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
+    async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
+}
+
+/// Everything a store can do.
+pub trait Store: Matrices + Jobs + Trials + Plans + Devices {}
+impl<T: Matrices + Jobs + Trials + Plans + Devices> Store for T {}
