@@ -4,6 +4,7 @@ use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
 use crate::domain::{Device, L2Policy, Problem, Timing};
 use crate::sparse::Csr;
+use crate::sparse::oracle::Product;
 use std::sync::Arc;
 
 /// The loaded problem: the matrix, the dense operand, and what the result must be.
@@ -14,16 +15,7 @@ pub struct Operands {
     pub l2_policy: L2Policy,
     /// B, cols x n in the problem's layout.
     pub b: Arc<[f32]>,
-    pub reference: Arc<Reference>,
-}
-
-/// What the output must be, elementwise in the problem's layout, with the scale that errors are measured by.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reference {
-    /// The exact product, in float64, of the operands as rounded to the problem's dtype.
-    pub value: Vec<f64>,
-    /// `(|A| |B|)` elementwise: the componentwise error is |c - value| / scale.
-    pub scale: Vec<f32>,
+    pub reference: Arc<Product>,
 }
 
 /// How one verified call compared with the reference.
