@@ -1,6 +1,6 @@
 // Row-panel SpMM (LO-SpMM, section 3.1), row-major: a tile of M1 rows by N1 columns, each B row loaded once for all M1 rows.
 // maps:    thread -> m1 outputs of each of `vec` columns; threadIdx.y and block.x -> tiles of rows; block.y -> column tiles
-// tune:    m1 1 2 4 8 16 | n1 32 64 128 256 | vec 1 2 4 | unroll 1 2 4 | tiles 1 2 4 8
+// tune:    m1 1 2 4 8 16 32 | n1 32 64 128 256 | vec 1 2 4 | unroll 1 2 4 | tiles 1 2 4 8
 // needs:   packed panels (the union of each tile's columns, m1 values a column), f32, row-major B and C, finite B
 // refuses: n not a multiple of vec (rows of B would not be aligned)
 #pragma once
@@ -13,7 +13,7 @@ struct RowPanelConfig {
     static constexpr int kThreads = kN1 / kVec;  // threads along the columns of a tile
     static_assert(kN1 % kVec == 0, "a tile's columns must divide into vectors");
     static_assert(kThreads % 32 == 0, "a tile's threads must fill warps, so that a tile's values are uniform in a warp");
-    static_assert(kM1 * kVec <= 64, "more than 64 accumulators a thread leave no room for loads in flight");
+    static_assert(kM1 * kVec <= 128, "more than 128 accumulators a thread leave no room for loads in flight");
 };
 
 // kM1 packed values, uniform in a warp; 16 bytes at a time where they align.
@@ -60,8 +60,8 @@ struct RowPanel {
 // `order` is the permutation of rows that the tiles were cut from.
 template <int kM1, int kN1, int kVec, int kUnroll>
 __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, const u32* __restrict__ panel_cols,
-                                          const float* __restrict__ panel_vals, const u32* __restrict__ order,
-                                          const float* __restrict__ b, float* __restrict__ c, u32 rows, u32 tiles, u32 n) {
+                                          const float* __restrict__ panel_vals, const float* __restrict__ b,
+                                          float* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 tiles, u32 n) {
     using Config = RowPanelConfig<kM1, kN1, kVec, kUnroll>;
     static_assert(Config::kThreads > 0, "a tile has threads");
     const u32 tile = blockIdx.x * blockDim.y + threadIdx.y;
