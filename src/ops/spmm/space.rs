@@ -85,11 +85,11 @@ fn host() -> Vec<Candidate> {
     all
 }
 
-/// The vendor's routines: always candidates, so a plan is never slower than the vendor.
+/// The vendor's routines, likeliest best first: always candidates, so a plan is never slower than the vendor.
 pub fn vendor(device: &Device) -> Vec<Candidate> {
     let algorithms: &[&str] = match device.kind {
         _ if device.vendor.is_none() => &[],
-        DeviceKind::Cuda => &["csr_alg1", "csr_alg2", "csr_alg3", "default"],
+        DeviceKind::Cuda => &["csr_alg2", "csr_alg3", "csr_alg1", "default"],
         DeviceKind::Cpu => &["sprs"],
     };
     algorithms
