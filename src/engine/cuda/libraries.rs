@@ -304,7 +304,7 @@ mod tests {
         let file = lib.join("libnvrtc.so.13");
         std::fs::write(&file, "not a library").unwrap();
         let search = Search::new(&[root.path().to_owned()]);
-        assert_eq!(below(root.path(), &search.names(Library::Nvrtc)), [file.clone()]);
+        assert_eq!(below(root.path(), &search.names(Library::Nvrtc)), std::slice::from_ref(&file));
         assert_eq!(below(&root.path().join("nvidia"), &search.names(Library::Nvrtc)), [file]);
     }
 

@@ -43,6 +43,7 @@ use base64::Engine as _;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Modules kept before a new load unloads them all. They take device memory, and a later load seldom needs them.
 const MOST_KERNELS: usize = 512;
@@ -58,6 +59,9 @@ pub struct Options {
     pub libraries: Vec<PathBuf>,
     /// Threads that compile ahead.
     pub compile_threads: usize,
+    /// Most device memory for the reference result, bytes; without it, half of what the operands leave. A larger
+    /// reference is brought to the device in slices at each verification.
+    pub reference_bytes: Option<u64>,
 }
 
 /// The engine on one device.
@@ -72,6 +76,7 @@ pub struct CudaEngine {
     /// The handle, or why there is none.
     cusparse: Result<Arc<Handle>, String>,
     compiler: Compiler,
+    reference_bytes: Option<u64>,
     context: Arc<Context>,
 }
 
@@ -120,6 +125,7 @@ impl CudaEngine {
             own,
             cusparse,
             compiler,
+            reference_bytes: options.reference_bytes,
             context,
         })
     }
@@ -152,8 +158,12 @@ impl CudaEngine {
         for recipe in recipes {
             ready.push(match &recipe.program {
                 Program::Cuda(program) => {
+                    let started = Instant::now();
                     let kernel = self.kernel(program)?;
-                    let compiled = kernel.compiled(&self.context, program)?;
+                    let compile_ms = started.elapsed().as_secs_f64() * 1e3;
+                    let resources = kernel.resources(&self.context, program)?;
+                    let cached = kernel.done.cached;
+                    let compiled = Compiled { resources: Some(resources), cached, compile_ms };
                     Ready::Kernel(program, kernel, compiled)
                 }
                 Program::Vendor { algorithm } => Ready::Vendor(self.spmm(algorithm)?),
@@ -211,7 +221,7 @@ impl Engine for CudaEngine {
         if self.kernels.len() > MOST_KERNELS {
             self.kernels.clear();
         }
-        self.loaded = Some(Loaded::upload(&self.context, operands)?);
+        self.loaded = Some(Loaded::upload(&self.context, operands, self.reference_bytes)?);
         Ok(())
     }
 
