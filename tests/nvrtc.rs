@@ -19,10 +19,8 @@ type KernelText = (String, String, Option<u32>);
 
 fn kernel_texts() -> Vec<KernelText> {
     let engine = sparsetune::engine::cuda::kernel_texts();
-    let texts: Vec<KernelText> =
-        engine.into_iter().map(|(label, source)| (label, source, None)).collect();
-    // texts.extend(sparsetune::ops::spmm::space::kernel_texts());
-    texts
+    let engine = engine.into_iter().map(|(label, source)| (label, source, None));
+    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).collect()
 }
 
 fn nvrtc() -> Option<Nvrtc> {

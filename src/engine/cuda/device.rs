@@ -59,6 +59,8 @@ pub(super) fn describe(
         driver: software.driver,
         compiler: software.compiler,
         vendor: software.vendor,
+        // The evaluator knows the families, the engine does not.
+        kernels: Default::default(),
     })
 }
 

@@ -42,9 +42,10 @@ pub fn unit(source: &str) -> Result<Unit, SourceError> {
     Ok(Unit { text: source.to_owned(), headers })
 }
 
-/// Digest of a header and all it includes: what makes stored plans of its family stale when it changes.
-pub fn family_digest(header: &str) -> Result<Digest, SourceError> {
-    closure_digest(&format!("#include \"{header}\"\n"))
+/// Digest of a family's headers and all they include: what makes stored plans of the family stale when it changes.
+pub fn family_digest(headers: &[&str]) -> Result<Digest, SourceError> {
+    let includes: String = headers.iter().map(|h| format!("#include \"{h}\"\n")).collect();
+    closure_digest(&includes)
 }
 
 /// Digest of the headers that a program reaches, its own few lines left out; of its own text where it reaches none.
@@ -196,7 +197,7 @@ mod tests {
         assert_ne!(digest, program_digest(&other, &options, (13, 0)));
         assert_ne!(digest, program_digest(&unit, &options[..1], (13, 0)));
         assert_ne!(digest, program_digest(&unit, &options, (13, 1)));
-        assert_eq!(closure_digest(PROGRAM), family_digest("engine/verify.cuh"));
+        assert_eq!(closure_digest(PROGRAM), family_digest(&["engine/verify.cuh"]));
         assert_ne!(closure_digest("a"), closure_digest("b"));
     }
 
