@@ -6,6 +6,9 @@
 //! timed call, and C is then written through a small tile, 16 rows of one column at a time: gathers straight from N1
 //! columns would fetch one element a cache line where a packed panel fetches lines whole.
 
+// Register arrays are indexed by constants of the kernel; the loops are unrolled and read as the tiles do.
+#![allow(clippy::needless_range_loop)]
+
 use super::simd::Simd;
 use crate::domain::Layout;
 use std::ops::Range;
