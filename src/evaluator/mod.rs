@@ -64,6 +64,8 @@ pub(crate) enum EvaluatorError {
     Load(#[from] load::LoadError),
     #[error("{candidate}: {why}")]
     Candidate { candidate: String, why: String },
+    #[error("the candidates could not be timed in turn: {0}")]
+    Pair(String),
     /// Ends the process.
     #[error("the device is lost: {0}")]
     Lost(String),
