@@ -128,6 +128,8 @@ pub struct TrialCounts {
 pub struct Validity {
     pub values_may_change: bool,
     pub pattern_may_change: bool,
+    /// B must hold no infinity or NaN: packed panels multiply padding zeros by it.
+    pub dense_must_be_finite: bool,
     /// The widths of B for which the kernel is legal as compiled (its speed was measured for one).
     pub n_may_change: bool,
 }
@@ -154,8 +156,8 @@ pub struct Provenance {
     pub version: String,
     /// Driver, compiler and vendor library; a change makes the plan stale.
     pub environment: String,
-    /// Digest of all kernel text of the winner's family; a change makes the plan stale.
-    pub kernel_digest: Digest,
+    /// Digest of all kernel text of the winner's family; a change makes the plan stale. Absent for the vendor's.
+    pub kernel_digest: Option<Digest>,
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
