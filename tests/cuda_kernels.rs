@@ -7,7 +7,6 @@ use sparsetune::domain::{DeviceKind, Dtype, L2Policy, Layout, Problem, Spmm};
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::engine::{Engine, Operands};
 use sparsetune::ops::Lowerer;
-use sparsetune::ops::spmm::constraints::{fits_registers, is_aligned};
 use sparsetune::ops::spmm::shape::Shape;
 use sparsetune::ops::spmm::space;
 use sparsetune::sparse::generate::Spec;
@@ -87,13 +86,14 @@ fn every_family_agrees_with_the_oracle() {
                 let device = engine.device().clone();
                 let mut lowerer = Lowerer::new(matrix.clone(), &problem, &device).expect("spmm");
                 let legal = |c: &sparsetune::domain::Candidate| {
-                    Shape::of(c, &spmm).is_some_and(|s| fits_registers(&s) && is_aligned(&s, &spmm))
+                    Shape::of(c, &spmm).is_some_and(|shape| space::is_legal(&shape, &spmm))
                 };
-                let candidates = space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);
-                let chosen = candidates.skip(tried % every).step_by(every).chain(space::vendor(&device));
-                let recipes: Vec<_> = chosen
-                    .filter_map(|candidate| lowerer.lower(&candidate).ok())
-                    .collect();
+                let candidates =
+                    space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);
+                let chosen =
+                    candidates.skip(tried % every).step_by(every).chain(space::vendor(&device));
+                let recipes: Vec<_> =
+                    chosen.filter_map(|candidate| lowerer.lower(&candidate).ok()).collect();
                 engine.prepare(&recipes);
                 for recipe in recipes {
                     let label = format!("{name}, n={n}, {layout}: {}", recipe.candidate);
@@ -106,7 +106,8 @@ fn every_family_agrees_with_the_oracle() {
                     }
                     tried += 1;
                     match engine.verify(&recipe) {
-                        Ok(check) if check.unwritten == 0 && check.rel_error <= tolerance(&matrix) => {}
+                        Ok(check)
+                            if check.unwritten == 0 && check.rel_error <= tolerance(&matrix) => {}
                         Ok(check) => wrong.push(format!("{label}: {check:?}")),
                         Err(error) => wrong.push(format!("{label}: {error}")),
                     }
@@ -115,5 +116,10 @@ fn every_family_agrees_with_the_oracle() {
         }
     }
     println!("{tried} kernels verified, {} wrong", wrong.len());
-    assert!(wrong.is_empty(), "{} of {tried} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {tried} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
 }
