@@ -213,7 +213,7 @@ impl Engine for CpuEngine {
 }
 
 /// The digest of all text that decides what the kernels compute and how fast.
-fn kernel_digest() -> Digest {
+pub fn kernel_digest() -> Digest {
     let texts = [
         include_str!("kernel.rs"),
         include_str!("simd.rs"),
