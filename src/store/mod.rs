@@ -1,5 +1,11 @@
 //! The only SQL, and the blobs. The traits here are the promise; `sqlite` keeps it.
 
+pub mod blobs;
+pub mod sqlite;
+
+pub use blobs::Blobs;
+pub use sqlite::SqliteStore;
+
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
