@@ -50,6 +50,7 @@ CREATE TABLE jobs (
     stopped_by       TEXT,
     error            TEXT,
     attempts         INTEGER NOT NULL DEFAULT 0,
+    search_seconds   REAL    NOT NULL DEFAULT 0,
     created_at       INTEGER NOT NULL,
     started_at       INTEGER,
     finished_at      INTEGER,

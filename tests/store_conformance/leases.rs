@@ -100,10 +100,12 @@ pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
     let first = claim(&*store, "w", LEASE).await.unwrap();
     let mut measuring = first.job.clone();
     measuring.stage = Stage::Measuring;
+    measuring.search_seconds = 1.25;
     store.update(&first.fence, &measuring).await.unwrap();
     store.release(&first.fence).await.unwrap();
     let free = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((free.state, free.stage), (JobState::Queued, Stage::Waiting));
+    assert_eq!(free.search_seconds, 1.25, "the next worker goes on counting from here");
     assert_fenced(&*store, &first.fence, &first.job).await;
     let second = claim(&*store, "v", LEASE).await.unwrap();
     assert!(second.fence.epoch > first.fence.epoch);

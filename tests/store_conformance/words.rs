@@ -87,6 +87,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewJob {
             stopped_by: None,
             error: None,
             attempts: 0,
+            search_seconds: 0.0,
             created_at: Timestamp(at),
             started_at: None,
             finished_at: None,
@@ -143,6 +144,7 @@ pub fn plan(matrix: &Matrix, job: &JobId, at: i64) -> Plan {
         validity: Validity {
             values_may_change: true,
             pattern_may_change: false,
+            dense_must_be_finite: false,
             n_may_change: false,
         },
         launch: None,

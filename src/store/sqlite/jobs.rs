@@ -18,7 +18,7 @@ const LIST: &str = "jobs";
 macro_rules! job_columns {
     () => {
         "id, device, version, request, state, stage, done, total, best, plan, stopped_by, error, attempts, \
-         created_at, started_at, finished_at, epoch, last_seq"
+         search_seconds, created_at, started_at, finished_at, epoch, last_seq"
     };
 }
 pub(super) use job_columns;
@@ -38,6 +38,7 @@ pub(super) struct JobRow {
     stopped_by: Option<String>,
     error: Option<String>,
     attempts: i64,
+    search_seconds: f64,
     created_at: i64,
     started_at: Option<i64>,
     finished_at: Option<i64>,
@@ -66,6 +67,7 @@ impl JobRow {
                 .transpose()?,
             error: self.error,
             attempts: codec::count("job attempts", self.attempts)?,
+            search_seconds: self.search_seconds,
             created_at: Timestamp(self.created_at),
             started_at: self.started_at.map(Timestamp),
             finished_at: self.finished_at.map(Timestamp),

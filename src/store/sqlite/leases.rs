@@ -78,7 +78,7 @@ pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> 
 pub(super) async fn update(store: &SqliteStore, fence: &Fence, job: &Job) -> Result<()> {
     let mut tx = store.begin().await?;
     let row: Option<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET stage = ?, done = ?, total = ?, best = ?, last_seq = last_seq + 1
+        "UPDATE jobs SET stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
         job_columns!()
     ))
@@ -86,6 +86,7 @@ pub(super) async fn update(store: &SqliteStore, fence: &Fence, job: &Job) -> Res
     .bind(job.progress.done)
     .bind(job.progress.total)
     .bind(best(job)?)
+    .bind(job.search_seconds)
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
@@ -122,7 +123,7 @@ async fn end(
 ) -> Result<JobRow> {
     let stopped_by = job.stopped_by.map(|by| codec::name("job stopped_by", &by)).transpose()?;
     let row: Option<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, plan = ?, stopped_by = ?, error = ?,
+        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, plan = ?, stopped_by = ?, error = ?,
              finished_at = ?, owner = NULL, lease_until = NULL, last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
         job_columns!()
@@ -132,6 +133,7 @@ async fn end(
     .bind(job.progress.done)
     .bind(job.progress.total)
     .bind(best(job)?)
+    .bind(job.search_seconds)
     .bind(plan)
     .bind(stopped_by)
     .bind(&job.error)

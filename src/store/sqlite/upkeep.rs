@@ -13,13 +13,16 @@ impl Upkeep for SqliteStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut tx = self.begin().await?;
         leases::end_cancelled(&mut tx, None).await?;
+        let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
+            .bind(retention.devices.0)
+            .execute(&mut *tx)
+            .await?;
+        if devices.rows_affected() > 0 {
+            revise(&mut tx).await?;
+        }
         tx.commit().await?;
         let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")
             .bind(retention.idempotency_keys.0)
-            .execute(&self.writer)
-            .await?;
-        let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
-            .bind(retention.devices.0)
             .execute(&self.writer)
             .await?;
         let mut pruned = Pruned {
