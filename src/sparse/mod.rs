@@ -2,5 +2,7 @@
 
 pub mod csr;
 pub mod oracle;
+pub mod read;
+pub mod write;
 
 pub use csr::{Csr, CsrError};
