@@ -9,6 +9,8 @@ pub mod operand;
 pub mod oracle;
 mod random;
 pub mod spy;
+pub mod read;
+pub mod write;
 
 pub use csr::{Csr, CsrError};
 
