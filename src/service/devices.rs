@@ -38,9 +38,12 @@ impl Service {
     /// A worker of this process serves the device from now on; again after its facts changed.
     pub async fn register(&self, device: Device) -> Result<()> {
         self.inner.store.put_device(&self.inner.settings.owner, &device).await?;
-        let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
-        local.retain(|known| known.device.id != device.id);
-        local.push(Local { device, trouble: None });
+        {
+            let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
+            local.retain(|known| known.device.id != device.id);
+            local.push(Local { device, trouble: None });
+        }
+        self.inner.signals.changed_here();
         Ok(())
     }
 
@@ -60,8 +63,7 @@ impl Service {
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
         let local = self.local_devices();
         let settings = &self.inner.settings;
-        let silent_since =
-            Timestamp::now().plus_millis(-3 * settings.heartbeat.as_millis() as i64);
+        let silent_since = Timestamp::now().plus_millis(-3 * settings.heartbeat.as_millis() as i64);
         let mut found = Vec::new();
         for (owner, device, last_seen) in self.inner.store.devices().await? {
             let here = (owner == settings.owner)
@@ -115,10 +117,7 @@ impl Service {
             None if known.is_empty() => Err(nothing_registered()),
             None => Err(ServiceError::invalid(
                 "/device",
-                format!(
-                    "there is no device {name}; known are auto and: {}",
-                    known_devices(&known)
-                ),
+                format!("there is no device {name}; known are auto and: {}", known_devices(&known)),
             )),
         }
     }

@@ -22,8 +22,9 @@ pub use ingest::Uploaded;
 pub use jobs::Submitted;
 pub use lookup::LookupQuery;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
+pub use upkeep::Removed;
 
-use crate::domain::{Candidate, Device, DeviceKind, Digest, Job, JobState, Plan, PlanId};
+use crate::domain::{Candidate, Device, DeviceKind, Digest, JobState, Plan, PlanId};
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
@@ -129,9 +130,4 @@ fn known_devices(devices: &[Device]) -> String {
     names.sort_unstable();
     names.dedup();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-/// A job in a state that no worker will change any more.
-fn is_over(job: &Job) -> bool {
-    job.state.is_final()
 }

@@ -15,7 +15,9 @@ pub struct Signals {
     /// Only jobs that somebody listens to.
     jobs: Mutex<HashMap<JobId, watch::Sender<()>>>,
     queue: watch::Sender<()>,
-    epoch: AtomicU64,
+    revision: AtomicU64,
+    /// Changes of what is here alone, which the store's revision does not tell of.
+    local_changes: AtomicU64,
 }
 
 impl Signals {
@@ -40,13 +42,18 @@ impl Signals {
         self.queue.send_replace(());
     }
 
-    /// The store's revision as last seen: while it stays, so do the answers to lookups.
+    /// While this number stays, so do the answers to lookups. It never falls.
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+        self.revision.load(Ordering::Acquire) + self.local_changes.load(Ordering::Acquire)
     }
 
+    /// The store's revision, by whichever process it was raised.
     pub fn saw_revision(&self, revision: u64) {
-        self.epoch.fetch_max(revision, Ordering::AcqRel);
+        self.revision.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    pub fn changed_here(&self) {
+        self.local_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<JobId, watch::Sender<()>>> {
@@ -123,5 +130,7 @@ mod tests {
         signals.saw_revision(5);
         signals.saw_revision(3);
         assert_eq!(signals.epoch(), 5);
+        signals.changed_here();
+        assert_eq!(signals.epoch(), 6);
     }
 }

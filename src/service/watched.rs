@@ -3,8 +3,8 @@
 use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, L2Policy, Matrix,
-    Plan, PlanId, Problem, Timestamp, Trial,
+    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, L2Policy,
+    Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use crate::store::{
     Claim, Devices, Fence, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest, Plans,
