@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// The family's name.
 pub const FAMILY: &str = "hostile";
 
+/// Where its kernels are.
+pub(super) const HEADER: &str = "hostile/hostile.cuh";
+
 const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
 const BLOCK: u32 = 128;
 
