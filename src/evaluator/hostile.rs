@@ -17,7 +17,8 @@ pub const FAMILY: &str = "hostile";
 /// Where its kernels are.
 pub(super) const HEADER: &str = "hostile/hostile.cuh";
 
-const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
+/// The family's kernels, as one program.
+pub const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
 const BLOCK: u32 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
