@@ -1,6 +1,7 @@
 //! Engines run recipes on a device and know no paper: CUDA, the host CPU, and a replay of recorded outcomes.
 
 pub mod cuda;
+pub mod replay;
 
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
