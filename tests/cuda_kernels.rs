@@ -88,11 +88,12 @@ fn every_family_agrees_with_the_oracle() {
                 let legal = |c: &sparsetune::domain::Candidate| {
                     Shape::of(c, &spmm).is_some_and(|s| fits_registers(&s) && is_aligned(&s, &spmm))
                 };
-                let candidates = space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);
-                let chosen = candidates.skip(tried % every).step_by(every).chain(space::vendor(&device));
-                let recipes: Vec<_> = chosen
-                    .filter_map(|candidate| lowerer.lower(&candidate).ok())
-                    .collect();
+                let candidates =
+                    space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);
+                let chosen =
+                    candidates.skip(tried % every).step_by(every).chain(space::vendor(&device));
+                let recipes: Vec<_> =
+                    chosen.filter_map(|candidate| lowerer.lower(&candidate).ok()).collect();
                 engine.prepare(&recipes);
                 for recipe in recipes {
                     let label = format!("{name}, n={n}, {layout}: {}", recipe.candidate);
@@ -105,7 +106,8 @@ fn every_family_agrees_with_the_oracle() {
                     }
                     tried += 1;
                     match engine.verify(&recipe) {
-                        Ok(check) if check.unwritten == 0 && check.rel_error <= tolerance(&matrix) => {}
+                        Ok(check)
+                            if check.unwritten == 0 && check.rel_error <= tolerance(&matrix) => {}
                         Ok(check) => wrong.push(format!("{label}: {check:?}")),
                         Err(error) => wrong.push(format!("{label}: {error}")),
                     }
@@ -114,5 +116,10 @@ fn every_family_agrees_with_the_oracle() {
         }
     }
     println!("{tried} kernels verified, {} wrong", wrong.len());
-    assert!(wrong.is_empty(), "{} of {tried} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {tried} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
 }
