@@ -7,7 +7,6 @@ use sparsetune::domain::{DeviceKind, Dtype, L2Policy, Layout, Problem, Spmm};
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::engine::{Engine, Operands};
 use sparsetune::ops::Lowerer;
-use sparsetune::ops::spmm::constraints::{fits_registers, is_aligned};
 use sparsetune::ops::spmm::shape::Shape;
 use sparsetune::ops::spmm::space;
 use sparsetune::sparse::generate::Spec;
@@ -46,7 +45,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("one entry", one),
         ("ragged", ragged()),
         ("poisson2d", generated("poisson2d:nx=23,ny=19")),
-        ("rmat", generated("rmat:scale=9,degree=8,seed=3")),
+        ("rmat", generated("rmat:scale=9,edge_factor=8,seed=3")),
     ]
 }
 
@@ -63,7 +62,9 @@ fn every_family_agrees_with_the_oracle() {
         ordinal: 0,
         cache: cache.path().to_path_buf(),
         libraries: Vec::new(),
+        reference_bytes: None,
         compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
+        reference_bytes: None,
     };
     let mut engine = CudaEngine::open(options).expect("the device opens");
     let (mut tried, mut wrong) = (0, Vec::new());
@@ -86,7 +87,7 @@ fn every_family_agrees_with_the_oracle() {
                 let device = engine.device().clone();
                 let mut lowerer = Lowerer::new(matrix.clone(), &problem, &device).expect("spmm");
                 let legal = |c: &sparsetune::domain::Candidate| {
-                    Shape::of(c, &spmm).is_some_and(|s| fits_registers(&s) && is_aligned(&s, &spmm))
+                    Shape::of(c, &spmm).is_some_and(|shape| space::is_legal(&shape, &spmm))
                 };
                 let candidates =
                     space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);

@@ -82,6 +82,20 @@ fn every_kernel_compiles_without_unallowed_spills() {
 }
 
 #[test]
+fn an_exported_source_compiles_by_itself() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for (label, text) in sparsetune::engine::cuda::kernel_texts() {
+        let whole = source::inlined(&text).expect("its headers are there");
+        assert!(!whole.contains("#include \""), "{label}");
+        let compile = |text: &str| {
+            let unit = source::unit(text).expect("its headers are there");
+            nvrtc.compile(&unit, &options("sm_90", None)).expect("compiles").registers
+        };
+        assert_eq!(compile(&whole), compile(&text), "{label}");
+    }
+}
+
+#[test]
 fn a_spill_and_an_error_are_seen() {
     let Some(nvrtc) = nvrtc() else { return };
     // 64 live values in 16 registers.

@@ -1,8 +1,8 @@
 //! `sparsetune evaluator`: the child process of a worker. Hidden, since only a worker has something to say to it.
 
 use crate::evaluator::{
-    DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Unlowered, claim_stdout, die_with_parent,
-    dump_no_core, run,
+    DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Ops, Unlowered, claim_stdout,
+    die_with_parent, dump_no_core, run,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ impl EvaluatorArgs {
 /// A recording is played by candidate alone; a real device needs recipes.
 fn lowering(device: &DeviceSelector) -> &'static dyn Lowering {
     match device {
-        DeviceSelector::Replay(_) => &Unlowered::Everything,
-        DeviceSelector::Cpu | DeviceSelector::Cuda(_) => &Unlowered::VendorOnly,
+        DeviceSelector::Replay(_) => &Unlowered,
+        DeviceSelector::Cpu | DeviceSelector::Cuda(_) => &Ops,
     }
 }

@@ -1,5 +1,6 @@
 //! Engines run recipes on a device and know no paper: CUDA, the host CPU, and a replay of recorded outcomes.
 
+pub mod cpu;
 pub mod cuda;
 pub mod replay;
 

@@ -1,8 +1,10 @@
 //! Which engine drives the device that the process was started for.
 
 use super::{EvaluatorOptions, hostile};
-use crate::engine::Engine;
+use crate::engine::cpu::CpuEngine;
+use crate::engine::cuda::{self, CudaEngine};
 use crate::engine::replay::{RecordingError, ReplayEngine};
+use crate::engine::{Engine, EngineError};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -48,18 +50,35 @@ impl fmt::Display for DeviceSelector {
 pub enum EngineOpenError {
     #[error(transparent)]
     Replay(#[from] RecordingError),
-    #[error("this build has no engine for {0}")]
-    NoEngine(DeviceSelector),
+    #[error("{device}: {why}")]
+    Engine { device: DeviceSelector, why: EngineError },
+    #[error("{0} needs a folder for compiled kernels: --cubin-cache")]
+    NoCache(DeviceSelector),
 }
 
 /// Opens the device. Where hostile candidates are allowed and no GPU runs them, this process does.
 pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, EngineOpenError> {
-    let engine: Box<dyn Engine> = match &options.device {
+    let device = &options.device;
+    let refused = |why| EngineOpenError::Engine { device: device.clone(), why };
+    let engine: Box<dyn Engine> = match device {
+        DeviceSelector::Cpu => Box::new(CpuEngine::open().map_err(refused)?),
+        DeviceSelector::Cuda(ordinal) => {
+            let cache = options.cubin_cache.clone();
+            let cache = cache.ok_or_else(|| EngineOpenError::NoCache(device.clone()))?;
+            let options = cuda::Options {
+                ordinal: *ordinal,
+                cache,
+                libraries: options.library_paths.clone(),
+                // One is left for the thread that measures.
+                compile_threads: rayon::current_num_threads().saturating_sub(1).max(1),
+                reference_bytes: None,
+            };
+            // Its own kernels misbehave where they are told to.
+            return Ok(Box::new(CudaEngine::open(options).map_err(refused)?));
+        }
         DeviceSelector::Replay(file) => Box::new(ReplayEngine::open(file)?),
-        other => return Err(EngineOpenError::NoEngine(other.clone())),
     };
-    let on_host = options.allow_hostile && !matches!(options.device, DeviceSelector::Cuda(_));
-    Ok(if on_host { Box::new(hostile::OnHost { engine }) } else { engine })
+    Ok(if options.allow_hostile { Box::new(hostile::OnHost { engine }) } else { engine })
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! `hostile{kind=hang|fault|wrong|unwritten|slow}`, and `ms` for `slow`. Refused unless the process was started with
 //! `--allow-hostile`; a family of its own, so that no search space ever holds it by accident.
 
-use super::Refusal;
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe};
 use crate::domain::{Candidate, Device, Layout, Problem, Timing};
 use crate::engine::{Check, Engine, EngineError, Operands};
+use crate::ops::Refusal;
 use crate::sparse::Csr;
 use std::time::{Duration, Instant};
 

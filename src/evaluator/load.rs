@@ -3,6 +3,7 @@
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Layout, Problem, Spmm};
 use crate::engine::Operands;
+use crate::ops::Unsupported;
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::{Csr, canonical, operand, oracle};
 use rayon::prelude::*;
@@ -19,7 +20,9 @@ pub(crate) enum LoadError {
     #[error("the file holds matrix {found}, not {asked}")]
     OtherMatrix { asked: Digest, found: Digest },
     #[error("no engine has operands for {0} yet")]
-    Unsupported(Problem),
+    NoOperands(Problem),
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
     #[error("row {row}, column {col}: the value {value:e} is beyond the range of f32")]
     Range { row: usize, col: u32, value: f64 },
     #[error("row {row} of the result is beyond the range of f32")]
@@ -38,10 +41,10 @@ pub(super) const UPLOADING: &str = "uploading";
 /// Reads the file and checks that it is what was asked for and fits the problem.
 pub(super) fn read(load: &Load) -> Result<(Arc<Csr>, Spmm), LoadError> {
     let Problem::Spmm(spmm) = load.problem else {
-        return Err(LoadError::Unsupported(load.problem));
+        return Err(LoadError::NoOperands(load.problem));
     };
     if spmm.dtype != Dtype::F32 || spmm.n == 0 {
-        return Err(LoadError::Unsupported(load.problem));
+        return Err(LoadError::NoOperands(load.problem));
     }
     let (matrix, header) = canonical::open(&load.path)
         .map_err(|why| LoadError::File { path: load.path.clone(), why })?;

@@ -1,18 +1,19 @@
-//! The promise of whoever turns candidates into recipes, and the lowering of candidates that need none.
+//! Who turns candidates into recipes: `ops` for a real device, and nobody for a recording, which plays them by name.
 
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, Problem};
+use crate::ops::{self, Refusal, Unsupported};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
-/// Why a candidate cannot be lowered for this matrix, problem and device; becomes the outcome `refused`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
-
 /// Makes one lowerer for each loaded problem.
 pub trait Lowering {
-    fn begin(&self, matrix: Arc<Csr>, problem: Problem, device: &Device) -> Box<dyn Lowerer>;
+    fn begin(
+        &self,
+        matrix: Arc<Csr>,
+        problem: &Problem,
+        device: &Device,
+    ) -> Result<Box<dyn Lowerer>, Unsupported>;
 }
 
 /// Lowers candidates for one loaded problem; keeps what they share (the order of the rows by length).
@@ -20,30 +21,43 @@ pub trait Lowerer {
     fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal>;
 }
 
-/// Passes candidates through by name. `vendor{algorithm=...}` needs no more than that on any engine, and the replay
-/// engine looks at nothing but the candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unlowered {
-    VendorOnly,
-    Everything,
+/// Lowers what the service can tune.
+#[derive(Clone, Copy, Debug)]
+pub struct Ops;
+
+impl Lowering for Ops {
+    fn begin(
+        &self,
+        matrix: Arc<Csr>,
+        problem: &Problem,
+        device: &Device,
+    ) -> Result<Box<dyn Lowerer>, Unsupported> {
+        Ok(Box::new(ops::Lowerer::new(matrix, problem, device)?))
+    }
 }
 
+impl Lowerer for ops::Lowerer {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        // The inherent method of the same name.
+        Self::lower(self, candidate)
+    }
+}
+
+/// Passes every candidate through: the replay engine looks at nothing but its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlowered;
+
 impl Lowering for Unlowered {
-    fn begin(&self, _: Arc<Csr>, _: Problem, _: &Device) -> Box<dyn Lowerer> {
-        Box::new(*self)
+    fn begin(&self, _: Arc<Csr>, _: &Problem, _: &Device) -> Result<Box<dyn Lowerer>, Unsupported> {
+        Ok(Box::new(Self))
     }
 }
 
 impl Lowerer for Unlowered {
     fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
-        let algorithm = match (candidate.text("algorithm"), self) {
-            (Some(algorithm), _) if candidate.family == "vendor" => algorithm.to_owned(),
-            (_, Self::Everything) => candidate.family.clone(),
-            _ => return Err(Refusal(format!("nothing here knows how to lower {candidate}"))),
-        };
         Ok(Recipe {
             candidate: candidate.clone(),
-            program: Program::Vendor { algorithm },
+            program: Program::Vendor { algorithm: candidate.family.clone() },
             arrays: Vec::new(),
             lowering_ms: 0.0,
         })

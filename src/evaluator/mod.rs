@@ -16,7 +16,7 @@ mod trial;
 
 pub use engines::{DeviceSelector, EngineOpenError, SelectorError};
 pub use hostile::FAMILY as HOSTILE_FAMILY;
-pub use lowering::{Lowerer, Lowering, Refusal, Unlowered};
+pub use lowering::{Lowerer, Lowering, Ops, Unlowered};
 pub use process::{claim_stdout, die_with_parent, dump_no_core};
 pub use tolerance::tolerance;
 
@@ -37,7 +37,7 @@ pub const EXIT_IO: u8 = 74;
 #[derive(Clone, Debug)]
 pub struct EvaluatorOptions {
     pub device: DeviceSelector,
-    /// Folder of compiled kernels, shared with other processes; absent means none is kept.
+    /// Folder of compiled kernels, shared with other processes; a GPU's compiler needs one.
     pub cubin_cache: Option<PathBuf>,
     /// Folders searched for CUDA libraries before the system's own.
     pub library_paths: Vec<PathBuf>,

@@ -2,7 +2,7 @@
 
 use super::load::{self, LoadError};
 use super::tolerance::tolerance;
-use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering, Refusal};
+use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
 use super::{engines, hostile, trial};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
@@ -10,6 +10,7 @@ use crate::domain::protocol::{
 use crate::domain::recipe::Recipe;
 use crate::domain::{Candidate, Outcome, Problem};
 use crate::engine::{Engine, EngineError};
+use crate::ops::Refusal;
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::io::Write;
@@ -101,6 +102,10 @@ impl<'a, W: Write> Session<'a, W> {
         let started = Instant::now();
         send_stage(&mut self.output, seq, load::READING)?;
         let (matrix, spmm) = load::read(load)?;
+        let lowerer = self
+            .lowering
+            .begin(matrix.clone(), &load.problem, engine.device())
+            .map_err(LoadError::from)?;
         send_stage(&mut self.output, seq, load::MULTIPLYING)?;
         let operands = load::operands(load, matrix.clone(), &spmm)?;
         send_stage(&mut self.output, seq, load::UPLOADING)?;
@@ -112,7 +117,7 @@ impl<'a, W: Write> Session<'a, W> {
         self.loaded = Some(LoadedProblem {
             problem: load.problem,
             tolerance: tolerance(spmm.dtype, longest_row),
-            lowerer: self.lowering.begin(matrix.clone(), load.problem, engine.device()),
+            lowerer,
             matrix: matrix.clone(),
             prepared: HashMap::new(),
         });

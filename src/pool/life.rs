@@ -115,12 +115,18 @@ impl Evaluator {
             Reply::Opened(device) => self.device = Some(*device),
             other => return Err(self.absurd(&other).await),
         }
-        if let (Some(load), Some(child)) = (self.loaded.clone(), self.idle.take()) {
+        if let Some(load) = self.loaded.clone() {
+            let child = self.take_idle()?;
             match self.call_on(child, RequestBody::Load(load), None, cancel).await? {
                 Reply::Loaded(_) => {}
                 other => return Err(self.absurd(&other).await),
             }
         }
+        self.take_idle()
+    }
+
+    /// The child that was just put to rest.
+    fn take_idle(&mut self) -> Result<EvaluatorChild, PoolError> {
         self.idle.take().ok_or_else(|| PoolError::Crashed("the evaluator is gone".to_owned()))
     }
 

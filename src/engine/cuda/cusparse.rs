@@ -61,7 +61,9 @@ impl Cusparse {
             // SAFETY: out-pointer to a local.
             match unsafe { (self.api.property)(which, &mut value) } {
                 0 => Ok(value.to_string()),
-                code => Err(self.api.library.call_error("cusparseGetProperty", code)),
+                code => {
+                    Err(self.api.library.call_error("cusparseGetProperty", format!("code {code}")))
+                }
             }
         };
         Ok([part(0)?, part(1)?, part(2)?].join("."))

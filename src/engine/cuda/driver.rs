@@ -70,10 +70,11 @@ impl Driver {
         let api = Api::load(search.open(Library::Driver)?)?;
         // SAFETY: the signature is the vendor's; the pointer lives as long as `api.library`, its neighbour.
         let param_info = unsafe { api.library.symbol::<ParamInfo>("cuFuncGetParamInfo") }.ok();
+        let driver = Self { api, param_info };
         // SAFETY: cuInit takes no memory of ours.
-        match unsafe { (api.init)(0) } {
-            0 => Ok(Self { api, param_info }),
-            code => Err(api.library.call_error("cuInit", code)),
+        match unsafe { (driver.api.init)(0) } {
+            0 => Ok(driver),
+            code => Err(driver.api.library.call_error("cuInit", driver.describe(code))),
         }
     }
 

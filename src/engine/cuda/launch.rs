@@ -4,7 +4,7 @@ use super::compile::Done;
 use super::context::{Context, Module};
 use super::operands::Loaded;
 use crate::domain::Resources;
-use crate::domain::recipe::{Arg, Compiled, CudaProgram, Recipe};
+use crate::domain::recipe::{Arg, CudaProgram, Recipe};
 use crate::engine::EngineError;
 use cudarc::driver::sys::{CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact};
 use std::ffi::{CString, c_void};
@@ -65,11 +65,11 @@ impl Kernel {
     }
 
     /// Figures of this kernel launched as the program asks; refused where not one block would be resident.
-    pub(super) fn compiled(
+    pub(super) fn resources(
         &self,
         context: &Context,
         program: &CudaProgram,
-    ) -> Result<Compiled, EngineError> {
+    ) -> Result<Resources, EngineError> {
         let threads = self.check_limits(context, program)?;
         let mut blocks = 0;
         let occupancy = context.driver.api.occupancy;
@@ -88,15 +88,13 @@ impl Kernel {
         let most = context
             .driver
             .attribute(context.device, Limit::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
-        let resources = Resources {
+        Ok(Resources {
             registers: self.registers,
             local_bytes: self.local_bytes,
             shared_bytes: self.static_shared + program.shared_bytes,
             blocks_per_multiprocessor: blocks.unsigned_abs(),
             occupancy: f64::from(blocks) * f64::from(threads) / f64::from(most.max(1)),
-        };
-        let compile_ms = if self.done.cached { 0.0 } else { self.done.binary.ms };
-        Ok(Compiled { resources: Some(resources), cached: self.done.cached, compile_ms })
+        })
     }
 
     /// Checks the geometry against device and kernel; gives the threads of a block.

@@ -1,5 +1,6 @@
-//! Where NVIDIA's libraries are: configured places, the loader's own search, toolkit folders, Python's site-packages.
+//! Finding and mapping NVIDIA's libraries: configured places first, then the loader's own search, then the usual folders.
 
+use super::places::{below, present, standard_folders};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsStr};
 use std::path::{Path, PathBuf};
@@ -73,8 +74,8 @@ pub enum LibraryError {
     Unloadable { path: String, reason: String },
     #[error("{path} has no {symbol}: {reason}")]
     Symbol { path: String, symbol: String, reason: String },
-    #[error("{path}: {call} failed with code {code}")]
-    Call { path: String, call: &'static str, code: u32 },
+    #[error("{path}: {call} failed: {reason}")]
+    Call { path: String, call: &'static str, reason: String },
 }
 
 /// A library that is mapped, and the file it came from.
@@ -102,8 +103,8 @@ impl Found {
         })
     }
 
-    pub(super) fn call_error(&self, call: &'static str, code: u32) -> LibraryError {
-        LibraryError::Call { path: self.path.display().to_string(), call, code }
+    pub(super) fn call_error(&self, call: &'static str, reason: String) -> LibraryError {
+        LibraryError::Call { path: self.path.display().to_string(), call, reason }
     }
 }
 
@@ -235,78 +236,9 @@ fn file_if(library: Library, file: &Path) -> Vec<PathBuf> {
     fits.then(|| file.to_owned()).into_iter().collect()
 }
 
-/// A configured folder may be the library folder itself, a toolkit's root, or a site-packages folder.
-fn below(place: &Path, names: &[String]) -> Vec<PathBuf> {
-    let folders = [place.to_owned(), place.join("lib64"), place.join("lib")];
-    let wheels = wheel_folders(place).into_iter().chain(wheel_folders(&place.join("nvidia")));
-    folders.into_iter().chain(wheels).flat_map(|folder| present(&folder, names)).collect()
-}
-
-fn present(folder: &Path, names: &[String]) -> Vec<PathBuf> {
-    names.iter().map(|name| folder.join(name)).filter(|file| file.is_file()).collect()
-}
-
-/// `PACKAGE/lib` of each package in a site-packages `nvidia` folder: `cu13`, `cuda_nvrtc`, `cusparse`.
-fn wheel_folders(nvidia: &Path) -> Vec<PathBuf> {
-    folders_in(nvidia, "").into_iter().map(|package| package.join("lib")).collect()
-}
-
-/// Toolkit and site-packages folders, newest first. The two kinds of roots that the environment may name are the ones
-/// that the vendor's and Python's own tools read; everything else of this program comes from the configuration.
-fn standard_folders() -> Vec<PathBuf> {
-    let root = |name| std::env::var_os(name).map(PathBuf::from);
-    let mut toolkits: Vec<PathBuf> =
-        ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(root).collect();
-    toolkits.push("/usr/local/cuda".into());
-    toolkits.extend(folders_in(Path::new("/usr/local"), "cuda-"));
-    toolkits.push("/opt/cuda".into());
-    let mut folders: Vec<PathBuf> = toolkits
-        .iter()
-        .flat_map(|toolkit| [toolkit.join("lib64"), toolkit.join("targets/x86_64-linux/lib")])
-        .collect();
-    folders.extend(["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from));
-
-    let mut pythons: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(root).collect();
-    pythons.extend(["/usr", "/usr/local"].map(PathBuf::from));
-    for lib in pythons.iter().map(|python| python.join("lib")) {
-        for version in folders_in(&lib, "python3") {
-            for packages in ["site-packages/nvidia", "dist-packages/nvidia"] {
-                folders.extend(wheel_folders(&version.join(packages)));
-            }
-        }
-    }
-    folders
-}
-
-/// Subfolders whose name starts with `prefix`, later versions first; none where the folder cannot be read.
-fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    found.retain(|path| {
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        name.starts_with(prefix) && path.is_dir()
-    });
-    found.sort();
-    found.reverse();
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_configured_folder_is_searched_in_all_its_layouts() {
-        let root = tempfile::tempdir().unwrap();
-        let lib = root.path().join("nvidia/cu13/lib");
-        std::fs::create_dir_all(&lib).unwrap();
-        let file = lib.join("libnvrtc.so.13");
-        std::fs::write(&file, "not a library").unwrap();
-        let search = Search::new(&[root.path().to_owned()]);
-        assert_eq!(below(root.path(), &search.names(Library::Nvrtc)), [file.clone()]);
-        assert_eq!(below(&root.path().join("nvidia"), &search.names(Library::Nvrtc)), [file]);
-    }
 
     #[test]
     fn a_broken_library_is_named_and_a_missing_one_is_an_error() {

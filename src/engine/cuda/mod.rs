@@ -11,27 +11,24 @@ mod launch;
 pub mod libraries;
 mod nvml;
 pub mod nvrtc;
+mod open;
 mod operands;
 mod own;
+mod places;
 pub mod probe;
 pub mod source;
 mod symbols;
 mod timer;
 mod verify;
 
+pub use open::Options;
 pub use probe::{DeviceReport, Probe, devices, probe};
 
 use self::baseline::Spmm;
-use self::cache::Cache;
 use self::compile::Compiler;
 use self::context::Context;
-use self::cusparse::{Cusparse, Handle};
-use self::device::Software;
-use self::driver::Driver;
+use self::cusparse::Handle;
 use self::launch::{Kernel, Launch, refused};
-use self::libraries::Search;
-use self::nvml::{Monitor, Nvml};
-use self::nvrtc::Nvrtc;
 use self::operands::Loaded;
 use self::own::OwnKernels;
 use self::timer::{Call, Timer};
@@ -41,39 +38,29 @@ use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe};
 use crate::domain::{Device, Digest, Timing};
 use base64::Engine as _;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Modules kept before a new load unloads them all. They take device memory, and a later load seldom needs them.
 const MOST_KERNELS: usize = 512;
-
-/// How to open the engine.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Which device, as the driver counts them.
-    pub ordinal: u32,
-    /// Folder of the cubin cache; made if absent.
-    pub cache: PathBuf,
-    /// Library files and folders that go before all others.
-    pub libraries: Vec<PathBuf>,
-    /// Threads that compile ahead.
-    pub compile_threads: usize,
-}
 
 /// The engine on one device.
 pub struct CudaEngine {
     device: Device,
     loaded: Option<Loaded>,
     /// Vendor algorithms set up on the loaded operands.
-    vendor: HashMap<String, Arc<Spmm>>,
+    spmms: HashMap<String, Arc<Spmm>>,
     kernels: HashMap<(Digest, String), Arc<Kernel>>,
     timer: Timer,
     own: OwnKernels,
-    /// The handle, or why there is none.
-    cusparse: Result<Arc<Handle>, String>,
+    cusparse: Vendor,
     compiler: Compiler,
+    reference_bytes: Option<u64>,
     context: Arc<Context>,
 }
+
+/// cuSPARSE's handle, or why there is none.
+type Vendor = Result<Arc<Handle>, String>;
 
 /// Names and texts of the engine's own programs, for tests that compile every kernel.
 pub fn kernel_texts() -> Vec<(String, String)> {
@@ -81,49 +68,6 @@ pub fn kernel_texts() -> Vec<(String, String)> {
 }
 
 impl CudaEngine {
-    /// Opens the device: driver, compiler, cuSPARSE (if there), the engine's own kernels, the copy calibration.
-    pub fn open(options: Options) -> Result<Self, EngineError> {
-        let missing = |error: libraries::LibraryError| refused(error.to_string());
-        let mut search = Search::new(&options.libraries);
-        let driver = Driver::open(&search).map_err(missing)?;
-        let count = driver.device_count()?;
-        if options.ordinal >= count {
-            return Err(refused(format!("there is no device {} of {count}", options.ordinal)));
-        }
-        let version = driver.version()?;
-        search.nvrtc_major = Some(version.0);
-        let nvrtc = Nvrtc::open(&search).map_err(missing)?;
-        let context = Context::open(driver, options.ordinal)?;
-        let (monitor, release) = monitor(&search, &context)?;
-        let (cusparse, vendor) = vendor(&search, &context)?;
-        let software = Software {
-            driver: match release {
-                Some(release) => format!("{}.{}/{release}", version.0, version.1),
-                None => format!("{}.{}", version.0, version.1),
-            },
-            compiler: format!("nvrtc {}.{}", nvrtc.version().0, nvrtc.version().1),
-            vendor,
-        };
-        let device = device::describe(&context, options.ordinal, software)?;
-        let architecture = format!("sm_{}", device.compute_capability.replace('.', ""));
-        let cache = Cache::new(&options.cache);
-        let compiler = Compiler::start(nvrtc, cache, architecture, options.compile_threads)
-            .map_err(|error| refused(format!("starting the compile threads: {error}")))?;
-        let own = OwnKernels::load(&context, &compiler)?;
-        let timer = Timer::new(&context, &own, device.l2_bytes, device.multiprocessors, monitor)?;
-        Ok(Self {
-            device,
-            loaded: None,
-            vendor: HashMap::new(),
-            kernels: HashMap::new(),
-            timer,
-            own,
-            cusparse,
-            compiler,
-            context,
-        })
-    }
-
     fn loaded(&self) -> Result<&Loaded, EngineError> {
         self.loaded.as_ref().ok_or_else(nothing_loaded)
     }
@@ -152,8 +96,12 @@ impl CudaEngine {
         for recipe in recipes {
             ready.push(match &recipe.program {
                 Program::Cuda(program) => {
+                    let started = Instant::now();
                     let kernel = self.kernel(program)?;
-                    let compiled = kernel.compiled(&self.context, program)?;
+                    let compile_ms = started.elapsed().as_secs_f64() * 1e3;
+                    let resources = kernel.resources(&self.context, program)?;
+                    let cached = kernel.done.cached;
+                    let compiled = Compiled { resources: Some(resources), cached, compile_ms };
                     Ready::Kernel(program, kernel, compiled)
                 }
                 Program::Vendor { algorithm } => Ready::Vendor(self.spmm(algorithm)?),
@@ -179,7 +127,7 @@ impl CudaEngine {
     }
 
     fn spmm(&mut self, algorithm: &str) -> Result<Arc<Spmm>, EngineError> {
-        if let Some(spmm) = self.vendor.get(algorithm) {
+        if let Some(spmm) = self.spmms.get(algorithm) {
             return Ok(spmm.clone());
         }
         let handle = self.cusparse.as_ref().map_err(|reason| refused(reason.clone()))?;
@@ -192,7 +140,7 @@ impl CudaEngine {
             result => result,
         };
         let spmm = Arc::new(spmm?);
-        self.vendor.insert(algorithm.to_owned(), spmm.clone());
+        self.spmms.insert(algorithm.to_owned(), spmm.clone());
         Ok(spmm)
     }
 }
@@ -206,12 +154,12 @@ impl Engine for CudaEngine {
         self.context.bind()?;
         self.compiler.clear_queue();
         // Before the upload, so that old and new need not fit together.
-        self.vendor.clear();
+        self.spmms.clear();
         self.loaded = None;
         if self.kernels.len() > MOST_KERNELS {
             self.kernels.clear();
         }
-        self.loaded = Some(Loaded::upload(&self.context, operands)?);
+        self.loaded = Some(Loaded::upload(&self.context, operands, self.reference_bytes)?);
         Ok(())
     }
 
@@ -315,44 +263,5 @@ fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
         Arg::U32(value) => format!("u32:{value}"),
         Arg::U64(value) => format!("u64:{value}"),
         Arg::F32(value) => format!("f32:{value}"),
-    }
-}
-
-/// The throttle monitor and the driver's release, where NVML is there.
-fn monitor(
-    search: &Search,
-    context: &Context,
-) -> Result<(Option<Monitor>, Option<String>), EngineError> {
-    let nvml = match Nvml::open(search) {
-        Ok(nvml) => nvml,
-        Err(error) => {
-            tracing::warn!(%error, "throttled samples cannot be told");
-            return Ok((None, None));
-        }
-    };
-    let release = nvml.driver_release();
-    let bus_id = context.driver.bus_id(context.device)?;
-    Ok((Monitor::new(nvml, &bus_id), release))
-}
-
-/// The cuSPARSE handle or the reason for none, and its name with version.
-#[allow(clippy::type_complexity)]
-fn vendor(
-    search: &Search,
-    context: &Arc<Context>,
-) -> Result<(Result<Arc<Handle>, String>, Option<String>), EngineError> {
-    let opened = Cusparse::open(search).and_then(|library| {
-        let version = library.version()?;
-        Ok((library, version))
-    });
-    match opened {
-        Ok((library, version)) => {
-            let handle = Arc::new(Handle::new(library, context)?);
-            Ok((Ok(handle), Some(format!("cuSPARSE {version}"))))
-        }
-        Err(error) => {
-            tracing::warn!(%error, "no vendor baseline");
-            Ok((Err(error.to_string()), None))
-        }
     }
 }

@@ -29,7 +29,7 @@ impl Nvml {
         // SAFETY: takes nothing. Never shut down: the process ends soon after its use of NVML does.
         match unsafe { (api.init)() } {
             0 => Ok(Self { api }),
-            code => Err(api.library.call_error("nvmlInit", code)),
+            code => Err(api.library.call_error("nvmlInit", format!("code {code}"))),
         }
     }
 

@@ -54,7 +54,7 @@ impl Nvrtc {
         // SAFETY: out-pointers to locals.
         match unsafe { (api.version)(&mut major, &mut minor) } {
             0 => Ok(Self { api, version: (major.unsigned_abs(), minor.unsigned_abs()) }),
-            code => Err(api.library.call_error("nvrtcVersion", code)),
+            code => Err(api.library.call_error("nvrtcVersion", format!("code {code}"))),
         }
     }
 

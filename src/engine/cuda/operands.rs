@@ -8,6 +8,7 @@ use crate::engine::{EngineError, Operands};
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// A quiet NaN that no arithmetic produces: hardware answers 0x7fffffff or passes an operand on.
@@ -58,7 +59,12 @@ struct ArrayKey {
 }
 
 impl Loaded {
-    pub(super) fn upload(context: &Arc<Context>, operands: Operands) -> Result<Self, EngineError> {
+    /// `reference_bytes` bounds the device memory of the reference; see `Options`.
+    pub(super) fn upload(
+        context: &Arc<Context>,
+        operands: Operands,
+        reference_bytes: Option<u64>,
+    ) -> Result<Self, EngineError> {
         let Operands { matrix, problem, l2_policy, b, reference } = operands;
         let Problem::Spmm(spmm) = problem else {
             return Err(refused(format!("the CUDA engine does not solve `{problem}`")));
@@ -76,7 +82,7 @@ impl Loaded {
         let b = Buffer::of(context, &b[..])?;
         let c = Buffer::new(context, (elements as usize + GUARD_WORDS) * 4)?;
         context.fill(c.pointer, POISON, elements as usize + GUARD_WORDS)?;
-        let reference = Reference::upload(context, reference)?;
+        let reference = Reference::upload(context, reference, reference_bytes)?;
         context.synchronize()?;
         Ok(Self {
             rows: matrix.rows(),
@@ -123,14 +129,12 @@ impl Loaded {
         recipes: &[Recipe],
     ) -> Result<(), EngineError> {
         for array in recipes.iter().flat_map(|recipe| &recipe.arrays) {
-            let key = ArrayKey::of(array);
-            if !self.arrays.contains_key(&key) {
-                let buffer = match &array.data {
+            if let Entry::Vacant(place) = self.arrays.entry(ArrayKey::of(array)) {
+                place.insert(match &array.data {
                     ArrayData::U16(data) => Buffer::of(context, data)?,
                     ArrayData::U32(data) => Buffer::of(context, data)?,
                     ArrayData::F32(data) => Buffer::of(context, data)?,
-                };
-                self.arrays.insert(key, buffer);
+                });
             }
         }
         // So that the caller's clock sees the whole upload.
@@ -154,19 +158,23 @@ impl Loaded {
 
 impl Reference {
     /// Whole if it takes at most half of what is left, so that recipes have room for arrays; else room for a slice.
-    fn upload(context: &Arc<Context>, host: Arc<Product>) -> Result<Self, EngineError> {
+    fn upload(
+        context: &Arc<Context>,
+        host: Arc<Product>,
+        most_bytes: Option<u64>,
+    ) -> Result<Self, EngineError> {
         let free = context.free_bytes()?;
-        let bytes = host.value.len() as u64 * REFERENCE_BYTES;
-        let resident = bytes <= free / 2;
-        if resident {
+        let most_bytes = most_bytes.unwrap_or(free / 2);
+        if host.value.len() as u64 * REFERENCE_BYTES <= most_bytes {
             let value = Buffer::of(context, &host.value)?;
             let scale = Buffer::of(context, &host.scale)?;
-            return Ok(Self { value, scale, capacity: host.value.len(), resident, host });
+            return Ok(Self { value, scale, capacity: host.value.len(), resident: true, host });
         }
-        let capacity = (SLICE_BYTES.min(free / 4) / REFERENCE_BYTES).max(1) as usize;
+        let bytes = SLICE_BYTES.min(free / 4).min(most_bytes);
+        let capacity = (bytes / REFERENCE_BYTES).max(1) as usize;
         let value = Buffer::new(context, capacity * 8)?;
         let scale = Buffer::new(context, capacity * 4)?;
-        Ok(Self { value, scale, capacity, resident, host })
+        Ok(Self { value, scale, capacity, resident: false, host })
     }
 }
 
