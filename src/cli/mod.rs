@@ -1,1 +1,4 @@
 //! One file per subcommand.
+
+pub mod config;
+pub mod logging;
