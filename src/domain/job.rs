@@ -156,6 +156,8 @@ pub struct Job {
     pub error: Option<String>,
     /// How often a worker has taken it up.
     pub attempts: u32,
+    /// Wall-clock seconds of search, over all attempts.
+    pub search_seconds: f64,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,

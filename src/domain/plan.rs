@@ -128,6 +128,8 @@ pub struct TrialCounts {
 pub struct Validity {
     pub values_may_change: bool,
     pub pattern_may_change: bool,
+    /// B must hold no infinity or NaN: packed panels multiply padding zeros by it.
+    pub dense_must_be_finite: bool,
     /// The widths of B for which the kernel is legal as compiled (its speed was measured for one).
     pub n_may_change: bool,
 }

@@ -1,1 +1,98 @@
-//! What is known of each operation: its space, constraints, models and lowering.
+//! What is known of each operation: its space, its constraints, its models and its lowering.
+
+pub mod spmm;
+
+use crate::domain::recipe::Recipe;
+use crate::domain::{Candidate, Device, Dtype, Matrix, Problem};
+use crate::search::Pruned;
+use crate::sparse::Csr;
+use std::sync::Arc;
+
+/// Widest B that a problem may ask for.
+pub const MAX_COLUMNS: u32 = 65_536;
+
+/// A problem that this version cannot tune, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
+
+/// A candidate that cannot be lowered for this matrix, problem and device, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+/// Whether the problem can be tuned for a matrix at all.
+pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
+    let Problem::Spmm(spmm) = problem else {
+        return Err(Unsupported("the operation sptrsv cannot be tuned yet; spmm can".to_owned()));
+    };
+    if spmm.dtype != Dtype::F32 {
+        return Err(Unsupported(format!("spmm in {} cannot be tuned yet; f32 can", spmm.dtype)));
+    }
+    if spmm.n == 0 || spmm.n > MAX_COLUMNS {
+        return Err(Unsupported(format!("n is {}, it must be in 1..={MAX_COLUMNS}", spmm.n)));
+    }
+    if matrix.nnz == 0 {
+        return Err(Unsupported("the matrix has no entries: there is nothing to tune".to_owned()));
+    }
+    if matrix.nnz > u64::from(u32::MAX >> 1) {
+        return Err(Unsupported(format!(
+            "the matrix has {} entries; the kernels index them with 32 bits, so at most {} can be tuned",
+            matrix.nnz,
+            u32::MAX >> 1
+        )));
+    }
+    Ok(())
+}
+
+/// Candidates that survived, each with its predicted time, and what happened to the others.
+pub struct Space {
+    /// Candidates to search among, with predicted microseconds. Vendor routines are not here: they are always tried.
+    pub scored: Vec<(Candidate, f64)>,
+    pub vendor: Vec<Candidate>,
+    pub pruned: Pruned,
+    /// The model that predicted.
+    pub model: &'static str,
+}
+
+/// Enumerates, prunes and predicts.
+pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
+    match problem {
+        Problem::Spmm(spmm) => Ok(spmm::space(matrix, spmm, device)),
+        Problem::Sptrsv(_) => {
+            Err(Unsupported("the operation sptrsv cannot be tuned yet".to_owned()))
+        }
+    }
+}
+
+/// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays.
+pub fn complexity(candidate: &Candidate) -> u32 {
+    let ordered = u32::from(candidate.text("order") == Some("length"));
+    match candidate.family.as_str() {
+        "vendor" => 0,
+        "row_split" => 1 + ordered,
+        _ => 3,
+    }
+}
+
+/// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels).
+pub struct Lowerer {
+    inner: spmm::Lowerer,
+}
+
+impl Lowerer {
+    pub fn new(matrix: Arc<Csr>, problem: &Problem, device: &Device) -> Result<Self, Unsupported> {
+        match problem {
+            Problem::Spmm(spmm) => {
+                Ok(Self { inner: spmm::Lowerer::new(matrix, *spmm, device.clone()) })
+            }
+            Problem::Sptrsv(_) => {
+                Err(Unsupported("the operation sptrsv cannot be tuned yet".to_owned()))
+            }
+        }
+    }
+
+    pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        self.inner.lower(candidate)
+    }
+}

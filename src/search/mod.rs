@@ -1,1 +1,14 @@
-//! Search: domains, constraints, the pruning report, strategies, budgets, and the winner by paired timing. Knows neither matrix nor GPU.
+//! Search: domains, constraints with their funnel, strategies, budgets, and the winner by paired timing.
+//!
+//! Knows neither matrix nor GPU: candidates are plain data, predictions and verdicts come from `ops`.
+
+pub mod budget;
+pub mod domain;
+pub mod finals;
+pub mod prune;
+pub mod strategy;
+
+pub use budget::Budget;
+pub use finals::{Contender, Decision, decide};
+pub use prune::{Constraint, Pruned, Verdict, prune};
+pub use strategy::{Strategy, exhaustive, ranked};

@@ -1,6 +1,19 @@
 //! Sparse matrices: canonical CSR, file formats, digests, features, level sets, and the float64 oracle.
 
+pub mod canonical;
 pub mod csr;
+pub mod digest;
+pub mod features;
+pub mod levels;
+pub mod operand;
 pub mod oracle;
+mod random;
+pub mod read;
+pub mod spy;
+pub mod write;
 
 pub use csr::{Csr, CsrError};
+
+// Canonical files and digests are the little-endian bytes of these arrays, taken without a copy.
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
+compile_error!("sparsetune needs a 64-bit little-endian host");

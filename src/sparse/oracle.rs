@@ -1,5 +1,9 @@
 //! The oracle: plain float64 SpMM that every kernel on every device must agree with.
 
+use super::Csr;
+use crate::domain::{Dtype, Layout, Spmm};
+use rayon::prelude::*;
+
 /// What an output must be, elementwise in the problem's layout, with the scale that errors are measured by.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Product {
@@ -7,4 +11,237 @@ pub struct Product {
     pub value: Vec<f64>,
     /// `(|A| |B|)` elementwise: the componentwise error is |c - value| / scale.
     pub scale: Vec<f32>,
+}
+
+/// Columns accumulated at a time: four vector registers of f64 for the product and four for its scale.
+const WIDTH: usize = 8;
+
+/// Rows a parallel task takes.
+const PANEL: usize = 256;
+
+/// Entries above which a row's columns are shared among threads.
+const LONG_ROW: usize = 1 << 16;
+
+/// `C = A B` and `|A| |B|` with A's values rounded to the problem's dtype and B (cols x n, in the problem's layout) as
+/// given. A value too large for the dtype becomes infinite, as it would on a device.
+///
+/// # Panics
+/// If `b` does not have cols x n elements.
+pub fn spmm(matrix: &Csr, b: &[f32], problem: &Spmm) -> Product {
+    let n = problem.n as usize;
+    assert_eq!(b.len(), matrix.cols() * n, "B must be cols x n");
+    let len = matrix.rows() * n;
+    let mut product = Product { value: vec![0.0; len], scale: vec![0.0; len] };
+    if len == 0 || matrix.nnz() == 0 {
+        return product;
+    }
+    let values: Vec<f64> = matrix
+        .values()
+        .par_iter()
+        .with_min_len(1 << 14)
+        .map(|&v| round(v, problem.dtype))
+        .collect();
+    let rounded = Rounded { matrix, values };
+    match problem.layout {
+        Layout::Row => rounded.by_rows(b, n, &mut product),
+        Layout::Col => rounded.by_columns(b, &mut product),
+    }
+    product
+}
+
+/// The matrix with its values as the device sees them.
+struct Rounded<'a> {
+    matrix: &'a Csr,
+    values: Vec<f64>,
+}
+
+impl Rounded<'_> {
+    fn by_rows(&self, b: &[f32], n: usize, product: &mut Product) {
+        let value = product.value.par_chunks_mut(n);
+        let rows = value.zip(product.scale.par_chunks_mut(n)).enumerate();
+        rows.with_min_len(16).for_each(|(row, (value, scale))| {
+            if self.matrix.row_nnz(row) > LONG_ROW {
+                let blocks = value.par_chunks_mut(WIDTH).zip(scale.par_chunks_mut(WIDTH));
+                blocks.enumerate().for_each(|(i, (v, s))| self.block(row, b, n, i * WIDTH, v, s));
+            } else {
+                let blocks = value.chunks_mut(WIDTH).zip(scale.chunks_mut(WIDTH));
+                blocks.enumerate().for_each(|(i, (v, s))| self.block(row, b, n, i * WIDTH, v, s));
+            }
+        });
+    }
+
+    /// Column-major: WIDTH columns of B at a time are packed row by row, so that the gather of the product reads whole
+    /// lines; the results go to WIDTH columns of C side by side.
+    fn by_columns(&self, b: &[f32], product: &mut Product) {
+        let (rows, cols) = (self.matrix.rows(), self.matrix.cols());
+        let values = product.value.par_chunks_mut(rows * WIDTH);
+        let blocks = values.zip(product.scale.par_chunks_mut(rows * WIDTH)).enumerate();
+        blocks.for_each(|(i, (value, scale))| {
+            let first = i * WIDTH * cols;
+            let width = value.len() / rows;
+            let packed = pack(&b[first..first + width * cols], cols, width);
+            let panels: Vec<_> = panels(value, rows).into_iter().zip(panels(scale, rows)).collect();
+            panels.into_par_iter().enumerate().for_each(|(panel, (mut value, mut scale))| {
+                let (mut v, mut s) = ([0.0; WIDTH], [0.0; WIDTH]);
+                for at in 0..value[0].len() {
+                    let row = panel * PANEL + at;
+                    self.block(row, &packed, width, 0, &mut v[..width], &mut s[..width]);
+                    for column in 0..width {
+                        value[column][at] = v[column];
+                        scale[column][at] = s[column];
+                    }
+                }
+            });
+        });
+    }
+
+    /// Columns `first..first + value.len()` (at most WIDTH) of one row; `b` has rows of `stride` elements.
+    fn block(
+        &self,
+        row: usize,
+        b: &[f32],
+        stride: usize,
+        first: usize,
+        value: &mut [f64],
+        scale: &mut [f32],
+    ) {
+        let range = self.matrix.indptr()[row]..self.matrix.indptr()[row + 1];
+        let entries = self.matrix.indices()[range.clone()].iter().zip(&self.values[range]);
+        let (mut sum, mut size) = ([0f64; WIDTH], [0f64; WIDTH]);
+        if value.len() == WIDTH {
+            for (&col, &a) in entries {
+                let start = col as usize * stride + first;
+                accumulate(&b[start..start + WIDTH], a, &mut sum, &mut size);
+            }
+        } else {
+            for (&col, &a) in entries {
+                let start = col as usize * stride + first;
+                accumulate(&b[start..start + value.len()], a, &mut sum, &mut size);
+            }
+        }
+        value.copy_from_slice(&sum[..value.len()]);
+        scale.iter_mut().zip(size).for_each(|(scale, size)| *scale = size as f32);
+    }
+}
+
+#[inline(always)]
+fn accumulate(b: &[f32], a: f64, sum: &mut [f64; WIDTH], size: &mut [f64; WIDTH]) {
+    for ((&b, sum), size) in b.iter().zip(sum).zip(size) {
+        let term = a * f64::from(b);
+        *sum += term;
+        *size += term.abs();
+    }
+}
+
+/// `width` columns of length `cols` as `cols` rows of length `width`.
+fn pack(columns: &[f32], cols: usize, width: usize) -> Vec<f32> {
+    let mut packed = vec![0f32; columns.len()];
+    packed.par_chunks_mut(width * 4096).enumerate().for_each(|(i, rows)| {
+        for (at, row) in rows.chunks_mut(width).enumerate() {
+            let k = i * 4096 + at;
+            row.iter_mut().enumerate().for_each(|(j, to)| *to = columns[j * cols + k]);
+        }
+    });
+    packed
+}
+
+/// Columns of length `rows`, cut into panels of PANEL rows: for each panel, its piece of every column.
+fn panels<T>(columns: &mut [T], rows: usize) -> Vec<Vec<&mut [T]>> {
+    let mut pieces: Vec<Vec<&mut [T]>> = Vec::new();
+    pieces.resize_with(rows.div_ceil(PANEL), Vec::new);
+    for column in columns.chunks_mut(rows) {
+        pieces
+            .iter_mut()
+            .zip(column.chunks_mut(PANEL))
+            .for_each(|(panel, piece)| panel.push(piece));
+    }
+    pieces
+}
+
+/// A value as the device holds it.
+fn round(value: f64, dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F64 => value,
+        Dtype::F32 => f64::from(value as f32),
+        Dtype::F16 => round_to_half(value),
+    }
+}
+
+/// To IEEE binary16, ties to even: 11 significant bits down to the spacing of subnormals, 2^-24.
+fn round_to_half(value: f64) -> f64 {
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let spacing = 2f64.powi((exponent - 10).max(-24));
+    let rounded = (value / spacing).round_ties_even() * spacing;
+    if rounded.abs() > 65504.0 { f64::INFINITY.copysign(value) } else { rounded }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::operand::random;
+
+    /// The definition, written as three loops.
+    fn plain(matrix: &Csr, b: &[f32], n: usize, layout: Layout) -> Product {
+        let at = |row, col, height| match layout {
+            Layout::Row => row * n + col,
+            Layout::Col => col * height + row,
+        };
+        let len = matrix.rows() * n;
+        let mut product = Product { value: vec![0.0; len], scale: vec![0.0; len] };
+        for row in 0..matrix.rows() {
+            for j in 0..n {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (&col, &a) in matrix.row(row).0.iter().zip(matrix.row(row).1) {
+                    let term =
+                        f64::from(a as f32) * f64::from(b[at(col as usize, j, matrix.cols())]);
+                    sum += term;
+                    size += term.abs();
+                }
+                product.value[at(row, j, matrix.rows())] = sum;
+                product.scale[at(row, j, matrix.rows())] = size as f32;
+            }
+        }
+        product
+    }
+
+    #[test]
+    fn is_the_definition_in_both_layouts() {
+        let rows = 2 * PANEL + 3;
+        let indptr: Vec<usize> = (0..=rows).map(|row| row / 2 * 3).collect();
+        let nnz = indptr[rows];
+        let indices: Vec<u32> = (0..nnz).map(|e| [0u32, 3, 4][e % 3]).collect();
+        let values: Vec<f64> = (0..nnz).map(|e| e as f64 * 0.37 - 1.0).collect();
+        let matrix = Csr::new(rows, 5, indptr, indices, values).unwrap();
+        for n in [1, 3, 8, 21] {
+            for layout in [Layout::Row, Layout::Col] {
+                let b = random(5 * n, 1);
+                let problem = Spmm { n: n as u32, dtype: Dtype::F32, layout };
+                assert!(
+                    spmm(&matrix, &b, &problem) == plain(&matrix, &b, n, layout),
+                    "{n} {layout}"
+                );
+            }
+        }
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        let problem = Spmm { n: 4, dtype: Dtype::F64, layout: Layout::Col };
+        assert_eq!(spmm(&empty, &[], &problem), Product::default());
+    }
+
+    #[test]
+    fn halves_round_as_ieee_says() {
+        let cases = [
+            (1.0, 1.0),
+            (1.0 + 1.0 / 2048.0, 1.0),
+            (1.0 + 3.0 / 2048.0, 1.0 + 2.0 / 1024.0),
+            (-65504.0, -65504.0),
+            (65519.9, 65504.0),
+            (65520.0, f64::INFINITY),
+            (2f64.powi(-25), 0.0),
+            (2f64.powi(-24) * 1.6, 2f64.powi(-23)),
+            (0.0, 0.0),
+        ];
+        for (value, half) in cases {
+            assert_eq!(round_to_half(value), half, "{value}");
+        }
+    }
 }

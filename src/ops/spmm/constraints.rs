@@ -1,0 +1,185 @@
+//! LO-SpMM's constraints (sections 3.2 to 3.4), and those our kernels add, in the order they are applied.
+
+use super::inspect::Inspection;
+use super::shape::{RowOrder, Shape, effective_layout};
+use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
+use crate::search::{Constraint, Verdict};
+use std::sync::Arc;
+
+/// LO-SpMM's TH_row and TH_col.
+const MAX_IMBALANCE: f64 = 0.25;
+/// Packed values over entries above which a panel cannot pay: it would read that much more of A.
+const MAX_FILL: f64 = 8.0;
+/// The most registers a thread may have, and a block (compute capability 5.0 and later).
+const REGISTERS_PER_THREAD: u32 = 255;
+const REGISTERS_PER_BLOCK: u32 = 65_536;
+/// Blocks are at most this large, so that any kernel of up to 255 registers can be launched.
+const MAX_THREADS: u32 = 256;
+
+struct Facts {
+    inspection: Inspection,
+    problem: Spmm,
+    device: Device,
+}
+
+/// All constraints of a matrix on a device, in order.
+pub fn all(inspection: &Inspection, problem: &Spmm, device: &Device) -> Vec<Box<dyn Constraint>> {
+    let facts = Arc::new(Facts {
+        inspection: inspection.clone(),
+        problem: *problem,
+        device: device.clone(),
+    });
+    let rule = |name, soft, judge: fn(&Facts, &Candidate) -> Verdict| -> Box<dyn Constraint> {
+        Box::new(Rule { name, soft, judge, facts: facts.clone() })
+    };
+    match device.kind {
+        DeviceKind::Cuda => vec![
+            rule("register_resource", false, |f, c| with_shape(f, c, register_resource)),
+            rule("hardware_utilization", true, |f, c| with_shape(f, c, hardware_utilization)),
+            rule("load_balance", true, |f, c| with_shape(f, c, load_balance)),
+            rule("shared_memory", false, |_, _| Verdict::Keep),
+            rule("alignment", false, |f, c| with_shape(f, c, alignment)),
+            rule("panel_fill", false, |f, c| with_shape(f, c, panel_fill)),
+        ],
+        DeviceKind::Cpu => vec![
+            rule("register_resource", false, host_registers),
+            rule("hardware_utilization", true, host_utilization),
+            rule("load_balance", true, host_balance),
+        ],
+    }
+}
+
+struct Rule {
+    name: &'static str,
+    soft: bool,
+    judge: fn(&Facts, &Candidate) -> Verdict,
+    facts: Arc<Facts>,
+}
+
+impl Constraint for Rule {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        (self.judge)(&self.facts, candidate)
+    }
+    fn soft(&self) -> bool {
+        self.soft
+    }
+}
+
+fn with_shape(
+    facts: &Facts,
+    candidate: &Candidate,
+    judge: fn(&Facts, &Shape) -> Verdict,
+) -> Verdict {
+    match Shape::of(candidate, &facts.problem) {
+        Some(shape) => judge(facts, &shape),
+        None => Verdict::Remove { excess: f64::INFINITY },
+    }
+}
+
+/// Removes where `value` exceeds `most`.
+fn at_most(value: f64, most: f64) -> Verdict {
+    if value <= most { Verdict::Keep } else { Verdict::Remove { excess: value - most } }
+}
+
+/// Whether a thread's and a block's registers suffice, for any device we compile for.
+pub fn fits_registers(shape: &Shape) -> bool {
+    shape.registers() <= REGISTERS_PER_THREAD
+        && shape.threads() <= MAX_THREADS
+        && shape.registers() * shape.threads() <= REGISTERS_PER_BLOCK
+        && shape.threads() >= 32
+        && !pointless(shape)
+}
+
+/// Shapes that repeat another one: a shuffle hands round at most `lanes` entries, so more in flight are never used.
+fn pointless(shape: &Shape) -> bool {
+    matches!(shape, Shape::RowSplit { lanes, unroll, shuffle: true, .. } if unroll > lanes)
+}
+
+/// LO-SpMM, section 3.2, by the count of variables.
+fn register_resource(facts: &Facts, shape: &Shape) -> Verdict {
+    if !fits_registers(shape) {
+        return Verdict::Remove { excess: f64::from(shape.registers()) };
+    }
+    let a_block = shape.registers() * shape.threads();
+    at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
+}
+
+/// LO-SpMM, section 3.3: tiles of whole warps, and at least half as many blocks as multiprocessors.
+fn hardware_utilization(facts: &Facts, shape: &Shape) -> Verdict {
+    if !shape.threads().is_multiple_of(facts.device.warp_size.max(1)) {
+        return Verdict::Remove { excess: f64::INFINITY };
+    }
+    let blocks = row_blocks(facts, shape) * column_tiles(&facts.problem, shape);
+    let least = f64::from(facts.device.multiprocessors) / 2.0;
+    at_most(least - blocks as f64, 0.0)
+}
+
+fn row_blocks(facts: &Facts, shape: &Shape) -> u64 {
+    let rows_a_block = u64::from(shape.rows_a_tile()) * u64::from(shape.tiles_a_block().max(1));
+    facts.inspection.rows.div_ceil(rows_a_block)
+}
+
+fn column_tiles(problem: &Spmm, shape: &Shape) -> u64 {
+    u64::from(problem.n.div_ceil(shape.columns_a_tile()))
+}
+
+/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over A tiles.
+///
+/// Where every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a
+/// finer distinction would leave one tile height by chance.
+fn load_balance(facts: &Facts, shape: &Shape) -> Verdict {
+    let padded = column_tiles(&facts.problem, shape) * u64::from(shape.columns_a_tile());
+    let waste = 1.0 - f64::from(facts.problem.n) / padded as f64;
+    let cov = facts.inspection.groups(shape.rows_a_tile(), shape.order() == RowOrder::Length).cov;
+    let over = |value: f64| ((value - MAX_IMBALANCE).max(0.0) * 10.0).ceil() / 10.0;
+    at_most(over(waste) + over(cov), 0.0)
+}
+
+/// Whether every row of B starts at a multiple of the vector.
+pub fn is_aligned(shape: &Shape, problem: &Spmm) -> bool {
+    match shape {
+        Shape::RowSplit { vec, .. } | Shape::RowPanel { vec, .. } => problem.n.is_multiple_of(*vec),
+        Shape::ColumnMajor { .. } => true,
+    }
+}
+
+fn alignment(facts: &Facts, shape: &Shape) -> Verdict {
+    if is_aligned(shape, &facts.problem) { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+}
+
+/// Packed panels store a zero wherever a row lacks a column of its panel.
+fn panel_fill(facts: &Facts, shape: &Shape) -> Verdict {
+    match shape {
+        Shape::RowPanel { m1, .. } | Shape::ColumnMajor { m1, .. } if *m1 > 1 => {
+            at_most(facts.inspection.panel(*m1).fill, MAX_FILL)
+        }
+        _ => Verdict::Keep,
+    }
+}
+
+/// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.
+fn host_registers(facts: &Facts, candidate: &Candidate) -> Verdict {
+    let m1 = candidate.int("m1").unwrap_or(1) as f64;
+    let n1 = candidate.int("n1").unwrap_or(8) as f64;
+    let accumulators = (m1 * n1 / f64::from(facts.device.warp_size.max(1))).ceil();
+    at_most(accumulators, f64::from(facts.device.registers_per_thread.max(8)))
+}
+
+/// At least half as many tasks as threads.
+fn host_utilization(facts: &Facts, candidate: &Candidate) -> Verdict {
+    let rows = candidate.int("m1").or(candidate.int("rows_per_task")).unwrap_or(1).max(1) as u64;
+    let tasks = facts.inspection.rows.div_ceil(rows) as f64;
+    at_most(f64::from(facts.device.multiprocessors) / 2.0 - tasks, 0.0)
+}
+
+/// WASTE_col alone: tasks are balanced by entries and stolen by idle threads.
+fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
+    let n = facts.problem.n;
+    let n1 = candidate.int("n1").and_then(|n1| u32::try_from(n1).ok()).unwrap_or(1).max(1);
+    let columns = if effective_layout(&facts.problem) == Layout::Col { n1.min(n) } else { n1 };
+    let padded = n.div_ceil(columns) * columns;
+    at_most(1.0 - f64::from(n) / f64::from(padded) - MAX_IMBALANCE, 0.0)
+}

@@ -1,0 +1,190 @@
+//! What constraints and model read of a pattern: tile balance, imbalance within warps, and the reuse of B rows in panels.
+
+use crate::sparse::Csr;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Panel heights whose reuse is inspected.
+pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Tiles looked at to estimate reuse; more change the estimate by under one percent.
+const SAMPLED_TILES: usize = 2048;
+
+/// Groups of consecutive rows (in one of the two row orders) that run together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Groups {
+    pub count: u64,
+    /// Coefficient of variation of the groups' entries (LO-SpMM's COV_row for tiles of this many rows).
+    pub cov: f64,
+    /// Sum over groups of (longest row x rows) over nnz: what lockstep execution costs. 1 is perfect.
+    pub lockstep: f64,
+    /// Entries of the heaviest group.
+    pub heaviest: u64,
+}
+
+/// Reuse of B within panels of M1 rows taken by falling length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Panel {
+    /// Distinct columns of all panels, estimated.
+    pub union: f64,
+    /// Entries over distinct columns: how many rows one loaded B row serves (rho of Tiled SpMM, Table 1).
+    pub reuse: f64,
+    /// Stored values, zeros included, over entries (Z of Tiled SpMM, Table 1).
+    pub fill: f64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspection {
+    pub rows: u64,
+    pub cols: u64,
+    pub nnz: u64,
+    pub mean_row: f64,
+    pub longest_row: u64,
+    /// Distinct columns that any entry touches.
+    pub touched_cols: u64,
+    /// Mean distance between the columns of consecutive entries of a row, at least 1.
+    pub mean_gap: f64,
+    natural: BTreeMap<u32, Groups>,
+    by_length: BTreeMap<u32, Groups>,
+    panels: BTreeMap<u32, Panel>,
+}
+
+impl Inspection {
+    /// Reads the pattern once, and its row lengths a few times.
+    pub fn of(matrix: &Csr) -> Self {
+        let lengths: Vec<u32> = (0..matrix.rows()).map(|row| matrix.row_nnz(row) as u32).collect();
+        let order = rows_by_length(matrix);
+        let sorted: Vec<u32> = order.iter().map(|&row| lengths[row as usize]).collect();
+        let sizes: Vec<u32> = (0..=8).map(|power| 1 << power).collect();
+        let all =
+            |lengths: &[u32]| sizes.iter().map(|&size| (size, groups(lengths, size))).collect();
+        let mut touched = vec![false; matrix.cols()];
+        matrix.indices().iter().for_each(|&col| touched[col as usize] = true);
+        Self {
+            rows: matrix.rows() as u64,
+            cols: matrix.cols() as u64,
+            nnz: matrix.nnz() as u64,
+            mean_row: matrix.nnz() as f64 / matrix.rows().max(1) as f64,
+            longest_row: sorted.first().copied().unwrap_or(0).into(),
+            touched_cols: touched.iter().filter(|&&is| is).count() as u64,
+            mean_gap: mean_gap(matrix),
+            natural: all(&lengths),
+            by_length: all(&sorted),
+            panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
+        }
+    }
+
+    /// Groups of `size` rows, a power of two up to 256 (larger sizes answer as 256).
+    pub fn groups(&self, size: u32, by_length: bool) -> Groups {
+        let map = if by_length { &self.by_length } else { &self.natural };
+        map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
+    }
+
+    pub fn panel(&self, m1: u32) -> Panel {
+        self.panels.get(&m1).copied().unwrap_or(Panel {
+            union: self.nnz as f64,
+            reuse: 1.0,
+            fill: f64::from(m1),
+        })
+    }
+}
+
+impl Groups {
+    const NONE: Self = Self { count: 0, cov: 0.0, lockstep: 1.0, heaviest: 0 };
+}
+
+/// Rows by falling length, rows of equal length in natural order (they are likelier to share columns).
+pub fn rows_by_length(matrix: &Csr) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..matrix.rows() as u32).collect();
+    order.par_sort_by_key(|&row| std::cmp::Reverse(matrix.row_nnz(row as usize)));
+    order
+}
+
+fn groups(lengths: &[u32], size: u32) -> Groups {
+    let (mut count, mut sum, mut squares, mut lockstep, mut heaviest) = (0u64, 0.0, 0.0, 0.0, 0u64);
+    for group in lengths.chunks(size as usize) {
+        let entries: u64 = group.iter().map(|&length| u64::from(length)).sum();
+        count += 1;
+        sum += entries as f64;
+        squares += (entries as f64).powi(2);
+        lockstep += f64::from(group.iter().copied().max().unwrap_or(0)) * group.len() as f64;
+        heaviest = heaviest.max(entries);
+    }
+    if sum == 0.0 {
+        return Groups { count, ..Groups::NONE };
+    }
+    let mean = sum / count as f64;
+    let variance = (squares / count as f64 - mean * mean).max(0.0);
+    Groups { count, cov: variance.sqrt() / mean, lockstep: lockstep / sum, heaviest }
+}
+
+fn mean_gap(matrix: &Csr) -> f64 {
+    let step = matrix.rows().div_ceil(65_536).max(1);
+    let (mut sum, mut pairs) = (0.0, 0u64);
+    for row in (0..matrix.rows()).step_by(step) {
+        let (cols, _) = matrix.row(row);
+        if let (Some(first), Some(last)) = (cols.first(), cols.last()) {
+            sum += f64::from(last - first);
+            pairs += cols.len() as u64 - 1;
+        }
+    }
+    if pairs == 0 { 1.0 } else { (sum / pairs as f64).max(1.0) }
+}
+
+/// Distinct columns of panels of `m1` rows, on evenly spread samples.
+fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
+    let tiles = order.len().div_ceil(m1 as usize);
+    let step = tiles.div_ceil(SAMPLED_TILES).max(1);
+    let sampled: Vec<usize> = (0..tiles).step_by(step).collect();
+    let (entries, distinct) = sampled
+        .par_iter()
+        .map_init(Vec::new, |columns: &mut Vec<u32>, &tile| {
+            let start = tile * m1 as usize;
+            columns.clear();
+            for &row in &order[start..order.len().min(start + m1 as usize)] {
+                columns.extend_from_slice(matrix.row(row as usize).0);
+            }
+            let entries = columns.len();
+            columns.sort_unstable();
+            columns.dedup();
+            (entries as u64, columns.len() as u64)
+        })
+        .reduce(|| (0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let reuse = if distinct == 0 { 1.0 } else { entries as f64 / distinct as f64 };
+    let union = matrix.nnz() as f64 / reuse;
+    Panel { union, reuse, fill: f64::from(m1) / reuse }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix() -> Csr {
+        // Rows of 1, 3, 1 and 3 entries; the long ones are equal, and so are the short ones.
+        Csr::new(4, 4, vec![0, 1, 4, 5, 8], vec![3, 0, 1, 2, 3, 0, 1, 2], vec![1.0; 8]).unwrap()
+    }
+
+    #[test]
+    fn orders_and_groups() {
+        let inspection = Inspection::of(&matrix());
+        assert_eq!(rows_by_length(&matrix()), [1, 3, 0, 2]);
+        assert_eq!(inspection.groups(2, false).cov, 0.0);
+        assert_eq!(inspection.groups(2, true).cov, 0.5);
+        assert_eq!(inspection.groups(2, false).lockstep, 1.5);
+        assert_eq!(inspection.groups(2, true).lockstep, 1.0);
+        assert_eq!(inspection.groups(1, false).heaviest, 3);
+        assert_eq!((inspection.longest_row, inspection.touched_cols), (3, 4));
+    }
+
+    #[test]
+    fn equal_rows_share_their_panel() {
+        let panel = Inspection::of(&matrix()).panel(2);
+        assert_eq!((panel.union, panel.reuse, panel.fill), (4.0, 2.0, 1.0));
+    }
+
+    #[test]
+    fn an_empty_matrix_is_inspected_too() {
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        let inspection = Inspection::of(&empty);
+        assert_eq!((inspection.nnz, inspection.groups(32, true).count), (0, 0));
+    }
+}

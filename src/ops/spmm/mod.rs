@@ -1,0 +1,36 @@
+//! SpMM: `C = A B`, A sparse (CSR), B dense.
+
+pub mod constraints;
+pub mod inspect;
+pub mod lower;
+pub mod model;
+pub mod model_host;
+pub mod panels;
+pub mod shape;
+pub mod space;
+
+pub use lower::Lowerer;
+
+use super::Space;
+use crate::domain::{Device, DeviceKind, Spmm};
+use crate::search;
+use crate::sparse::Csr;
+use inspect::Inspection;
+
+/// The space of a matrix on a device: enumerated, pruned, predicted.
+pub fn space(matrix: &Csr, problem: &Spmm, device: &Device) -> Space {
+    let inspection = Inspection::of(matrix);
+    let constraints = constraints::all(&inspection, problem, device);
+    let pruned = search::prune(space::enumerate(problem, device.kind), &constraints);
+    let predict = |candidate| match device.kind {
+        DeviceKind::Cuda => model::predict_us(candidate, &inspection, problem, device),
+        DeviceKind::Cpu => model_host::predict_us(candidate, &inspection, problem, device),
+    };
+    let scored =
+        pruned.kept.iter().map(|candidate| (candidate.clone(), predict(candidate))).collect();
+    let model = match device.kind {
+        DeviceKind::Cuda => model::NAME,
+        DeviceKind::Cpu => model_host::NAME,
+    };
+    Space { scored, vendor: space::vendor(device), pruned, model }
+}

@@ -1,0 +1,91 @@
+//! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
+
+use crate::sparse::Csr;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Panels of M1 consecutive rows of an order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panels {
+    pub m1: usize,
+    /// Panel i has the columns `cols[ptr[i]..ptr[i + 1]]`, rising.
+    pub ptr: Arc<[u32]>,
+    pub cols: Arc<[u32]>,
+    /// `m1` values a column, zero where a row lacks it.
+    pub values: Arc<[f32]>,
+}
+
+/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets.
+pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
+    let tiles: Vec<Tile> = order.par_chunks(m1).map(|rows| Tile::of(matrix, rows)).collect();
+    let mut ptr = Vec::with_capacity(tiles.len() + 1);
+    let mut total = 0u32;
+    ptr.push(0);
+    for tile in &tiles {
+        total = total.checked_add(u32::try_from(tile.cols.len()).ok()?)?;
+        ptr.push(total);
+    }
+    let mut cols = vec![0u32; total as usize];
+    let mut values = vec![0f32; total as usize * m1];
+    let mut parts = Vec::with_capacity(tiles.len());
+    let (mut cols_left, mut values_left) = (cols.as_mut_slice(), values.as_mut_slice());
+    for (tile, rows) in tiles.into_iter().zip(order.chunks(m1)) {
+        let (cols_here, cols_rest) = cols_left.split_at_mut(tile.cols.len());
+        let (values_here, values_rest) = values_left.split_at_mut(tile.cols.len() * m1);
+        parts.push((tile, rows, cols_here, values_here));
+        (cols_left, values_left) = (cols_rest, values_rest);
+    }
+    parts.into_par_iter().for_each(|(tile, rows, cols, values)| {
+        cols.copy_from_slice(&tile.cols);
+        tile.scatter(matrix, rows, m1, values);
+    });
+    Some(Panels { m1, ptr: ptr.into(), cols: cols.into(), values: values.into() })
+}
+
+/// The distinct columns of a few rows, rising.
+struct Tile {
+    cols: Vec<u32>,
+}
+
+impl Tile {
+    fn of(matrix: &Csr, rows: &[u32]) -> Self {
+        let mut cols: Vec<u32> =
+            rows.iter().flat_map(|&row| matrix.row(row as usize).0.iter().copied()).collect();
+        if rows.len() > 1 {
+            cols.sort_unstable();
+            cols.dedup();
+        }
+        Self { cols }
+    }
+
+    /// Both sides rise, so one walk along the union places a whole row.
+    fn scatter(&self, matrix: &Csr, rows: &[u32], m1: usize, values: &mut [f32]) {
+        for (m, &row) in rows.iter().enumerate() {
+            let (cols, row_values) = matrix.row(row as usize);
+            let mut at = 0;
+            for (col, value) in cols.iter().zip(row_values) {
+                while self.cols[at] != *col {
+                    at += 1;
+                }
+                values[at * m1 + m] = *value as f32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pack;
+    use crate::sparse::Csr;
+
+    #[test]
+    fn packs_unions_in_order() {
+        let matrix =
+            Csr::new(3, 4, vec![0, 2, 3, 5], vec![0, 2, 3, 0, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0])
+                .unwrap();
+        let panels = pack(&matrix, &[2, 0, 1], 2).unwrap();
+        assert_eq!(*panels.ptr, [0, 3, 4]);
+        assert_eq!(*panels.cols, [0, 2, 3, 3]);
+        assert_eq!(*panels.values, [4.0, 1.0, 0.0, 2.0, 5.0, 0.0, 3.0, 0.0]);
+    }
+}

@@ -1,0 +1,146 @@
+//! Constraints and the funnel (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
+
+use crate::domain::{Candidate, FunnelStep};
+use std::collections::BTreeMap;
+
+/// What a constraint says of one candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    Keep,
+    /// By how much the rule is broken, in the rule's own unit; what is broken least has the smallest number.
+    Remove {
+        excess: f64,
+    },
+}
+
+/// A named rule.
+pub trait Constraint {
+    fn name(&self) -> &'static str;
+
+    fn judge(&self, candidate: &Candidate) -> Verdict;
+
+    /// A soft rule may not extinguish a family: where nothing of it survives, the least broken stay.
+    fn soft(&self) -> bool;
+}
+
+/// What is left, what went and through which rule, and the counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pruned {
+    pub kept: Vec<Candidate>,
+    pub removed: Vec<(Candidate, &'static str)>,
+    pub funnel: Vec<FunnelStep>,
+}
+
+/// Applies the constraints in order; the order of the candidates is kept.
+pub fn prune(candidates: Vec<Candidate>, constraints: &[Box<dyn Constraint>]) -> Pruned {
+    let mut pruned = Pruned { kept: candidates, ..Pruned::default() };
+    for constraint in constraints {
+        apply(constraint.as_ref(), &mut pruned);
+    }
+    pruned
+}
+
+fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
+    let judged: Vec<(Candidate, Verdict)> = std::mem::take(&mut pruned.kept)
+        .into_iter()
+        .map(|candidate| {
+            let verdict = constraint.judge(&candidate);
+            (candidate, verdict)
+        })
+        .collect();
+    let spared = if constraint.soft() { spared(&judged) } else { BTreeMap::new() };
+    let before = judged.len();
+    for (candidate, verdict) in judged {
+        let keep = match verdict {
+            Verdict::Keep => true,
+            Verdict::Remove { excess } => {
+                spared.get(&candidate.family).is_some_and(|least| excess <= *least)
+            }
+        };
+        if keep {
+            pruned.kept.push(candidate);
+        } else {
+            pruned.removed.push((candidate, constraint.name()));
+        }
+    }
+    let left = pruned.kept.len();
+    pruned.funnel.push(FunnelStep {
+        constraint: constraint.name().to_owned(),
+        removed: (before - left) as u64,
+        left: left as u64,
+        detail: detail(&spared),
+    });
+}
+
+/// Families that the rule would extinguish, with the excess up to which their candidates stay.
+fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
+    let mut least: BTreeMap<&str, Option<f64>> = BTreeMap::new();
+    for (candidate, verdict) in judged {
+        let entry = least.entry(&candidate.family).or_insert(Some(f64::INFINITY));
+        match verdict {
+            Verdict::Keep => *entry = None,
+            Verdict::Remove { excess } => *entry = entry.map(|so_far| so_far.min(*excess)),
+        }
+    }
+    least
+        .into_iter()
+        .filter_map(|(family, excess)| excess.map(|excess| (family.to_owned(), excess)))
+        .collect()
+}
+
+fn detail(spared: &BTreeMap<String, f64>) -> Option<String> {
+    let families: Vec<&str> = spared.keys().map(String::as_str).collect();
+    (!families.is_empty()).then(|| {
+        format!(
+            "no candidate of {} satisfies this rule; the least offending stay",
+            families.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct AtMost {
+        limit: i64,
+        soft: bool,
+    }
+
+    impl Constraint for AtMost {
+        fn name(&self) -> &'static str {
+            "at_most"
+        }
+        fn judge(&self, candidate: &Candidate) -> Verdict {
+            match candidate.int("x") {
+                Some(x) if x > self.limit => Verdict::Remove { excess: (x - self.limit) as f64 },
+                _ => Verdict::Keep,
+            }
+        }
+        fn soft(&self) -> bool {
+            self.soft
+        }
+    }
+
+    fn space() -> Vec<Candidate> {
+        let of = |family: &str, x| Candidate::new(family).with("x", x);
+        vec![of("a", 1), of("a", 9), of("b", 7), of("b", 7).with("y", 1), of("b", 8)]
+    }
+
+    #[test]
+    fn a_hard_rule_may_extinguish_a_family() {
+        let pruned = prune(space(), &[Box::new(AtMost { limit: 5, soft: false })]);
+        assert_eq!(pruned.kept, [Candidate::new("a").with("x", 1)]);
+        assert_eq!((pruned.funnel[0].removed, pruned.funnel[0].left), (4, 1));
+        assert!(pruned.removed.iter().all(|(_, by)| *by == "at_most"));
+    }
+
+    #[test]
+    fn a_soft_rule_spares_the_least_offending_and_says_so() {
+        let pruned = prune(space(), &[Box::new(AtMost { limit: 5, soft: true })]);
+        assert_eq!(pruned.kept.len(), 3);
+        assert!(pruned.kept.iter().all(|c| c.int("x") != Some(8)));
+        let detail = pruned.funnel[0].detail.as_deref().unwrap_or_default();
+        assert!(detail.contains("of b "), "{detail}");
+    }
+}

@@ -1,0 +1,239 @@
+//! The canonical file: a matrix as an evaluator reads it, in bulk and without parsing, yet without trusting it.
+//!
+//! Little-endian; every array starts at a multiple of 8 bytes, so the file can also be mapped and used in place.
+//!
+//! ```text
+//!   0  magic               16 bytes   "sparsetune csr\0\0"
+//!  16  version             u64        1
+//!  24  rows, cols, nnz     u64 each
+//!  48  pattern digest      32 bytes   see `sparse::digest`
+//!  80  digest              32 bytes
+//! 112  zeros               16 bytes
+//! 128  row pointers        u64 x (rows + 1)
+//!      column indices      u32 x nnz, then 4 zero bytes if nnz is odd
+//!      values              binary64 x nnz
+//! ```
+
+use super::{Csr, CsrError};
+use crate::domain::Digest;
+use rayon::prelude::*;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const MAGIC: &[u8; 16] = b"sparsetune csr\0\0";
+const VERSION: u64 = 1;
+const HEADER_BYTES: usize = 128;
+
+/// Bytes a thread reads at a time: large enough for the disk, small enough to share among threads.
+const READ_BLOCK: usize = 8 << 20;
+
+/// What a canonical file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub rows: u64,
+    pub cols: u64,
+    pub nnz: u64,
+    /// As written by whoever saved the file; not computed again on opening.
+    pub pattern_digest: Digest,
+    pub digest: Digest,
+}
+
+/// Why a file is not a canonical matrix, or could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CanonicalError {
+    #[error("the canonical matrix file could not be read or written: {0}")]
+    Io(#[from] io::Error),
+    #[error("this is not a canonical matrix file")]
+    Magic,
+    #[error("the canonical matrix file has version {0}; this build reads version {VERSION}")]
+    Version(u64),
+    #[error("the canonical matrix file has {found} bytes, but its header calls for {expected}")]
+    Length { found: u64, expected: u128 },
+    #[error("the canonical matrix file holds no canonical matrix: {0}")]
+    Matrix(#[from] CsrError),
+}
+
+/// Writes the file beside its place and renames it, so that readers see all of it or nothing.
+pub fn save(
+    matrix: &Csr,
+    path: &Path,
+    pattern: Digest,
+    digest: Digest,
+) -> Result<(), CanonicalError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    write(matrix, &mut file, pattern, digest)?;
+    // Without this a power failure could leave the name in place and the contents not.
+    file.as_file().sync_data()?;
+    file.persist(path).map_err(|failed| failed.error)?;
+    Ok(())
+}
+
+/// Writes the canonical bytes; each array in one call, so `out` needs no buffer.
+pub fn write(
+    matrix: &Csr,
+    mut out: impl Write,
+    pattern: Digest,
+    digest: Digest,
+) -> Result<(), CanonicalError> {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend_from_slice(MAGIC);
+    for field in [VERSION, matrix.rows() as u64, matrix.cols() as u64, matrix.nnz() as u64] {
+        header.extend_from_slice(&field.to_le_bytes());
+    }
+    header.extend_from_slice(pattern.as_bytes());
+    header.extend_from_slice(digest.as_bytes());
+    header.resize(HEADER_BYTES, 0);
+    out.write_all(&header)?;
+    out.write_all(bytemuck::cast_slice(matrix.indptr()))?;
+    out.write_all(bytemuck::cast_slice(matrix.indices()))?;
+    out.write_all(&[0u8; 4][..padding(matrix.nnz())])?;
+    out.write_all(bytemuck::cast_slice(matrix.values()))?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Reads a canonical file: lengths are checked against the file's size before anything is allocated, and the arrays
+/// against every invariant of a canonical matrix. The digests are the header's; the caller compares them with its own.
+pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
+    let file = File::open(path)?;
+    let found = file.metadata()?.len();
+    let mut bytes = [0u8; HEADER_BYTES];
+    if found < HEADER_BYTES as u64 {
+        return Err(CanonicalError::Magic);
+    }
+    file.read_exact_at(&mut bytes, 0)?;
+    let header = parse_header(&bytes)?;
+    let (rows, nnz) = check_length(&header, found)?;
+
+    let mut indptr = vec![0usize; rows + 1];
+    let mut indices = vec![0u32; nnz];
+    let mut values = vec![0f64; nnz];
+    let mut at = HEADER_BYTES as u64;
+    at = read_array(&file, bytemuck::cast_slice_mut(&mut indptr), at)?;
+    at = read_array(&file, bytemuck::cast_slice_mut(&mut indices), at)?;
+    read_array(&file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
+    // A 64-bit host (see `sparse`): usize holds any u64.
+    let cols = header.cols as usize;
+    Ok((Csr::new(rows, cols, indptr, indices, values)?, header))
+}
+
+fn padding(nnz: usize) -> usize {
+    4 * (nnz % 2)
+}
+
+fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Result<Header, CanonicalError> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(CanonicalError::Magic);
+    }
+    let word = |at: usize| {
+        let mut word = [0u8; 8];
+        word.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_le_bytes(word)
+    };
+    let digest = |at: usize| {
+        let mut digest = [0u8; 32];
+        digest.copy_from_slice(&bytes[at..at + 32]);
+        Digest::from_bytes(digest)
+    };
+    if word(16) != VERSION {
+        return Err(CanonicalError::Version(word(16)));
+    }
+    Ok(Header {
+        rows: word(24),
+        cols: word(32),
+        nnz: word(40),
+        pattern_digest: digest(48),
+        digest: digest(80),
+    })
+}
+
+/// The array lengths, once the file is known to hold exactly that much.
+fn check_length(header: &Header, found: u64) -> Result<(usize, usize), CanonicalError> {
+    let (rows, nnz) = (u128::from(header.rows), u128::from(header.nnz));
+    let expected = HEADER_BYTES as u128 + 8 * (rows + 1) + 4 * (nnz + nnz % 2) + 8 * nnz;
+    if expected != u128::from(found) {
+        return Err(CanonicalError::Length { found, expected });
+    }
+    Ok((header.rows as usize, header.nnz as usize))
+}
+
+/// Fills `bytes` from offset `at` and returns the offset after them.
+fn read_array(file: &File, bytes: &mut [u8], at: u64) -> Result<u64, CanonicalError> {
+    let end = at + bytes.len() as u64;
+    bytes
+        .par_chunks_mut(READ_BLOCK)
+        .enumerate()
+        .try_for_each(|(i, block)| file.read_exact_at(block, at + (i * READ_BLOCK) as u64))?;
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::digest::{digest, pattern_digest};
+
+    fn example() -> (Csr, Digest, Digest) {
+        let matrix = Csr::new(3, 4, vec![0, 2, 2, 3], vec![0, 3, 1], vec![1.5, -2.0, 0.0]).unwrap();
+        let pattern = pattern_digest(&matrix);
+        let whole = digest(&matrix, &pattern);
+        (matrix, pattern, whole)
+    }
+
+    fn open_bytes(bytes: &[u8]) -> Result<(Csr, Header), CanonicalError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        open(file.path())
+    }
+
+    #[test]
+    fn round_trips_and_replaces_a_file_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("matrix.csr");
+        let (matrix, pattern, whole) = example();
+        std::fs::write(&path, b"old").unwrap();
+        save(&matrix, &path, pattern, whole).unwrap();
+        let (read, header) = open(&path).unwrap();
+        assert_eq!((read, header.digest, header.pattern_digest), (matrix, whole, pattern));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        save(&empty, &path, pattern, whole).unwrap();
+        assert_eq!(open(&path).unwrap().0, empty);
+    }
+
+    #[test]
+    fn refuses_hostile_files() {
+        let (matrix, pattern, whole) = example();
+        let mut good = Vec::new();
+        write(&matrix, &mut good, pattern, whole).unwrap();
+        assert!(open_bytes(&good).is_ok());
+        assert!(matches!(open_bytes(&good[..100]), Err(CanonicalError::Magic)));
+        let cut = open_bytes(&good[..good.len() - 1]);
+        assert!(matches!(cut, Err(CanonicalError::Length { .. })));
+        let patched = |at: usize, bytes: &[u8]| {
+            let mut bad = good.clone();
+            bad[at..at + bytes.len()].copy_from_slice(bytes);
+            open_bytes(&bad)
+        };
+        assert!(matches!(patched(0, b"X"), Err(CanonicalError::Magic)));
+        assert!(matches!(patched(16, &[9]), Err(CanonicalError::Version(9))));
+        // Counts that overflow 64 bits, or ask for more than the file holds, fail before anything is allocated.
+        for at in [24, 40] {
+            for count in [u64::MAX, 1 << 61, 1 << 40] {
+                let bad = patched(at, &count.to_le_bytes());
+                assert!(matches!(bad, Err(CanonicalError::Length { .. })));
+            }
+        }
+        let wide = patched(32, &u64::MAX.to_le_bytes());
+        assert!(matches!(wide, Err(CanonicalError::Matrix(CsrError::TooLarge { .. }))));
+        let falling = patched(136, &u64::MAX.to_le_bytes());
+        assert!(matches!(falling, Err(CanonicalError::Matrix(CsrError::RowPointers { .. }))));
+        let outside = patched(160, &7u32.to_le_bytes());
+        assert!(matches!(outside, Err(CanonicalError::Matrix(CsrError::ColumnRange { .. }))));
+        let nan = patched(176, &f64::NAN.to_le_bytes());
+        assert!(matches!(nan, Err(CanonicalError::Matrix(CsrError::NotFinite { .. }))));
+    }
+}

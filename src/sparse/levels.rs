@@ -1,0 +1,48 @@
+//! Level sets of the forward substitution with tril(A): rows of one level depend on earlier levels alone.
+
+use super::Csr;
+
+/// The level of each row, and how many rows each level has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Level of each row, from 0.
+    pub level_of_row: Vec<u32>,
+    /// Rows a level; none is zero.
+    pub widths: Vec<u32>,
+}
+
+/// Levels of tril(A): a row comes one level after the last of the rows that its strictly lower entries name. The
+/// diagonal counts as present and explicit zeros as entries. One pass in row order; it is sequential by nature.
+pub fn lower_levels(matrix: &Csr) -> Levels {
+    let mut level_of_row = vec![0u32; matrix.rows()];
+    let mut widths: Vec<u32> = Vec::new();
+    for row in 0..matrix.rows() {
+        let columns = matrix.row(row).0.iter().map(|&col| col as usize);
+        let lower = columns.take_while(|&col| col < row);
+        let level = lower.map(|col| level_of_row[col] + 1).max().unwrap_or(0);
+        level_of_row[row] = level;
+        match widths.get_mut(level as usize) {
+            Some(width) => *width += 1,
+            // A row's level is at most one above the highest so far, so this is the next one.
+            None => widths.push(1),
+        }
+    }
+    Levels { level_of_row, widths }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Levels, lower_levels};
+    use crate::sparse::Csr;
+
+    #[test]
+    fn chains_and_independent_rows() {
+        // Row 1 needs 0; row 2 needs nothing (its entries are above the diagonal); row 3 needs 1 and 2.
+        let indices = vec![0, 3, 0, 3, 1, 2];
+        let matrix = Csr::new(4, 4, vec![0, 2, 3, 4, 6], indices, vec![1.0; 6]).unwrap();
+        let levels = lower_levels(&matrix);
+        assert_eq!(levels, Levels { level_of_row: vec![0, 1, 0, 2], widths: vec![2, 1, 1] });
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        assert_eq!(lower_levels(&empty), Levels::default());
+    }
+}
