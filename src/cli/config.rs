@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// The built-in file: every key, and what it means.
 pub const DEFAULTS: &str = include_str!("../../config/default.toml");
 
+const SQLITE: &str = "sqlite://";
 const ENV_PREFIX: &str = "SPARSETUNE_";
 const ENV_FILE: &str = "SPARSETUNE_CONFIG";
 
@@ -69,6 +70,7 @@ pub struct Search {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Worker {
+    name: String,
     pub lease_ms: i64,
     pub poll_ms: u64,
 }
@@ -124,12 +126,32 @@ impl Token {
     }
 }
 
-impl Data {
-    pub fn store_url(&self) -> String {
-        match self.store.as_str() {
-            "" => format!("sqlite://{}", self.dir.join("sparsetune.db").display()),
-            url => url.to_owned(),
+impl Worker {
+    /// What the store knows this process by.
+    pub fn name(&self) -> String {
+        if !self.name.is_empty() {
+            return self.name.clone();
         }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        match host.trim() {
+            "" => "local".to_owned(),
+            host => host.to_owned(),
+        }
+    }
+}
+
+impl Data {
+    /// The SQLite file.
+    pub fn store(&self) -> PathBuf {
+        match self.store.strip_prefix(SQLITE) {
+            Some(path) => PathBuf::from(path),
+            None => self.dir.join("sparsetune.db"),
+        }
+    }
+
+    /// Where uploads wait to be read.
+    pub fn uploads(&self) -> PathBuf {
+        self.dir.join("uploads")
     }
 
     pub fn blobs(&self) -> PathBuf {
@@ -219,6 +241,7 @@ impl Config {
         found.at_least_one("search.top_k", search.top_k.into());
         found.at_least_one("search.trials", search.trials.into());
         found.seconds("search.seconds", search.seconds);
+        found.unless(search.seconds <= 86_400.0, "search.seconds", "must be at most a day");
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
         found.at_least_one("worker.poll_ms", worker.poll_ms);
         found.seconds("evaluator.open_s", evaluator.open_s);
@@ -270,8 +293,9 @@ impl Config {
         found.seconds("server.shutdown_s", server.shutdown_s);
         let data = &self.data;
         found.unless(!data.dir.as_os_str().is_empty(), "data.dir", "names no folder");
-        let known = data.store.is_empty() || data.store.starts_with("sqlite:");
-        found.unless(known, "data.store", "must be empty or an sqlite: URL");
+        let known = data.store.is_empty()
+            || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
+        found.unless(known, "data.store", "must be empty or sqlite:// and a path");
     }
 }
 
@@ -365,7 +389,7 @@ mod tests {
     fn the_built_in_file_is_valid_and_every_key_is_explained() {
         let config = with("").unwrap();
         assert_eq!(config.server.listen.port(), 8080);
-        assert_eq!(config.data.store_url(), "sqlite://sparsetune-data/sparsetune.db");
+        assert_eq!(config.data.store(), Path::new("sparsetune-data/sparsetune.db"));
         let mut explained = false;
         for line in DEFAULTS.lines() {
             assert!(!line.contains(" = ") || line.starts_with('#') || explained, "{line}");

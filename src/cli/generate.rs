@@ -1,5 +1,6 @@
 //! `sparsetune generate`: a deterministic matrix by its specification, as a Matrix Market file.
 
+use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
 use crate::sparse::write;
 use anyhow::Context;
@@ -24,17 +25,17 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     let matrix = spec.generate()?;
     let Some(path) = &args.output else {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        write::matrix_market(&matrix, &mut out)?;
+        write::matrix_market(&matrix, Some(&args.spec), &mut out)?;
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     };
-    save(path, &matrix).with_context(|| format!("cannot write {}", path.display()))?;
+    save(path, &args.spec, &matrix).with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("{}: {} x {}, {} nonzeros", path.display(), matrix.rows(), matrix.cols(), matrix.nnz());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Beside its place first, then renamed, so that no half of a matrix is ever taken for one.
-fn save(path: &Path, matrix: &crate::sparse::Csr) -> anyhow::Result<()> {
+fn save(path: &Path, spec: &str, matrix: &Csr) -> anyhow::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -44,11 +45,11 @@ fn save(path: &Path, matrix: &crate::sparse::Csr) -> anyhow::Result<()> {
     if path.extension().is_some_and(|ending| ending == "gz") {
         // No time stamp and no name go in, so equal specifications give equal files.
         let mut out = GzEncoder::new(out, Compression::fast());
-        write::matrix_market(matrix, &mut out)?;
+        write::matrix_market(matrix, Some(spec), &mut out)?;
         out.finish()?.flush()?;
     } else {
         let mut out = out;
-        write::matrix_market(matrix, &mut out)?;
+        write::matrix_market(matrix, Some(spec), &mut out)?;
         out.flush()?;
     }
     let file: File = staged.persist(path).map_err(|error| error.error)?;

@@ -1,61 +1,72 @@
 //! A server of one's own for the length of a command: on loopback, on a free port, behind a token nobody else knows.
 
-use super::assemble::{Parts, Running};
+use super::assemble;
 use super::client::Client;
 use super::config::Config;
+use super::serve::{self, Running};
 use anyhow::Context;
 use figment::value::Value;
-use std::path::PathBuf;
-
-/// What a command may want to be different.
-#[derive(Clone, Debug, Default)]
-pub struct LocalOptions {
-    /// Folder to keep plans in; a temporary one, removed at the end, when absent.
-    pub data: Option<PathBuf>,
-    /// The device asked for: only that one is opened, unless it is `auto`.
-    pub device: String,
-}
+use std::path::{Path, PathBuf};
+use tokio_util::sync::CancellationToken;
 
 /// A running server and a client that knows its token.
 pub struct Local {
     pub client: Client,
+    shutdown: CancellationToken,
     running: Running,
     /// Removed when dropped, after everything that writes to it has ended.
     _folder: Option<tempfile::TempDir>,
 }
 
 impl Local {
-    pub async fn start(options: &LocalOptions) -> anyhow::Result<Self> {
-        let folder = match &options.data {
+    /// Serves `data`, or a temporary folder, with one device or (`auto`) with all of them; returns once they are open.
+    pub async fn start(data: Option<PathBuf>, device: &str) -> anyhow::Result<Self> {
+        let folder = match &data {
             Some(_) => None,
-            None => Some(
-                tempfile::Builder::new()
-                    .prefix("sparsetune-")
-                    .tempdir()
-                    .context("cannot make a temporary folder")?,
-            ),
+            None => {
+                let folder = tempfile::Builder::new().prefix("sparsetune-").tempdir();
+                Some(folder.context("cannot make a temporary folder")?)
+            }
         };
-        let data = options.data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
-        let data = data.context("there is no folder to work in")?;
+        let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
         let token = fresh_token();
-        let config = Config::load(
-            None,
-            &[
-                ("server.listen", Value::from("127.0.0.1:0")),
-                ("server.tokens", Value::from(vec![token.clone()])),
-                ("data.dir", Value::from(data.to_string_lossy().into_owned())),
-                ("devices.use", Value::from(vec![options.device.clone()])),
-            ],
-        )?;
-        let running = Running::start(&config, Parts::Whole).await?;
-        let address = running.address.context("the server has no address")?;
-        let client = Client::new(&format!("http://{address}"), Some(token))?;
-        Ok(Self { client, running, _folder: folder })
+        let config = config(data.context("there is no folder to work in")?, device, &token)?;
+        let shutdown = CancellationToken::new();
+        let (workers, opening) = assemble::workers(&config)?;
+        let kernels = workers.texts.asked();
+        let running = serve::start(&config, kernels, shutdown.clone(), |service, stop| {
+            workers.loops(service, stop)
+        })
+        .await?;
+        let client = Client::new(&format!("http://{}", running.address), Some(token))?;
+        let local = Self { client, shutdown, running, _folder: folder };
+        match opening.verdict().await {
+            Ok(()) => Ok(local),
+            Err(error) => {
+                local.stop().await;
+                Err(error)
+            }
+        }
     }
 
+    /// Ends the server, and removes the folder if it was temporary.
     pub async fn stop(self) {
-        self.running.stop().await;
+        self.shutdown.cancel();
+        self.running.finished().await;
     }
+}
+
+fn config(data: &Path, device: &str, token: &str) -> anyhow::Result<Config> {
+    let data = data.to_str().context("the data folder's name is not UTF-8")?;
+    let flags: [(&str, Value); 6] = [
+        ("server.listen", "127.0.0.1:0".into()),
+        ("server.tokens", vec![Value::from(token)].into()),
+        ("data.dir", data.into()),
+        ("data.store", "".into()),
+        ("data.blobs", "".into()),
+        ("devices.use", vec![Value::from(device)].into()),
+    ];
+    Ok(Config::load(None, &flags)?)
 }
 
 /// 148 random bits: each UUIDv7 holds 74.

@@ -1,9 +1,9 @@
 //! `sparsetune tune`: one matrix file, a server of its own, the best candidates, the funnel and the plan.
 
-use super::client::views::PlanView;
+use super::client::views::{PlanView, TrialView};
 use super::client::{Answer, Client};
 use super::follow::{Show, follow};
-use super::local::{Local, LocalOptions};
+use super::local::Local;
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{print_json, show};
 use crate::domain::Digest;
@@ -30,8 +30,7 @@ pub struct TuneArgs {
 
 pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
-    let options = LocalOptions { data: args.data.clone(), device: args.problem.device.clone() };
-    let local = Local::start(&options).await?;
+    let local = Local::start(args.data.clone(), &args.problem.device).await?;
     let done = tokio::select! {
         done = tune(&local.client, &args) => done,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
@@ -65,7 +64,7 @@ async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
 pub struct Tuned {
     pub job: Value,
     pub plan: Answer<PlanView>,
-    pub trials: Vec<Answer<super::client::views::TrialView>>,
+    pub trials: Vec<Answer<TrialView>>,
 }
 
 impl Tuned {

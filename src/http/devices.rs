@@ -2,7 +2,8 @@
 
 use super::App;
 use super::error::Problem;
-use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind};
+use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId};
+use crate::service::DeviceStatus;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -59,13 +60,37 @@ impl From<Device> for DeviceOut {
     }
 }
 
-/// A device with the worker that drives it.
+/// A device with the worker that serves it, and how it is.
 #[derive(Debug, Serialize)]
 struct WorkerDeviceOut {
     #[serde(flatten)]
     device: DeviceOut,
     worker: String,
+    /// Served by the very process that answers.
+    local: bool,
+    online: bool,
     seen_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running: Option<JobId>,
+    /// Candidates that hung or killed a device of this class.
+    quarantined: u64,
+}
+
+impl From<DeviceStatus> for WorkerDeviceOut {
+    fn from(status: DeviceStatus) -> Self {
+        Self {
+            device: status.device.into(),
+            worker: status.owner,
+            local: status.local,
+            online: status.online,
+            seen_at: status.last_seen.to_rfc3339(),
+            trouble: status.trouble,
+            running: status.running,
+            quarantined: status.quarantined,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -75,10 +100,5 @@ pub struct DevicesOut {
 
 pub async fn list(State(app): State<App>) -> Result<Json<DevicesOut>, Problem> {
     let devices = app.service.devices().await?;
-    let items = devices.into_iter().map(|(worker, device, seen)| WorkerDeviceOut {
-        device: device.into(),
-        worker,
-        seen_at: seen.to_rfc3339(),
-    });
-    Ok(Json(DevicesOut { items: items.collect() }))
+    Ok(Json(DevicesOut { items: devices.into_iter().map(WorkerDeviceOut::from).collect() }))
 }

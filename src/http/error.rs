@@ -76,7 +76,7 @@ impl Kind {
                 S::UNPROCESSABLE_ENTITY,
                 "The idempotency key belongs to another request",
             ),
-            Self::TooLarge => ("too-large", S::PAYLOAD_TOO_LARGE, "The body is too large"),
+            Self::TooLarge => ("too-large", S::PAYLOAD_TOO_LARGE, "Larger than this server takes"),
             Self::UnsupportedMediaType => {
                 ("unsupported-media-type", S::UNSUPPORTED_MEDIA_TYPE, "The body has a wrong type")
             }

@@ -65,16 +65,13 @@ pub async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = resume_after(&headers, &query)?;
-    // Asked first, so that an unknown job is a 404 and not a stream that breaks.
     let ended = app.service.job(&id).await?.state.is_final();
-    let mut events = Box::pin(app.service.events(&id, after));
-    let mut first = None;
-    if ended {
-        first = events.next().await;
-        if first.is_none() {
-            // EventSource reconnects when a stream ends; 204 is how it is told that nothing more will come.
-            return Ok(StatusCode::NO_CONTENT.into_response());
-        }
+    let mut events = app.service.events(&id, after).await?;
+    // The first event is waited for only where it is at hand, or the headers would wait for it too.
+    let first = if ended { events.next().await } else { None };
+    if ended && first.is_none() {
+        // EventSource reconnects when a stream ends; 204 is how it is told that nothing more will come.
+        return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let frames = stream::iter(first).chain(events).map(frame);
     let frames = frames.take_until(app.shutdown.clone().cancelled_owned());

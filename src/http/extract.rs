@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_path_to_error::{Path as SerdePath, Segment};
 use std::error::Error;
 
@@ -70,6 +71,15 @@ fn pointer(path: &SerdePath) -> String {
         out.push_str(&name);
     }
     out
+}
+
+/// For an `Option` that may be absent but not null: absence is the one way of saying nothing.
+pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
 }
 
 /// A query string, each of its parameters known.
@@ -157,7 +167,6 @@ impl<S: Send + Sync, T: PathName> FromRequestParts<S> for Path<T> {
 #[cfg(test)]
 mod tests {
     use super::{Kind, canonical_uuid, parse};
-    use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
     struct Outer {

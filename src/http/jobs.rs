@@ -2,7 +2,7 @@
 
 use super::App;
 use super::error::{Kind, Problem};
-use super::extract::{Json as JsonBody, Path, Query};
+use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::{PageOut, page_request};
 use super::problems::{ProblemIn, ProblemOut};
 use super::trials::CandidateOut;
@@ -23,19 +23,26 @@ use serde::{Deserialize, Serialize};
 pub struct JobIn {
     matrix: Digest,
     problem: ProblemIn,
+    #[serde(default, deserialize_with = "given")]
     device: Option<String>,
     #[serde(default)]
     search: SearchIn,
+    #[serde(default, deserialize_with = "given")]
     expected_calls: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SearchIn {
+    #[serde(default, deserialize_with = "given")]
     strategy: Option<Strategy>,
+    #[serde(default, deserialize_with = "given")]
     top_k: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
     seconds: Option<f64>,
+    #[serde(default, deserialize_with = "given")]
     trials: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
     seed: Option<u64>,
 }
 
@@ -197,7 +204,7 @@ pub async fn submit(
     JsonBody(body): JsonBody<JobIn>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    let submitted = app.service.submit(body.try_into()?, key).await?;
+    let submitted = app.service.submit(&body.try_into()?, key).await?;
     Ok(with_job(submitted.job))
 }
 

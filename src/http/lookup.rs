@@ -33,6 +33,7 @@ struct LookupIn {
     transpose: Option<bool>,
     device: Option<String>,
     l2: Option<L2Policy>,
+    neighbour: Option<bool>,
 }
 
 impl TryFrom<LookupIn> for LookupQuery {
@@ -52,8 +53,9 @@ impl TryFrom<LookupIn> for LookupQuery {
         Ok(Self {
             matrix: input.matrix,
             problem: problem.try_into().map_err(super::problems::Misfit::in_query)?,
-            device: input.device.unwrap_or_else(|| "auto".to_owned()),
-            l2_policy: input.l2.unwrap_or_default(),
+            device: input.device,
+            l2_policy: input.l2,
+            neighbour: input.neighbour.unwrap_or_default(),
         })
     }
 }
@@ -179,10 +181,13 @@ pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response
     let query = request.uri().query().unwrap_or_default();
     let epoch = app.service.plans_epoch();
     let answer = match app.lookups.current(query, epoch) {
-        Some(answer) => answer,
+        Some(answer) => {
+            // The service counts the lookups it makes; these it never sees.
+            app.metrics.count_kept_lookup(answer.grade);
+            answer
+        }
         None => renew(&app, request.uri(), query).await?,
     };
-    app.metrics.count_lookup(answer.grade);
     Ok(etag::respond(
         request.headers(),
         answer.tag,
@@ -198,6 +203,7 @@ async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
     };
     let _turn = slot.renewal.lock().await;
     if let Some(answer) = slot.current(app.service.plans_epoch()) {
+        app.metrics.count_kept_lookup(answer.grade);
         return Ok(answer);
     }
     match ask(app, uri).await {
@@ -218,7 +224,7 @@ async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
     let query = LookupQuery::try_from(input)?;
     // Read before the lookup: a plan stored meanwhile makes this answer old at once, never young for ever.
     let (epoch, at) = (app.service.plans_epoch(), Instant::now());
-    let lookup = app.service.lookup(query).await?;
+    let lookup = app.service.lookup(&query).await?;
     let grade = lookup.grade;
     let body = serde_json::to_vec(&LookupOut::from(lookup)).map_err(Problem::internal)?;
     Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })

@@ -195,5 +195,5 @@ pub async fn spy(
     }
     let png = app.service.spy_png(&digest, size).await?;
     // The digest names the content, so the picture of one size can change only with the code that draws it.
-    Ok(super::etag::tagged(&headers, "image/png", "private, max-age=86400", png.into()))
+    Ok(super::etag::tagged(&headers, "image/png", "private, max-age=86400", png))
 }

@@ -15,15 +15,18 @@ const REQUEST_SECONDS: &str = "sparsetune_http_request_seconds";
 const LOOKUPS: &str = "sparsetune_lookups_total";
 const JOBS: &str = "sparsetune_jobs";
 const QUEUE_DEPTH: &str = "sparsetune_queue_depth";
-/// Counted by whoever records a trial, with its `state`.
-pub const TRIALS: &str = "sparsetune_trials_total";
+/// Recorded by the service, like the trials and its own lookups.
+const JOB_SECONDS: &str = "sparsetune_job_seconds";
+const TRIALS: &str = "sparsetune_trials_total";
 /// Counted by the pool.
-pub const RESTARTS: &str = "sparsetune_evaluator_restarts_total";
+const RESTARTS: &str = "sparsetune_evaluator_restarts_total";
 
 /// Upper bounds in seconds: a cached lookup takes tens of microseconds, an upload minutes.
 const BUCKETS: [f64; 14] = [
     25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 5e-3, 25e-3, 100e-3, 500e-3, 2.0, 10.0, 60.0, 600.0,
 ];
+
+const JOB_BUCKETS: [f64; 8] = [0.5, 2.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
 
 const GRADES: [(Grade, &str); 5] = [
     (Grade::Exact, "exact"),
@@ -38,7 +41,8 @@ fn recorder() -> Result<PrometheusHandle, &'static BuildError> {
     static RECORDER: OnceLock<Result<PrometheusHandle, BuildError>> = OnceLock::new();
     let recorder = RECORDER.get_or_init(|| {
         let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &BUCKETS)?;
+            .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &BUCKETS)?
+            .set_buckets_for_metric(Matcher::Full(JOB_SECONDS.to_owned()), &JOB_BUCKETS)?;
         let handle = builder.install_recorder()?;
         describe();
         Ok(handle)
@@ -51,6 +55,7 @@ fn describe() {
     describe_counter!(LOOKUPS, "Plan lookups by grade of the match.");
     describe_gauge!(JOBS, "Jobs in the store by state.");
     describe_gauge!(QUEUE_DEPTH, "Jobs that wait for a worker.");
+    describe_histogram!(JOB_SECONDS, Unit::Seconds, "Time from a job's start to its end.");
     describe_counter!(TRIALS, "Trials recorded by this process, by state.");
     describe_counter!(RESTARTS, "Evaluator processes started again after a kill or a crash.");
     for state in
@@ -84,7 +89,8 @@ impl Metrics {
         })
     }
 
-    pub fn count_lookup(&self, grade: Grade) {
+    /// A lookup answered from the cache.
+    pub fn count_kept_lookup(&self, grade: Grade) {
         if let Some(at) = GRADES.iter().position(|(known, _)| *known == grade) {
             self.lookups[at].increment(1);
         }

@@ -84,6 +84,7 @@ shown!(TrialCountsOut from TrialCounts { measured: u32, failed: BTreeMap<String,
 shown!(ValidityOut from Validity {
     values_may_change: bool,
     pattern_may_change: bool,
+    dense_must_be_finite: bool,
     n_may_change: bool,
 });
 shown!(LaunchOut from Launch {

@@ -1,6 +1,7 @@
 //! The mathematical problem on the wire, read by jobs (a JSON object) and by lookups (query parameters) alike.
 
 use super::error::{Kind, Problem as Refusal};
+use super::extract::given;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
 use serde::{Deserialize, Serialize};
@@ -19,12 +20,19 @@ pub enum Op {
 #[serde(deny_unknown_fields)]
 pub struct ProblemIn {
     pub op: Op,
+    #[serde(default, deserialize_with = "given")]
     pub n: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
     pub dtype: Option<Dtype>,
+    #[serde(default, deserialize_with = "given")]
     pub layout: Option<Layout>,
+    #[serde(default, deserialize_with = "given")]
     pub rhs: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
     pub triangle: Option<Triangle>,
+    #[serde(default, deserialize_with = "given")]
     pub diagonal: Option<Diagonal>,
+    #[serde(default, deserialize_with = "given")]
     pub transpose: Option<bool>,
 }
 

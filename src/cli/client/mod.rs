@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
-use views::{JobView, LookupView, MatrixView, TrialView};
+use views::{JobView, LookupView, MatrixView, PlanView, TrialView};
 
 /// Time to connect; answers themselves may take long (an upload is parsed before it is answered).
 const CONNECT: Duration = Duration::from_secs(10);
@@ -97,10 +97,6 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 
-    pub async fn cancel(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
-        self.answer(self.request(Method::DELETE, &format!("v1/jobs/{id}"), &[])?).await
-    }
-
     /// Every candidate of a job, page after page.
     pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<TrialView>>> {
         #[derive(Deserialize)]
@@ -123,6 +119,10 @@ impl Client {
                 return Ok(trials);
             }
         }
+    }
+
+    pub async fn plan(&self, id: &str) -> anyhow::Result<Answer<PlanView>> {
+        self.answer(self.request(Method::GET, &format!("v1/plans/{id}"), &[])?).await
     }
 
     /// `GET /v1/plans` by hash; `query` is the problem and the device.
