@@ -6,6 +6,7 @@
 
 mod engines;
 mod hostile;
+mod kernels;
 mod lines;
 mod load;
 mod lowering;

@@ -3,7 +3,7 @@
 use super::load::{self, LoadError};
 use super::tolerance::tolerance;
 use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
-use super::{engines, hostile, trial};
+use super::{engines, hostile, kernels, trial};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
 };
@@ -90,7 +90,10 @@ impl<'a, W: Write> Session<'a, W> {
             Some(engine) => engine,
             None => engines::open(self.options)?,
         };
-        let device = engine.device().clone();
+        let mut device = engine.device().clone();
+        if !matches!(self.options.device, DeviceSelector::Replay(_)) {
+            device.kernels = kernels::digests(device.kind, self.options.allow_hostile);
+        }
         self.engine = Some(engine);
         Ok(Reply::Opened(Box::new(device)))
     }
