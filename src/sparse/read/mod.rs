@@ -86,3 +86,6 @@ fn not_recognised(bytes: &[u8]) -> ReadError {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests;
