@@ -52,12 +52,12 @@ fn measure(file: &Path, repeats: usize) -> Result<(), Box<dyn Error>> {
     let mut seconds = Vec::new();
     for _ in 0..repeats.max(1) {
         let before = anonymous_bytes()?;
-        let (took, peak, csr) = with_peak(|| {
+        let ((took, parsed), peak) = with_peak(|| {
             let start = Instant::now();
             let parsed = read_path(file, &Limits::default());
             (start.elapsed(), parsed)
-        })
-        .map(|((took, parsed), peak)| parsed.map(|parsed| (took, peak, parsed.csr)))??;
+        })?;
+        let csr = parsed?.csr;
         let size = 12 * csr.nnz() as u64 + 8 * csr.rows() as u64;
         println!(
             "{:.3} s, {:.0} MB/s, {} x {} with {} nonzeros; peak {:.0} MB = {:.2} x the CSR's {:.0} MB",
