@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Cargo itself passes --bench.
+    // `cargo bench` passes --bench, `cargo test --all-targets` does not: then nothing is measured.
+    let benching = std::env::args().any(|arg| arg == "--bench");
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
@@ -29,6 +30,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 pattern: more.contains(&"pattern"),
             };
             generate(Path::new(file), &options)
+        }
+        [] if !benching => {
+            println!("run by hand: cargo bench --bench parse -- FILE [REPEATS]");
+            Ok(())
         }
         [] => {
             let folder = tempfile::tempdir()?;
