@@ -57,9 +57,7 @@ pub struct Opening {
 pub fn workers(config: &Config) -> anyhow::Result<(Workers, Opening)> {
     let members = devices(config)
         .into_iter()
-        .map(|device| {
-            Ok((evaluator_spec(config, &device)?, worker_settings(config, &device)))
-        })
+        .map(|device| Ok((evaluator_spec(config, &device)?, worker_settings(config, &device))))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let (told, heard) = mpsc::unbounded_channel();
     let automatic = config.devices.r#use.iter().any(|name| name == "auto");
@@ -125,7 +123,7 @@ impl Opening {
 
 /// The devices to work on: those listed, or every CUDA device that the driver shows and the CPU. The driver is asked
 /// for names only; no context is opened in this process.
-fn devices(config: &Config) -> Vec<DeviceId> {
+pub fn devices(config: &Config) -> Vec<DeviceId> {
     let listed = &config.devices.r#use;
     if !listed.iter().any(|name| name == "auto") {
         return listed.iter().map(|name| DeviceId(name.clone())).collect();
@@ -141,7 +139,7 @@ pub fn library_paths(config: &Config) -> Vec<PathBuf> {
     named.into_iter().flatten().map(Path::to_owned).collect()
 }
 
-fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<EvaluatorSpec> {
+pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<EvaluatorSpec> {
     let mut spec = EvaluatorSpec::of_this_binary(device.clone(), &device.0)?
         .arg("--cubin-cache")
         .arg(config.data.dir.join("cubins"));
