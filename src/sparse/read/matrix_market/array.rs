@@ -2,9 +2,10 @@
 
 use super::super::error::quote;
 use super::super::number::{self, NumberError};
+use super::super::text::line;
 use super::super::triplets::{self, Symmetry};
 use super::super::{Limits, ReadError, ReadErrorKind};
-use super::header::{Field, Header, line};
+use super::header::{Field, Header};
 use super::{check_count, pieces};
 use crate::sparse::Csr;
 use rayon::prelude::*;
