@@ -3,8 +3,8 @@
 use super::client::events::Happening;
 use super::client::views::JobView;
 use super::client::{Answer, Client};
-use anyhow::bail;
 use crate::domain::{JobState, Stage};
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
@@ -69,7 +69,11 @@ fn ended(job: Answer<JobView>) -> anyhow::Result<Answer<JobView>> {
     match job.view.state {
         JobState::Succeeded => Ok(job),
         JobState::Cancelled => bail!("job {} was cancelled", job.view.id),
-        _ => bail!("job {} failed: {}", job.view.id, job.view.error.as_deref().unwrap_or("no reason")),
+        _ => bail!(
+            "job {} failed: {}",
+            job.view.id,
+            job.view.error.as_deref().unwrap_or("no reason")
+        ),
     }
 }
 
@@ -79,7 +83,9 @@ fn bar(show: Show) -> ProgressBar {
         Show::Nothing => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(0), target);
-    if let Ok(style) = ProgressStyle::with_template("{prefix:>10} {bar:24} {pos}/{len} {elapsed:>4} {wide_msg}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{prefix:>10} {bar:24} {pos}/{len} {elapsed:>4} {wide_msg}")
+    {
         bar.set_style(style);
     }
     if show == Show::Progress {
@@ -93,7 +99,8 @@ fn draw(bar: &ProgressBar, job: &JobView) {
     bar.set_length(job.progress.total.into());
     bar.set_position(job.progress.done.into());
     if let Some(best) = &job.best {
-        let speedup = best.speedup.map(|factor| format!(", {factor:.2}x the vendor")).unwrap_or_default();
+        let speedup =
+            best.speedup.map(|factor| format!(", {factor:.2}x the vendor")).unwrap_or_default();
         bar.set_message(format!("best {:.1} us{speedup}: {}", best.median_us, best.candidate));
     }
 }

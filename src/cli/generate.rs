@@ -30,7 +30,13 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     save(path, &args.spec, &matrix).with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("{}: {} x {}, {} nonzeros", path.display(), matrix.rows(), matrix.cols(), matrix.nnz());
+    eprintln!(
+        "{}: {} x {}, {} nonzeros",
+        path.display(),
+        matrix.rows(),
+        matrix.cols(),
+        matrix.nnz()
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -33,11 +33,9 @@ impl Local {
         let config = config(data.context("there is no folder to work in")?, device, &token)?;
         let shutdown = CancellationToken::new();
         let (workers, opening) = assemble::workers(&config)?;
-        let kernels = workers.texts.asked();
-        let running = serve::start(&config, kernels, shutdown.clone(), |service, stop| {
-            workers.loops(service, stop)
-        })
-        .await?;
+        let running =
+            serve::start(&config, shutdown.clone(), |service, stop| workers.loops(service, stop))
+                .await?;
         let client = Client::new(&format!("http://{}", running.address), Some(token))?;
         let local = Self { client, shutdown, running, _folder: folder };
         match opening.verdict().await {

@@ -22,7 +22,14 @@ pub fn candidates(trials: &[Answer<TrialView>], plan: &PlanView) -> Table {
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
     let vendor = measured.iter().find(|(trial, _)| trial.candidate.family == "vendor").copied();
-    let mut table = table(&["candidate", "median us", "95 % interval", "predicted us", "of limit", "vs vendor"]);
+    let mut table = table(&[
+        "candidate",
+        "median us",
+        "95 % interval",
+        "predicted us",
+        "of limit",
+        "vs vendor",
+    ]);
     let mut vendor_shown = false;
     for &(trial, median) in measured.iter().take(BEST) {
         vendor_shown |= vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial));
@@ -170,6 +177,9 @@ mod tests {
 
     #[test]
     fn times_have_four_digits_or_so() {
-        assert_eq!([us(1.23456), us(12.3456), us(123.456), us(12345.6)], ["1.235", "12.35", "123.5", "12346"]);
+        assert_eq!(
+            [us(1.23456), us(12.3456), us(123.456), us(12345.6)],
+            ["1.235", "12.35", "123.5", "12346"]
+        );
     }
 }

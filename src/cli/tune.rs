@@ -45,7 +45,8 @@ async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
         println!("{}\n", show::matrix(&matrix.view));
     }
     let shown = if args.json { Show::Nothing } else { Show::Progress };
-    let tuned = Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
+    let tuned =
+        Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
     if args.json {
         return print_json(&json!({
             "matrix": matrix.raw,

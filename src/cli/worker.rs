@@ -51,7 +51,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     logging::install(&config.log)?;
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = assemble::workers(&config)?;
-    let service = serve::open(&config, workers.texts.asked()).await?;
+    let service = serve::open(&config).await?;
     let tasks = TaskTracker::new();
     tasks.spawn(service.clone().upkeep(shutdown.clone()));
     for worker in workers.loops(&service, &shutdown) {

@@ -48,7 +48,9 @@ impl Client {
         let mut server: Url = server.parse().with_context(|| format!("`{server}` is no URL"))?;
         match server.scheme() {
             "http" => {}
-            other => bail!("the client speaks http, not {other}: put a proxy that ends TLS in between"),
+            other => {
+                bail!("the client speaks http, not {other}: put a proxy that ends TLS in between")
+            }
         }
         if !server.path().ends_with('/') {
             server.set_path(&format!("{}/", server.path()));
@@ -72,7 +74,11 @@ impl Client {
         Ok(response.status() == StatusCode::OK)
     }
 
-    pub async fn upload(&self, body: Body, name: Option<&str>) -> anyhow::Result<Answer<MatrixView>> {
+    pub async fn upload(
+        &self,
+        body: Body,
+        name: Option<&str>,
+    ) -> anyhow::Result<Answer<MatrixView>> {
         let query: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
         let request = self.request(Method::POST, "v1/matrices", &query)?.body(body);
         self.answer(request).await
@@ -168,7 +174,10 @@ impl Client {
         request.send().await.with_context(|| format!("no answer from {}", self.server()))
     }
 
-    async fn answer<T: DeserializeOwned>(&self, request: RequestBuilder) -> anyhow::Result<Answer<T>> {
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+    ) -> anyhow::Result<Answer<T>> {
         let response = accepted(self.send(request).await?).await?;
         let raw: Value = response.json().await.context("the answer is not JSON")?;
         let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
