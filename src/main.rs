@@ -1,1 +1,5 @@
-fn main() {}
+//! The one binary: every role is a subcommand.
+
+fn main() -> std::process::ExitCode {
+    sparsetune::cli::main()
+}

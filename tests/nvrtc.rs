@@ -20,7 +20,9 @@ type KernelText = (String, String, Option<u32>);
 fn kernel_texts() -> Vec<KernelText> {
     let engine = sparsetune::engine::cuda::kernel_texts();
     let engine = engine.into_iter().map(|(label, source)| (label, source, None));
-    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).collect()
+    let hostile = sparsetune::evaluator::HOSTILE_SOURCE.to_owned();
+    let hostile = ("hostile".to_owned(), hostile, None);
+    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).chain([hostile]).collect()
 }
 
 fn nvrtc() -> Option<Nvrtc> {

@@ -2,6 +2,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod replay;
 
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};

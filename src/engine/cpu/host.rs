@@ -16,7 +16,7 @@ const COPY_TIME: Duration = Duration::from_millis(250);
 /// The version of sprs in Cargo.toml.
 pub const VENDOR: &str = "sprs 0.11";
 
-/// Describes this host; `copy_gbps` as measured by `copy_bandwidth`.
+/// Describes this host, but for its kernels; `copy_gbps` as measured by `copy_bandwidth`.
 pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
     let private = cache_bytes(2).unwrap_or(1 << 20);
     Device {
@@ -40,7 +40,6 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         driver: operating_system(),
         compiler: env!("SPARSETUNE_RUSTC").to_owned(),
         vendor: Some(VENDOR.to_owned()),
-        // The evaluator knows the families, the engine does not.
         kernels: Default::default(),
     }
 }

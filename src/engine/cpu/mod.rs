@@ -58,7 +58,13 @@ impl CpuEngine {
     }
 
     fn with(isa: Isa, threads: Threads, copy_gbps: f64) -> Self {
-        let device = host::describe(isa, threads.count(), copy_gbps);
+        let mut device = host::describe(isa, threads.count(), copy_gbps);
+        let texts = [
+            ("row_panel", kernel_digest()),
+            ("row_split", kernel_digest()),
+            ("vendor", vendor::kernel_digest()),
+        ];
+        device.kernels = texts.map(|(family, digest)| (family.to_owned(), digest)).into();
         Self { device, isa, threads, loaded: None, sweep: None }
     }
 

@@ -193,5 +193,8 @@ fn exports_what_a_plan_keeps() {
     assert_eq!(panel.arguments.last().map(String::as_str), Some("rows_by_length"));
     let vendor = engine.export(&sprs()).unwrap();
     assert_ne!(vendor.kernel_digest, panel.kernel_digest);
+    let kernels = &engine.device().kernels;
+    assert_eq!(kernels.get("row_panel").copied(), panel.kernel_digest);
+    assert_eq!(kernels.get("vendor").copied(), vendor.kernel_digest);
     assert_eq!(panel.grid, [1, 1, 1]);
 }

@@ -1,0 +1,1 @@
+//! Matrix Market out: coordinate real general, values with the fewest digits that read back the same.
