@@ -45,7 +45,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("one entry", one),
         ("ragged", ragged()),
         ("poisson2d", generated("poisson2d:nx=23,ny=19")),
-        ("rmat", generated("rmat:scale=9,degree=8,seed=3")),
+        ("rmat", generated("rmat:scale=9,edge_factor=8,seed=3")),
     ]
 }
 
@@ -62,8 +62,8 @@ fn every_family_agrees_with_the_oracle() {
         ordinal: 0,
         cache: cache.path().to_path_buf(),
         libraries: Vec::new(),
-        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
         reference_bytes: None,
+        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
     };
     let mut engine = CudaEngine::open(options).expect("the device opens");
     let (mut tried, mut wrong) = (0, Vec::new());

@@ -1,1 +1,98 @@
 //! The only axum: routes, wire types beside their handlers, problem+json.
+
+mod devices;
+mod edge;
+pub mod error;
+mod etag;
+mod events;
+mod extract;
+mod guard;
+mod jobs;
+mod lookup;
+mod matrices;
+pub mod metrics;
+mod operations;
+mod page;
+mod plans;
+mod problems;
+mod routes;
+mod server;
+mod trials;
+mod upload;
+
+pub use edge::REQUEST_ID;
+pub use guard::Access;
+pub use metrics::Metrics;
+pub use operations::OPENAPI;
+pub use routes::{PATHS, router};
+pub use server::Server;
+
+use crate::service::Service;
+use lookup::LookupCache;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// How much and how long a request may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of an uploaded matrix, after Content-Encoding is undone.
+    pub upload_bytes: usize,
+    /// Bytes of a JSON body, likewise.
+    pub json_bytes: usize,
+    pub uploads_at_once: usize,
+    /// Connections at once; further ones wait to be accepted.
+    pub connections: usize,
+    /// Time for a request's headers, which is also how long an idle connection is kept.
+    pub headers: Duration,
+    /// Time for an answer, but for uploads and event streams.
+    pub answer: Duration,
+    pub upload: Duration,
+    pub sse_keep_alive: Duration,
+    /// Time that requests in flight have once shutdown has begun.
+    pub shutdown: Duration,
+}
+
+/// What every handler can reach; clones share it.
+#[derive(Clone)]
+pub struct App(Arc<Shared>);
+
+pub struct Shared {
+    service: Service,
+    limits: Limits,
+    access: Access,
+    metrics: Arc<Metrics>,
+    lookups: LookupCache,
+    uploads: Arc<Semaphore>,
+    /// Cancelled when the server shall stop; event streams end then.
+    shutdown: CancellationToken,
+}
+
+impl App {
+    pub fn new(
+        service: Service,
+        limits: Limits,
+        access: Access,
+        metrics: Arc<Metrics>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            service,
+            limits,
+            access,
+            metrics,
+            lookups: LookupCache::default(),
+            uploads: Arc::new(Semaphore::new(limits.uploads_at_once)),
+            shutdown,
+        }))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}

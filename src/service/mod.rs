@@ -1,1 +1,123 @@
-//! Use cases: ingest, tuning, lookup, upkeep.
+//! Use cases: ingest, tuning, lookup, upkeep. Everything a transport may ask for is a method of [`Service`].
+
+mod devices;
+mod error;
+mod events;
+mod ingest;
+mod jobs;
+mod lookup;
+mod matrices;
+mod neighbours;
+mod request;
+mod settings;
+pub mod signals;
+pub mod tuning;
+mod upkeep;
+mod watched;
+
+pub use crate::store::{JobFilter, Page, PageRequest};
+pub use devices::DeviceStatus;
+pub use error::{Result, ServiceError};
+pub use events::EventStream;
+pub use ingest::Uploaded;
+pub use jobs::Submitted;
+pub use lookup::LookupQuery;
+pub use settings::{Keep, SearchDefaults, ServiceSettings};
+pub use upkeep::Removed;
+
+use crate::domain::{Device, JobState, Plan, PlanId};
+use crate::store::{Blobs, Store};
+use matrices::Pictures;
+use signals::Signals;
+use std::sync::{Arc, Mutex, RwLock};
+use tokio::sync::Semaphore;
+
+/// Cheap to clone; clones are the same service.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    blobs: Blobs,
+    settings: ServiceSettings,
+    signals: Arc<Signals>,
+    /// Devices that workers of this process serve.
+    local: RwLock<Vec<devices::Local>>,
+    parses: Arc<Semaphore>,
+    /// Held while a matrix's file and row appear or go together.
+    publishing: tokio::sync::Mutex<()>,
+    pictures: Mutex<Pictures>,
+}
+
+impl Service {
+    pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
+        let signals = Arc::new(Signals::default());
+        let store = Arc::new(watched::Watched { store, signals: Arc::clone(&signals) });
+        let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
+        let inner = Inner {
+            store,
+            blobs,
+            settings,
+            signals,
+            local: RwLock::default(),
+            parses,
+            publishing: tokio::sync::Mutex::default(),
+            pictures: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The store, with wake-ups and counters: workers write through this one, never past it.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    pub fn blobs(&self) -> &Blobs {
+        &self.inner.blobs
+    }
+
+    pub fn settings(&self) -> &ServiceSettings {
+        &self.inner.settings
+    }
+
+    pub fn signals(&self) -> &Arc<Signals> {
+        &self.inner.signals
+    }
+
+    /// While this number stays, so do the answers to lookups. Read it before the lookup whose answer is kept.
+    pub fn plans_epoch(&self) -> u64 {
+        self.inner.signals.epoch()
+    }
+
+    pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
+        let plan = self.inner.store.plan(id).await?;
+        plan.ok_or_else(|| ServiceError::not_found("plan", id))
+    }
+
+    /// Jobs by state, for gauges.
+    pub async fn job_counts(&self) -> Result<Vec<(JobState, u64)>> {
+        Ok(self.inner.store.job_counts().await?)
+    }
+
+    /// Whether work can be done: the store answers, blobs can be written, and there is a device.
+    pub async fn ready(&self) -> Result<()> {
+        self.inner.store.revision().await?;
+        let blobs = self.inner.blobs.clone();
+        tokio::task::spawn_blocking(move || blobs.stage().map(drop)).await??;
+        let online = self.devices().await?.into_iter().any(|device| device.online);
+        if online {
+            return Ok(());
+        }
+        Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })
+    }
+}
+
+/// The names that devices go by in messages.
+fn known_devices(devices: &[Device]) -> String {
+    let mut names: Vec<&str> = devices.iter().map(|device| device.id.0.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

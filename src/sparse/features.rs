@@ -5,7 +5,7 @@ use super::Csr;
 use super::digest::{digest, pattern_digest};
 use super::levels::lower_levels;
 use crate::domain::matrix::{Spread, TriangleFeatures};
-use crate::domain::{Features, Matrix, Timestamp};
+use crate::domain::{Digest, Features, Matrix, Timestamp};
 use rayon::prelude::*;
 use std::cmp::Ordering;
 
@@ -21,8 +21,13 @@ const MIN_ROWS: usize = 1024;
 /// All that the service keeps of a matrix beside its entries.
 pub fn facts(matrix: &Csr, name: Option<String>) -> Matrix {
     let pattern = pattern_digest(matrix);
+    facts_under(matrix, name, pattern, digest(matrix, &pattern))
+}
+
+/// [`facts`] of a matrix whose digests are known already: they need not be computed twice.
+pub fn facts_under(matrix: &Csr, name: Option<String>, pattern: Digest, digest: Digest) -> Matrix {
     Matrix {
-        digest: digest(matrix, &pattern),
+        digest,
         pattern_digest: pattern,
         name,
         rows: matrix.rows() as u64,

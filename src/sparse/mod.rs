@@ -9,7 +9,9 @@ pub mod levels;
 pub mod operand;
 pub mod oracle;
 mod random;
+pub mod read;
 pub mod spy;
+pub mod write;
 
 pub use csr::{Csr, CsrError};
 

@@ -1,9 +1,15 @@
 //! The only SQL, and the blobs. The traits here are the promise; `sqlite` keeps it.
 
+pub mod blobs;
+pub mod sqlite;
+
+pub use blobs::Blobs;
+pub use sqlite::SqliteStore;
+
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
-    Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use async_trait::async_trait;
 
@@ -158,13 +164,16 @@ pub trait Plans: Send + Sync {
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
     /// Keys under which this pattern has plans: what a `none` explains itself with.
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
-    /// The newest plan of each matrix for this problem and class, with the matrix's features: neighbours.
+    /// The newest plan of each pattern for this problem, class and policy, with the matrix's facts: neighbours.
     async fn plans_for(
         &self,
         problem: &Problem,
         class: &DeviceClass,
+        l2_policy: L2Policy,
         limit: u32,
     ) -> Result<Vec<(Matrix, PlanId)>>;
+    /// The facts known under a digest or a pattern digest: those of a stored matrix, or those a plan kept of one.
+    async fn facts(&self, digest: &Digest) -> Result<Option<Matrix>>;
 }
 
 #[async_trait]
@@ -177,6 +186,32 @@ pub trait Devices: Send + Sync {
     async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
 }
 
+/// What upkeep may remove: everything of its kind that is older than the moment given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub idempotency_keys: Timestamp,
+    /// Events of jobs that ended before then, but for each job's last.
+    pub events: Timestamp,
+    /// Devices that were last seen before then.
+    pub devices: Timestamp,
+}
+
+/// How much upkeep removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub idempotency_keys: u64,
+    pub events: u64,
+    pub devices: u64,
+}
+
+#[async_trait]
+pub trait Upkeep: Send + Sync {
+    /// Also ends running jobs whose worker is gone and that were asked to stop.
+    async fn prune(&self, retention: &Retention) -> Result<Pruned>;
+    /// Grows whenever a plan or a device's facts are stored, by whichever process.
+    async fn revision(&self) -> Result<u64>;
+}
+
 /// Everything a store can do.
-pub trait Store: Matrices + Jobs + Trials + Plans + Devices {}
-impl<T: Matrices + Jobs + Trials + Plans + Devices> Store for T {}
+pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Upkeep {}
+impl<T: Matrices + Jobs + Trials + Plans + Devices + Upkeep> Store for T {}

@@ -1,0 +1,209 @@
+//! `sparsetune serve`: opens store and blobs, makes the service, listens, and stops in order.
+
+use super::config::{Config, LogFormat};
+use crate::http::{Access, App, Limits, Metrics, PATHS, Server};
+use crate::service::{SearchDefaults, Service, ServiceSettings};
+use crate::sparse::read;
+use crate::store::{Blobs, SqliteStore};
+use anyhow::Context;
+use figment::value::Value;
+use futures_util::future::BoxFuture;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Serve the API, and work on the devices of this host.
+#[derive(Debug, Default, clap::Args)]
+pub struct ServeArgs {
+    /// Settings on top of the built-in ones (config/default.toml explains them all).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Folder of everything that is kept.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Listen beyond loopback without API tokens.
+    #[arg(long)]
+    pub insecure: bool,
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+impl ServeArgs {
+    /// The configuration with these flags on top.
+    pub fn config(&self) -> anyhow::Result<Config> {
+        let mut flags: Vec<(&str, Value)> = Vec::new();
+        if let Some(address) = self.listen {
+            flags.push(("server.listen", address.to_string().into()));
+        }
+        if let Some(folder) = &self.data {
+            let folder = folder.to_str().context("--data: the folder's name is not UTF-8")?;
+            flags.push(("data.dir", folder.into()));
+        }
+        if self.insecure {
+            flags.push(("server.insecure", true.into()));
+        }
+        if let Some(format) = self.log_format {
+            flags.push(("log.format", Value::serialize(format)?));
+        }
+        Ok(Config::load(self.config.as_deref(), &flags)?)
+    }
+}
+
+/// The loops of this process' workers; each ends by itself once the token is cancelled.
+pub type WorkerLoops = Vec<BoxFuture<'static, ()>>;
+
+/// A server at work.
+pub struct Running {
+    pub address: SocketAddr,
+    pub service: Service,
+    shutdown: CancellationToken,
+    grace: Duration,
+    tasks: TaskTracker,
+}
+
+impl Running {
+    /// Waits until all has ended after shutdown began; workers and upkeep get the configured time for it.
+    pub async fn finished(self) {
+        self.shutdown.cancelled().await;
+        self.tasks.close();
+        // The server's own time comes first, so the whole is given a little more than that.
+        let most = self.grace + Duration::from_secs(1);
+        if tokio::time::timeout(most, self.tasks.wait()).await.is_err() {
+            tracing::warn!(left = self.tasks.len(), "not everything ended in time");
+        }
+    }
+}
+
+/// Opens everything and starts to serve; returns once requests are taken. `workers` is handed the service and the
+/// token, and gives the loops to run beside the server.
+pub async fn start<F>(
+    config: &Config,
+    shutdown: CancellationToken,
+    workers: F,
+) -> anyhow::Result<Running>
+where
+    F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
+{
+    let service = open(config).await?;
+    let server = Server::bind(config.server.listen)
+        .await
+        .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
+    let address = server.address()?;
+    let metrics = Arc::new(Metrics::new(PATHS.iter().copied())?);
+    let limits = limits(config);
+    let app = App::new(service.clone(), limits, access(config), metrics, shutdown.clone());
+
+    let tasks = TaskTracker::new();
+    tasks.spawn(server.run(app));
+    tasks.spawn(service.clone().upkeep(shutdown.clone()));
+    for worker in workers(&service, &shutdown) {
+        tasks.spawn(worker);
+    }
+    Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks })
+}
+
+/// `start`, then says where, and waits for the end.
+pub async fn serve<F>(
+    config: &Config,
+    shutdown: CancellationToken,
+    workers: F,
+) -> anyhow::Result<()>
+where
+    F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
+{
+    let running = start(config, shutdown, workers).await?;
+    // On standard output, for scripts that asked for port 0; the log goes elsewhere.
+    println!("listening on http://{}", running.address);
+    tracing::info!(address = %running.address, data = %config.data.dir.display(), "serving");
+    running.finished().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// A token that the first SIGTERM or ctrl-c cancels. The second ends the process at once.
+pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let token = CancellationToken::new();
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = token.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if stop.is_cancelled() {
+                std::process::exit(130);
+            }
+            tracing::info!("stopping: requests in flight may finish");
+            stop.cancel();
+        }
+    });
+    Ok(token)
+}
+
+/// The service on the store and blobs of the configuration, made where they are missing.
+pub async fn open(config: &Config) -> anyhow::Result<Service> {
+    let uploads = config.data.uploads();
+    std::fs::create_dir_all(&uploads)
+        .with_context(|| format!("cannot make {} (data.dir)", uploads.display()))?;
+    let (file, folder) = (config.data.store(), config.data.blobs());
+    let store = SqliteStore::open(&file)
+        .await
+        .with_context(|| format!("cannot open the store {} (data.store)", file.display()))?;
+    let blobs = Blobs::open(&folder)
+        .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
+    Ok(Service::new(Arc::new(store), blobs, settings(config)))
+}
+
+fn settings(config: &Config) -> ServiceSettings {
+    let search = &config.search;
+    let most = config.server.max_upload_bytes as u64;
+    ServiceSettings {
+        owner: config.worker.name(),
+        limits: read::Limits { max_decompressed_bytes: most, ..read::Limits::default() },
+        max_upload_bytes: most,
+        temp_dir: config.data.uploads(),
+        search: SearchDefaults {
+            top_k: search.top_k,
+            seconds: search.seconds,
+            trials: search.trials,
+            seed: search.seed,
+        },
+        lease_ms: config.worker.lease_ms,
+        poll: Duration::from_millis(config.worker.poll_ms),
+        ..ServiceSettings::default()
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    let server = &config.server;
+    let seconds = Duration::from_secs_f64;
+    Limits {
+        upload_bytes: server.max_upload_bytes,
+        json_bytes: server.max_json_bytes,
+        uploads_at_once: server.uploads_at_once,
+        connections: server.max_connections,
+        headers: seconds(server.headers_s),
+        answer: seconds(server.answer_s),
+        upload: seconds(server.upload_s),
+        sse_keep_alive: seconds(server.sse_keep_alive_s),
+        shutdown: seconds(server.shutdown_s),
+    }
+}
+
+fn access(config: &Config) -> Access {
+    let server = &config.server;
+    if !server.tokens.is_empty() {
+        // Tokens that have no hash were refused with the configuration.
+        return Access::Tokens(server.tokens.iter().filter_map(|token| token.hash()).collect());
+    }
+    if server.listen.ip().is_loopback() { Access::Loopback } else { Access::Everybody }
+}

@@ -1,0 +1,207 @@
+//! The outermost layer: request id, log line, latency, panics, security headers, and the last form of every error.
+
+use super::error::{Kind, Problem, finish};
+use super::metrics::Metrics;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::any::Any;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tower::{Layer, Service};
+use tracing::Instrument;
+
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Makes request ids: a number drawn at start and a counter, since a random id each time would cost more than the
+/// rest of this layer.
+struct RequestIds {
+    run: u32,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn fresh(&self) -> HeaderValue {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let text = format!("{:08x}-{number:x}", self.run);
+        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("none"))
+    }
+
+    /// The client's own id if it is one that can stand in a log and in a URI.
+    fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        match headers.get(&REQUEST_ID) {
+            Some(given) if is_plain(given.as_bytes()) => given.clone(),
+            _ => self.fresh(),
+        }
+    }
+}
+
+fn is_plain(id: &[u8]) -> bool {
+    (1..=128).contains(&id.len())
+        && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
+#[derive(Clone)]
+pub struct EdgeLayer {
+    ids: Arc<RequestIds>,
+    metrics: Arc<Metrics>,
+}
+
+impl EdgeLayer {
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        let run = uuid::Uuid::now_v7().as_u128() as u32;
+        Self { ids: Arc::new(RequestIds { run, next: AtomicU64::new(1) }), metrics }
+    }
+}
+
+impl<S> Layer<S> for EdgeLayer {
+    type Service = Edge<S>;
+
+    fn layer(&self, inner: S) -> Edge<S> {
+        Edge { shared: self.clone(), inner }
+    }
+}
+
+#[derive(Clone)]
+pub struct Edge<S> {
+    shared: EdgeLayer,
+    inner: S,
+}
+
+impl<S> Service<Request> for Edge<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let seen = Seen {
+            at: Instant::now(),
+            id: self.shared.ids.of(request.headers()),
+            method: request.method().clone(),
+            route: request.extensions().get::<MatchedPath>().cloned(),
+            metrics: Arc::clone(&self.shared.metrics),
+        };
+        let span = seen.span();
+        let inner = AssertUnwindSafe(self.inner.call(request));
+        let answer = async move {
+            let response = match inner.catch_unwind().await {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(panic) => panicked(panic.as_ref()).into_response(),
+            };
+            Ok(seen.close(response))
+        };
+        if span.is_disabled() { Box::pin(answer) } else { Box::pin(answer.instrument(span)) }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Problem {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    Problem::internal(format!("a handler panicked: {}", text.as_deref().unwrap_or("no message")))
+}
+
+/// What is remembered of a request until its answer leaves.
+struct Seen {
+    at: Instant,
+    id: HeaderValue,
+    method: Method,
+    route: Option<MatchedPath>,
+    metrics: Arc<Metrics>,
+}
+
+impl Seen {
+    fn id(&self) -> &str {
+        self.id.to_str().unwrap_or("none")
+    }
+
+    fn route(&self) -> Option<&str> {
+        self.route.as_ref().map(MatchedPath::as_str)
+    }
+
+    fn span(&self) -> tracing::Span {
+        let route = self.route().unwrap_or("unmatched");
+        // Reads make no span at the usual level: what they log themselves is rare, and lookups come by the thousand.
+        if matches!(self.method, Method::GET | Method::HEAD) {
+            tracing::debug_span!("request", id = self.id(), method = %self.method, route)
+        } else {
+            tracing::info_span!("request", id = self.id(), method = %self.method, route)
+        }
+    }
+
+    fn close(self, response: Response) -> Response {
+        let mut response = finish(response, self.id());
+        let took = self.at.elapsed();
+        self.log(response.status(), took);
+        self.metrics.time_request(self.route(), &self.method, response.status().as_u16(), took);
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, self.id);
+        secure(headers);
+        response
+    }
+
+    /// One line a request: failures of the server loud, changes and refusals seen, successful reads only on demand.
+    fn log(&self, status: StatusCode, took: Duration) {
+        let (id, route) = (self.id(), self.route().unwrap_or("unmatched"));
+        let (method, status, took_us) = (&self.method, status.as_u16(), took.as_micros() as u64);
+        let quiet = status < 400 && matches!(self.method, Method::GET | Method::HEAD);
+        if quiet {
+            tracing::debug!(id, %method, route, status, took_us, "answered");
+        } else {
+            tracing::info!(id, %method, route, status, took_us, "answered");
+        }
+    }
+}
+
+/// The answers are data, never documents: nothing in them may run, be framed, or be taken for another type.
+fn secure(headers: &mut HeaderMap) {
+    let fixed = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fixed {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}
+
+/// The fallback of paths that have no route.
+pub async fn no_route() -> Problem {
+    Problem::new(Kind::NotFound, "no route has this path; GET / lists them")
+}
+
+/// Methods a resource does not have. axum adds the Allow header to either answer.
+pub async fn no_method(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let detail = format!("{method} is not a method of this resource; the Allow header lists them");
+    Problem::new(Kind::MethodNotAllowed, detail).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn only_plain_ids_are_taken_over() {
+        assert!(is_plain(b"0193a7c4-1111_x.y"));
+        for bad in [&b""[..], b"a b", b"a\"b", b"a/b", "ä".as_bytes(), &[b'a'; 129]] {
+            assert!(!is_plain(bad));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Errors on the wire: RFC 9457 problem+json, and the only place that knows which failure has which status code.
+//!
+//! A handler returns a `Problem`; the edge adds the request's id as `instance` and writes the body. What comes out of
+//! a layer or of axum as a bare status (405, 413, a timeout) is turned into the problem of that status there too, so no
+//! error leaves in another form.
+
+use crate::service::ServiceError;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+/// The media type of every error.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What went wrong, in the classes a client can tell apart. Each is a `type` of `/problems/…` in openapi.yaml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    InvalidParameter,
+    MalformedBody,
+    InvalidBody,
+    UnreadableMatrix,
+    UnsupportedMatrix,
+    Unsupported,
+    Unauthorized,
+    CrossOrigin,
+    UnknownHost,
+    NotFound,
+    MethodNotAllowed,
+    Conflict,
+    KeyReused,
+    TooLarge,
+    UnsupportedMediaType,
+    Busy,
+    TimedOut,
+    SlowClient,
+    Unavailable,
+    Internal,
+}
+
+impl Kind {
+    pub const ALL: [Self; 20] = [
+        Self::InvalidParameter,
+        Self::MalformedBody,
+        Self::InvalidBody,
+        Self::UnreadableMatrix,
+        Self::UnsupportedMatrix,
+        Self::Unsupported,
+        Self::Unauthorized,
+        Self::CrossOrigin,
+        Self::UnknownHost,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Conflict,
+        Self::KeyReused,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::Busy,
+        Self::TimedOut,
+        Self::SlowClient,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
+    /// Last segment of the type, status, title.
+    const fn facts(self) -> (&'static str, StatusCode, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::InvalidParameter => {
+                ("invalid-parameter", S::BAD_REQUEST, "A parameter is missing or not allowed")
+            }
+            Self::MalformedBody => ("malformed-body", S::BAD_REQUEST, "The body is not JSON"),
+            Self::InvalidBody => {
+                ("invalid-body", S::UNPROCESSABLE_ENTITY, "The body asks for something impossible")
+            }
+            Self::UnreadableMatrix => {
+                ("unreadable-matrix", S::UNPROCESSABLE_ENTITY, "The matrix cannot be read")
+            }
+            Self::UnsupportedMatrix => {
+                ("unsupported-matrix", S::UNPROCESSABLE_ENTITY, "Matrices of this kind are refused")
+            }
+            Self::Unsupported => {
+                ("unsupported", S::UNPROCESSABLE_ENTITY, "This version cannot do it")
+            }
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "An API token is needed"),
+            Self::CrossOrigin => {
+                ("cross-origin", S::FORBIDDEN, "Requests of other sites are refused")
+            }
+            Self::UnknownHost => {
+                ("unknown-host", S::MISDIRECTED_REQUEST, "This server has another name")
+            }
+            Self::NotFound => ("not-found", S::NOT_FOUND, "There is no such thing"),
+            Self::MethodNotAllowed => {
+                ("method-not-allowed", S::METHOD_NOT_ALLOWED, "The resource has no such method")
+            }
+            Self::Conflict => ("conflict", S::CONFLICT, "The state of the resource forbids it"),
+            Self::KeyReused => (
+                "idempotency-key-reused",
+                S::UNPROCESSABLE_ENTITY,
+                "The idempotency key belongs to another request",
+            ),
+            Self::TooLarge => ("too-large", S::PAYLOAD_TOO_LARGE, "Larger than this server takes"),
+            Self::UnsupportedMediaType => {
+                ("unsupported-media-type", S::UNSUPPORTED_MEDIA_TYPE, "The body has a wrong type")
+            }
+            Self::Busy => ("busy", S::SERVICE_UNAVAILABLE, "Too much is going on at once"),
+            Self::TimedOut => ("timed-out", S::SERVICE_UNAVAILABLE, "The answer took too long"),
+            Self::SlowClient => ("slow-client", S::REQUEST_TIMEOUT, "The request took too long"),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Not able to do it now"),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "The server failed"),
+        }
+    }
+
+    pub const fn status(self) -> StatusCode {
+        self.facts().1
+    }
+
+    /// The problem type: a name to compare, not an address to fetch.
+    pub fn type_uri(self) -> String {
+        format!("/problems/{}", self.facts().0)
+    }
+
+    /// The kind that a bare status from a layer stands for.
+    fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::UNAUTHORIZED => Self::Unauthorized,
+            StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
+            StatusCode::REQUEST_TIMEOUT => Self::SlowClient,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
+            StatusCode::SERVICE_UNAVAILABLE => Self::TimedOut,
+            status if status.is_client_error() => Self::MalformedBody,
+            _ => Self::Internal,
+        }
+    }
+
+    /// What to say when a layer gave nothing but the status.
+    const fn bare_detail(self) -> &'static str {
+        match self {
+            Self::NotFound => "no route has this path; GET / lists them",
+            Self::MethodNotAllowed => "the Allow header lists the methods of this resource",
+            Self::SlowClient => "the body did not arrive in time",
+            Self::TooLarge => "the body, decompressed, is larger than this server takes",
+            Self::UnsupportedMediaType => "Content-Encoding may be gzip, zstd or identity",
+            Self::TimedOut => "the server did not finish in the time it allows itself",
+            Self::MalformedBody => "the request could not be read",
+            _ => "the server could not answer; its log has more under this instance",
+        }
+    }
+}
+
+/// An error as the client will see it, but for the instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    kind: Kind,
+    detail: String,
+    extensions: Map<String, Value>,
+}
+
+impl Problem {
+    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), extensions: Map::new() }
+    }
+
+    /// An extension member (`line`, `pointer`); `None` adds nothing.
+    pub fn with(mut self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        if let Some(value) = value {
+            self.extensions.insert(name.to_owned(), value.into());
+        }
+        self
+    }
+
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// A failure that is the server's own: its cause goes to the log, the client gets a generic sentence.
+    pub fn internal(cause: impl std::fmt::Display) -> Self {
+        tracing::error!(%cause, "internal error");
+        Self::new(Kind::Internal, Kind::Internal.bare_detail())
+    }
+
+    /// The JSON members in the order of RFC 9457.
+    pub fn to_json(&self, instance: Option<&str>) -> Value {
+        let (_, status, title) = self.kind.facts();
+        let mut body = json!({
+            "type": self.kind.type_uri(),
+            "title": title,
+            "status": status.as_u16(),
+            "detail": self.detail,
+        });
+        if let Value::Object(members) = &mut body {
+            if let Some(instance) = instance {
+                members.insert("instance".to_owned(), instance.into());
+            }
+            members.extend(self.extensions.clone());
+        }
+        body
+    }
+}
+
+/// The body is written at the edge, which knows the request's id; until then the problem travels as an extension.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.kind.status().into_response();
+        let headers = response.headers_mut();
+        match self.kind {
+            Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            }
+            Kind::Unauthorized => {
+                let challenge = HeaderValue::from_static("Bearer realm=\"sparsetune\"");
+                headers.insert(header::WWW_AUTHENTICATE, challenge);
+            }
+            _ => {}
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Gives an error response its problem+json body; anything else passes unchanged.
+pub fn finish(response: Response, instance: &str) -> Response {
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (mut parts, _) = response.into_parts();
+    let problem = parts.extensions.remove::<Problem>().unwrap_or_else(|| {
+        let kind = Kind::of_status(status);
+        Problem::new(kind, kind.bare_detail())
+    });
+    // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
+    parts.status = problem.kind.status();
+    if problem.kind == Kind::TimedOut {
+        parts.headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+    }
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    parts.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let body = problem.to_json(Some(instance)).to_string();
+    Response::from_parts(parts, Body::from(body))
+}
+
+impl From<ServiceError> for Problem {
+    fn from(error: ServiceError) -> Self {
+        let text = error.to_string();
+        match error {
+            ServiceError::Invalid { pointer, .. } if pointer.starts_with('/') => {
+                Self::new(Kind::InvalidBody, text).with("pointer", Some(pointer))
+            }
+            ServiceError::Invalid { pointer, .. } => {
+                Self::new(Kind::InvalidParameter, text).with("parameter", Some(pointer))
+            }
+            ServiceError::Unreadable { line, byte, .. } => {
+                Self::new(Kind::UnreadableMatrix, text).with("line", line).with("byte", byte)
+            }
+            ServiceError::Unsupported { pointer: None, .. } => {
+                Self::new(Kind::UnsupportedMatrix, text)
+            }
+            ServiceError::Unsupported { pointer, .. } => {
+                Self::new(Kind::Unsupported, text).with("pointer", pointer)
+            }
+            ServiceError::NotFound { .. } => Self::new(Kind::NotFound, text),
+            ServiceError::Conflict { .. } => Self::new(Kind::Conflict, text),
+            ServiceError::KeyReused => Self::new(Kind::KeyReused, text),
+            ServiceError::TooLarge { .. } => Self::new(Kind::TooLarge, text),
+            ServiceError::Unavailable { .. } => Self::new(Kind::Unavailable, text),
+            ServiceError::Internal(cause) => Self::internal(cause),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Strong entity tags: the digest of the bytes, and 304 for a client that has them.
+
+use crate::domain::Digest;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+
+/// The tag of some bytes: 128 bits of their BLAKE3, quoted.
+pub fn of(bytes: &[u8]) -> HeaderValue {
+    let digest = Digest::of(bytes).to_string();
+    let mut quoted = String::with_capacity(34);
+    quoted.push('"');
+    quoted.push_str(&digest[..32]);
+    quoted.push('"');
+    HeaderValue::try_from(quoted).unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+/// Whether `If-None-Match` names this tag, or `*`. Weak comparison, as RFC 9110 asks for this header.
+pub fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let tag = tag.as_bytes();
+    headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {
+        value.as_bytes().split(|&byte| byte == b',').any(|part| {
+            let part = part.trim_ascii();
+            part == b"*" || part.strip_prefix(b"W/").unwrap_or(part) == tag
+        })
+    })
+}
+
+/// 200 with the bytes, or 304 without, under one tag.
+pub fn respond(
+    headers: &HeaderMap,
+    tag: HeaderValue,
+    media_type: HeaderValue,
+    cache_control: HeaderValue,
+    bytes: Bytes,
+) -> Response {
+    let fresh = matches(headers, &tag);
+    let mut response = Response::new(if fresh { Body::empty() } else { Body::from(bytes) });
+    let out = response.headers_mut();
+    out.insert(header::ETAG, tag);
+    out.insert(header::CACHE_CONTROL, cache_control);
+    if fresh {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else {
+        out.insert(header::CONTENT_TYPE, media_type);
+    }
+    response
+}
+
+/// `respond` with the tag taken from the bytes.
+pub fn tagged(
+    headers: &HeaderMap,
+    media_type: &'static str,
+    cache_control: &'static str,
+    bytes: Bytes,
+) -> Response {
+    let (media_type, cache) =
+        (HeaderValue::from_static(media_type), HeaderValue::from_static(cache_control));
+    respond(headers, of(&bytes), media_type, cache, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{matches, of};
+    use axum::http::{HeaderMap, HeaderValue, header};
+
+    #[test]
+    fn if_none_match_is_a_list_of_tags() {
+        let tag = of(b"abc");
+        let text = tag.to_str().unwrap();
+        assert_eq!(text.len(), 34);
+        let given = |value: String| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_NONE_MATCH, HeaderValue::try_from(value).unwrap());
+            matches(&headers, &tag)
+        };
+        assert!(given(text.to_owned()) && given(format!("W/{text}")) && given("*".to_owned()));
+        assert!(given(format!("\"x\", {text}")));
+        assert!(!given("\"x\"".to_owned()) && !given(text.trim_matches('"').to_owned()));
+    }
+}

@@ -1,0 +1,97 @@
+//! A job's events as server-sent events: resumable by number, ended by the final event or by shutdown.
+
+use super::App;
+use super::error::{Kind, Problem};
+use super::extract::{Path, Query};
+use super::jobs::JobOut;
+use super::trials::TrialOut;
+use crate::domain::{Event, EventKind, JobId};
+use crate::service::ServiceError;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event as Frame, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    after: Option<u64>,
+}
+
+/// The data of one event; which member it has is told by the event's name.
+#[derive(Debug, Serialize)]
+struct EventOut {
+    seq: u64,
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trial: Option<TrialOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+impl From<Event> for EventOut {
+    fn from(event: Event) -> Self {
+        let at = event.at.to_rfc3339();
+        let mut out = Self { seq: event.seq, at, job: None, trial: None, message: None };
+        match event.kind {
+            EventKind::Job(job) => out.job = Some((*job).into()),
+            EventKind::Trial(trial) => out.trial = Some((*trial).into()),
+            EventKind::Log { message } => out.message = Some(message),
+        }
+        out
+    }
+}
+
+/// The number to go on after. A browser that reconnects repeats the URL it was given, so the header wins.
+fn resume_after(headers: &HeaderMap, query: &EventsQuery) -> Result<u64, Problem> {
+    let Some(value) = headers.get("last-event-id") else {
+        return Ok(query.after.unwrap_or(0));
+    };
+    value.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        Problem::new(Kind::InvalidParameter, "Last-Event-ID must be the number of an event")
+            .with("parameter", Some("last-event-id"))
+    })
+}
+
+pub async fn stream(
+    State(app): State<App>,
+    Path(id): Path<JobId>,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let after = resume_after(&headers, &query)?;
+    let ended = app.service.job(&id).await?.state.is_final();
+    let mut events = app.service.events(&id, after).await?;
+    // The first event is waited for only where it is at hand, or the headers would wait for it too.
+    let first = if ended { events.next().await } else { None };
+    if ended && first.is_none() {
+        // EventSource reconnects when a stream ends; 204 is how it is told that nothing more will come.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let frames = stream::iter(first).chain(events).map(frame);
+    let frames = frames.take_until(app.shutdown.clone().cancelled_owned());
+    Ok(Sse::new(frames)
+        .keep_alive(KeepAlive::new().interval(app.limits.sse_keep_alive))
+        .into_response())
+}
+
+/// A failure within the stream is its last event: the status line has long been sent.
+fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
+    let framed = match event {
+        Ok(event) => {
+            let (name, seq) = (event.kind.name(), event.seq);
+            let data = serde_json::to_string(&EventOut::from(event));
+            data.map(|data| Frame::default().event(name).id(seq.to_string()).data(data))
+                .map_err(Problem::internal)
+        }
+        Err(error) => Err(Problem::from(error)),
+    };
+    Ok(framed.unwrap_or_else(|problem| {
+        Frame::default().event("error").data(problem.to_json(None).to_string())
+    }))
+}

@@ -1,0 +1,198 @@
+//! Extractors that refuse in problem+json: bodies with the JSON pointer of the mistake, queries and paths with the name.
+
+use super::error::{Kind, Problem};
+use crate::domain::{Digest, JobId, PlanId};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_path_to_error::{Path as SerdePath, Segment};
+use std::error::Error;
+
+/// A JSON body.
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        if !is_json(&request) {
+            let detail = "the body must be JSON: send Content-Type: application/json";
+            return Err(Problem::new(Kind::UnsupportedMediaType, detail));
+        }
+        let bytes =
+            Bytes::from_request(request, state).await.map_err(|rejection| {
+                match rejection.status() {
+                    StatusCode::PAYLOAD_TOO_LARGE => {
+                        Problem::new(Kind::TooLarge, "a JSON body this large is not read")
+                    }
+                    _ => Problem::new(Kind::MalformedBody, rejection.body_text()),
+                }
+            })?;
+        parse(&bytes).map(Self)
+    }
+}
+
+fn is_json(request: &Request) -> bool {
+    let Some(value) = request.headers().get(header::CONTENT_TYPE) else { return false };
+    let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let cause = error.inner();
+        let kind = if cause.is_data() { Kind::InvalidBody } else { Kind::MalformedBody };
+        let place = cause.is_data().then(|| pointer(error.path()));
+        Problem::new(kind, cause.to_string())
+            .with("pointer", place)
+            .with("line", Some(cause.line()))
+            .with("column", Some(cause.column()))
+    })?;
+    deserializer.end().map_err(|error| Problem::new(Kind::MalformedBody, error.to_string()))?;
+    Ok(value)
+}
+
+/// The RFC 6901 pointer of a serde path; empty for the whole document.
+fn pointer(path: &SerdePath) -> String {
+    let mut out = String::new();
+    for segment in path.iter() {
+        let name = match segment {
+            Segment::Seq { index } => index.to_string(),
+            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Enum { variant } => variant.clone(),
+            Segment::Unknown => continue,
+        };
+        out.push('/');
+        out.push_str(&name);
+    }
+    out
+}
+
+/// For an `Option` that may be absent but not null: absence is the one way of saying nothing.
+pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// A query string, each of its parameters known.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Self::of(&parts.uri)
+    }
+}
+
+impl<T: DeserializeOwned> Query<T> {
+    /// The query of a URI, for handlers that look at it before they parse it.
+    pub fn of(uri: &axum::http::Uri) -> Result<Self, Problem> {
+        match axum::extract::Query::try_from_uri(uri) {
+            Ok(axum::extract::Query(value)) => Ok(Self(value)),
+            Err(rejection) => {
+                let cause = rejection.source().map_or_else(|| rejection.body_text(), root);
+                Err(Problem::new(Kind::InvalidParameter, cause))
+            }
+        }
+    }
+}
+
+/// The innermost message: the outer ones only say that a query string could not be read.
+fn root(error: &(dyn Error + 'static)) -> String {
+    error.to_string()
+}
+
+/// The one path parameter of a route.
+pub struct Path<T>(pub T);
+
+/// A name that can stand in a path.
+pub trait PathName: Sized {
+    const WHAT: &'static str;
+    fn parse(text: &str) -> Option<Self>;
+}
+
+impl PathName for Digest {
+    const WHAT: &'static str = "a digest: 64 lower-case hex digits";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl PathName for JobId {
+    const WHAT: &'static str = "a job's id: a lower-case UUID";
+
+    fn parse(text: &str) -> Option<Self> {
+        canonical_uuid(text).map(Self)
+    }
+}
+
+impl PathName for PlanId {
+    const WHAT: &'static str = "a plan's id: a lower-case UUID";
+
+    fn parse(text: &str) -> Option<Self> {
+        canonical_uuid(text).map(Self)
+    }
+}
+
+/// UUIDs have several spellings; an id has one, so that equal ids are equal text.
+fn canonical_uuid(text: &str) -> Option<String> {
+    let canonical = uuid::Uuid::try_parse(text).ok()?.hyphenated().to_string();
+    (canonical == text).then_some(canonical)
+}
+
+impl<S: Send + Sync, T: PathName> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let refused =
+            || Problem::new(Kind::InvalidParameter, format!("the path needs {}", T::WHAT));
+        let axum::extract::Path(text) =
+            axum::extract::Path::<String>::from_request_parts(parts, state)
+                .await
+                .map_err(|_| refused())?;
+        T::parse(&text).map(Self).ok_or_else(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, canonical_uuid, parse};
+
+    #[derive(Debug, Deserialize)]
+    struct Outer {
+        #[serde(rename = "in/ner")]
+        _inner: Vec<u32>,
+    }
+
+    #[test]
+    fn a_wrong_member_is_named_by_its_pointer() {
+        let problem = parse::<Outer>(br#"{"in/ner": [1, "x"]}"#).unwrap_err();
+        assert_eq!(problem.kind(), Kind::InvalidBody);
+        assert_eq!(problem.to_json(None)["pointer"], "/in~1ner/1");
+    }
+
+    #[test]
+    fn broken_json_is_another_kind_than_wrong_json() {
+        for text in ["{", "", r#"{"in/ner": []} x"#] {
+            assert_eq!(parse::<Outer>(text.as_bytes()).unwrap_err().kind(), Kind::MalformedBody);
+        }
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = "0193a7c4-1111-7222-8333-444455556666";
+        assert_eq!(canonical_uuid(id).as_deref(), Some(id));
+        assert_eq!(canonical_uuid("0193A7C4-1111-7222-8333-444455556666"), None);
+        assert_eq!(canonical_uuid("0193a7c4111172228333444455556666"), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! Jobs: ask for a plan, watch it being found, cancel.
+
+use super::App;
+use super::error::{Kind, Problem};
+use super::extract::{Json as JsonBody, Path, Query, given};
+use super::page::{PageOut, page_request};
+use super::problems::{ProblemIn, ProblemOut};
+use super::trials::CandidateOut;
+use crate::domain::job::{Best, Progress};
+use crate::domain::{
+    DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, Stage, StoppedBy, Strategy,
+};
+use crate::service::JobFilter;
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+/// What a client asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobIn {
+    matrix: Digest,
+    problem: ProblemIn,
+    #[serde(default, deserialize_with = "given")]
+    device: Option<String>,
+    #[serde(default)]
+    search: SearchIn,
+    #[serde(default, deserialize_with = "given")]
+    expected_calls: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SearchIn {
+    #[serde(default, deserialize_with = "given")]
+    strategy: Option<Strategy>,
+    #[serde(default, deserialize_with = "given")]
+    top_k: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
+    seconds: Option<f64>,
+    #[serde(default, deserialize_with = "given")]
+    trials: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
+    seed: Option<u64>,
+}
+
+impl TryFrom<JobIn> for JobRequest {
+    type Error = Problem;
+
+    fn try_from(input: JobIn) -> Result<Self, Problem> {
+        Ok(Self {
+            matrix: input.matrix,
+            problem: input.problem.try_into().map_err(super::problems::Misfit::in_body)?,
+            device: input.device.unwrap_or_else(|| "auto".to_owned()),
+            search: Search {
+                strategy: input.search.strategy.unwrap_or_default(),
+                top_k: input.search.top_k,
+                seconds: input.search.seconds,
+                trials: input.search.trials,
+                seed: input.search.seed,
+            },
+            expected_calls: input.expected_calls,
+        })
+    }
+}
+
+/// A job as it stands.
+#[derive(Debug, Serialize)]
+pub struct JobOut {
+    id: JobId,
+    matrix: Digest,
+    problem: ProblemOut,
+    /// The device the job was given to.
+    device: DeviceId,
+    search: SearchOut,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected_calls: Option<u64>,
+    state: JobState,
+    stage: Stage,
+    progress: ProgressOut,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<BestOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped_by: Option<StoppedBy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    attempts: u32,
+    created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finished_at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SearchOut {
+    strategy: Strategy,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trials: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProgressOut {
+    done: u32,
+    total: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct BestOut {
+    candidate: CandidateOut,
+    median_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup: Option<f64>,
+}
+
+impl From<Job> for JobOut {
+    fn from(job: Job) -> Self {
+        Self {
+            id: job.id,
+            matrix: job.request.matrix,
+            problem: job.request.problem.into(),
+            device: job.device,
+            search: job.request.search.into(),
+            expected_calls: job.request.expected_calls,
+            state: job.state,
+            stage: job.stage,
+            progress: job.progress.into(),
+            best: job.best.map(BestOut::from),
+            plan: job.plan,
+            stopped_by: job.stopped_by,
+            error: job.error,
+            attempts: job.attempts,
+            created_at: job.created_at.to_rfc3339(),
+            started_at: job.started_at.map(|at| at.to_rfc3339()),
+            finished_at: job.finished_at.map(|at| at.to_rfc3339()),
+        }
+    }
+}
+
+impl From<Search> for SearchOut {
+    fn from(search: Search) -> Self {
+        Self {
+            strategy: search.strategy,
+            top_k: search.top_k,
+            seconds: search.seconds,
+            trials: search.trials,
+            seed: search.seed,
+        }
+    }
+}
+
+impl From<Progress> for ProgressOut {
+    fn from(progress: Progress) -> Self {
+        Self { done: progress.done, total: progress.total }
+    }
+}
+
+impl From<Best> for BestOut {
+    fn from(best: Best) -> Self {
+        Self { candidate: best.candidate.into(), median_us: best.median_us, speedup: best.speedup }
+    }
+}
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) if (1..=255).contains(&text.len()) => Ok(Some(text.to_owned())),
+        _ => {
+            let detail = "Idempotency-Key must be 1 to 255 visible ASCII characters";
+            let problem = Problem::new(Kind::InvalidParameter, detail);
+            Err(problem.with("parameter", Some(IDEMPOTENCY_KEY)))
+        }
+    }
+}
+
+/// 202 while the job is to be waited for; 200 when it has ended, which an idempotency key may well find.
+fn with_job(job: Job) -> Response {
+    let location = format!("/v1/jobs/{}", job.id);
+    let ended = job.state.is_final();
+    let body = Json(JobOut::from(job));
+    if ended {
+        (StatusCode::OK, [(header::LOCATION, location)], body).into_response()
+    } else {
+        let retry = (header::RETRY_AFTER, "1".to_owned());
+        (StatusCode::ACCEPTED, [(header::LOCATION, location), retry], body).into_response()
+    }
+}
+
+pub async fn submit(
+    State(app): State<App>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<JobIn>,
+) -> Result<Response, Problem> {
+    let key = idempotency_key(&headers)?;
+    let submitted = app.service.submit(&body.try_into()?, key).await?;
+    Ok(with_job(submitted.job))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobsQuery {
+    state: Option<JobState>,
+    matrix: Option<Digest>,
+    device: Option<DeviceId>,
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+pub async fn list(
+    State(app): State<App>,
+    Query(query): Query<JobsQuery>,
+) -> Result<Json<PageOut<JobOut>>, Problem> {
+    let filter = JobFilter { state: query.state, matrix: query.matrix, device: query.device };
+    let page = page_request(query.limit, query.cursor)?;
+    Ok(Json(PageOut::of(app.service.jobs(&filter, &page).await?)))
+}
+
+pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<JobOut>, Problem> {
+    Ok(Json(app.service.job(&id).await?.into()))
+}
+
+pub async fn cancel(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
+    Ok(with_job(app.service.cancel(&id).await?))
+}

@@ -1,0 +1,269 @@
+//! Lookup by hash, and the cache that lets it answer without touching the store: serialized answers by query string.
+
+use super::App;
+use super::error::Problem;
+use super::etag;
+use super::extract::Query;
+use super::plans::PlanOut;
+use super::problems::{Op, ProblemIn};
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Digest, Dtype, Grade, L2Policy, Layout, Lookup};
+use crate::service::LookupQuery;
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LookupIn {
+    matrix: Digest,
+    op: Op,
+    n: Option<u32>,
+    dtype: Option<Dtype>,
+    layout: Option<Layout>,
+    rhs: Option<u32>,
+    triangle: Option<Triangle>,
+    diagonal: Option<Diagonal>,
+    transpose: Option<bool>,
+    device: Option<String>,
+    l2: Option<L2Policy>,
+    neighbour: Option<bool>,
+}
+
+impl TryFrom<LookupIn> for LookupQuery {
+    type Error = Problem;
+
+    fn try_from(input: LookupIn) -> Result<Self, Problem> {
+        let problem = ProblemIn {
+            op: input.op,
+            n: input.n,
+            dtype: input.dtype,
+            layout: input.layout,
+            rhs: input.rhs,
+            triangle: input.triangle,
+            diagonal: input.diagonal,
+            transpose: input.transpose,
+        };
+        Ok(Self {
+            matrix: input.matrix,
+            problem: problem.try_into().map_err(super::problems::Misfit::in_query)?,
+            device: input.device,
+            l2_policy: input.l2,
+            neighbour: input.neighbour.unwrap_or_default(),
+        })
+    }
+}
+
+/// The answer to a lookup. `none` is an answer too, with its reasons, not a 404 without them.
+#[derive(Debug, Serialize)]
+struct LookupOut {
+    #[serde(rename = "match")]
+    matched: MatchOut,
+    plan: Option<PlanOut>,
+}
+
+#[derive(Debug, Serialize)]
+struct MatchOut {
+    grade: Grade,
+    reasons: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    neighbour: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    distance: Option<f64>,
+}
+
+impl From<Lookup> for LookupOut {
+    fn from(lookup: Lookup) -> Self {
+        Self {
+            matched: MatchOut {
+                grade: lookup.grade,
+                reasons: lookup.reasons,
+                neighbour: lookup.neighbour,
+                distance: lookup.distance,
+            },
+            plan: lookup.plan.map(PlanOut::from),
+        }
+    }
+}
+
+/// How long an answer stands when this process knows of no change: another process may share the store.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// Bounds of the cache. Keys are clients' text, so both count and bytes are bounded.
+const MAX_ANSWERS: usize = 4096;
+const MAX_BYTES: usize = 64 << 20;
+/// Longer query strings are no lookup that is asked often, and would make keys the larger part of the cache.
+const MAX_QUERY: usize = 1024;
+
+/// A serialized answer; clones share the bytes.
+#[derive(Clone)]
+struct Answer {
+    body: Bytes,
+    tag: HeaderValue,
+    grade: Grade,
+    epoch: u64,
+    at: Instant,
+}
+
+impl Answer {
+    fn stands(&self, epoch: u64) -> bool {
+        self.epoch == epoch && self.at.elapsed() < TRUSTED_FOR
+    }
+}
+
+/// One query's answer and the right to renew it, so that a thousand askers of an old answer cost one lookup.
+#[derive(Default)]
+struct Slot {
+    answer: RwLock<Option<Answer>>,
+    renewal: Mutex<()>,
+}
+
+impl Slot {
+    fn current(&self, epoch: u64) -> Option<Answer> {
+        let answer = self.answer.read().unwrap_or_else(PoisonError::into_inner);
+        answer.as_ref().filter(|answer| answer.stands(epoch)).cloned()
+    }
+}
+
+/// Answers by raw query string.
+#[derive(Default)]
+pub struct LookupCache {
+    slots: RwLock<HashMap<Box<str>, Arc<Slot>>>,
+}
+
+impl LookupCache {
+    fn current(&self, query: &str, epoch: u64) -> Option<Answer> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.get(query)?.current(epoch)
+    }
+
+    /// The query's slot, made if there is room; `None` when the cache is full of answers that still stand.
+    fn slot(&self, query: &str, epoch: u64) -> Option<Arc<Slot>> {
+        if query.len() > MAX_QUERY {
+            return None;
+        }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get(query) {
+            return Some(Arc::clone(slot));
+        }
+        if is_full(&slots) {
+            // Slots being filled have no answer yet, but somebody holds them.
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.current(epoch).is_some());
+            if is_full(&slots) {
+                return None;
+            }
+        }
+        let slot = Arc::<Slot>::default();
+        slots.insert(query.into(), Arc::clone(&slot));
+        Some(slot)
+    }
+
+    fn forget(&self, query: &str) {
+        self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(query);
+    }
+}
+
+fn is_full(slots: &HashMap<Box<str>, Arc<Slot>>) -> bool {
+    let bytes = |slot: &Arc<Slot>| {
+        let answer = slot.answer.read().unwrap_or_else(PoisonError::into_inner);
+        answer.as_ref().map_or(0, |answer| answer.body.len())
+    };
+    slots.len() >= MAX_ANSWERS || slots.values().map(bytes).sum::<usize>() >= MAX_BYTES
+}
+
+/// Takes the whole request because extractors for headers and query would copy both.
+pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+    let query = request.uri().query().unwrap_or_default();
+    let epoch = app.service.plans_epoch();
+    let answer = match app.lookups.current(query, epoch) {
+        Some(answer) => {
+            // The service counts the lookups it makes; these it never sees.
+            app.metrics.count_kept_lookup(answer.grade);
+            answer
+        }
+        None => renew(&app, request.uri(), query).await?,
+    };
+    Ok(etag::respond(
+        request.headers(),
+        answer.tag,
+        HeaderValue::from_static("application/json"),
+        HeaderValue::from_static("private, no-cache"),
+        answer.body,
+    ))
+}
+
+async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
+    let Some(slot) = app.lookups.slot(query, app.service.plans_epoch()) else {
+        return ask(app, uri).await;
+    };
+    let _turn = slot.renewal.lock().await;
+    if let Some(answer) = slot.current(app.service.plans_epoch()) {
+        app.metrics.count_kept_lookup(answer.grade);
+        return Ok(answer);
+    }
+    match ask(app, uri).await {
+        Ok(answer) => {
+            let mut kept = slot.answer.write().unwrap_or_else(PoisonError::into_inner);
+            *kept = Some(answer.clone());
+            Ok(answer)
+        }
+        Err(problem) => {
+            app.lookups.forget(query);
+            Err(problem)
+        }
+    }
+}
+
+async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
+    let Query(input) = Query::<LookupIn>::of(uri)?;
+    let query = LookupQuery::try_from(input)?;
+    // Read before the lookup: a plan stored meanwhile makes this answer old at once, never young for ever.
+    let (epoch, at) = (app.service.plans_epoch(), Instant::now());
+    let lookup = app.service.lookup(&query).await?;
+    let grade = lookup.grade;
+    let body = serde_json::to_vec(&LookupOut::from(lookup)).map_err(Problem::internal)?;
+    Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(epoch: u64, age: Duration) -> Answer {
+        let at = Instant::now().checked_sub(age).unwrap();
+        let body = Bytes::from_static(b"{}");
+        Answer { tag: etag::of(&body), body, grade: Grade::Exact, epoch, at }
+    }
+
+    fn put(cache: &LookupCache, query: &str, answer: Answer) {
+        let slot = cache.slot(query, answer.epoch).unwrap();
+        *slot.answer.write().unwrap() = Some(answer);
+    }
+
+    #[test]
+    fn an_answer_stands_for_a_second_of_one_epoch() {
+        let cache = LookupCache::default();
+        put(&cache, "a", answer(7, Duration::ZERO));
+        put(&cache, "b", answer(7, TRUSTED_FOR));
+        assert!(cache.current("a", 7).is_some());
+        assert!(cache.current("a", 8).is_none() && cache.current("b", 7).is_none());
+    }
+
+    #[test]
+    fn a_full_cache_lets_go_of_old_answers_only() {
+        let cache = LookupCache::default();
+        put(&cache, "old", answer(7, TRUSTED_FOR));
+        for i in 1..MAX_ANSWERS {
+            put(&cache, &i.to_string(), answer(7, Duration::ZERO));
+        }
+        assert!(cache.slot("new", 7).is_some(), "the old answer makes room");
+        put(&cache, "new", answer(7, Duration::ZERO));
+        assert!(cache.slot("newer", 7).is_none() && cache.current("1", 7).is_some());
+        assert!(cache.slot(&"x".repeat(MAX_QUERY + 1), 7).is_none());
+    }
+}

@@ -1,0 +1,51 @@
+//! Cursor pages: `?limit=&cursor=` in, `{items, next?}` out.
+
+use super::error::{Kind, Problem};
+use crate::service::{Page, PageRequest};
+use serde::{Deserialize, Serialize};
+
+/// Items on a page when the client does not say.
+pub const DEFAULT_LIMIT: u32 = 50;
+/// The most items on a page.
+pub const MAX_LIMIT: u32 = 500;
+
+/// The query of a list without filters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageQuery {
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+}
+
+impl PageQuery {
+    pub fn request(self) -> Result<PageRequest, Problem> {
+        page_request(self.limit, self.cursor)
+    }
+}
+
+pub fn page_request(limit: Option<u32>, cursor: Option<String>) -> Result<PageRequest, Problem> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        let detail = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
+        return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("limit")));
+    }
+    Ok(PageRequest { after: cursor, limit })
+}
+
+#[derive(Debug, Serialize)]
+pub struct PageOut<T> {
+    items: Vec<T>,
+    /// The cursor of the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+impl<T> PageOut<T> {
+    /// A page of domain values as a page of wire values.
+    pub fn of<D>(page: Page<D>) -> Self
+    where
+        T: From<D>,
+    {
+        Self { items: page.items.into_iter().map(T::from).collect(), next: page.next }
+    }
+}

@@ -1,0 +1,178 @@
+//! Plans on the wire, and one plan by its id.
+
+use super::App;
+use super::devices::DeviceOut;
+use super::error::Problem;
+use super::etag;
+use super::extract::Path;
+use super::problems::ProblemOut;
+use super::trials::CandidateOut;
+use crate::domain::plan::{
+    Baseline, Bound, Launch, Limit, Measured, Predicted, Provenance, RunnerUp, TrialCounts,
+    Validity,
+};
+use crate::domain::{Digest, FunnelStep, JobId, L2Policy, Plan, PlanId, Resources, StoppedBy};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The answer: winner, measurements, baseline, limit, provenance.
+#[derive(Debug, Serialize)]
+pub struct PlanOut {
+    id: PlanId,
+    matrix: Digest,
+    pattern_digest: Digest,
+    problem: ProblemOut,
+    l2_policy: L2Policy,
+    device: DeviceOut,
+    candidate: CandidateOut,
+    measured: MeasuredOut,
+    tie: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runner_up: Option<RunnerUpOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<BaselineOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup: Option<f64>,
+    limit: LimitOut,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<PredictedOut>,
+    funnel: Vec<FunnelStepOut>,
+    trials: TrialCountsOut,
+    preprocess_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    break_even_calls: Option<u64>,
+    validity: ValidityOut,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launch: Option<LaunchOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resources: Option<ResourcesOut>,
+    provenance: ProvenanceOut,
+    created_at: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RunnerUpOut {
+    candidate: CandidateOut,
+    median_us: f64,
+}
+
+/// Declares a wire struct beside the domain struct it shows member by member. The two stay separate types: a new
+/// member of the domain type reaches clients only when it is added here and in openapi.yaml.
+macro_rules! shown {
+    ($out:ident from $domain:ty { $($member:ident: $type:ty),* $(,)? }) => {
+        #[derive(Debug, Serialize)]
+        struct $out {
+            $($member: $type),*
+        }
+
+        impl From<$domain> for $out {
+            fn from(value: $domain) -> Self {
+                Self { $($member: value.$member),* }
+            }
+        }
+    };
+}
+
+shown!(MeasuredOut from Measured { median_us: f64, ci95_us: [f64; 2], samples: u32, rel_error: f64 });
+shown!(BaselineOut from Baseline { name: String, version: String, algorithm: String, median_us: f64 });
+shown!(LimitOut from Limit { us: f64, bound: Bound, fraction: f64, bytes: u64 });
+shown!(PredictedOut from Predicted { model: String, median_us: f64 });
+shown!(TrialCountsOut from TrialCounts { measured: u32, failed: BTreeMap<String, u32> });
+shown!(ValidityOut from Validity {
+    values_may_change: bool,
+    pattern_may_change: bool,
+    dense_must_be_finite: bool,
+    n_may_change: bool,
+});
+shown!(LaunchOut from Launch {
+    entry: String,
+    source: Option<Digest>,
+    cubin: Option<Digest>,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    arguments: Vec<String>,
+});
+shown!(ResourcesOut from Resources {
+    registers: u32,
+    local_bytes: u32,
+    shared_bytes: u32,
+    blocks_per_multiprocessor: u32,
+    occupancy: f64,
+});
+shown!(ProvenanceOut from Provenance {
+    job: JobId,
+    version: String,
+    environment: String,
+    kernel_digest: Option<Digest>,
+    seed: u64,
+    stopped_by: StoppedBy,
+    search_seconds: f64,
+});
+
+/// One constraint's share of the pruning.
+#[derive(Debug, Serialize)]
+struct FunnelStepOut {
+    constraint: String,
+    removed: u64,
+    left: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+impl From<FunnelStep> for FunnelStepOut {
+    fn from(step: FunnelStep) -> Self {
+        let FunnelStep { constraint, removed, left, detail } = step;
+        Self { constraint, removed, left, detail }
+    }
+}
+
+impl From<RunnerUp> for RunnerUpOut {
+    fn from(runner_up: RunnerUp) -> Self {
+        Self { candidate: runner_up.candidate.into(), median_us: runner_up.median_us }
+    }
+}
+
+impl From<Plan> for PlanOut {
+    fn from(plan: Plan) -> Self {
+        Self {
+            id: plan.id,
+            matrix: plan.matrix,
+            pattern_digest: plan.pattern_digest,
+            problem: plan.problem.into(),
+            l2_policy: plan.l2_policy,
+            device: plan.device.into(),
+            candidate: plan.candidate.into(),
+            measured: plan.measured.into(),
+            tie: plan.tie,
+            runner_up: plan.runner_up.map(RunnerUpOut::from),
+            baseline: plan.baseline.map(BaselineOut::from),
+            speedup: plan.speedup,
+            limit: plan.limit.into(),
+            predicted: plan.predicted.map(PredictedOut::from),
+            funnel: plan.funnel.into_iter().map(FunnelStepOut::from).collect(),
+            trials: plan.trials.into(),
+            preprocess_ms: plan.preprocess_ms,
+            break_even_calls: plan.break_even_calls,
+            validity: plan.validity.into(),
+            launch: plan.launch.map(LaunchOut::from),
+            resources: plan.resources.map(ResourcesOut::from),
+            provenance: plan.provenance.into(),
+            created_at: plan.created_at.to_rfc3339(),
+        }
+    }
+}
+
+/// A plan never changes under its id (retuning makes another), so clients may keep it without asking again.
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<PlanId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let plan = PlanOut::from(app.service.plan(&id).await?);
+    let body = serde_json::to_vec(&plan).map_err(Problem::internal)?;
+    Ok(etag::tagged(&headers, "application/json", "private, max-age=86400, immutable", body.into()))
+}

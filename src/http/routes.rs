@@ -1,0 +1,108 @@
+//! The route table, and the layers of each class of route.
+//!
+//! Around everything, from the outside in:
+//! 1. edge: request id, latency, panics, headers, problem+json. Outermost, so that it sees every answer there is,
+//!    those of the other layers and of the fallbacks too.
+//! 2. guard: tokens, Host, Origin. Before anything of the request is read or decompressed.
+//!
+//! Around a handler, by the class of its route:
+//! 3. a time limit: short where the answer is at hand, long for uploads, none for event streams.
+//! 4. decompression of the body (Content-Encoding gzip, zstd), only where a body is read.
+//! 5. the limit of the body's size, inside decompression: it counts what the handler would have to hold, so a small
+//!    body that unpacks to a large one is cut off at the limit like any other.
+//!
+//! The limit on uploads at once is taken by the handler, since it must last as long as the body is read.
+
+use super::edge::{EdgeLayer, no_method, no_route};
+use super::guard::GuardLayer;
+use super::{App, devices, events, jobs, lookup, matrices, operations, plans, trials};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::routing::{MethodRouter, get, post};
+use std::time::Duration;
+use tower::ServiceBuilder;
+use tower_http::decompression::RequestDecompressionLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+
+/// Every path, as axum and OpenAPI both write them.
+pub const PATHS: &[&str] = &[
+    "/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.yaml",
+    "/v1/matrices",
+    "/v1/matrices/{digest}",
+    "/v1/matrices/{digest}/spy.png",
+    "/v1/jobs",
+    "/v1/jobs/{id}",
+    "/v1/jobs/{id}/events",
+    "/v1/jobs/{id}/trials",
+    "/v1/plans",
+    "/v1/plans/{id}",
+    "/v1/devices",
+];
+
+/// The methods of a path; `None` for one that is not in the table.
+fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
+    let limits = &app.limits;
+    let quick = |methods: MethodRouter<App>| methods.route_layer(answer_within(limits.answer));
+    Some(match path {
+        "/" => quick(get(operations::index)),
+        "/healthz" => quick(get(operations::healthz)),
+        "/readyz" => quick(get(operations::readyz)),
+        "/metrics" => quick(get(operations::metrics)),
+        "/openapi.yaml" => quick(get(operations::openapi)),
+        "/v1/matrices" => quick(get(matrices::list)).merge(upload(post(matrices::upload), app)),
+        "/v1/matrices/{digest}" => quick(get(matrices::show).delete(matrices::remove)),
+        "/v1/matrices/{digest}/spy.png" => quick(get(matrices::spy)),
+        "/v1/jobs" => quick(get(jobs::list).merge(json_body(post(jobs::submit), app))),
+        "/v1/jobs/{id}" => quick(get(jobs::show).delete(jobs::cancel)),
+        "/v1/jobs/{id}/events" => get(events::stream),
+        "/v1/jobs/{id}/trials" => quick(get(trials::list)),
+        "/v1/plans" => quick(get(lookup::lookup)),
+        "/v1/plans/{id}" => quick(get(plans::show)),
+        "/v1/devices" => quick(get(devices::list)),
+        _ => return None,
+    })
+}
+
+/// The whole service as a router.
+pub fn router(app: App) -> Router {
+    let around = ServiceBuilder::new()
+        .layer(EdgeLayer::new(app.metrics.clone()))
+        .layer(GuardLayer(app.access.clone()));
+    let routed = PATHS.iter().fold(Router::new(), |router, path| match methods(path, &app) {
+        Some(methods) => router.route(path, methods),
+        None => router,
+    });
+    routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
+}
+
+/// The server's own slowness, hence 503.
+fn answer_within(limit: Duration) -> TimeoutLayer {
+    TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, limit)
+}
+
+fn upload(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
+    // An upload takes as long as its client does, hence 408.
+    let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, app.limits.upload);
+    methods.route_layer(
+        ServiceBuilder::new()
+            .layer(limit)
+            .layer(RequestDecompressionLayer::new())
+            .layer(RequestBodyLimitLayer::new(app.limits.upload_bytes)),
+    )
+}
+
+fn json_body(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
+    methods.route_layer(
+        ServiceBuilder::new()
+            .layer(RequestDecompressionLayer::new())
+            .layer(RequestBodyLimitLayer::new(app.limits.json_bytes))
+            // The layer above is the limit; axum's own would be a second one, on the same bytes.
+            .layer(DefaultBodyLimit::disable()),
+    )
+}

@@ -1,0 +1,76 @@
+//! One upload under way: a place among the few that run at once, and the body as a stream with its failures kept apart.
+
+use super::error::{Kind, Problem};
+use crate::service::ServiceError;
+use axum::body::{Body, BodyDataStream, Bytes};
+use axum::extract::Request;
+use axum::http::header;
+use futures_util::{Stream, StreamExt};
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Holds its place until dropped.
+pub struct Upload {
+    _place: OwnedSemaphorePermit,
+    body: BodyDataStream,
+}
+
+impl Upload {
+    /// Refuses at once when all places are taken: a queue of open uploads would only hold memory and time out.
+    pub fn begin(places: &Arc<Semaphore>, request: Request) -> Result<Self, Problem> {
+        if content_type(&request).starts_with("multipart/") {
+            let detail = "send the matrix itself as the body (curl -T FILE), not a form";
+            return Err(Problem::new(Kind::UnsupportedMediaType, detail));
+        }
+        let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
+            Problem::new(Kind::Busy, "as many uploads as this server takes at once are running")
+        })?;
+        Ok(Self { _place: place, body: Body::into_data_stream(request.into_body()) })
+    }
+
+    /// Runs `ingest` on the body. A failure of the body itself (too large, broken compression, connection lost) is
+    /// told as what it is, not as whatever `ingest` makes of a stream that ended early.
+    pub async fn run<T, F, Fut>(self, ingest: F) -> Result<T, Problem>
+    where
+        F: FnOnce(std::pin::Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>) -> Fut,
+        Fut: Future<Output = Result<T, ServiceError>>,
+    {
+        let broken: Arc<Mutex<Option<Problem>>> = Arc::default();
+        let note = Arc::clone(&broken);
+        let body = self.body.map(move |chunk| {
+            chunk.map_err(|error| {
+                let problem = problem_of(&error);
+                let text = format!("{:?}: {error}", problem.kind());
+                *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+                io::Error::other(text)
+            })
+        });
+        let result = ingest(Box::pin(body)).await;
+        let broken = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (result, broken) {
+            (Ok(value), _) => Ok(value),
+            (Err(_), Some(problem)) => Err(problem),
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+}
+
+fn content_type(request: &Request) -> &str {
+    let value = request.headers().get(header::CONTENT_TYPE);
+    value.and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn problem_of(error: &axum::Error) -> Problem {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let detail = "the body, decompressed, is larger than server.max_upload_bytes";
+            return Problem::new(Kind::TooLarge, detail);
+        }
+        cause = error.source();
+    }
+    Problem::new(Kind::MalformedBody, format!("the body broke off: {error}"))
+}

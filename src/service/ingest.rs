@@ -1,0 +1,183 @@
+//! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing the client declares is believed.
+
+use super::{Result, Service, ServiceError};
+use crate::domain::{Digest, Matrix};
+use crate::sparse::read::{self, Limits, ReadError, ReadErrorKind};
+use crate::sparse::{Csr, canonical, digest, features};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use metrics::{counter, histogram};
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Instant;
+use tempfile::{NamedTempFile, TempPath};
+use tokio::io::{AsyncWriteExt, BufWriter};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Names of upload files begin so; upkeep removes what a killed process left.
+pub(super) const UPLOAD_PREFIX: &str = "sparsetune-upload-";
+/// Each flush is a hop to a blocking thread: few and large.
+const WRITE_BUFFER: usize = 1 << 20;
+
+/// The matrix as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Uploaded {
+    pub matrix: Matrix,
+    /// False when the very same matrix was there already, whatever its format and name then.
+    pub created: bool,
+}
+
+/// A parsed upload with its identity, on its way to be stored.
+struct Read {
+    csr: Csr,
+    pattern: Digest,
+    digest: Digest,
+    declared_name: Option<String>,
+    /// Parsing and what follows it hold a matrix in memory; the permit goes with it.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Service {
+    /// Takes in one matrix. A dropped call leaves nothing behind: the temporary file goes with it, or with the parser
+    /// that still reads it.
+    pub async fn upload<S, E>(&self, body: S, name: Option<String>) -> Result<Uploaded>
+    where
+        S: Stream<Item = std::result::Result<Bytes, E>> + Send,
+        E: Display,
+    {
+        let result = self.ingest(body, name).await;
+        let answer = match &result {
+            Ok(uploaded) if uploaded.created => "created",
+            Ok(_) => "known",
+            Err(_) => "refused",
+        };
+        counter!("sparsetune_uploads_total", "answer" => answer).increment(1);
+        result
+    }
+
+    async fn ingest<S, E>(&self, body: S, name: Option<String>) -> Result<Uploaded>
+    where
+        S: Stream<Item = std::result::Result<Bytes, E>> + Send,
+        E: Display,
+    {
+        let settings = &self.inner.settings;
+        let file = receive(body, &settings.temp_dir, settings.max_upload_bytes).await?;
+        let permit = self.inner.parses.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let limits = settings.limits.clone();
+        let read = tokio::task::spawn_blocking(move || parse(&file, &limits, permit)).await??;
+        if let Some(matrix) = self.stored(&read.digest).await? {
+            return Ok(Uploaded { matrix, created: false });
+        }
+        self.keep(read, name).await
+    }
+
+    /// The facts of a matrix whose file is there too.
+    async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
+        let row = self.inner.store.matrix(digest).await?;
+        Ok(if self.inner.blobs.exists(digest).await? { row } else { None })
+    }
+
+    async fn keep(&self, read: Read, name: Option<String>) -> Result<Uploaded> {
+        let blobs = self.inner.blobs.clone();
+        let (matrix, staged) = tokio::task::spawn_blocking(move || -> Result<_> {
+            let name = name.or_else(|| read.declared_name.clone());
+            let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
+            let mut staged = blobs.stage()?;
+            canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
+                .map_err(|error| not_written(&error))?;
+            Ok((matrix, staged.into_temp_path()))
+        })
+        .await??;
+        self.publish(matrix, staged).await
+    }
+
+    /// File first, row after: a row always has its file. The lock keeps a deletion from coming in between; rename and
+    /// insertion are short, so one lock serves all matrices.
+    async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
+        let _alone = self.inner.publishing.lock().await;
+        self.inner.blobs.put_file(staged, &matrix.digest).await?;
+        if self.inner.store.insert_matrix(&matrix).await? {
+            return Ok(Uploaded { matrix, created: true });
+        }
+        // Somebody else was first with the same matrix; theirs is the name that stays.
+        let known = self.inner.store.matrix(&matrix.digest).await?;
+        let matrix = known.ok_or_else(|| {
+            ServiceError::Internal(format!("matrix {} came and went at once", matrix.digest))
+        })?;
+        Ok(Uploaded { matrix, created: false })
+    }
+}
+
+/// Streams the body to a file, and stops as soon as it is too long.
+async fn receive<S, E>(body: S, folder: &Path, most: u64) -> Result<TempPath>
+where
+    S: Stream<Item = std::result::Result<Bytes, E>> + Send,
+    E: Display,
+{
+    let folder = folder.to_owned();
+    let file: NamedTempFile = tokio::task::spawn_blocking(move || {
+        tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder)
+    })
+    .await?
+    .map_err(|error| ServiceError::of_io("an upload's temporary file", &error))?;
+    let (file, path) = file.into_parts();
+    let mut out = BufWriter::with_capacity(WRITE_BUFFER, tokio::fs::File::from_std(file));
+    let mut body = std::pin::pin!(body);
+    let mut bytes = 0u64;
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| {
+            unreadable(format!("the upload broke off after {bytes} bytes: {error}"))
+        })?;
+        bytes += chunk.len() as u64;
+        if bytes > most {
+            let message =
+                format!("the upload is larger than {most} bytes, the most that is taken here");
+            return Err(ServiceError::TooLarge { message });
+        }
+        out.write_all(&chunk).await.map_err(|error| ServiceError::of_io("an upload", &error))?;
+    }
+    out.flush().await.map_err(|error| ServiceError::of_io("an upload", &error))?;
+    histogram!("sparsetune_upload_bytes").record(bytes as f64);
+    Ok(path)
+}
+
+/// Blocking. The file goes with this call, whatever comes of it and whoever still waits for it.
+fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
+    let started = Instant::now();
+    let parsed = read::read_path(file, limits).map_err(refusal)?;
+    let pattern = digest::pattern_digest(&parsed.csr);
+    let digest = digest::digest(&parsed.csr, &pattern);
+    histogram!("sparsetune_parse_seconds").record(started.elapsed().as_secs_f64());
+    let declared_name = parsed.declared_name;
+    Ok(Read { csr: parsed.csr, pattern, digest, declared_name, _permit: permit })
+}
+
+fn unreadable(message: String) -> ServiceError {
+    ServiceError::Unreadable { message, line: None, byte: None }
+}
+
+fn refusal(error: ReadError) -> ServiceError {
+    match error.kind {
+        ReadErrorKind::Unsupported => {
+            ServiceError::Unsupported { pointer: None, message: error.to_string() }
+        }
+        ReadErrorKind::TooLarge => ServiceError::TooLarge { message: error.to_string() },
+        ReadErrorKind::Io => ServiceError::Internal(error.to_string()),
+        ReadErrorKind::NotRecognised
+        | ReadErrorKind::Malformed
+        | ReadErrorKind::OutOfRange
+        | ReadErrorKind::NotFinite => ServiceError::Unreadable {
+            line: error.line,
+            byte: error.byte,
+            message: error.to_string(),
+        },
+    }
+}
+
+fn not_written(error: &canonical::CanonicalError) -> ServiceError {
+    match error {
+        canonical::CanonicalError::Io(cause) => ServiceError::of_io("a matrix file", cause),
+        other => ServiceError::Internal(other.to_string()),
+    }
+}

@@ -1,0 +1,98 @@
+//! Jobs: submission, lists, cancellation, trials.
+
+use super::{Result, Service, ServiceError, request};
+use crate::domain::job::Progress;
+use crate::domain::{Device, Digest, Job, JobId, JobRequest, JobState, Stage, Timestamp, Trial};
+use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Submission};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submitted {
+    pub job: Job,
+    /// False when an equal job was already under way, or the idempotency key named one.
+    pub created: bool,
+}
+
+impl Service {
+    /// Queues a job. An equal request while one is queued or running gets the same job.
+    pub async fn submit(
+        &self,
+        asked: &JobRequest,
+        idempotency_key: Option<String>,
+    ) -> Result<Submitted> {
+        let settings = &self.inner.settings;
+        let filled = request::fill(asked, &settings.search)?;
+        let matrix = self.inner.store.matrix(&asked.matrix).await?;
+        let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
+        let device = self.resolve_device(&asked.device).await?;
+        request::check(&matrix, &asked.problem, &device, settings.max_dense_bytes)?;
+        let idempotency = match idempotency_key {
+            // What the client sent, not what today's defaults make of it.
+            Some(key) => Some((key, digest_of(asked)?)),
+            None => None,
+        };
+        let new = NewJob {
+            dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
+            job: queued(filled, &device),
+            idempotency,
+        };
+        match self.inner.store.submit(&new).await {
+            Ok(Submission::Created(job)) => Ok(Submitted { job, created: true }),
+            Ok(Submission::Existing(job)) => Ok(Submitted { job, created: false }),
+            Ok(Submission::KeyReused) => Err(ServiceError::KeyReused),
+            // Deleted since it was looked up.
+            Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub async fn job(&self, id: &JobId) -> Result<Job> {
+        let job = self.inner.store.job(id).await?;
+        job.ok_or_else(|| ServiceError::not_found("job", id))
+    }
+
+    pub async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
+        Ok(self.inner.store.jobs(filter, page).await?)
+    }
+
+    /// The job as it then stands: a queued one is cancelled, a running one will be, one that has ended stays.
+    pub async fn cancel(&self, id: &JobId) -> Result<Job> {
+        let job = self.inner.store.request_cancel(id).await?;
+        job.ok_or_else(|| ServiceError::not_found("job", id))
+    }
+
+    pub async fn trials(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
+        self.job(id).await?;
+        Ok(self.inner.store.trials_page(id, page).await?)
+    }
+}
+
+fn unknown_matrix(digest: &Digest) -> ServiceError {
+    let message = format!("no matrix {digest} is stored here; upload it first");
+    ServiceError::invalid("/matrix", message)
+}
+
+fn digest_of(request: &JobRequest) -> Result<Digest> {
+    let json = serde_json::to_vec(request);
+    let json = json.map_err(|error| ServiceError::Internal(error.to_string()))?;
+    Ok(Digest::of(&json))
+}
+
+fn queued(request: JobRequest, device: &Device) -> Job {
+    Job {
+        id: JobId::fresh(),
+        request,
+        device: device.id.clone(),
+        state: JobState::Queued,
+        stage: Stage::Waiting,
+        progress: Progress::default(),
+        best: None,
+        plan: None,
+        stopped_by: None,
+        error: None,
+        attempts: 0,
+        search_seconds: 0.0,
+        created_at: Timestamp::now(),
+        started_at: None,
+        finished_at: None,
+    }
+}

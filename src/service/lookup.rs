@@ -1,0 +1,194 @@
+//! Lookup: the plan for a matrix named by its hash, how well it matches, and why not better.
+
+use super::{Result, Service, neighbours};
+use crate::domain::plan::PlanKey;
+use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
+use metrics::counter;
+
+/// What a client wants a plan for. Nothing needs to be uploaded: plans outlive their matrices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LookupQuery {
+    /// Digest of a matrix, or a pattern digest.
+    pub matrix: Digest,
+    pub problem: Problem,
+    /// A device's id, a device class, or `auto`, which is also what absence means.
+    pub device: Option<String>,
+    /// Absent: the policy this service tunes with.
+    pub l2_policy: Option<L2Policy>,
+    /// Take the nearest matrix's plan however far it is.
+    pub neighbour: bool,
+}
+
+/// Plans among which a neighbour is sought, newest first.
+const NEIGHBOURS: u32 = 1000;
+/// Keys that `none` explains itself with.
+const CLOSEST: usize = 3;
+
+impl Service {
+    pub async fn lookup(&self, query: &LookupQuery) -> Result<Lookup> {
+        let answer = self.look(query).await?;
+        counter!("sparsetune_lookups_total", "grade" => grade_name(answer.grade)).increment(1);
+        Ok(answer)
+    }
+
+    async fn look(&self, query: &LookupQuery) -> Result<Lookup> {
+        let store = &self.inner.store;
+        let facts = store.facts(&query.matrix).await?;
+        let key = PlanKey {
+            pattern_digest: facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest),
+            problem: query.problem,
+            device_class: self.resolve_class(query.device.as_deref()).await?,
+            l2_policy: query.l2_policy.unwrap_or(self.inner.settings.l2_policy),
+        };
+        let mut reasons = match store.plan_by_key(&key).await? {
+            Some(plan) if holds_for(&plan, query.matrix, facts.as_ref()) => {
+                return self.grade(plan, &key.device_class).await;
+            }
+            Some(plan) => vec![format!(
+                "a plan of this pattern exists, but it holds only for the values of matrix {}",
+                plan.matrix
+            )],
+            None => differences(&key, &store.plan_keys(&key.pattern_digest).await?),
+        };
+        match facts {
+            Some(facts) => self.neighbour(query, &key, &facts, reasons).await,
+            None => {
+                reasons.push("the matrix is not known here, so no neighbour of it is".to_owned());
+                Ok(none(reasons))
+            }
+        }
+    }
+
+    /// Exact or stale, by what is known of the class today.
+    async fn grade(&self, plan: Plan, class: &DeviceClass) -> Result<Lookup> {
+        let known = self.ranked_devices().await?;
+        let here: Vec<&Device> = known.iter().filter(|device| device.class() == *class).collect();
+        let changes = Self::changes(&plan, &here);
+        let grade = if changes.is_empty() { Grade::Exact } else { Grade::Stale };
+        let mut reasons = changes;
+        if here.is_empty() {
+            reasons.push(format!(
+                "no device of class {class} is registered, so today's software could not be compared with the plan's"
+            ));
+        }
+        Ok(Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) })
+    }
+
+    fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {
+        let mut changes = Vec::new();
+        let then = &plan.provenance.environment;
+        if let Some(first) = here.first()
+            && !here.iter().any(|device| device.environment() == *then)
+        {
+            changes.push(format!(
+                "the software around the device changed: tuned with `{then}`, now `{}`",
+                first.environment()
+            ));
+        }
+        let family = &plan.candidate.family;
+        let now = here.first().and_then(|device| device.kernels.get(family));
+        if now.is_some_and(|now| Some(*now) != plan.provenance.kernel_digest) {
+            changes.push(format!(
+                "the kernel text of family {family} changed since the plan was made"
+            ));
+        }
+        changes
+    }
+
+    async fn neighbour(
+        &self,
+        query: &LookupQuery,
+        key: &PlanKey,
+        facts: &Matrix,
+        mut reasons: Vec<String>,
+    ) -> Result<Lookup> {
+        let store = &self.inner.store;
+        let among =
+            store.plans_for(&key.problem, &key.device_class, key.l2_policy, NEIGHBOURS).await?;
+        let Some((distance, (matrix, id))) = neighbours::nearest(facts, among) else {
+            return Ok(none(reasons));
+        };
+        let bound = self.inner.settings.neighbour_distance;
+        let who = matrix.name.map_or_else(String::new, |name| format!(" ({name})"));
+        let who = format!("{}{who}", matrix.digest);
+        if distance > bound && !query.neighbour {
+            reasons.push(format!(
+                "the nearest matrix with such a plan, {who}, is {distance:.3} away, beyond {bound}; \
+                 ask for neighbours to get its plan all the same"
+            ));
+            return Ok(none(reasons));
+        }
+        reasons.push(format!(
+            "this plan was made for the nearest matrix, {who}, {distance:.3} away by features"
+        ));
+        let plan = store.plan(&id).await?;
+        Ok(Lookup {
+            grade: Grade::Neighbour,
+            reasons,
+            neighbour: Some(matrix.digest),
+            distance: Some(distance),
+            plan,
+        })
+    }
+}
+
+/// Whether a plan of the pattern serves the matrix asked for: its values may have to be the same.
+fn holds_for(plan: &Plan, asked: Digest, facts: Option<&Matrix>) -> bool {
+    plan.validity.values_may_change
+        || plan.matrix == asked
+        || facts.is_some_and(|facts| facts.digest == plan.matrix)
+}
+
+fn none(reasons: Vec<String>) -> Lookup {
+    Lookup { grade: Grade::None, reasons, neighbour: None, distance: None, plan: None }
+}
+
+/// In what the key differs from the closest keys of the same pattern.
+fn differences(key: &PlanKey, known: &[PlanKey]) -> Vec<String> {
+    let mut all: Vec<Vec<String>> = known.iter().map(|known| differing(key, known)).collect();
+    let Some(fewest) = all.iter().map(Vec::len).min() else {
+        return vec![format!("nothing has a plan that has the pattern {}", key.pattern_digest)];
+    };
+    all.retain(|differing| differing.len() == fewest);
+    all.truncate(CLOSEST);
+    all.into_iter()
+        .map(|fields| format!("the closest plan differs: {}", fields.join("; ")))
+        .collect()
+}
+
+fn differing(asked: &PlanKey, found: &PlanKey) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut compare = |what: &str, asked: String, found: String| {
+        if asked != found {
+            fields.push(format!("its {what} is {found}, not {asked}"));
+        }
+    };
+    match (&asked.problem, &found.problem) {
+        (Problem::Spmm(a), Problem::Spmm(f)) => {
+            compare("n", a.n.to_string(), f.n.to_string());
+            compare("dtype", a.dtype.to_string(), f.dtype.to_string());
+            compare("layout", a.layout.to_string(), f.layout.to_string());
+        }
+        (Problem::Sptrsv(a), Problem::Sptrsv(f)) => {
+            compare("rhs", a.rhs.to_string(), f.rhs.to_string());
+            compare("dtype", a.dtype.to_string(), f.dtype.to_string());
+            compare("triangle", a.triangle.to_string(), f.triangle.to_string());
+            compare("diagonal", a.diagonal.to_string(), f.diagonal.to_string());
+            compare("transpose", a.transpose.to_string(), f.transpose.to_string());
+        }
+        (a, f) => compare("problem", a.to_string(), f.to_string()),
+    }
+    compare("device class", asked.device_class.to_string(), found.device_class.to_string());
+    compare("L2 policy", asked.l2_policy.to_string(), found.l2_policy.to_string());
+    fields
+}
+
+const fn grade_name(grade: Grade) -> &'static str {
+    match grade {
+        Grade::Exact => "exact",
+        Grade::Stale => "stale",
+        Grade::Neighbour => "neighbour",
+        Grade::Predicted => "predicted",
+        Grade::None => "none",
+    }
+}

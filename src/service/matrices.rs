@@ -1,0 +1,130 @@
+//! Stored matrices: facts, lists, pictures, and their end.
+
+use super::{Result, Service, ServiceError};
+use crate::domain::{Digest, Matrix};
+use crate::sparse::{canonical, spy};
+use crate::store::{Page, PageRequest};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Bytes of pictures kept; one is drawn in the time that its matrix takes to read.
+const PICTURE_BYTES: usize = 16 << 20;
+
+/// The pictures asked for last, newest at the back.
+#[derive(Debug, Default)]
+pub(super) struct Pictures {
+    kept: VecDeque<((Digest, u32), Bytes)>,
+    bytes: usize,
+}
+
+impl Pictures {
+    fn get(&mut self, key: &(Digest, u32)) -> Option<Bytes> {
+        let place = self.kept.iter().position(|(kept, _)| kept == key)?;
+        let found = self.kept.remove(place)?;
+        let png = found.1.clone();
+        self.kept.push_back(found);
+        Some(png)
+    }
+
+    fn put(&mut self, key: (Digest, u32), png: Bytes) {
+        if self.kept.iter().any(|(kept, _)| *kept == key) {
+            return;
+        }
+        self.bytes += png.len();
+        self.kept.push_back((key, png));
+        while self.bytes > PICTURE_BYTES {
+            let Some((_, oldest)) = self.kept.pop_front() else { break };
+            self.bytes -= oldest.len();
+        }
+    }
+
+    fn forget(&mut self, digest: &Digest) {
+        self.kept.retain(|(key, _)| key.0 != *digest);
+        self.bytes = self.kept.iter().map(|(_, png)| png.len()).sum();
+    }
+}
+
+impl Service {
+    pub async fn matrix(&self, digest: &Digest) -> Result<Matrix> {
+        let matrix = self.inner.store.matrix(digest).await?;
+        matrix.ok_or_else(|| ServiceError::not_found("matrix", digest))
+    }
+
+    pub async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
+        Ok(self.inner.store.matrices(page).await?)
+    }
+
+    /// Removes facts and entries; plans stay. Refused while a job needs the matrix.
+    pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
+        let _alone = self.inner.publishing.lock().await;
+        if !self.inner.store.delete_matrix(digest).await? {
+            return Err(ServiceError::not_found("matrix", digest));
+        }
+        self.pictures().forget(digest);
+        self.inner.blobs.delete(digest).await?;
+        Ok(())
+    }
+
+    /// The canonical file of a stored matrix: the evaluator reads it by path.
+    pub fn matrix_path(&self, digest: &Digest) -> PathBuf {
+        self.inner.blobs.local_path(digest)
+    }
+
+    /// Where the entries lie, as a PNG whose longer side has `size` pixels.
+    pub async fn spy_png(&self, digest: &Digest, size: u32) -> Result<Bytes> {
+        self.matrix(digest).await?;
+        let key = (*digest, size);
+        if let Some(png) = self.pictures().get(&key) {
+            return Ok(png);
+        }
+        let permit = self.inner.parses.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        // Another request may have drawn it while this one waited.
+        if let Some(png) = self.pictures().get(&key) {
+            return Ok(png);
+        }
+        let path = self.matrix_path(digest);
+        let png = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            draw(&path, size)
+        })
+        .await??;
+        self.pictures().put(key, png.clone());
+        Ok(png)
+    }
+
+    fn pictures(&self) -> MutexGuard<'_, Pictures> {
+        self.inner.pictures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn draw(path: &std::path::Path, size: u32) -> Result<Bytes> {
+    let internal = |error: &dyn std::fmt::Display| ServiceError::Internal(error.to_string());
+    let (csr, _) = canonical::open(path).map_err(|error| internal(&error))?;
+    let png = spy::png(&csr, size).map_err(|error| internal(&error))?;
+    Ok(Bytes::from(png))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_are_bounded_and_forgotten() {
+        let mut pictures = Pictures::default();
+        let key = |n: u8| (Digest::of(&[n]), 64);
+        let third = Bytes::from(vec![0; PICTURE_BYTES / 3]);
+        for n in 0..3 {
+            pictures.put(key(n), third.clone());
+        }
+        assert!(pictures.get(&key(0)).is_some());
+        pictures.put(key(3), third.clone());
+        assert!(pictures.get(&key(1)).is_none(), "the one asked for longest ago goes first");
+        assert!(pictures.get(&key(0)).is_some());
+        pictures.forget(&key(0).0);
+        assert!(pictures.get(&key(0)).is_none());
+        assert_eq!(pictures.bytes, 2 * (PICTURE_BYTES / 3));
+    }
+}

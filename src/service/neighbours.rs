@@ -1,0 +1,82 @@
+//! How far two matrices are apart by their features, so that a plan of one may stand in for the other.
+
+use crate::domain::{Matrix, PlanId};
+
+/// A feature and the difference in it that counts as 1.
+type Scaled = (f64, f64);
+
+/// Sizes enter as logarithms: what a kernel notices is a factor. The scales are fixed by judgement, not fitted to the
+/// stored plans, so that a distance means the same before and after any plan is added: four doublings of a size, two
+/// of a row length, or a spread or share that moves a matrix from even to uneven.
+fn scaled(matrix: &Matrix) -> [Scaled; 9] {
+    let log = |value: f64| (value + 1.0).log2();
+    let rows = &matrix.features.row_nnz;
+    let peak = if rows.mean > 0.0 { rows.max as f64 / rows.mean } else { 0.0 };
+    [
+        (log(matrix.rows as f64), 4.0),
+        (log(matrix.cols as f64), 4.0),
+        (log(matrix.nnz as f64), 4.0),
+        (log(rows.mean), 2.0),
+        (log(rows.cov), 0.5),
+        (log(peak), 2.0),
+        (log(matrix.features.col_nnz.cov), 0.5),
+        (matrix.features.mean_offset, 0.25),
+        (matrix.features.neighbour_overlap, 0.25),
+    ]
+}
+
+/// Root mean square of the scaled differences: 0 for equal features, 1 where all differ by their scale.
+pub(super) fn distance(a: &Matrix, b: &Matrix) -> f64 {
+    let (a, b) = (scaled(a), scaled(b));
+    let sum: f64 = a.iter().zip(&b).map(|((a, scale), (b, _))| ((a - b) / scale).powi(2)).sum();
+    (sum / a.len() as f64).sqrt()
+}
+
+/// The nearest of some matrices with plans, and how far it is; of equally near ones the first.
+pub(super) fn nearest(
+    matrix: &Matrix,
+    among: Vec<(Matrix, PlanId)>,
+) -> Option<(f64, (Matrix, PlanId))> {
+    among
+        .into_iter()
+        // Another version of the features is another space.
+        .filter(|(other, _)| other.features.version == matrix.features.version)
+        .map(|other| (distance(matrix, &other.0), other))
+        .min_by(|(a, _), (b, _)| a.total_cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::{Csr, features};
+
+    fn banded(rows: usize, band: usize) -> Matrix {
+        let columns =
+            |row: usize| (row.saturating_sub(band)..(row + band + 1).min(rows)).map(|c| c as u32);
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for row in 0..rows {
+            indices.extend(columns(row));
+            indptr.push(indices.len());
+        }
+        let values = vec![1.0; indices.len()];
+        features::facts(&Csr::new(rows, rows, indptr, indices, values).unwrap(), None)
+    }
+
+    #[test]
+    fn near_matrices_are_nearer() {
+        let (asked, near, far) = (banded(100, 2), banded(110, 2), banded(3000, 20));
+        assert_eq!(distance(&asked, &asked), 0.0);
+        assert!(distance(&asked, &near) < 0.1);
+        assert!(distance(&asked, &far) > 0.5);
+        assert_eq!(distance(&asked, &far), distance(&far, &asked));
+        let id = |name: &str| PlanId(name.to_owned());
+        let (away, (found, plan)) =
+            nearest(&asked, vec![(far, id("far")), (near.clone(), id("near"))]).unwrap();
+        assert_eq!((found, plan), (near.clone(), id("near")));
+        assert_eq!(away, distance(&asked, &near));
+        let mut other = near;
+        other.features.version += 1;
+        assert_eq!(nearest(&asked, vec![(other, id("other"))]), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! What the use cases can be told to do otherwise; filled from the configuration at start.
+
+use crate::domain::L2Policy;
+use crate::sparse::read::Limits;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct ServiceSettings {
+    /// Names this process to the store; the same after a restart, so that its devices are found again.
+    pub owner: String,
+    /// What the readers accept of an upload.
+    pub limits: Limits,
+    /// Bytes of one upload as it arrives here, decompression by the transport included.
+    pub max_upload_bytes: u64,
+    /// Where uploads wait to be parsed.
+    pub temp_dir: PathBuf,
+    /// Matrices parsed or drawn at once; each takes a few times its CSR in memory.
+    pub parses_at_once: usize,
+    pub search: SearchDefaults,
+    pub lease_ms: i64,
+    pub l2_policy: L2Policy,
+    /// Farthest matrix that stands in for another without being asked to; see `neighbours` for the unit.
+    pub neighbour_distance: f64,
+    /// Bytes of B and C together, whatever the device could hold: the oracle computes C on the host.
+    pub max_dense_bytes: u64,
+    /// How soon what another process did is seen.
+    pub poll: Duration,
+    /// How often a device says that it is alive; one that is silent for three of these is offline.
+    pub heartbeat: Duration,
+    /// How often what is old is removed.
+    pub upkeep: Duration,
+    pub keep: Keep,
+}
+
+/// What a job's `search` gets where the client says nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchDefaults {
+    pub top_k: u32,
+    pub seconds: f64,
+    pub trials: u32,
+    pub seed: u64,
+}
+
+/// How long things are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    pub idempotency_keys: Duration,
+    /// After the end of their job.
+    pub events: Duration,
+    /// After they were last seen.
+    pub devices: Duration,
+    /// Files of uploads that no process works on any more.
+    pub temp_files: Duration,
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+impl Default for ServiceSettings {
+    fn default() -> Self {
+        Self {
+            owner: "local".to_owned(),
+            limits: Limits::default(),
+            max_upload_bytes: 4 << 30,
+            temp_dir: std::env::temp_dir(),
+            parses_at_once: 2,
+            search: SearchDefaults { top_k: 16, seconds: 60.0, trials: 512, seed: 1 },
+            lease_ms: 15_000,
+            l2_policy: L2Policy::Warm,
+            neighbour_distance: 0.5,
+            max_dense_bytes: 16 << 30,
+            poll: Duration::from_secs(1),
+            heartbeat: Duration::from_secs(10),
+            upkeep: Duration::from_secs(600),
+            keep: Keep {
+                idempotency_keys: 24 * HOUR,
+                events: 30 * 24 * HOUR,
+                devices: 30 * 24 * HOUR,
+                temp_files: 6 * HOUR,
+            },
+        }
+    }
+}

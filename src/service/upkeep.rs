@@ -1,0 +1,116 @@
+//! Upkeep: devices say that they are alive, other processes' changes are seen, and what is old goes.
+
+use super::ingest::UPLOAD_PREFIX;
+use super::{Result, Service};
+use crate::domain::Timestamp;
+use crate::store::{Pruned, Retention};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+/// What one round removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub rows: Pruned,
+    pub files: u64,
+}
+
+impl Service {
+    /// Runs until the token is cancelled. A failure is logged, and the next round tries again.
+    pub async fn upkeep(self, stop: CancellationToken) {
+        let settings = &self.inner.settings;
+        let every = |period: Duration| {
+            let mut ticks = interval(period.max(Duration::from_millis(10)));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        };
+        let (mut look, mut heartbeat, mut prune) =
+            (every(settings.poll), every(settings.heartbeat), every(settings.upkeep));
+        loop {
+            let (what, done) = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = look.tick() => ("revision", self.look_at_revision().await),
+                _ = heartbeat.tick() => ("heartbeat", self.heartbeat().await),
+                _ = prune.tick() => ("pruning", self.remove_old().await.map(drop)),
+            };
+            if let Err(error) = done {
+                tracing::warn!(what, %error, "upkeep failed");
+            }
+        }
+    }
+
+    /// Other processes store plans too.
+    async fn look_at_revision(&self) -> Result<()> {
+        self.inner.store.revision().await?;
+        Ok(())
+    }
+
+    async fn heartbeat(&self) -> Result<()> {
+        for local in self.local_devices() {
+            self.inner.store.put_device(&self.inner.settings.owner, &local.device).await?;
+        }
+        Ok(())
+    }
+
+    /// One round of removal.
+    pub async fn remove_old(&self) -> Result<Removed> {
+        let keep = self.inner.settings.keep;
+        let before = |age: Duration| {
+            let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            Timestamp::now().plus_millis(age.saturating_neg())
+        };
+        let retention = Retention {
+            idempotency_keys: before(keep.idempotency_keys),
+            events: before(keep.events),
+            devices: before(keep.devices),
+        };
+        let rows = self.inner.store.prune(&retention).await?;
+        let folders = [
+            (self.inner.settings.temp_dir.clone(), UPLOAD_PREFIX),
+            (self.inner.blobs.staging(), ""),
+        ];
+        let files = tokio::task::spawn_blocking(move || {
+            folders.iter().map(|(folder, prefix)| sweep(folder, prefix, keep.temp_files)).sum()
+        })
+        .await?;
+        let removed = Removed { rows, files };
+        if removed != Removed::default() {
+            tracing::info!(?removed, "removed what was old");
+        }
+        Ok(removed)
+    }
+}
+
+/// Removes files of killed processes: of our name, and not written to for long. Says how many.
+fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "a folder of temporary files cannot be listed");
+            return 0;
+        }
+    };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(prefix) {
+            continue;
+        }
+        // Whoever works on the file may remove it first.
+        let Ok(facts) = entry.metadata() else { continue };
+        let old = facts
+            .modified()
+            .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|passed| passed >= age));
+        if !(facts.is_file() && old) {
+            continue;
+        }
+        match std::fs::remove_file(entry.path()) {
+            Ok(()) => removed += 1,
+            Err(error) => {
+                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file stays");
+            }
+        }
+    }
+    removed
+}

@@ -1,0 +1,196 @@
+//! The body of a coordinate file: `row column [value]` lines into runs, in parallel, then into CSR.
+
+use super::super::error::quote;
+use super::super::number::{self, NumberError};
+use super::super::runs::{self, Buckets, Run};
+use super::super::triplets::{Entry, Symmetry};
+use super::super::{Limits, ReadError, ReadErrorKind};
+use super::header::{Field, Header};
+use super::{check_count, pieces};
+use crate::sparse::Csr;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Shared by the pieces, so that none works on after the outcome is known.
+struct Progress {
+    stored: AtomicU64,
+    expanded: AtomicU64,
+    /// Lowest piece known to be bad; those after it are skipped, those before it may still hold an earlier error.
+    bad: AtomicUsize,
+}
+
+pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr, ReadError> {
+    let buckets = Buckets::new(header.rows);
+    let progress =
+        Progress { stored: 0.into(), expanded: 0.into(), bad: AtomicUsize::new(usize::MAX) };
+    let parsed: Vec<Result<Run, ReadError>> = pieces(text, header.body)
+        .into_par_iter()
+        .enumerate()
+        .map_init(Vec::new, |entries, (number, range)| {
+            entries.clear();
+            if number < progress.bad.load(Relaxed) {
+                let stored = piece(text, range, header, entries).map_err(|fault| {
+                    progress.bad.fetch_min(number, Relaxed);
+                    fault.explain(text, header)
+                })?;
+                let stored = progress.stored.fetch_add(stored, Relaxed) + stored;
+                let expanded = entries.len() as u64;
+                let expanded = progress.expanded.fetch_add(expanded, Relaxed) + expanded;
+                if stored > header.stored || expanded > limits.max_entries() {
+                    progress.bad.store(0, Relaxed);
+                    entries.clear();
+                }
+            }
+            Run::new(buckets, entries)
+        })
+        .collect();
+    limits.entries(progress.expanded.into_inner())?;
+    let stored = progress.stored.into_inner();
+    if stored > header.stored {
+        check_count(text, header, stored)?;
+    }
+    let runs = parsed.into_iter().collect::<Result<Vec<Run>, _>>()?;
+    check_count(text, header, stored)?;
+    runs::assemble(header.cols, buckets, runs)
+}
+
+/// What is wrong with a line, and where: small, so that the hot loop returns it cheaply.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    at: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Index(&'static str),
+    IndexRange(&'static str),
+    Value(NumberError),
+    Extra,
+    SkewDiagonal,
+}
+
+/// Parses one piece; returns the entries stored in it. Mirrored entries follow their own at once.
+fn piece(
+    text: &[u8],
+    range: Range<usize>,
+    header: &Header,
+    entries: &mut Vec<Entry>,
+) -> Result<u64, Fault> {
+    match header.field {
+        Field::Real => lines(text, range, header, entries, number::float),
+        Field::Integer => lines(text, range, header, entries, number::integer),
+        Field::Pattern => lines(text, range, header, entries, |_, _| Ok(1.0)),
+    }
+}
+
+fn lines(
+    text: &[u8],
+    range: Range<usize>,
+    header: &Header,
+    entries: &mut Vec<Entry>,
+    value: impl Fn(&[u8], &mut usize) -> Result<f64, NumberError>,
+) -> Result<u64, Fault> {
+    let text = &text[..range.end];
+    let symmetry = header.symmetry;
+    let mut at = range.start;
+    let mut stored = 0;
+    loop {
+        number::skip_blanks(text, &mut at);
+        match text.get(at) {
+            None => return Ok(stored),
+            Some(b'\n') => at += 1,
+            Some(b'\r') => line_end(text, &mut at)?,
+            Some(b'%') => {
+                at = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |end| at + end + 1)
+            }
+            Some(_) => {
+                let begin = at;
+                let row = index(text, &mut at, header.rows, "row")?;
+                number::skip_blanks(text, &mut at);
+                let col = index(text, &mut at, header.cols, "column")?;
+                number::skip_blanks(text, &mut at);
+                let value =
+                    value(text, &mut at).map_err(|error| Fault { at, what: What::Value(error) })?;
+                line_end(text, &mut at)?;
+                if symmetry == Symmetry::SkewSymmetric && row == col {
+                    return Err(Fault { at: begin, what: What::SkewDiagonal });
+                }
+                entries.push((row, col, value));
+                if symmetry != Symmetry::General {
+                    entries.extend(symmetry.mirror((row, col, value)));
+                }
+                stored += 1;
+            }
+        }
+    }
+}
+
+/// Reads a 1-based index and makes it 0-based.
+#[inline(always)]
+fn index(text: &[u8], at: &mut usize, limit: usize, which: &'static str) -> Result<u32, Fault> {
+    let begin = *at;
+    let fault = |what| Fault { at: begin, what };
+    let value = number::digits(text, at).ok_or(fault(What::Index(which)))?;
+    if !matches!(text.get(*at), None | Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        return Err(fault(What::Index(which)));
+    }
+    let index = value.wrapping_sub(1);
+    if index < limit as u64 { Ok(index as u32) } else { Err(fault(What::IndexRange(which))) }
+}
+
+/// Passes over the rest of a line, which must be blank.
+#[inline(always)]
+fn line_end(text: &[u8], at: &mut usize) -> Result<(), Fault> {
+    number::skip_blanks(text, at);
+    match &text[*at..] {
+        [] => Ok(()),
+        [b'\n', ..] => {
+            *at += 1;
+            Ok(())
+        }
+        [b'\r'] | [b'\r', b'\n', ..] => {
+            *at = text.len().min(*at + 2);
+            Ok(())
+        }
+        _ => Err(Fault { at: *at, what: What::Extra }),
+    }
+}
+
+impl Fault {
+    #[cold]
+    fn explain(self, text: &[u8], header: &Header) -> ReadError {
+        let found = quote(text, self.at);
+        let Header { rows, cols, .. } = header;
+        let error = match self.what {
+            What::Index(which) => ReadError::malformed(format!(
+                "a {which} index must be a whole number, found {found}"
+            )),
+            What::IndexRange(which) if found.trim_matches(['\'', '0']).is_empty() => {
+                ReadError::out_of_range(format!("the {which} index is 0, but indices begin at 1"))
+            }
+            What::IndexRange(which) => ReadError::out_of_range(format!(
+                "the {which} index {found} is outside the {rows} x {cols} matrix"
+            )),
+            What::Value(NumberError::NotANumber) => {
+                ReadError::malformed(format!("a value must be a number, found {found}"))
+            }
+            What::Value(NumberError::NotFinite) => ReadError::new(
+                ReadErrorKind::NotFinite,
+                format!("the value {found} is not finite in float64"),
+            ),
+            What::Value(NumberError::Inexact) => ReadError::out_of_range(format!(
+                "the integer {found} is beyond 2^53: float64 cannot hold it exactly"
+            )),
+            What::Extra if header.field == Field::Pattern => ReadError::malformed(format!(
+                "a line of a pattern file has a row and a column alone, found also {found}"
+            )),
+            What::Extra => ReadError::malformed(format!("unexpected {found} after the value")),
+            What::SkewDiagonal => {
+                ReadError::malformed("a skew-symmetric matrix has no entries on its diagonal")
+            }
+        };
+        error.at(text, self.at)
+    }
+}

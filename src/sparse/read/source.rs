@@ -1,0 +1,128 @@
+//! The bytes of an upload: mapped from its file, or unpacked under a bound (small ones in memory, large ones into an
+//! unnamed temporary file that is then mapped, so that they cost page cache and not heap).
+
+use super::{Limits, ReadError};
+use flate2::bufread::MultiGzDecoder;
+use memmap2::Mmap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::Deref;
+use std::path::Path;
+
+/// Readable bytes, wherever they lie.
+pub(super) enum Bytes {
+    Memory(Vec<u8>),
+    Mapped(Mmap),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+/// Maps a regular file. Whoever owns it must not shorten it meanwhile: reading past its end kills the process.
+pub(super) fn map(path: &Path) -> Result<Bytes, ReadError> {
+    let doing = || format!("opening {}", path.display());
+    let file = File::open(path).map_err(|error| ReadError::io(&doing(), &error))?;
+    let facts = file.metadata().map_err(|error| ReadError::io(&doing(), &error))?;
+    if !facts.is_file() {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(ReadError::io(&doing(), &error));
+    }
+    map_file(&file, facts.len())
+}
+
+fn map_file(file: &File, length: u64) -> Result<Bytes, ReadError> {
+    if length == 0 {
+        return Ok(Bytes::Memory(Vec::new()));
+    }
+    // SAFETY: the file is an upload in our own spool, or our unnamed temporary file, and is not changed while mapped.
+    let map =
+        unsafe { Mmap::map(file) }.map_err(|error| ReadError::io("mapping the file", &error))?;
+    Ok(Bytes::Mapped(map))
+}
+
+/// Unpacks gzip (all members) or zstd (all frames); `None` where the bytes are neither.
+pub(super) fn unpack(bytes: &[u8], limits: &Limits) -> Result<Option<Bytes>, ReadError> {
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        return drain("gzip", MultiGzDecoder::new(bytes), limits).map(Some);
+    }
+    if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let decoder = zstd::stream::read::Decoder::with_buffer(bytes)
+            .map_err(|error| ReadError::io("starting zstd", &error))?;
+        return drain("zstd", decoder, limits).map(Some);
+    }
+    Ok(None)
+}
+
+/// Up to this many bytes are kept in memory.
+const IN_MEMORY: usize = 8 << 20;
+
+/// Unpacked bytes so far: the first in memory, then in a file that has no name and so cannot be left behind.
+#[derive(Default)]
+struct Spool {
+    memory: Vec<u8>,
+    file: Option<File>,
+    total: u64,
+}
+
+impl Spool {
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.total += bytes.len() as u64;
+        self.memory.extend_from_slice(bytes);
+        if self.memory.len() > IN_MEMORY { self.spill().map(drop) } else { Ok(()) }
+    }
+
+    fn spill(&mut self) -> io::Result<&File> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => tempfile::tempfile()?,
+        };
+        file.write_all(&self.memory)?;
+        self.memory.clear();
+        Ok(self.file.insert(file))
+    }
+
+    fn close(mut self) -> Result<Bytes, ReadError> {
+        if self.file.is_none() {
+            return Ok(Bytes::Memory(self.memory));
+        }
+        let total = self.total;
+        map_file(self.spill().map_err(spool_error)?, total)
+    }
+}
+
+fn spool_error(error: io::Error) -> ReadError {
+    ReadError::io("writing unpacked bytes to a temporary file", &error)
+}
+
+fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, ReadError> {
+    let limit = limits.max_decompressed_bytes;
+    let mut buffer = vec![0u8; 256 << 10];
+    let mut spool = Spool::default();
+    loop {
+        let got = match packed.read(&mut buffer) {
+            Ok(0) => return spool.close(),
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                let total = spool.total;
+                return Err(ReadError::malformed(format!(
+                    "the {what} stream is broken after {total} unpacked bytes: {error}"
+                )));
+            }
+        };
+        if spool.total + got as u64 > limit {
+            return Err(ReadError::too_large(format!(
+                "the {what} stream unpacks to more than the limit of {limit} bytes"
+            )));
+        }
+        spool.push(&buffer[..got]).map_err(spool_error)?;
+    }
+}

@@ -1,0 +1,172 @@
+//! Blobs by digest in a folder: written beside their place, then renamed into it, so that none is ever seen half.
+
+use super::StoreError;
+use crate::domain::Digest;
+use bytes::Bytes;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Location;
+use object_store::{ObjectStoreExt, PutPayload};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::{NamedTempFile, TempPath};
+
+/// Folder of files being written; on the same file system as their final place, or the rename would be a copy.
+const STAGING: &str = "staging";
+
+/// Cheap to clone. Canonical matrix files are named by their matrix's digest, all else by the digest of its bytes.
+#[derive(Clone, Debug)]
+pub struct Blobs {
+    root: Arc<PathBuf>,
+    // No fsync: what a loss of power takes can be uploaded or tuned again, and it is found missing, not wrong.
+    store: Arc<LocalFileSystem>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    #[error("there is no blob {0}")]
+    NotFound(Digest),
+    #[error("the blob folder: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("the blob store: {0}")]
+    Store(#[from] object_store::Error),
+}
+
+type Result<T> = std::result::Result<T, BlobError>;
+
+impl From<BlobError> for StoreError {
+    fn from(error: BlobError) -> Self {
+        Self::Backend(error.to_string())
+    }
+}
+
+impl Blobs {
+    /// Opens the folder, and makes it where there is none.
+    pub fn open(root: &Path) -> Result<Self> {
+        std::fs::create_dir_all(root.join(STAGING))?;
+        let root = root.canonicalize()?;
+        let store = LocalFileSystem::new_with_prefix(&root)?;
+        Ok(Self { root: Arc::new(root), store: Arc::new(store) })
+    }
+
+    /// A file to write a blob to before its digest is known; removed when dropped. Blocks on the file system.
+    pub fn stage(&self) -> Result<NamedTempFile> {
+        Ok(tempfile::Builder::new().prefix("blob-").tempfile_in(self.staging())?)
+    }
+
+    /// Where [`Self::stage`] puts its files; what a killed process left there is upkeep's to remove.
+    pub fn staging(&self) -> PathBuf {
+        self.root.join(STAGING)
+    }
+
+    /// Gives a staged file its name. A blob that is already there stays: equal names are equal content.
+    pub async fn put_file(&self, staged: TempPath, digest: &Digest) -> Result<()> {
+        if self.exists(digest).await? {
+            return Ok(());
+        }
+        let target = self.local_path(digest);
+        tokio::task::spawn_blocking(move || {
+            if let Some(folder) = target.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            // Temporary files are private; blobs are as readable as the folder they lie in allows.
+            publish(&staged, &target)
+        })
+        .await
+        .map_err(std::io::Error::other)??;
+        Ok(())
+    }
+
+    /// Stores bytes under their own digest.
+    pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest> {
+        let digest = Digest::of(&bytes);
+        if !self.exists(&digest).await? {
+            self.store.put(&location(&digest), PutPayload::from_bytes(bytes)).await?;
+        }
+        Ok(digest)
+    }
+
+    pub async fn get(&self, digest: &Digest) -> Result<Bytes> {
+        match self.store.get(&location(digest)).await {
+            Ok(found) => Ok(found.bytes().await?),
+            Err(object_store::Error::NotFound { .. }) => Err(BlobError::NotFound(*digest)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub async fn exists(&self, digest: &Digest) -> Result<bool> {
+        match self.store.head(&location(digest)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// False when there was none.
+    pub async fn delete(&self, digest: &Digest) -> Result<bool> {
+        match self.store.delete(&location(digest)).await {
+            Ok(()) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where the blob lies, or would lie: matrices travel to the evaluator by path.
+    pub fn local_path(&self, digest: &Digest) -> PathBuf {
+        let name = digest.to_string();
+        self.root.join(&name[..2]).join(name)
+    }
+}
+
+fn publish(staged: &Path, target: &Path) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(staged, std::fs::Permissions::from_mode(0o644))?;
+    }
+    // The guard of the temporary file will find nothing left to remove.
+    std::fs::rename(staged, target)
+}
+
+/// 256 folders: no folder grows too long to list.
+fn location(digest: &Digest) -> Location {
+    let name = digest.to_string();
+    Location::from_iter([&name[..2], name.as_str()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[tokio::test]
+    async fn bytes_and_files_come_back_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let digest = blobs.put_bytes(Bytes::from_static(b"kernel")).await.unwrap();
+        assert_eq!(digest, Digest::of(b"kernel"));
+        assert_eq!(blobs.get(&digest).await.unwrap(), "kernel");
+        assert_eq!(std::fs::read(blobs.local_path(&digest)).unwrap(), b"kernel");
+
+        let named = Digest::of(b"a matrix");
+        for content in ["first", "again"] {
+            let mut file = blobs.stage().unwrap();
+            file.write_all(content.as_bytes()).unwrap();
+            blobs.put_file(file.into_temp_path(), &named).await.unwrap();
+        }
+        assert_eq!(blobs.get(&named).await.unwrap(), "first");
+        assert_eq!(std::fs::read_dir(blobs.staging()).unwrap().count(), 0);
+
+        assert!(blobs.delete(&named).await.unwrap());
+        assert!(!blobs.delete(&named).await.unwrap());
+        assert!(!blobs.exists(&named).await.unwrap());
+        assert!(matches!(blobs.get(&named).await, Err(BlobError::NotFound(_))));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_stage_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path()).unwrap();
+        drop(blobs.stage().unwrap());
+        assert_eq!(std::fs::read_dir(blobs.staging()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! Between rows and words: versioned JSON, digests, enum names, and the opaque cursors of lists.
+
+use crate::domain::{
+    Candidate, Device, Digest, EventKind, JobRequest, Matrix, Plan, Trial, plan::PLAN_VERSION,
+};
+use crate::store::{Result, StoreError};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A type that is kept as JSON. A change of shape that old readers would misread raises the version.
+pub(super) trait Stored: Serialize + DeserializeOwned {
+    const WHAT: &'static str;
+    const VERSION: i64;
+}
+
+macro_rules! stored {
+    ($($type:ty, $what:literal, $version:expr;)*) => {$(
+        impl Stored for $type {
+            const WHAT: &'static str = $what;
+            const VERSION: i64 = $version;
+        }
+    )*};
+}
+stored! {
+    Matrix, "matrix facts", 1;
+    JobRequest, "job request", 1;
+    Trial, "trial", 1;
+    EventKind, "event", 1;
+    Plan, "plan", PLAN_VERSION as i64;
+    Device, "device", 1;
+    Candidate, "candidate", 1;
+}
+
+pub(super) fn encode<T: Stored>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| corrupt(T::WHAT, error))
+}
+
+pub(super) fn decode<T: Stored>(version: i64, text: &str) -> Result<T> {
+    if version != T::VERSION {
+        let why = format!("it has version {version}, this program knows {}", T::VERSION);
+        return Err(corrupt(T::WHAT, why));
+    }
+    serde_json::from_str(text).map_err(|error| corrupt(T::WHAT, error))
+}
+
+/// JSON beside other columns, under the version of its row.
+pub(super) fn decode_part<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| corrupt(what, error))
+}
+
+pub(super) fn encode_part<T: Serialize>(what: &str, value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| corrupt(what, error))
+}
+
+/// The wire name of a unit variant, as the columns hold it.
+pub(super) fn name<T: Serialize>(what: &str, value: &T) -> Result<String> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => Ok(name),
+        Ok(other) => Err(corrupt(what, format!("{other} is not a name"))),
+        Err(error) => Err(corrupt(what, error)),
+    }
+}
+
+pub(super) fn named<T: DeserializeOwned>(what: &str, name: String) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(name)).map_err(|error| corrupt(what, error))
+}
+
+pub(super) fn digest(what: &str, bytes: &[u8]) -> Result<Digest> {
+    <[u8; 32]>::try_from(bytes)
+        .map(Digest::from_bytes)
+        .map_err(|_| corrupt(what, format!("a digest of {} bytes", bytes.len())))
+}
+
+/// Counts are never negative in a sound file.
+pub(super) fn count<T: TryFrom<i64>>(what: &str, value: i64) -> Result<T> {
+    T::try_from(value).map_err(|_| corrupt(what, format!("{value} is out of range")))
+}
+
+pub(super) fn corrupt(what: &str, why: impl ToString) -> StoreError {
+    StoreError::Corrupt { what: what.to_owned(), why: why.to_string() }
+}
+
+/// A place in a list: the sort key of the last row shown. The list's name keeps cursors of other lists out.
+pub(super) fn cursor(list: &str, at: i64, id: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{list}|{at}|{id}"))
+}
+
+pub(super) fn read_cursor(list: &str, text: &str) -> Result<(i64, String)> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| StoreError::BadCursor)?;
+    let plain = String::from_utf8(bytes).map_err(|_| StoreError::BadCursor)?;
+    let mut parts = plain.splitn(3, '|');
+    match (parts.next(), parts.next().map(str::parse), parts.next()) {
+        (Some(name), Some(Ok(at)), Some(id)) if name == list => Ok((at, id.to_owned())),
+        _ => Err(StoreError::BadCursor),
+    }
+}
+
+/// Splits one row too many off a page: its presence says that there is a next page.
+pub(super) fn cut<T>(
+    mut items: Vec<T>,
+    limit: u32,
+    key: impl Fn(&T) -> String,
+) -> crate::store::Page<T> {
+    let more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    let next = if more { items.last().map(key) } else { None };
+    crate::store::Page { items, next }
+}
+
+/// Pages hold at least one row, so that a list always ends.
+pub(super) fn page_limit(limit: u32) -> u32 {
+    limit.clamp(1, 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::JobState;
+
+    #[test]
+    fn cursors_keep_to_their_list() {
+        let text = cursor("jobs", -5, "a|b");
+        assert_eq!(read_cursor("jobs", &text).unwrap(), (-5, "a|b".to_owned()));
+        for (list, text) in
+            [("trials", text.as_str()), ("jobs", "%%"), ("jobs", ""), ("jobs", "YQ")]
+        {
+            assert!(matches!(read_cursor(list, text), Err(StoreError::BadCursor)));
+        }
+    }
+
+    #[test]
+    fn names_and_versions_are_checked() {
+        assert_eq!(name("state", &JobState::Queued).unwrap(), "queued");
+        assert_eq!(named::<JobState>("state", "failed".to_owned()).unwrap(), JobState::Failed);
+        assert!(matches!(
+            named::<JobState>("state", "odd".to_owned()),
+            Err(StoreError::Corrupt { .. })
+        ));
+        let candidate = Candidate::new("row_split").with("lanes", 8);
+        let text = encode(&candidate).unwrap();
+        assert_eq!(decode::<Candidate>(1, &text).unwrap(), candidate);
+        assert!(matches!(decode::<Candidate>(2, &text), Err(StoreError::Corrupt { .. })));
+        assert!(matches!(digest("x", &[0; 31]), Err(StoreError::Corrupt { .. })));
+        assert!(matches!(count::<u32>("x", -1), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_page_names_the_next_only_where_there_is_one() {
+        let key = |n: &i32| n.to_string();
+        assert_eq!(cut(vec![1, 2, 3], 2, key).next, Some("2".to_owned()));
+        assert_eq!(cut(vec![1, 2], 2, key).next, None);
+    }
+}

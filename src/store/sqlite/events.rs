@@ -1,0 +1,112 @@
+//! Events of jobs: appended in the transaction of what they tell of, numbered without gaps.
+
+use super::SqliteStore;
+use super::codec::{self, Stored, decode, encode};
+use crate::domain::{Event, EventKind, JobId, Timestamp, Trial};
+use crate::store::{Result, StoreError};
+use sqlx::SqliteConnection;
+
+/// Writes an event under a number that the caller has just taken from the job's `last_seq`.
+pub(super) async fn append(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    seq: i64,
+    kind: &EventKind,
+) -> Result<()> {
+    let body = encode(kind)?;
+    sqlx::query("INSERT INTO events (job, seq, at, version, body) VALUES (?, ?, ?, ?, ?)")
+        .bind(&job.0)
+        .bind(seq)
+        .bind(Timestamp::now().0)
+        .bind(EventKind::VERSION)
+        .bind(body)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Events that point at trials just written: numbers `first`, `first + 1`, ... in the order of the ordinals.
+pub(super) async fn append_trials(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    first: i64,
+    ordinals: &[i64],
+) -> Result<()> {
+    let ordinals = codec::encode_part("ordinals", &ordinals)?;
+    sqlx::query(
+        "INSERT INTO events (job, seq, at, version, trial)
+         SELECT ?1, ?2 + key, ?3, ?4, value FROM json_each(?5)",
+    )
+    .bind(&job.0)
+    .bind(first)
+    .bind(Timestamp::now().0)
+    .bind(Trial::VERSION)
+    .bind(ordinals)
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+#[derive(sqlx::FromRow)]
+struct EventRow {
+    seq: i64,
+    at: i64,
+    version: i64,
+    body: Option<String>,
+    trial_version: Option<i64>,
+    trial: Option<String>,
+}
+
+impl EventRow {
+    fn event(self, job: &JobId) -> Result<Event> {
+        let kind = match (self.body, self.trial_version, self.trial) {
+            (Some(body), _, _) => decode(self.version, &body)?,
+            (None, Some(version), Some(text)) => {
+                EventKind::Trial(Box::new(decode::<Trial>(version, &text)?))
+            }
+            _ => return Err(codec::corrupt(EventKind::WHAT, "it has neither a body nor a trial")),
+        };
+        let seq = codec::count("event number", self.seq)?;
+        Ok(Event { job: job.clone(), seq, at: Timestamp(self.at), kind })
+    }
+}
+
+pub(super) async fn after(
+    store: &SqliteStore,
+    job: &JobId,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<Event>> {
+    // A client may name any number; beyond the largest there is nothing.
+    let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };
+    let rows: Vec<EventRow> = sqlx::query_as(
+        "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial
+         FROM events e LEFT JOIN trials t ON t.job = e.job AND t.ordinal = e.trial
+         WHERE e.job = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
+    )
+    .bind(&job.0)
+    .bind(after)
+    .bind(limit)
+    .fetch_all(&store.readers)
+    .await?;
+    rows.into_iter().map(|row| row.event(job)).collect()
+}
+
+/// The fence and `count` event numbers in one statement: the first of them, or `Fenced`.
+pub(super) async fn reserve(
+    tx: &mut SqliteConnection,
+    fence: &crate::store::Fence,
+    count: i64,
+) -> Result<i64> {
+    let last: Option<i64> = sqlx::query_scalar(
+        "UPDATE jobs SET last_seq = last_seq + ?
+         WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING last_seq",
+    )
+    .bind(count)
+    .bind(&fence.job.0)
+    .bind(&fence.owner)
+    .bind(fence.epoch)
+    .fetch_optional(tx)
+    .await?;
+    last.map(|last| last - count + 1).ok_or_else(|| StoreError::Fenced(fence.job.clone()))
+}

@@ -1,0 +1,95 @@
+//! Matrices: facts by digest, newest first.
+
+use super::SqliteStore;
+use super::codec::{self, Stored, decode, encode};
+use crate::domain::{Digest, Matrix};
+use crate::store::{Matrices, Page, PageRequest, Result, StoreError};
+use async_trait::async_trait;
+
+const LIST: &str = "matrices";
+
+/// Decodes the facts and holds them against the key they lie under.
+pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
+    let digest = codec::digest("matrix digest", digest)?;
+    let matrix: Matrix = decode(version, text)?;
+    if matrix.digest != digest {
+        let why = format!("the facts under {digest} are those of {}", matrix.digest);
+        return Err(codec::corrupt(Matrix::WHAT, why));
+    }
+    Ok(matrix)
+}
+
+#[async_trait]
+impl Matrices for SqliteStore {
+    async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
+        let facts = encode(matrix)?;
+        let done = sqlx::query(
+            "INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
+             VALUES (?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
+        )
+        .bind(&matrix.digest.as_bytes()[..])
+        .bind(&matrix.pattern_digest.as_bytes()[..])
+        .bind(matrix.created_at.0)
+        .bind(Matrix::VERSION)
+        .bind(facts)
+        .execute(&self.writer)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
+        let row: Option<(Vec<u8>, i64, String)> =
+            sqlx::query_as("SELECT digest, version, facts FROM matrices WHERE digest = ?")
+                .bind(&digest.as_bytes()[..])
+                .fetch_optional(&self.readers)
+                .await?;
+        row.map(|(digest, version, text)| facts(&digest, version, &text)).transpose()
+    }
+
+    async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => {
+                let (at, id) = codec::read_cursor(LIST, text)?;
+                (at, id.parse::<Digest>().map_err(|_| StoreError::BadCursor)?.as_bytes().to_vec())
+            }
+            // Above every key: times stay below it, and no digest is longer than 32 bytes.
+            None => (i64::MAX, vec![0xff; 33]),
+        };
+        let rows: Vec<(Vec<u8>, i64, String)> = sqlx::query_as(
+            "SELECT digest, version, facts FROM matrices WHERE (created_at, digest) < (?, ?)
+             ORDER BY created_at DESC, digest DESC LIMIT ?",
+        )
+        .bind(at)
+        .bind(after)
+        .bind(limit + 1)
+        .fetch_all(&self.readers)
+        .await?;
+        let items: Vec<Matrix> = rows
+            .into_iter()
+            .map(|(digest, version, text)| facts(&digest, version, &text))
+            .collect::<Result<_>>()?;
+        Ok(codec::cut(items, limit, |m| codec::cursor(LIST, m.created_at.0, &m.digest.to_string())))
+    }
+
+    async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
+        let mut tx = self.begin().await?;
+        let user: Option<String> = sqlx::query_scalar(
+            "SELECT id FROM jobs WHERE matrix = ? AND state IN ('queued', 'running') LIMIT 1",
+        )
+        .bind(&digest.as_bytes()[..])
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(job) = user {
+            return Err(StoreError::InUse(format!(
+                "job {job} still needs matrix {digest}; cancel it or wait for its end"
+            )));
+        }
+        let done = sqlx::query("DELETE FROM matrices WHERE digest = ?")
+            .bind(&digest.as_bytes()[..])
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(done.rows_affected() == 1)
+    }
+}

@@ -1,0 +1,126 @@
+//! Plans: newest by key, and the facts they keep of their matrix.
+
+use super::SqliteStore;
+use super::codec::{self, Stored, decode};
+use crate::domain::plan::PlanKey;
+use crate::domain::{DeviceClass, Digest, L2Policy, Matrix, Plan, PlanId, Problem};
+use crate::store::{Plans, Result, StoreError};
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+/// Stores a plan with a copy of its matrix's facts.
+pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()> {
+    let done = sqlx::query(
+        "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
+             facts_version, facts)
+         SELECT ?, ?, ?, ?, ?, digest, ?, ?, ?, version, facts FROM matrices WHERE digest = ?",
+    )
+    .bind(&plan.id.0)
+    .bind(&plan.pattern_digest.as_bytes()[..])
+    .bind(plan.problem.to_string())
+    .bind(plan.device.class().0)
+    .bind(plan.l2_policy.to_string())
+    .bind(plan.created_at.0)
+    .bind(i64::from(plan.version))
+    .bind(codec::encode(plan)?)
+    .bind(&plan.matrix.as_bytes()[..])
+    .execute(tx)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Err(StoreError::Missing(format!("matrix {}", plan.matrix)));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Plans for SqliteStore {
+    async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
+        let row: Option<(i64, String)> =
+            sqlx::query_as("SELECT version, body FROM plans WHERE id = ?")
+                .bind(&id.0)
+                .fetch_optional(&self.readers)
+                .await?;
+        row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>> {
+        let row: Option<(i64, String)> = sqlx::query_as(
+            "SELECT version, body FROM plans
+             WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ?
+             ORDER BY created_at DESC, id DESC LIMIT 1",
+        )
+        .bind(&key.pattern_digest.as_bytes()[..])
+        .bind(key.problem.to_string())
+        .bind(&key.device_class.0)
+        .bind(key.l2_policy.to_string())
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {
+        // The problem's key text is one way; the plan's own problem is read from its body.
+        let rows: Vec<(String, String, String)> = sqlx::query_as(
+            "SELECT body ->> '$.problem', device_class, l2_policy FROM plans
+             WHERE pattern_digest = ? GROUP BY problem, device_class, l2_policy
+             ORDER BY max(created_at) DESC, max(id) DESC",
+        )
+        .bind(&pattern.as_bytes()[..])
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter()
+            .map(|(problem, class, l2_policy)| {
+                Ok(PlanKey {
+                    pattern_digest: *pattern,
+                    problem: codec::decode_part("plan problem", &problem)?,
+                    device_class: DeviceClass(class),
+                    l2_policy: codec::named("plan l2_policy", l2_policy)?,
+                })
+            })
+            .collect()
+    }
+
+    async fn plans_for(
+        &self,
+        problem: &Problem,
+        class: &DeviceClass,
+        l2_policy: L2Policy,
+        limit: u32,
+    ) -> Result<Vec<(Matrix, PlanId)>> {
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(
+            "SELECT id, facts_version, facts FROM (
+                 SELECT id, facts_version, facts, created_at, row_number() OVER (
+                     PARTITION BY pattern_digest ORDER BY created_at DESC, id DESC) AS age
+                 FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ?)
+             WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?",
+        )
+        .bind(problem.to_string())
+        .bind(&class.0)
+        .bind(l2_policy.to_string())
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter()
+            .map(|(id, version, facts)| Ok((decode(version, &facts)?, PlanId(id))))
+            .collect()
+    }
+
+    async fn facts(&self, digest: &Digest) -> Result<Option<Matrix>> {
+        // By digest before by pattern, what is stored before what a plan kept, newest first among equals.
+        let row: Option<(i64, String)> = sqlx::query_as(
+            "SELECT version, facts FROM (
+                 SELECT 0 AS place, created_at, version, facts FROM matrices WHERE digest = ?1
+                 UNION ALL SELECT 1, created_at, facts_version, facts FROM plans WHERE matrix = ?1
+                 UNION ALL SELECT 2, created_at, version, facts FROM matrices WHERE pattern_digest = ?1
+                 UNION ALL SELECT 3, created_at, facts_version, facts FROM plans WHERE pattern_digest = ?1)
+             ORDER BY place, created_at DESC LIMIT 1",
+        )
+        .bind(&digest.as_bytes()[..])
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|(version, facts)| decode(version, &facts)).transpose()
+    }
+}
+
+/// Plans carry their version themselves; the column and the constant must not part.
+const _: () = assert!(<Plan as Stored>::VERSION == crate::domain::plan::PLAN_VERSION as i64);

@@ -1,0 +1,117 @@
+//! Trials: written in batches under a fence, read by ordinal.
+
+use super::SqliteStore;
+use super::codec::{self, Stored, decode, encode};
+use super::events;
+use crate::domain::{JobId, Trial};
+use crate::store::{Fence, Page, PageRequest, Result, StoreError, Trials};
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+use std::collections::HashSet;
+
+const LIST: &str = "trials";
+
+#[async_trait]
+impl Trials for SqliteStore {
+    async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()> {
+        let mut tx = self.begin().await?;
+        // The fence is checked before anything else, also when there turns out to be nothing to announce.
+        events::reserve(&mut tx, fence, 0).await?;
+        let inserted = insert(&mut tx, &fence.job, trials).await?;
+        check_known(&mut tx, &fence.job, trials, &inserted).await?;
+        let mut tried: Vec<i64> = trials
+            .iter()
+            .filter(|trial| trial.state.outcome().is_some())
+            .map(|trial| i64::from(trial.ordinal))
+            .filter(|ordinal| inserted.contains(ordinal))
+            .collect();
+        tried.sort_unstable();
+        if !tried.is_empty() {
+            let first = events::reserve(&mut tx, fence, tried.len() as i64).await?;
+            events::append_trials(&mut tx, &fence.job, first, &tried).await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    async fn trials(&self, id: &JobId) -> Result<Vec<Trial>> {
+        let rows: Vec<(i64, String)> =
+            sqlx::query_as("SELECT version, body FROM trials WHERE job = ? ORDER BY ordinal")
+                .bind(&id.0)
+                .fetch_all(&self.readers)
+                .await?;
+        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
+    }
+
+    async fn trials_page(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
+        let limit = codec::page_limit(page.limit);
+        let after = match &page.after {
+            Some(text) => {
+                let (ordinal, job) = codec::read_cursor(LIST, text)?;
+                if job != id.0 {
+                    return Err(StoreError::BadCursor);
+                }
+                ordinal
+            }
+            None => -1,
+        };
+        let rows: Vec<(i64, String)> = sqlx::query_as(
+            "SELECT version, body FROM trials WHERE job = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
+        )
+        .bind(&id.0)
+        .bind(after)
+        .bind(limit + 1)
+        .fetch_all(&self.readers)
+        .await?;
+        let items: Vec<Trial> = rows
+            .into_iter()
+            .map(|(version, body)| decode(version, &body))
+            .collect::<Result<_>>()?;
+        Ok(codec::cut(items, limit, |trial| codec::cursor(LIST, trial.ordinal.into(), &id.0)))
+    }
+}
+
+/// One statement for the whole batch (a funnel may bring thousands of pruned candidates): the ordinals that are new.
+async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Result<HashSet<i64>> {
+    let rows: Vec<(u32, String, &str, String)> = trials
+        .iter()
+        .map(|t| Ok((t.ordinal, t.candidate.id().0, t.state.name(), encode(t)?)))
+        .collect::<Result<_>>()?;
+    // `WHERE true` tells SQLite's parser that ON CONFLICT is no join condition.
+    let ordinals: Vec<i64> = sqlx::query_scalar(
+        "INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
+         SELECT ?1, value ->> 0, value ->> 1, value ->> 2, ?2, value ->> 3 FROM json_each(?3) WHERE true
+         ON CONFLICT DO NOTHING RETURNING ordinal",
+    )
+    .bind(&job.0)
+    .bind(Trial::VERSION)
+    .bind(codec::encode_part("trials", &rows)?)
+    .fetch_all(tx)
+    .await?;
+    Ok(ordinals.into_iter().collect())
+}
+
+/// A trial that was not new must be the one that is stored. Another candidate under a used ordinal would be lost in
+/// silence, and that is a fault of the caller.
+async fn check_known(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    trials: &[Trial],
+    inserted: &HashSet<i64>,
+) -> Result<()> {
+    for trial in trials.iter().filter(|trial| !inserted.contains(&i64::from(trial.ordinal))) {
+        let known: Option<i64> =
+            sqlx::query_scalar("SELECT 1 FROM trials WHERE job = ? AND candidate_id = ?")
+                .bind(&job.0)
+                .bind(trial.candidate.id().0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        if known.is_none() {
+            return Err(StoreError::Backend(format!(
+                "trial {} of job {job} is already that of another candidate than {}",
+                trial.ordinal, trial.candidate
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! What is removed with age, and the counter that tells caches when answers may have changed.
+
+use super::{SqliteStore, codec, leases};
+use crate::store::{Pruned, Result, Retention, Upkeep};
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+/// Jobs whose events are removed in one transaction: the writer is never held for long.
+const BATCH: i64 = 200;
+
+#[async_trait]
+impl Upkeep for SqliteStore {
+    async fn prune(&self, retention: &Retention) -> Result<Pruned> {
+        let mut tx = self.begin().await?;
+        leases::end_cancelled(&mut tx, None).await?;
+        let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
+            .bind(retention.devices.0)
+            .execute(&mut *tx)
+            .await?;
+        if devices.rows_affected() > 0 {
+            revise(&mut tx).await?;
+        }
+        tx.commit().await?;
+        let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")
+            .bind(retention.idempotency_keys.0)
+            .execute(&self.writer)
+            .await?;
+        let mut pruned = Pruned {
+            idempotency_keys: keys.rows_affected(),
+            devices: devices.rows_affected(),
+            events: 0,
+        };
+        loop {
+            // The last event stays: it tells a late listener how the job ended. A job that has only that one is done.
+            let events = sqlx::query(
+                "DELETE FROM events WHERE (job, seq) IN (
+                     SELECT e.job, e.seq FROM (
+                         SELECT j.id, j.last_seq FROM jobs j
+                         WHERE j.finished_at < ?1
+                             AND EXISTS (SELECT 1 FROM events x WHERE x.job = j.id AND x.seq < j.last_seq)
+                         LIMIT ?2) old
+                     JOIN events e ON e.job = old.id AND e.seq < old.last_seq)",
+            )
+            .bind(retention.events.0)
+            .bind(BATCH)
+            .execute(&self.writer)
+            .await?;
+            if events.rows_affected() == 0 {
+                return Ok(pruned);
+            }
+            pruned.events += events.rows_affected();
+        }
+    }
+
+    async fn revision(&self) -> Result<u64> {
+        let value: i64 =
+            sqlx::query_scalar("SELECT value FROM revision").fetch_one(&self.readers).await?;
+        codec::count("revision", value)
+    }
+}
+
+/// Answers to lookups may have changed with this transaction.
+pub(super) async fn revise(tx: &mut SqliteConnection) -> Result<()> {
+    sqlx::query("UPDATE revision SET value = value + 1").execute(tx).await?;
+    Ok(())
+}

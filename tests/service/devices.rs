@@ -1,0 +1,103 @@
+//! Devices, readiness and upkeep.
+
+use crate::world::*;
+use sparsetune::domain::*;
+use sparsetune::service::ServiceError;
+use sparsetune::store::Quarantined;
+use std::time::{Duration, SystemTime};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test]
+async fn auto_is_the_best_device_here() {
+    let world = World::new().await;
+    let elsewhere = world.elsewhere("there").await;
+    elsewhere.register(gpu(9, 9000.0)).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let chosen =
+        async |n| world.service.submit(&request(&matrix, n), None).await.unwrap().job.device.0;
+    assert_eq!(chosen(1).await, "cuda:9", "better than none");
+    world.service.register(device()).await.unwrap();
+    assert_eq!(chosen(2).await, "cpu");
+    world.service.register(gpu(0, 1000.0)).await.unwrap();
+    world.service.register(gpu(1, 2000.0)).await.unwrap();
+    assert_eq!(chosen(3).await, "cuda:1");
+}
+
+#[tokio::test]
+async fn devices_tell_how_they_are() {
+    let world = World::with(|settings| settings.heartbeat = Duration::from_millis(30)).await;
+    assert!(matches!(world.service.ready().await, Err(ServiceError::Unavailable { .. })));
+    world.service.register(device()).await.unwrap();
+    world.service.ready().await.unwrap();
+    let elsewhere = world.elsewhere("there").await;
+    elsewhere.register(gpu(0, 1000.0)).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    world.service.submit(&request(&matrix, 1), None).await.unwrap();
+    let claim = world.claim().await;
+    let entry = Quarantined {
+        class: device().class(),
+        kernel_digest: kernel_text(),
+        candidate: Candidate::new("row_split"),
+        reason: "hung".to_owned(),
+        at: Timestamp::now(),
+    };
+    world.service.store().quarantine(&entry).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+
+    let status = world.service.devices().await.unwrap();
+    let (here, there) = (&status[0], &status[1]);
+    assert_eq!((here.device.id.0.as_str(), here.local, here.online), ("cpu", true, true));
+    assert_eq!((here.running.as_ref(), here.quarantined), (Some(&claim.job.id), 1));
+    assert_eq!((there.owner.as_str(), there.local, there.online), ("there", false, false));
+
+    world.service.set_device_trouble(&device().id, Some("it does not open".to_owned()));
+    let status = world.service.devices().await.unwrap();
+    assert_eq!(status[0].trouble.as_deref(), Some("it does not open"));
+    assert!(matches!(world.service.ready().await, Err(ServiceError::Unavailable { .. })));
+    world.service.set_device_trouble(&device().id, None);
+    world.service.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn upkeep_keeps_in_touch_and_stops_when_told() {
+    let world = World::with(|settings| settings.heartbeat = Duration::from_millis(30)).await;
+    world.service.register(device()).await.unwrap();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(world.service.clone().upkeep(stop.clone()));
+    let before = world.service.plans_epoch();
+    let elsewhere = world.elsewhere("there").await;
+    elsewhere.register(gpu(0, 1000.0)).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while world.service.plans_epoch() == before {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        while !elsewhere.devices().await.unwrap().iter().any(|d| d.owner == "here" && d.online) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn files_of_killed_processes_go_and_others_stay() {
+    let world = World::new().await;
+    let old = SystemTime::now() - Duration::from_secs(7 * 3600);
+    let put = |path: std::path::PathBuf, aged: bool| {
+        let file = std::fs::File::create(&path).unwrap();
+        if aged {
+            file.set_modified(old).unwrap();
+        }
+        path
+    };
+    let orphan = put(world.uploads().join("sparsetune-upload-a"), true);
+    let staged = put(world.service.blobs().staging().join("blob-b"), true);
+    let fresh = put(world.uploads().join("sparsetune-upload-c"), false);
+    let foreign = put(world.uploads().join("somebody-elses"), true);
+    let removed = world.service.remove_old().await.unwrap();
+    assert_eq!(removed.files, 2);
+    assert!(!orphan.exists() && !staged.exists());
+    assert!(fresh.exists() && foreign.exists());
+}

@@ -1,0 +1,152 @@
+//! Submission: what is refused, what is filled in, what is the same job.
+
+use crate::world::*;
+use sparsetune::domain::*;
+use sparsetune::service::{JobFilter, PageRequest, ServiceError};
+
+async fn ready() -> (World, Matrix) {
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    (world, matrix)
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_where_it_stands() {
+    let (world, matrix) = ready().await;
+    let good = request(&matrix, 32);
+    let with = |change: fn(&mut JobRequest)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
+    let cases = [
+        ("/matrix", with(|r| r.matrix = Digest::of(b"never uploaded"))),
+        ("/device", with(|r| r.device = "cuda:7".to_owned())),
+        ("/problem/n", with(|r| r.problem = problem(0))),
+        ("/problem/n", with(|r| r.problem = problem(65_537))),
+        ("/search/seconds", with(|r| r.search.seconds = Some(0.0))),
+        ("/search/seconds", with(|r| r.search.seconds = Some(f64::NAN))),
+        ("/search/seconds", with(|r| r.search.seconds = Some(f64::INFINITY))),
+        ("/search/trials", with(|r| r.search.trials = Some(0))),
+        ("/search/top_k", with(|r| r.search.top_k = Some(0))),
+        ("/expected_calls", with(|r| r.expected_calls = Some(0))),
+    ];
+    for (place, request) in cases {
+        match world.service.submit(&request, None).await {
+            Err(ServiceError::Invalid { pointer, message }) => {
+                assert_eq!(pointer, place, "{message}");
+                assert!(place != "/device" || message.contains("cpu"), "{message}");
+            }
+            other => panic!("{place}: {other:?}"),
+        }
+    }
+    let solve = Sptrsv {
+        rhs: 1,
+        dtype: Dtype::F64,
+        triangle: problem::Triangle::Lower,
+        diagonal: problem::Diagonal::Unit,
+        transpose: false,
+    };
+    let half = Spmm { n: 8, dtype: Dtype::F16, layout: Layout::Row };
+    for problem in [Problem::Sptrsv(solve), Problem::Spmm(half)] {
+        let refused = world.service.submit(&JobRequest { problem, ..good.clone() }, None).await;
+        assert!(matches!(refused, Err(ServiceError::Unsupported { .. })), "{refused:?}");
+    }
+    let predicted = with(|r| r.search.strategy = Strategy::Predicted);
+    let refused = world.service.submit(&predicted, None).await;
+    assert!(matches!(refused, Err(ServiceError::Unsupported { .. })));
+    let page = PageRequest { after: None, limit: 10 };
+    let jobs = world.service.jobs(&JobFilter::default(), &page).await.unwrap();
+    assert_eq!(jobs.items, [], "nothing refused was queued");
+}
+
+#[tokio::test]
+async fn operands_that_fit_nowhere_are_refused() {
+    let world = World::with(|settings| settings.max_dense_bytes = 40 * 4 * 100).await;
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let early = world.service.submit(&request(&matrix, 1), None).await;
+    assert!(matches!(early, Err(ServiceError::Unavailable { .. })), "no device yet");
+    world.service.register(device()).await.unwrap();
+    world.service.submit(&request(&matrix, 100), None).await.unwrap();
+    let wide = world.service.submit(&request(&matrix, 101), None).await;
+    assert!(matches!(wide, Err(ServiceError::TooLarge { .. })));
+    let tiny = Device { memory_bytes: 1000, ..device() };
+    world.service.register(tiny).await.unwrap();
+    let full = world.service.submit(&request(&matrix, 5), None).await;
+    assert!(matches!(full, Err(ServiceError::TooLarge { .. })));
+}
+
+#[tokio::test]
+async fn defaults_are_written_into_the_job() {
+    let (world, matrix) = ready().await;
+    let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
+    let search = &job.request.search;
+    let filled = (search.top_k, search.seconds, search.trials, search.seed);
+    assert_eq!(filled, (Some(16), Some(60.0), Some(512), Some(1)));
+    assert_eq!((job.state, job.device), (JobState::Queued, device().id));
+    assert_eq!(job.request.device, "auto");
+}
+
+#[tokio::test]
+async fn equal_requests_share_a_job_and_others_do_not() {
+    let (world, matrix) = ready().await;
+    let service = &world.service;
+    let first = service.submit(&request(&matrix, 32), None).await.unwrap();
+    let named = JobRequest { device: "cpu".to_owned(), ..request(&matrix, 32) };
+    let same = service.submit(&named, None).await.unwrap();
+    assert_eq!((same.created, &same.job), (false, &first.job));
+    let mut others = vec![request(&matrix, 33), request(&matrix, 32), request(&matrix, 32)];
+    others[1].search.seconds = Some(5.0);
+    others[2].expected_calls = Some(10);
+    for other in others {
+        assert!(service.submit(&other, None).await.unwrap().created);
+    }
+    service.cancel(&first.job.id).await.unwrap();
+    assert!(service.submit(&named, None).await.unwrap().created);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_answers_for_its_request() {
+    let (world, matrix) = ready().await;
+    let key = || Some("k".to_owned());
+    let first = world.service.submit(&request(&matrix, 32), key()).await.unwrap();
+    assert!(first.created);
+    world.service.cancel(&first.job.id).await.unwrap();
+    let again = world.service.submit(&request(&matrix, 32), key()).await.unwrap();
+    assert_eq!((again.created, again.job.id), (false, first.job.id));
+    let other = world.service.submit(&request(&matrix, 33), key()).await;
+    assert!(matches!(other, Err(ServiceError::KeyReused)));
+}
+
+#[tokio::test]
+async fn a_job_keeps_its_matrix_until_it_is_cancelled() {
+    let (world, matrix) = ready().await;
+    let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
+    let kept = world.service.delete_matrix(&matrix.digest).await;
+    assert!(matches!(kept, Err(ServiceError::Conflict { .. })));
+    assert!(world.service.blobs().exists(&matrix.digest).await.unwrap());
+    let cancelled = world.service.cancel(&job.id).await.unwrap();
+    assert_eq!(cancelled.state, JobState::Cancelled);
+    world.service.delete_matrix(&matrix.digest).await.unwrap();
+    assert!(!world.service.blobs().exists(&matrix.digest).await.unwrap());
+    assert_eq!(world.service.job(&job.id).await.unwrap(), cancelled);
+}
+
+#[tokio::test]
+async fn unknown_jobs_are_not_found_and_foreign_cursors_invalid() {
+    let (world, matrix) = ready().await;
+    let nobody = JobId("nobody".to_owned());
+    let page = PageRequest { after: None, limit: 10 };
+    assert!(matches!(world.service.job(&nobody).await, Err(ServiceError::NotFound { .. })));
+    assert!(matches!(world.service.cancel(&nobody).await, Err(ServiceError::NotFound { .. })));
+    let trials = world.service.trials(&nobody, &page).await;
+    assert!(matches!(trials, Err(ServiceError::NotFound { .. })));
+    assert!(matches!(world.service.events(&nobody, 0).await, Err(ServiceError::NotFound { .. })));
+    let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
+    let odd = PageRequest { after: Some("?".to_owned()), limit: 10 };
+    match world.service.trials(&job.id, &odd).await {
+        Err(ServiceError::Invalid { pointer, .. }) => assert_eq!(pointer, "cursor"),
+        other => panic!("{other:?}"),
+    }
+}

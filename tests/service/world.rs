@@ -1,0 +1,234 @@
+//! A service on a temporary folder, and a worker's part played by hand.
+
+use bytes::Bytes;
+use futures_util::stream;
+use sparsetune::domain::plan::{Bound, Limit, Measured, Provenance, TrialCounts, Validity};
+use sparsetune::domain::*;
+use sparsetune::service::{Service, ServiceSettings, Uploaded};
+use sparsetune::store::{Blobs, Claim, Finish, SqliteStore};
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub struct World {
+    pub service: Service,
+    pub folder: TempDir,
+}
+
+/// The digest of the one family's kernel text, in these tests.
+pub fn kernel_text() -> Digest {
+    Digest::of(b"text")
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub async fn with(change: impl FnOnce(&mut ServiceSettings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("uploads")).unwrap();
+        let mut settings = ServiceSettings {
+            owner: "here".to_owned(),
+            temp_dir: folder.path().join("uploads"),
+            poll: Duration::from_millis(50),
+            ..ServiceSettings::default()
+        };
+        change(&mut settings);
+        let service = serve(&folder, settings).await;
+        Self { service, folder }
+    }
+
+    /// Another process on the same store and blobs, without devices of its own.
+    pub async fn elsewhere(&self, owner: &str) -> Service {
+        let settings =
+            ServiceSettings { owner: owner.to_owned(), ..self.service.settings().clone() };
+        serve(&self.folder, settings).await
+    }
+
+    pub fn uploads(&self) -> PathBuf {
+        self.folder.path().join("uploads")
+    }
+
+    /// Files that uploads and blobs under way have left.
+    pub fn litter(&self) -> usize {
+        let count = |folder: PathBuf| std::fs::read_dir(folder).unwrap().count();
+        count(self.uploads()) + count(self.service.blobs().staging())
+    }
+
+    pub async fn upload(&self, text: &str) -> Uploaded {
+        self.service.upload(body(text), None).await.unwrap()
+    }
+
+    pub async fn claim(&self) -> Claim {
+        let store = self.service.store();
+        store.claim(&device().id, "worker", 60_000).await.unwrap().unwrap()
+    }
+
+    /// Queues a job for spmm of this width, plays its worker, and gives the plan.
+    pub async fn tune(&self, matrix: &Matrix, n: u32) -> Plan {
+        self.tune_on(&device(), matrix, n).await
+    }
+
+    pub async fn tune_on(&self, device: &Device, matrix: &Matrix, n: u32) -> Plan {
+        let submitted = self.service.submit(&request(matrix, n), None).await.unwrap();
+        assert!(submitted.created);
+        let claim = self.claim().await;
+        let plan = plan(device, matrix, &claim.job);
+        self.service
+            .store()
+            .finish(&claim.fence, &ended(&claim.job, Some(plan.clone())))
+            .await
+            .unwrap();
+        plan
+    }
+}
+
+async fn serve(folder: &TempDir, settings: ServiceSettings) -> Service {
+    let store = SqliteStore::open(&folder.path().join("store.sqlite")).await.unwrap();
+    let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+    Service::new(Arc::new(store), blobs, settings)
+}
+
+pub fn body(
+    text: &str,
+) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+    let chunks: Vec<_> =
+        text.as_bytes().chunks(7).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+    stream::iter(chunks)
+}
+
+/// A tridiagonal matrix as Matrix Market text.
+pub fn tridiagonal(rows: usize) -> String {
+    use std::fmt::Write;
+    let mut text =
+        format!("%%MatrixMarket matrix coordinate real general\n{rows} {rows} {}\n", 3 * rows - 2);
+    for row in 1..=rows {
+        for col in row.saturating_sub(1).max(1)..=(row + 1).min(rows) {
+            writeln!(text, "{row} {col} {}.5", row + col).unwrap();
+        }
+    }
+    text
+}
+
+pub fn device() -> Device {
+    Device {
+        id: DeviceId("cpu".to_owned()),
+        kind: DeviceKind::Cpu,
+        name: "a processor".to_owned(),
+        compute_capability: "avx2".to_owned(),
+        multiprocessors: 2,
+        warp_size: 8,
+        max_threads_per_block: 1,
+        max_threads_per_multiprocessor: 1,
+        max_blocks_per_multiprocessor: 1,
+        registers_per_thread: 16,
+        registers_per_block: 16,
+        registers_per_multiprocessor: 16,
+        shared_bytes_per_block: 0,
+        shared_bytes_per_multiprocessor: 0,
+        l2_bytes: 1 << 20,
+        memory_bytes: 1 << 30,
+        copy_gbps: 10.0,
+        driver: "kernel 6".to_owned(),
+        compiler: "rustc".to_owned(),
+        vendor: Some("sprs 0.11".to_owned()),
+        kernels: [("row_split".to_owned(), kernel_text())].into(),
+    }
+}
+
+pub fn gpu(index: u32, copy_gbps: f64) -> Device {
+    Device {
+        id: DeviceId(format!("cuda:{index}")),
+        kind: DeviceKind::Cuda,
+        name: "a GPU".to_owned(),
+        compute_capability: "9.0".to_owned(),
+        copy_gbps,
+        ..device()
+    }
+}
+
+pub fn problem(n: u32) -> Problem {
+    Problem::Spmm(Spmm { n, dtype: Dtype::F32, layout: Layout::Row })
+}
+
+pub fn request(matrix: &Matrix, n: u32) -> JobRequest {
+    JobRequest {
+        matrix: matrix.digest,
+        problem: problem(n),
+        device: "auto".to_owned(),
+        search: Search::default(),
+        expected_calls: None,
+    }
+}
+
+pub fn trial(job: &JobId, ordinal: u32) -> Trial {
+    let timing = Timing::of(vec![1.0; 3], 0).unwrap();
+    Trial {
+        job: job.clone(),
+        ordinal,
+        candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
+        state: TrialState::Tried(Outcome::Measured {
+            timing,
+            rel_error: 1e-7,
+            resources: None,
+            preprocess_ms: 0.1,
+        }),
+        predicted_us: None,
+        created_at: Timestamp::now(),
+    }
+}
+
+pub fn ended(job: &Job, plan: Option<Plan>) -> Finish {
+    let job = Job {
+        state: if plan.is_some() { JobState::Succeeded } else { JobState::Failed },
+        stage: Stage::Done,
+        finished_at: Some(Timestamp::now()),
+        ..job.clone()
+    };
+    Finish { job, plan }
+}
+
+pub fn plan(device: &Device, matrix: &Matrix, job: &Job) -> Plan {
+    Plan {
+        version: plan::PLAN_VERSION,
+        id: PlanId::fresh(),
+        matrix: matrix.digest,
+        pattern_digest: matrix.pattern_digest,
+        problem: job.request.problem,
+        l2_policy: L2Policy::Warm,
+        device: device.clone(),
+        candidate: Candidate::new("row_split").with("lanes", 8),
+        measured: Measured { median_us: 1.5, ci95_us: [1.4, 1.6], samples: 9, rel_error: 1e-7 },
+        tie: false,
+        runner_up: None,
+        baseline: None,
+        speedup: Some(1.1),
+        limit: Limit { us: 1.0, bound: Bound::Bytes, fraction: 0.66, bytes: 1000 },
+        predicted: None,
+        funnel: Vec::new(),
+        trials: TrialCounts::default(),
+        preprocess_ms: 0.0,
+        break_even_calls: None,
+        validity: Validity {
+            values_may_change: true,
+            pattern_may_change: false,
+            dense_must_be_finite: false,
+            n_may_change: false,
+        },
+        launch: None,
+        resources: None,
+        provenance: Provenance {
+            job: job.id.clone(),
+            version: "0.1.0".to_owned(),
+            environment: device.environment(),
+            kernel_digest: Some(kernel_text()),
+            seed: 1,
+            stopped_by: StoppedBy::Completed,
+            search_seconds: 0.5,
+        },
+        created_at: Timestamp::now(),
+    }
+}

@@ -1,0 +1,146 @@
+//! Opening again, and rows that are not what they should be.
+
+use crate::Sqlite;
+use crate::words::*;
+use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
+use sparsetune::store::{JobFilter, Quarantined, SqliteStore, Store, StoreError};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, _) = queued(&*store).await;
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let trials = [trial(&claim.job.id, 0, 0.1), pruned(&claim.job.id, 1)];
+    store.record_trials(&claim.fence, &trials).await.unwrap();
+    store.put_device("w", &device()).await.unwrap();
+    let plan = plan(&matrix, &claim.job.id, 1);
+    let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
+    store.finish(&claim.fence, &finish).await.unwrap();
+    let job = store.job(&claim.job.id).await.unwrap();
+    let events = store.events(&claim.job.id, 0, 10).await.unwrap();
+    drop(store);
+
+    let store = harness.open().await;
+    assert_eq!(store.matrix(&matrix.digest).await.unwrap(), Some(matrix));
+    assert_eq!(store.job(&claim.job.id).await.unwrap(), job);
+    assert_eq!(store.trials(&claim.job.id).await.unwrap(), trials);
+    assert_eq!(store.events(&claim.job.id, 0, 10).await.unwrap(), events);
+    assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan));
+    assert_eq!(store.devices().await.unwrap()[0].1, device());
+}
+
+pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, _) = queued(&*store).await;
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let id = &claim.job.id;
+    store.record_trials(&claim.fence, &[trial(id, 0, 1.0)]).await.unwrap();
+    store.put_device("w", &device()).await.unwrap();
+    let plan = plan(&matrix, id, 1);
+    let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
+    store.finish(&claim.fence, &finish).await.unwrap();
+    let entry = Quarantined {
+        class: device().class(),
+        kernel_digest: Digest::of(b"text"),
+        candidate: Candidate::new("row_split"),
+        reason: "hung".to_owned(),
+        at: Timestamp(1),
+    };
+    store.quarantine(&entry).await.unwrap();
+
+    macro_rules! corrupt {
+        ($statement:literal, $($call:expr),+) => {
+            harness.spoil($statement).await;
+            $(match $call.await {
+                Err(StoreError::Corrupt { .. }) => {}
+                other => panic!("after {}: {:?}", $statement, other.map(|_| "an answer")),
+            })+
+        };
+    }
+    corrupt!(
+        "UPDATE trials SET body = 'not json'",
+        store.trials(id),
+        store.trials_page(id, &page(5)),
+        store.events(id, 0, 9)
+    );
+    corrupt!("UPDATE events SET body = '{}' WHERE trial IS NULL", store.events(id, 0, 9));
+    corrupt!("UPDATE plans SET version = 99", store.plan(&plan.id));
+    corrupt!(
+        "UPDATE plans SET facts = '[]'",
+        store.plans_for(&plan.problem, &device().class(), L2Policy::Warm, 9)
+    );
+    corrupt!(
+        "UPDATE plans SET body = '{\"problem\":{\"op\":\"?\"}}'",
+        store.plan_keys(&plan.pattern_digest)
+    );
+    corrupt!(
+        "UPDATE matrices SET facts = '{\"rows\":1'",
+        store.matrix(&matrix.digest),
+        store.matrices(&page(5)),
+        store.facts(&matrix.digest)
+    );
+    corrupt!(
+        "UPDATE jobs SET stage = 'dreaming'",
+        store.job(id),
+        store.jobs(&JobFilter::default(), &page(5)),
+        store.request_cancel(id)
+    );
+    corrupt!("UPDATE jobs SET stage = 'done', attempts = -1", store.job(id));
+    corrupt!("UPDATE jobs SET attempts = 1, best = '{'", store.job(id));
+    corrupt!("UPDATE devices SET body = 'null'", store.devices());
+    corrupt!("UPDATE quarantine SET candidate = '1'", store.quarantined(&entry.class));
+    corrupt!("UPDATE revision SET value = -1", store.revision());
+}
+
+pub async fn a_newer_schema_is_refused(harness: &Sqlite) {
+    drop(harness.open().await);
+    harness
+        .spoil(
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (9999, 'from the future', 1, x'00', 0)",
+        )
+        .await;
+    let error = SqliteStore::open(&harness.file()).await.unwrap_err();
+    assert!(error.to_string().contains("newer sparsetune"), "{error}");
+}
+
+/// Where the child of the next check finds its store.
+const CHILD_STORE: &str = "SPARSETUNE_TEST_CHILD_STORE";
+
+#[tokio::test]
+#[ignore = "the child process of a_recorded_trial_survives_a_kill"]
+async fn child_records_until_killed() {
+    let file = std::env::var_os(CHILD_STORE).expect("started by its parent alone");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(file.as_ref()).await.unwrap());
+    let claim = claim(&*store, "child", LEASE).await.unwrap();
+    for ordinal in 0.. {
+        store.record_trials(&claim.fence, &[trial(&claim.job.id, ordinal, 1.0)]).await.unwrap();
+        println!("recorded {ordinal}");
+    }
+}
+
+pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
+    let (_, job) = queued(&*harness.open().await).await;
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "durability::child_records_until_killed", "--ignored", "--nocapture"])
+        .env(CHILD_STORE, harness.file())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told = lines.by_ref().filter(|line| line.as_ref().unwrap().contains("recorded"));
+    told.nth(40).expect("the child records").unwrap();
+    // SIGKILL, in the middle of whatever it is doing.
+    child.kill().unwrap();
+    let told = 41 + told.count();
+    child.wait().unwrap();
+
+    let store = harness.open().await;
+    let kept = store.trials(&job.id).await.unwrap().len();
+    assert!(kept == told || kept == told + 1, "{told} were told of, {kept} are there");
+    let events = store.events(&job.id, 0, 1_000_000).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=kept as u64 + 2).collect::<Vec<_>>());
+}

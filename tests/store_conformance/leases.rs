@@ -1,0 +1,127 @@
+//! Claims, fences, release and end.
+
+use crate::Sqlite;
+use crate::words::*;
+use sparsetune::domain::{DeviceId, EventKind, JobState, Stage};
+use sparsetune::store::{Fence, Store, StoreError};
+
+pub async fn of_many_claims_one_wins(harness: &Sqlite) {
+    // Two stores on one file stand for two processes.
+    let stores = [harness.open().await, harness.open().await];
+    let (_, job) = queued(&*stores[0]).await;
+    let tasks: Vec<_> = (0..32)
+        .map(|i| {
+            let store = stores[i % 2].clone();
+            tokio::spawn(async move { claim(&*store, &format!("w{i}"), LEASE).await })
+        })
+        .collect();
+    let mut claims = Vec::new();
+    for task in tasks {
+        claims.extend(task.await.unwrap());
+    }
+    assert_eq!(claims.len(), 1);
+    let stored = stores[1].job(&job.id).await.unwrap().unwrap();
+    assert_eq!((stored.state, stored.attempts), (JobState::Running, 1));
+    assert_eq!(stored, claims[0].job);
+}
+
+pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Sqlite) {
+    let store = harness.open().await;
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    for at in [30, 10, 20] {
+        store.submit(&new_job(&matrix, &at.to_string(), at)).await.unwrap();
+    }
+    let mut other = new_job(&matrix, "gpu", 1);
+    other.job.device = DeviceId("cuda:0".to_owned());
+    store.submit(&other).await.unwrap();
+    let mut order = Vec::new();
+    while let Some(claim) = claim(&*store, "w", LEASE).await {
+        order.push(claim.job.created_at.0);
+    }
+    assert_eq!(order, [10, 20, 30]);
+}
+
+async fn assert_fenced(store: &dyn Store, fence: &Fence, job: &sparsetune::domain::Job) {
+    let log = EventKind::Log { message: "late".to_owned() };
+    let trials = [trial(&job.id, 99, 1.0)];
+    let finish = ended(job, JobState::Succeeded, Some(plan(&matrix("m", 1), &job.id, 1)));
+    for refused in [
+        store.renew(fence, LEASE).await.map(|_| ()),
+        store.update(fence, job).await,
+        store.log(fence, &log).await,
+        store.record_trials(fence, &trials).await,
+        store.record_trials(fence, &[]).await,
+        store.release(fence).await,
+        store.finish(fence, &finish).await,
+    ] {
+        assert!(matches!(refused, Err(StoreError::Fenced(ref id)) if *id == job.id));
+    }
+    let plan = finish.plan.unwrap().id;
+    assert_eq!(store.plan(&plan).await.unwrap(), None);
+}
+
+pub async fn a_lost_lease_fences_every_write(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let slow = claim(&*store, "w", 0).await.unwrap();
+    // Run out, but nobody else came: the worker may still renew and lose it again.
+    store.renew(&slow.fence, 0).await.unwrap();
+    // The same owner comes back after a crash: its name alone is no proof.
+    let next = claim(&*store, "w", LEASE).await.unwrap();
+    assert_eq!((next.job.id.clone(), next.job.attempts), (job.id.clone(), 2));
+    let before = store.events(&job.id, 0, 100).await.unwrap();
+    assert_fenced(&*store, &slow.fence, &slow.job).await;
+    assert_eq!(store.events(&job.id, 0, 100).await.unwrap(), before);
+    assert_eq!(store.job(&job.id).await.unwrap().unwrap(), next.job);
+    store.renew(&next.fence, LEASE).await.unwrap();
+    let stranger = Fence { owner: "x".to_owned(), ..next.fence };
+    assert_fenced(&*store, &stranger, &next.job).await;
+}
+
+pub async fn a_lapsed_job_asked_to_stop_is_not_claimed(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    claim(&*store, "w", 0).await.unwrap();
+    let ended = store.request_cancel(&job.id).await.unwrap().unwrap();
+    assert_eq!(ended.state, JobState::Cancelled, "no worker is left to hear it");
+
+    let second = created(store.submit(&new_job(&matrix("m", 1), "same", 2)).await.unwrap());
+    let short = claim(&*store, "w", LEASE).await.unwrap();
+    store.request_cancel(&second.id).await.unwrap();
+    store.renew(&short.fence, 0).await.unwrap();
+    assert_eq!(claim(&*store, "v", LEASE).await, None);
+    assert_eq!(store.job(&second.id).await.unwrap().unwrap().state, JobState::Cancelled);
+}
+
+pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let first = claim(&*store, "w", LEASE).await.unwrap();
+    let mut measuring = first.job.clone();
+    measuring.stage = Stage::Measuring;
+    measuring.search_seconds = 1.25;
+    store.update(&first.fence, &measuring).await.unwrap();
+    store.release(&first.fence).await.unwrap();
+    let free = store.job(&job.id).await.unwrap().unwrap();
+    assert_eq!((free.state, free.stage), (JobState::Queued, Stage::Waiting));
+    assert_eq!(free.search_seconds, 1.25, "the next worker goes on counting from here");
+    assert_fenced(&*store, &first.fence, &first.job).await;
+    let second = claim(&*store, "v", LEASE).await.unwrap();
+    assert!(second.fence.epoch > first.fence.epoch);
+    store.request_cancel(&job.id).await.unwrap();
+    store.release(&second.fence).await.unwrap();
+    assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
+}
+
+pub async fn a_job_ends_once(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let unfinished = ended(&claim.job, JobState::Running, None);
+    assert!(matches!(store.finish(&claim.fence, &unfinished).await, Err(StoreError::Backend(_))));
+    store.finish(&claim.fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
+    assert_fenced(&*store, &claim.fence, &claim.job).await;
+    assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Failed);
+    assert_eq!(store.job_counts().await.unwrap(), [(JobState::Failed, 1)]);
+}

@@ -1,0 +1,86 @@
+//! What every store must do, written against the traits alone: a second store joins by one more `conform!` line.
+
+mod durability;
+mod jobs;
+mod leases;
+mod lists;
+mod plans;
+mod records;
+mod words;
+
+use sparsetune::store::{SqliteStore, Store};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A fresh store of one kind, that can be opened again and spoilt.
+pub struct Sqlite {
+    folder: TempDir,
+}
+
+impl Sqlite {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("store.sqlite")
+    }
+
+    pub async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(&self.file()).await.unwrap())
+    }
+
+    /// Runs one statement past the store, as a fault or another program would.
+    pub async fn spoil(&self, statement: &'static str) {
+        use sqlx::Connection;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.file());
+        let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+        let done = sqlx::query(statement).execute(&mut raw).await.unwrap();
+        assert!(done.rows_affected() > 0, "nothing was spoilt by {statement}");
+        raw.close().await.unwrap();
+    }
+}
+
+macro_rules! conform {
+    ($harness:ident: $($module:ident::$check:ident),* $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $check() {
+            $module::$check(&$harness::new()).await;
+        }
+    )*};
+}
+
+conform! { Sqlite:
+    jobs::an_equal_live_job_is_the_answer,
+    jobs::a_job_asked_to_stop_no_longer_answers,
+    jobs::idempotency_keys_hold_their_request,
+    jobs::a_job_needs_its_matrix_and_keeps_it,
+    jobs::a_queued_job_is_cancelled_at_once,
+    jobs::a_running_job_is_asked_to_stop,
+    jobs::concurrent_equal_submissions_make_one_job,
+    leases::of_many_claims_one_wins,
+    leases::jobs_are_claimed_oldest_first_and_by_device,
+    leases::a_lost_lease_fences_every_write,
+    leases::a_lapsed_job_asked_to_stop_is_not_claimed,
+    leases::a_released_job_is_queued_again,
+    leases::a_job_ends_once,
+    records::a_resumed_job_finds_its_trials,
+    records::a_recorded_trial_stays,
+    records::events_have_no_gaps,
+    records::writers_at_once_leave_no_gap,
+    records::a_large_funnel_is_one_batch,
+    lists::pages_stay_put_under_inserts,
+    lists::filters_hold_on_every_page,
+    lists::foreign_cursors_are_refused,
+    plans::plan_and_end_are_one,
+    plans::the_newest_plan_of_a_key_wins,
+    plans::plans_and_facts_outlive_the_matrix,
+    plans::devices_and_quarantine_are_kept,
+    plans::the_revision_grows_with_answers_alone,
+    plans::old_things_are_pruned,
+    durability::everything_is_there_after_opening_again,
+    durability::spoilt_rows_are_corrupt_not_panics,
+    durability::a_newer_schema_is_refused,
+    durability::a_recorded_trial_survives_a_kill,
+}

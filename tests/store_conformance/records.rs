@@ -1,0 +1,105 @@
+//! Trials and events: what a job leaves behind while it runs.
+
+use crate::Sqlite;
+use crate::words::*;
+use sparsetune::domain::{Candidate, EventKind, JobState, Trial};
+use sparsetune::store::{PageRequest, StoreError};
+
+pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let first = claim(&*store, "w", 0).await.unwrap();
+    let known = [trial(&job.id, 0, 3.25), pruned(&job.id, 1), trial(&job.id, 2, 1.0 / 3.0)];
+    store.record_trials(&first.fence, &known).await.unwrap();
+    drop(store);
+    let store = harness.open().await;
+    let second = claim(&*store, "w", LEASE).await.unwrap();
+    assert_eq!(store.trials(&second.job.id).await.unwrap(), known);
+    store.record_trials(&second.fence, &[trial(&job.id, 3, 2.0)]).await.unwrap();
+    assert_eq!(store.trials(&job.id).await.unwrap().len(), 4);
+}
+
+pub async fn a_recorded_trial_stays(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    store.record_trials(&fence, &[trial(&job.id, 0, 1.0)]).await.unwrap();
+    let events = store.events(&job.id, 0, 100).await.unwrap().len();
+    // The same trial again, and the same candidate under another number.
+    let twice = [trial(&job.id, 0, 9.0), Trial { ordinal: 7, ..trial(&job.id, 0, 9.0) }];
+    store.record_trials(&fence, &twice).await.unwrap();
+    assert_eq!(store.trials(&job.id).await.unwrap(), [trial(&job.id, 0, 1.0)]);
+    assert_eq!(store.events(&job.id, 0, 100).await.unwrap().len(), events);
+    // Another candidate under a used number would be lost: all of the batch is refused.
+    let clash = Trial { candidate: Candidate::new("row_panel"), ..trial(&job.id, 0, 1.0) };
+    let refused = store.record_trials(&fence, &[trial(&job.id, 1, 1.0), clash]).await;
+    assert!(matches!(refused, Err(StoreError::Backend(_))));
+    assert_eq!(store.trials(&job.id).await.unwrap().len(), 1);
+}
+
+pub async fn events_have_no_gaps(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let fence = &claim.fence;
+    store.update(fence, &claim.job).await.unwrap();
+    let batch = [trial(&job.id, 2, 1.0), pruned(&job.id, 1), trial(&job.id, 0, 2.0)];
+    store.record_trials(fence, &batch).await.unwrap();
+    store.log(fence, &EventKind::Log { message: "hello".to_owned() }).await.unwrap();
+    store.finish(fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
+    let events = store.events(&job.id, 0, 100).await.unwrap();
+    let seen: Vec<_> = events.iter().map(|event| (event.seq, event.kind.name())).collect();
+    let names = ["job", "job", "job", "trial", "trial", "log", "job"];
+    assert_eq!(seen, (1..).zip(names).collect::<Vec<_>>());
+    assert_eq!(events[3].kind, EventKind::Trial(Box::new(trial(&job.id, 0, 2.0))));
+    let last = store.job(&job.id).await.unwrap().unwrap();
+    assert_eq!(events[6].kind, EventKind::Job(Box::new(last)));
+    assert_eq!(store.events(&job.id, 2, 3).await.unwrap(), events[2..5]);
+    assert_eq!(store.events(&job.id, u64::MAX, 3).await.unwrap(), []);
+}
+
+pub async fn writers_at_once_leave_no_gap(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let tasks: Vec<_> = (0..30)
+        .map(|i| {
+            let (store, claim, id) = (store.clone(), claim.clone(), job.id.clone());
+            tokio::spawn(async move {
+                match i % 3 {
+                    0 => store.record_trials(&claim.fence, &[trial(&id, i, 1.0)]).await,
+                    1 => store.update(&claim.fence, &claim.job).await,
+                    _ => store.log(&claim.fence, &EventKind::Log { message: i.to_string() }).await,
+                }
+                .unwrap()
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let events = store.events(&job.id, 0, 100).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=32).collect::<Vec<_>>());
+}
+
+pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    let all: Vec<Trial> = (0..3000).map(|i| pruned(&job.id, i)).collect();
+    store.record_trials(&fence, &all).await.unwrap();
+    let mut page = PageRequest { after: None, limit: 800 };
+    let mut read = Vec::new();
+    loop {
+        let part = store.trials_page(&job.id, &page).await.unwrap();
+        read.extend(part.items);
+        page.after = part.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(read, all);
+    // Pruned candidates are not announced.
+    assert_eq!(store.events(&job.id, 0, 100).await.unwrap().len(), 2);
+}

@@ -1,0 +1,198 @@
+//! Small domain values for the checks.
+
+use sparsetune::domain::job::Progress;
+use sparsetune::domain::matrix::Spread;
+use sparsetune::domain::plan::{Bound, Limit, Measured, Provenance, TrialCounts, Validity};
+use sparsetune::domain::*;
+use sparsetune::store::{Claim, Finish, NewJob, PageRequest, Store, Submission};
+
+pub const LEASE: i64 = 60_000;
+
+pub fn matrix(name: &str, at: i64) -> Matrix {
+    Matrix {
+        digest: Digest::of(name.as_bytes()),
+        pattern_digest: Digest::of(format!("pattern of {name}").as_bytes()),
+        name: Some(name.to_owned()),
+        rows: 10,
+        cols: 20,
+        nnz: 30,
+        symmetric: false,
+        has_full_diagonal: false,
+        features: Features {
+            version: 1,
+            density: 0.15,
+            row_nnz: Spread { max: 5, mean: 3.0, cov: 0.1 },
+            col_nnz: Spread { max: 4, mean: 1.5, cov: 0.2 },
+            empty_rows: 0,
+            empty_cols: 1,
+            bandwidth: 19,
+            mean_offset: 0.3,
+            neighbour_overlap: 0.5,
+            lower: None,
+        },
+        created_at: Timestamp(at),
+    }
+}
+
+pub fn problem() -> Problem {
+    Problem::Spmm(Spmm { n: 32, dtype: Dtype::F32, layout: Layout::Row })
+}
+
+pub fn cpu() -> DeviceId {
+    DeviceId("cpu".to_owned())
+}
+
+pub fn device() -> Device {
+    Device {
+        id: cpu(),
+        kind: DeviceKind::Cpu,
+        name: "a processor".to_owned(),
+        compute_capability: "avx2".to_owned(),
+        multiprocessors: 2,
+        warp_size: 8,
+        max_threads_per_block: 1,
+        max_threads_per_multiprocessor: 1,
+        max_blocks_per_multiprocessor: 1,
+        registers_per_thread: 16,
+        registers_per_block: 16,
+        registers_per_multiprocessor: 16,
+        shared_bytes_per_block: 0,
+        shared_bytes_per_multiprocessor: 0,
+        l2_bytes: 1 << 20,
+        memory_bytes: 1 << 30,
+        copy_gbps: 10.0,
+        driver: "kernel 6".to_owned(),
+        compiler: "rustc".to_owned(),
+        vendor: Some("sprs 0.11".to_owned()),
+        kernels: Default::default(),
+    }
+}
+
+pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewJob {
+    NewJob {
+        job: Job {
+            id: JobId::fresh(),
+            request: JobRequest {
+                matrix: matrix.digest,
+                problem: problem(),
+                device: "auto".to_owned(),
+                search: Search::default(),
+                expected_calls: None,
+            },
+            device: cpu(),
+            state: JobState::Queued,
+            stage: Stage::Waiting,
+            progress: Progress::default(),
+            best: None,
+            plan: None,
+            stopped_by: None,
+            error: None,
+            attempts: 0,
+            search_seconds: 0.0,
+            created_at: Timestamp(at),
+            started_at: None,
+            finished_at: None,
+        },
+        dedup_key: dedup.to_owned(),
+        idempotency: None,
+    }
+}
+
+pub fn trial(job: &JobId, ordinal: u32, median_us: f64) -> Trial {
+    let timing = Timing::of(vec![median_us; 3], 0).unwrap();
+    let state = TrialState::Tried(Outcome::Measured {
+        timing,
+        rel_error: 1e-7,
+        resources: None,
+        preprocess_ms: 0.1,
+    });
+    Trial {
+        job: job.clone(),
+        ordinal,
+        candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
+        state,
+        predicted_us: Some(0.1 + 0.2),
+        created_at: Timestamp(5),
+    }
+}
+
+pub fn pruned(job: &JobId, ordinal: u32) -> Trial {
+    let state = TrialState::Pruned { pruned_by: "load_balance".to_owned() };
+    Trial { state, ..trial(job, ordinal, 1.0) }
+}
+
+pub fn plan(matrix: &Matrix, job: &JobId, at: i64) -> Plan {
+    Plan {
+        version: plan::PLAN_VERSION,
+        id: PlanId::fresh(),
+        matrix: matrix.digest,
+        pattern_digest: matrix.pattern_digest,
+        problem: problem(),
+        l2_policy: L2Policy::Warm,
+        device: device(),
+        candidate: Candidate::new("row_split").with("lanes", 8),
+        measured: Measured { median_us: 1.5, ci95_us: [1.4, 1.6], samples: 9, rel_error: 1e-7 },
+        tie: false,
+        runner_up: None,
+        baseline: None,
+        speedup: Some(1.1),
+        limit: Limit { us: 1.0, bound: Bound::Bytes, fraction: 0.66, bytes: 1000 },
+        predicted: None,
+        funnel: Vec::new(),
+        trials: TrialCounts::default(),
+        preprocess_ms: 0.0,
+        break_even_calls: None,
+        validity: Validity {
+            values_may_change: true,
+            pattern_may_change: false,
+            dense_must_be_finite: false,
+            n_may_change: false,
+        },
+        launch: None,
+        resources: None,
+        provenance: Provenance {
+            job: job.clone(),
+            version: "0.1.0".to_owned(),
+            environment: device().environment(),
+            kernel_digest: Some(Digest::of(b"text")),
+            seed: 1,
+            stopped_by: StoppedBy::Completed,
+            search_seconds: 0.5,
+        },
+        created_at: Timestamp(at),
+    }
+}
+
+pub fn page(limit: u32) -> PageRequest {
+    PageRequest { after: None, limit }
+}
+
+pub fn created(submission: Submission) -> Job {
+    match submission {
+        Submission::Created(job) => job,
+        other => panic!("not created: {other:?}"),
+    }
+}
+
+/// A stored matrix with one queued job.
+pub async fn queued(store: &dyn Store) -> (Matrix, Job) {
+    let matrix = matrix("m", 1);
+    store.insert_matrix(&matrix).await.unwrap();
+    let job = created(store.submit(&new_job(&matrix, "same", 1)).await.unwrap());
+    (matrix, job)
+}
+
+pub async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<Claim> {
+    store.claim(&cpu(), owner, lease_ms).await.unwrap()
+}
+
+pub fn ended(job: &Job, state: JobState, plan: Option<Plan>) -> Finish {
+    let job = Job {
+        state,
+        stage: Stage::Done,
+        stopped_by: Some(StoppedBy::Completed),
+        finished_at: Some(Timestamp(100)),
+        ..job.clone()
+    };
+    Finish { job, plan }
+}
