@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
 pub mod config;
+pub mod evaluator;
 pub mod logging;
 pub mod serve;

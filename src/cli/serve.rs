@@ -2,7 +2,7 @@
 
 use super::config::{Config, LogFormat};
 use crate::http::{Access, App, Limits, Metrics, PATHS, Server};
-use crate::service::{KernelDigests, SearchDefaults, Service, ServiceSettings};
+use crate::service::{SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
 use crate::store::{Blobs, SqliteStore};
 use anyhow::Context;
@@ -84,14 +84,13 @@ impl Running {
 /// token, and gives the loops to run beside the server.
 pub async fn start<F>(
     config: &Config,
-    kernels: KernelDigests,
     shutdown: CancellationToken,
     workers: F,
 ) -> anyhow::Result<Running>
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    let service = open(config, kernels).await?;
+    let service = open(config).await?;
     let server = Server::bind(config.server.listen)
         .await
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
@@ -112,14 +111,13 @@ where
 /// `start`, then says where, and waits for the end.
 pub async fn serve<F>(
     config: &Config,
-    kernels: KernelDigests,
     shutdown: CancellationToken,
     workers: F,
 ) -> anyhow::Result<()>
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    let running = start(config, kernels, shutdown, workers).await?;
+    let running = start(config, shutdown, workers).await?;
     // On standard output, for scripts that asked for port 0; the log goes elsewhere.
     println!("listening on http://{}", running.address);
     tracing::info!(address = %running.address, data = %config.data.dir.display(), "serving");
@@ -152,7 +150,7 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
 }
 
 /// The service on the store and blobs of the configuration, made where they are missing.
-pub async fn open(config: &Config, kernels: KernelDigests) -> anyhow::Result<Service> {
+pub async fn open(config: &Config) -> anyhow::Result<Service> {
     let uploads = config.data.uploads();
     std::fs::create_dir_all(&uploads)
         .with_context(|| format!("cannot make {} (data.dir)", uploads.display()))?;
@@ -162,7 +160,7 @@ pub async fn open(config: &Config, kernels: KernelDigests) -> anyhow::Result<Ser
         .with_context(|| format!("cannot open the store {} (data.store)", file.display()))?;
     let blobs = Blobs::open(&folder)
         .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
-    Ok(Service::new(Arc::new(store), blobs, settings(config), kernels))
+    Ok(Service::new(Arc::new(store), blobs, settings(config)))
 }
 
 fn settings(config: &Config) -> ServiceSettings {

@@ -1,6 +1,8 @@
 //! A device: one GPU or the host CPU, with the facts that decide speed.
 
+use super::Digest;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// How a client names a device of this host: `cpu`, `cuda:0`.
@@ -54,6 +56,9 @@ pub struct Device {
     pub compiler: String,
     /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent when the vendor's library is not installed.
     pub vendor: Option<String>,
+    /// Digest of each kernel family's text as this binary has it; a plan made with another text is stale.
+    #[serde(default)]
+    pub kernels: BTreeMap<String, Digest>,
 }
 
 /// Devices of one class share plans: same silicon, whatever the host and the software around it.

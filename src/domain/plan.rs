@@ -156,8 +156,8 @@ pub struct Provenance {
     pub version: String,
     /// Driver, compiler and vendor library; a change makes the plan stale.
     pub environment: String,
-    /// Digest of all kernel text of the winner's family; a change makes the plan stale.
-    pub kernel_digest: Digest,
+    /// Digest of all kernel text of the winner's family; a change makes the plan stale. Absent for the vendor's.
+    pub kernel_digest: Option<Digest>,
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,

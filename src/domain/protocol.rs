@@ -11,6 +11,9 @@ use std::path::PathBuf;
 /// Both sides refuse another version.
 pub const PROTOCOL_VERSION: u32 = 1;
 
+/// Longest line either side writes or reads, newline included; a longer one is refused, never buffered.
+pub const MAX_LINE_BYTES: u64 = 16 << 20;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     pub seq: u64,

@@ -1,5 +1,9 @@
 //! Engines run recipes on a device and know no paper: CUDA, the host CPU, and a replay of recorded outcomes.
 
+pub mod cpu;
+pub mod cuda;
+pub mod replay;
+
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
 use crate::domain::{Device, L2Policy, Problem, Timing};

@@ -1,1 +1,127 @@
 //! The child process that owns a device: read a request, lower, run, verify, answer.
+//!
+//! Requests come as JSON lines on stdin and messages leave on stdout (`domain::protocol`); stdout is the protocol's
+//! alone, logs go to stderr. A request that cannot be carried out is answered `failed` and the process goes on. Only
+//! three things end it: `close` or the end of stdin (the parent is gone), a lost device, and a stdout nobody reads.
+
+mod engines;
+mod hostile;
+mod lines;
+mod load;
+mod lowering;
+mod process;
+mod session;
+mod tolerance;
+mod trial;
+
+pub use engines::{DeviceSelector, EngineOpenError, SelectorError};
+pub use hostile::FAMILY as HOSTILE_FAMILY;
+pub use lowering::{Lowerer, Lowering, Ops, Unlowered};
+pub use process::{claim_stdout, die_with_parent, dump_no_core};
+pub use tolerance::tolerance;
+
+use crate::domain::protocol::{Reply, Request};
+use lines::Line;
+use session::{Next, Session};
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+/// The process ended because it was asked to, or because stdin did.
+pub const EXIT_OK: u8 = 0;
+/// The device failed and its context is unusable (`EX_SOFTWARE`); a new process may do better.
+pub const EXIT_LOST: u8 = 70;
+/// stdin or stdout failed (`EX_IOERR`).
+pub const EXIT_IO: u8 = 74;
+
+/// What the process is started with.
+#[derive(Clone, Debug)]
+pub struct EvaluatorOptions {
+    pub device: DeviceSelector,
+    /// Folder of compiled kernels, shared with other processes; a GPU's compiler needs one.
+    pub cubin_cache: Option<PathBuf>,
+    /// Folders searched for CUDA libraries before the system's own.
+    pub library_paths: Vec<PathBuf>,
+    /// Accept the `hostile` family, which hangs and faults on purpose.
+    pub allow_hostile: bool,
+}
+
+/// Why a request could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EvaluatorError {
+    #[error("the request is not one of this protocol: {0}")]
+    Malformed(serde_json::Error),
+    #[error("the line is longer than {0} bytes")]
+    TooLong(u64),
+    #[error("the pool speaks protocol {theirs}, this evaluator {ours}")]
+    Version { ours: u32, theirs: u32 },
+    #[error("the device is not open yet")]
+    NotOpen,
+    #[error("no matrix is loaded yet")]
+    NotLoaded,
+    #[error(transparent)]
+    Device(#[from] EngineOpenError),
+    #[error(transparent)]
+    Load(#[from] load::LoadError),
+    #[error("{candidate}: {why}")]
+    Candidate { candidate: String, why: String },
+    #[error("the candidates could not be timed in turn: {0}")]
+    Pair(String),
+    /// Ends the process.
+    #[error("the device is lost: {0}")]
+    Lost(String),
+    /// Ends the process.
+    #[error("the answer cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// Serves requests until something ends it; the answer is the exit code.
+pub fn run(
+    options: &EvaluatorOptions,
+    lowering: &dyn Lowering,
+    mut input: impl BufRead,
+    output: impl Write,
+) -> u8 {
+    let mut session = Session::new(options, lowering, output);
+    let mut buffer = Vec::new();
+    loop {
+        let served = match lines::read(&mut input, &mut buffer) {
+            Ok(Line::End) => return EXIT_OK,
+            Ok(Line::TooLong { limit }) => session.fail(0, &EvaluatorError::TooLong(limit)),
+            Ok(Line::Text(line)) => serve(&mut session, line),
+            Err(error) => {
+                tracing::error!(%error, "stdin cannot be read");
+                return EXIT_IO;
+            }
+        };
+        match served {
+            Ok(Next::Request) => {}
+            Ok(Next::End) => return EXIT_OK,
+            Err(error @ EvaluatorError::Output(_)) => {
+                tracing::error!(%error, "nobody reads the answers");
+                return EXIT_IO;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the process ends");
+                return EXIT_LOST;
+            }
+        }
+    }
+}
+
+/// One line to its reply. An error here is one that ends the process.
+fn serve<W: Write>(session: &mut Session<'_, W>, line: &[u8]) -> Result<Next, EvaluatorError> {
+    let request: Request = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => return session.fail(lines::seq_of(line), &EvaluatorError::Malformed(error)),
+    };
+    match session.carry_out(request.seq, request.body) {
+        Ok(reply) => {
+            let next = if reply == Reply::Closed { Next::End } else { Next::Request };
+            let lost = trial::lost(&reply);
+            session.reply(request.seq, reply)?;
+            lost.map_or(Ok(next), |detail| Err(EvaluatorError::Lost(detail)))
+        }
+        Err(error @ (EvaluatorError::Lost(_) | EvaluatorError::Output(_))) => Err(error),
+        Err(error) => session.fail(request.seq, &error),
+    }
+}

@@ -107,7 +107,7 @@ shown!(ProvenanceOut from Provenance {
     job: JobId,
     version: String,
     environment: String,
-    kernel_digest: Digest,
+    kernel_digest: Option<Digest>,
     seed: u64,
     stopped_by: StoppedBy,
     search_seconds: f64,

@@ -3,7 +3,7 @@
 pub mod spmm;
 
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Device, Dtype, Matrix, Problem};
+use crate::domain::{Candidate, Device, DeviceKind, Dtype, Matrix, Problem};
 use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::sync::Arc;
@@ -73,6 +73,17 @@ pub fn complexity(candidate: &Candidate) -> u32 {
         "row_split" => 1 + ordered,
         _ => 3,
     }
+}
+
+/// Families with kernel text on a GPU, and the headers under `kernels/` that hold it.
+pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
+    ("row_panel", &["spmm/row_panel.cuh", "spmm/column_major.cuh"]),
+    ("row_split", &["spmm/row_split.cuh", "spmm/column_major.cuh"]),
+];
+
+/// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
+pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
+    kind == DeviceKind::Cuda && candidate.family == "row_panel" && candidate.int("m1") != Some(1)
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels).

@@ -63,7 +63,7 @@ impl Service {
     async fn grade(&self, plan: Plan, class: &DeviceClass) -> Result<Lookup> {
         let known = self.ranked_devices().await?;
         let here: Vec<&Device> = known.iter().filter(|device| device.class() == *class).collect();
-        let changes = self.changes(&plan, &here);
+        let changes = Self::changes(&plan, &here);
         let grade = if changes.is_empty() { Grade::Exact } else { Grade::Stale };
         let mut reasons = changes;
         if here.is_empty() {
@@ -74,7 +74,7 @@ impl Service {
         Ok(Lookup { grade, reasons, neighbour: None, distance: None, plan: Some(plan) })
     }
 
-    fn changes(&self, plan: &Plan, here: &[&Device]) -> Vec<String> {
+    fn changes(plan: &Plan, here: &[&Device]) -> Vec<String> {
         let mut changes = Vec::new();
         let then = &plan.provenance.environment;
         if let Some(first) = here.first()
@@ -85,9 +85,9 @@ impl Service {
                 first.environment()
             ));
         }
-        let now = (self.inner.kernels)(plan.device.kind, &plan.candidate);
-        if now.is_some_and(|now| now != plan.provenance.kernel_digest) {
-            let family = &plan.candidate.family;
+        let family = &plan.candidate.family;
+        let now = here.first().and_then(|device| device.kernels.get(family));
+        if now.is_some_and(|now| Some(*now) != plan.provenance.kernel_digest) {
             changes.push(format!(
                 "the kernel text of family {family} changed since the plan was made"
             ));

@@ -24,16 +24,12 @@ pub use lookup::LookupQuery;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{Candidate, Device, DeviceKind, Digest, JobState, Plan, PlanId};
+use crate::domain::{Device, JobState, Plan, PlanId};
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
-
-/// The digest of the kernel text that a candidate would run today on a device of this kind, where it is known. Given
-/// from above: the texts belong to the engines, which this room does not see.
-pub type KernelDigests = Arc<dyn Fn(DeviceKind, &Candidate) -> Option<Digest> + Send + Sync>;
 
 /// Cheap to clone; clones are the same service.
 #[derive(Clone)]
@@ -45,7 +41,6 @@ struct Inner {
     store: Arc<dyn Store>,
     blobs: Blobs,
     settings: ServiceSettings,
-    kernels: KernelDigests,
     signals: Arc<Signals>,
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
@@ -56,12 +51,7 @@ struct Inner {
 }
 
 impl Service {
-    pub fn new(
-        store: Arc<dyn Store>,
-        blobs: Blobs,
-        settings: ServiceSettings,
-        kernels: KernelDigests,
-    ) -> Self {
+    pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
         let store = Arc::new(watched::Watched { store, signals: Arc::clone(&signals) });
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
@@ -69,7 +59,6 @@ impl Service {
             store,
             blobs,
             settings,
-            kernels,
             signals,
             local: RwLock::default(),
             parses,

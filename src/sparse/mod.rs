@@ -4,6 +4,7 @@ pub mod canonical;
 pub mod csr;
 pub mod digest;
 pub mod features;
+pub mod generate;
 pub mod levels;
 pub mod operand;
 pub mod oracle;

@@ -87,7 +87,7 @@ async fn a_plan_grows_stale_with_its_kernel() {
     world.service.submit(&request(&matrix, 32), None).await.unwrap();
     let claim = world.claim().await;
     let mut old = plan(&device(), &matrix, &claim.job);
-    old.provenance.kernel_digest = Digest::of(b"older text");
+    old.provenance.kernel_digest = Some(Digest::of(b"older text"));
     world.service.store().finish(&claim.fence, &ended(&claim.job, Some(old))).await.unwrap();
     let found = world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
     assert_eq!(found.grade, Grade::Stale);

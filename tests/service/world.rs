@@ -17,7 +17,7 @@ pub struct World {
     pub folder: TempDir,
 }
 
-/// The digest of all kernel text, in these tests.
+/// The digest of the one family's kernel text, in these tests.
 pub fn kernel_text() -> Digest {
     Digest::of(b"text")
 }
@@ -89,7 +89,7 @@ impl World {
 async fn serve(folder: &TempDir, settings: ServiceSettings) -> Service {
     let store = SqliteStore::open(&folder.path().join("store.sqlite")).await.unwrap();
     let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-    Service::new(Arc::new(store), blobs, settings, Arc::new(|_, _| Some(kernel_text())))
+    Service::new(Arc::new(store), blobs, settings)
 }
 
 pub fn body(
@@ -135,6 +135,7 @@ pub fn device() -> Device {
         driver: "kernel 6".to_owned(),
         compiler: "rustc".to_owned(),
         vendor: Some("sprs 0.11".to_owned()),
+        kernels: [("row_split".to_owned(), kernel_text())].into(),
     }
 }
 
@@ -223,7 +224,7 @@ pub fn plan(device: &Device, matrix: &Matrix, job: &Job) -> Plan {
             job: job.id.clone(),
             version: "0.1.0".to_owned(),
             environment: device.environment(),
-            kernel_digest: kernel_text(),
+            kernel_digest: Some(kernel_text()),
             seed: 1,
             stopped_by: StoppedBy::Completed,
             search_seconds: 0.5,

@@ -64,6 +64,7 @@ pub fn device() -> Device {
         driver: "kernel 6".to_owned(),
         compiler: "rustc".to_owned(),
         vendor: Some("sprs 0.11".to_owned()),
+        kernels: Default::default(),
     }
 }
 
@@ -153,7 +154,7 @@ pub fn plan(matrix: &Matrix, job: &JobId, at: i64) -> Plan {
             job: job.clone(),
             version: "0.1.0".to_owned(),
             environment: device().environment(),
-            kernel_digest: Digest::of(b"text"),
+            kernel_digest: Some(Digest::of(b"text")),
             seed: 1,
             stopped_by: StoppedBy::Completed,
             search_seconds: 0.5,

@@ -89,7 +89,6 @@ pub fn fits_registers(shape: &Shape) -> bool {
     shape.registers() <= REGISTERS_PER_THREAD
         && shape.threads() <= MAX_THREADS
         && shape.registers() * shape.threads() <= REGISTERS_PER_BLOCK
-        && shape.threads() >= 32
         && !pointless(shape)
 }
 
@@ -109,7 +108,7 @@ fn register_resource(facts: &Facts, shape: &Shape) -> Verdict {
 
 /// LO-SpMM, section 3.3: tiles of whole warps, and at least half as many blocks as multiprocessors.
 fn hardware_utilization(facts: &Facts, shape: &Shape) -> Verdict {
-    if !shape.threads().is_multiple_of(facts.device.warp_size.max(1)) {
+    if !shape.fills_warps() {
         return Verdict::Remove { excess: f64::INFINITY };
     }
     let blocks = row_blocks(facts, shape) * column_tiles(&facts.problem, shape);
@@ -138,16 +137,8 @@ fn load_balance(facts: &Facts, shape: &Shape) -> Verdict {
     at_most(over(waste) + over(cov), 0.0)
 }
 
-/// Whether every row of B starts at a multiple of the vector.
-pub fn is_aligned(shape: &Shape, problem: &Spmm) -> bool {
-    match shape {
-        Shape::RowSplit { vec, .. } | Shape::RowPanel { vec, .. } => problem.n.is_multiple_of(*vec),
-        Shape::ColumnMajor { .. } => true,
-    }
-}
-
 fn alignment(facts: &Facts, shape: &Shape) -> Verdict {
-    if is_aligned(shape, &facts.problem) { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+    if shape.is_aligned(&facts.problem) { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
 }
 
 /// Packed panels store a zero wherever a row lacks a column of its panel.

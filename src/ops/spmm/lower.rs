@@ -3,6 +3,7 @@
 use super::inspect::rows_by_length;
 use super::panels::{self, Panels};
 use super::shape::{RowOrder, Shape};
+use super::space::is_legal;
 use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, HostProgram, Program, Recipe};
 use crate::domain::{Candidate, Device, DeviceKind, Spmm};
 use crate::ops::Refusal;
@@ -51,6 +52,11 @@ impl Lowerer {
     }
 
     fn cuda(&mut self, shape: &Shape) -> Result<Lowered, Refusal> {
+        if !is_legal(shape, &self.problem) {
+            return Err(Refusal(
+                "its tile cannot be launched for this problem on any device".to_owned(),
+            ));
+        }
         let (arrays, mut args, ms) = match *shape {
             Shape::RowSplit { order, .. } => self.csr_arguments(order),
             Shape::ColumnMajor { m1: 1, order, .. } => self.csr_arguments(order),

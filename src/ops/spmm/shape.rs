@@ -169,6 +169,23 @@ impl Shape {
         }
     }
 
+    /// Whether a tile's threads are whole warps, or a warp is shared by whole tiles: what the kernels assert.
+    pub fn fills_warps(&self) -> bool {
+        let whole = self.threads().is_multiple_of(32);
+        whole
+            && (self.threads_a_tile().is_multiple_of(32) || !matches!(self, Self::RowPanel { .. }))
+    }
+
+    /// Whether every row of B starts at a multiple of the vector.
+    pub fn is_aligned(&self, problem: &Spmm) -> bool {
+        match self {
+            Self::RowSplit { vec, .. } | Self::RowPanel { vec, .. } => {
+                problem.n.is_multiple_of(*vec)
+            }
+            Self::ColumnMajor { .. } => true,
+        }
+    }
+
     /// Registers a thread, by counting variables (LO-SpMM, section 3.2): accumulators, what is in flight, and about 28
     /// for addresses and loop state. Compared with the compiler's own figures the estimate is within a fifth.
     pub fn registers(&self) -> u32 {

@@ -98,6 +98,11 @@ pub fn vendor(device: &Device) -> Vec<Candidate> {
         .collect()
 }
 
+/// Whether a shape can be compiled and launched for a problem on any device; what is not never leaves the funnel.
+pub fn is_legal(shape: &Shape, problem: &Spmm) -> bool {
+    super::constraints::fits_registers(shape) && shape.fills_warps() && shape.is_aligned(problem)
+}
+
 /// Every distinct CUDA text that this space can ask a compiler for, with a label: what tests compile ahead of any GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let mut texts = std::collections::BTreeMap::new();
@@ -106,9 +111,7 @@ pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
             let problem = Spmm { n, dtype: crate::domain::Dtype::F32, layout };
             for candidate in enumerate(&problem, DeviceKind::Cuda) {
                 let Some(shape) = Shape::of(&candidate, &problem) else { continue };
-                if super::constraints::fits_registers(&shape)
-                    && super::constraints::is_aligned(&shape, &problem)
-                {
+                if is_legal(&shape, &problem) {
                     texts.entry(super::lower::cuda_source(&shape)).or_insert(candidate.to_string());
                 }
             }

@@ -1,0 +1,54 @@
+//! `sparsetune evaluator`: the child process of a worker. Hidden, since only a worker has something to say to it.
+
+use crate::evaluator::{
+    DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Ops, Unlowered, claim_stdout,
+    die_with_parent, dump_no_core, run,
+};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct EvaluatorArgs {
+    /// `cpu`, `cuda:0`, or `replay:FILE`.
+    #[arg(long)]
+    device: DeviceSelector,
+    /// Folder of compiled kernels.
+    #[arg(long)]
+    cubin_cache: Option<PathBuf>,
+    /// Folder searched for CUDA libraries before the system's own; may be given more than once.
+    #[arg(long = "library-path")]
+    library_paths: Vec<PathBuf>,
+    /// Accept the `hostile` family, which hangs and faults on purpose.
+    #[arg(long)]
+    allow_hostile: bool,
+}
+
+impl EvaluatorArgs {
+    /// Serves the requests on stdin until it ends. Logs must go to stderr: stdout is the protocol's.
+    pub fn run(self) -> ExitCode {
+        let prepared =
+            dump_no_core().and_then(|()| die_with_parent()).and_then(|()| claim_stdout());
+        let output = match prepared {
+            Ok(output) => output,
+            Err(error) => {
+                tracing::error!(%error, "the evaluator could not set up its process");
+                return ExitCode::from(EXIT_IO);
+            }
+        };
+        let options = EvaluatorOptions {
+            device: self.device,
+            cubin_cache: self.cubin_cache,
+            library_paths: self.library_paths,
+            allow_hostile: self.allow_hostile,
+        };
+        ExitCode::from(run(&options, lowering(&options.device), std::io::stdin().lock(), output))
+    }
+}
+
+/// A recording is played by candidate alone; a real device needs recipes.
+fn lowering(device: &DeviceSelector) -> &'static dyn Lowering {
+    match device {
+        DeviceSelector::Replay(_) => &Unlowered,
+        DeviceSelector::Cpu | DeviceSelector::Cuda(_) => &Ops,
+    }
+}

@@ -1,0 +1,245 @@
+//! The CPU kernels: LO-SpMM's tile of M1 rows by N1 columns (TACO 2024, section 3.1) and one row at a time, both with
+//! their outputs in vector registers.
+//!
+//! A kernel multiplies some rows of A with one *panel*: at most N1 neighbouring columns of B, of which each row is
+//! contiguous. Row-major operands have that shape as they are. Column-major ones are packed into it before, within the
+//! timed call, and C is then written through a small tile, 16 rows of one column at a time: gathers straight from N1
+//! columns would fetch one element a cache line where a packed panel fetches lines whole.
+
+// Register arrays are indexed by constants of the kernel; the loops are unrolled and read as the tiles do.
+#![allow(clippy::needless_range_loop)]
+
+use super::simd::Simd;
+use crate::domain::Layout;
+use std::ops::Range;
+
+/// Rows of C that are transposed at a time: one cache line of a column. A multiple of every M1.
+const GROUP: usize = 16;
+
+/// Widest panel of all kernels.
+pub const WIDEST: usize = 64;
+
+/// One panel of the product. The arrays of A are those of a canonical matrix with columns below the rows of B.
+pub struct Panel<'a> {
+    pub indptr: &'a [usize],
+    pub indices: &'a [u32],
+    pub values: &'a [f32],
+    /// First element of the panel; row k of it starts at `b + k * ldb`.
+    pub b: *const f32,
+    pub ldb: usize,
+    /// First element of the panel's columns of C.
+    pub c: *mut f32,
+    /// Distance between rows of C if `layout` is row-major, between columns if it is column-major.
+    pub ldc: usize,
+    pub layout: Layout,
+    /// Columns of the panel, at most VECS registers full.
+    pub width: usize,
+}
+
+// SAFETY: threads share a panel to write rows of C that no two of them have in common.
+unsafe impl Sync for Panel<'_> {}
+
+/// Where rows of a group are kept until they can be written to columns.
+#[repr(align(64))]
+struct Tile([f32; GROUP * WIDEST]);
+
+impl Panel<'_> {
+    /// Where a kernel puts its row: in C, or in the tile.
+    #[inline(always)]
+    fn target(&self, row: usize, position: usize, tile: &mut Tile) -> *mut f32 {
+        match self.layout {
+            // SAFETY: row is a row of the matrix, so this is within C.
+            Layout::Row => unsafe { self.c.add(row * self.ldc) },
+            Layout::Col => tile.0[position * WIDEST..].as_mut_ptr(),
+        }
+    }
+
+    /// Writes a finished group to the columns of C; nothing to do where rows went there directly.
+    ///
+    /// # Safety
+    /// `rows` are rows of the matrix that no other thread writes.
+    #[inline(always)]
+    unsafe fn flush(&self, rows: impl Iterator<Item = usize> + Clone, tile: &Tile) {
+        if self.layout == Layout::Row {
+            return;
+        }
+        for column in 0..self.width {
+            for (position, row) in rows.clone().enumerate() {
+                // SAFETY: row < ldc, the length of a column.
+                unsafe {
+                    *self.c.add(column * self.ldc + row) = tile.0[position * WIDEST + column]
+                };
+            }
+        }
+    }
+
+    /// Start of row `indices[entry]` of the panel, and the entry's value.
+    #[inline(always)]
+    unsafe fn entry(&self, entry: usize) -> (*const f32, f32) {
+        // SAFETY: the caller has the entry from indptr, and its column is a row of B.
+        unsafe {
+            let col = *self.indices.get_unchecked(entry) as usize;
+            (self.b.add(col * self.ldb), *self.values.get_unchecked(entry))
+        }
+    }
+}
+
+/// Registers that accumulate one row of the panel, with the masks of the columns that are there.
+#[derive(Clone, Copy)]
+struct Columns<S: Simd, const VECS: usize, const MASKED: bool>([S::Mask; VECS]);
+
+impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
+    #[inline(always)]
+    unsafe fn of(width: usize) -> Self {
+        // SAFETY: the caller has the instruction set.
+        Self(std::array::from_fn(|v| unsafe { S::mask(width.saturating_sub(v * S::LANES)) }))
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate(&self, sums: &mut [S; VECS], from: *const f32, value: f32) {
+        // SAFETY: the caller vouches for the panel's row at `from`.
+        unsafe {
+            let value = S::splat(value);
+            for v in 0..VECS {
+                let at = from.wrapping_add(v * S::LANES);
+                let b = if MASKED { S::load_masked(at, self.0[v]) } else { S::load(at) };
+                sums[v] = value.mul_add(b, sums[v]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, sums: &[S; VECS], to: *mut f32) {
+        // SAFETY: the caller vouches for the panel's row of C (or of the tile) at `to`.
+        unsafe {
+            for v in 0..VECS {
+                let at = to.wrapping_add(v * S::LANES);
+                if MASKED {
+                    sums[v].store_masked(at, self.0[v]);
+                } else {
+                    sums[v].store(at);
+                }
+            }
+        }
+    }
+}
+
+/// The rows of `order`, M1 at a time: their entries are taken in turn, so that M1 independent sums are in flight and a
+/// tile of rows of equal length (as after sorting) has no remainder.
+///
+/// # Safety
+/// The host has S's instructions; `order` are rows of the matrix that no other thread writes; the panel is sound.
+#[inline(always)]
+pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKED: bool>(
+    panel: &Panel<'_>,
+    order: &[u32],
+) {
+    let mut tile = Tile([0.0; GROUP * WIDEST]);
+    for group in order.chunks(GROUP) {
+        // SAFETY: the caller's promises, passed on.
+        unsafe {
+            for (i, rows) in group.chunks(M1).enumerate() {
+                if let Ok(rows) = <&[u32; M1]>::try_from(rows) {
+                    many_rows::<S, M1, VECS, MASKED>(panel, rows, i * M1, &mut tile);
+                } else {
+                    for (j, &row) in rows.iter().enumerate() {
+                        let position = i * M1 + j;
+                        one_row::<S, VECS, 1, MASKED>(panel, row as usize, position, &mut tile);
+                    }
+                }
+            }
+            panel.flush(group.iter().map(|&row| row as usize), &tile);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: bool>(
+    panel: &Panel<'_>,
+    rows: &[u32; M1],
+    position: usize,
+    tile: &mut Tile,
+) {
+    // SAFETY: rows are rows of the matrix, so entries come from its row pointers.
+    unsafe {
+        let columns = Columns::<S, VECS, MASKED>::of(panel.width);
+        let mut sums = [[S::zero(); VECS]; M1];
+        let starts = rows.map(|row| *panel.indptr.get_unchecked(row as usize));
+        let ends = rows.map(|row| *panel.indptr.get_unchecked(row as usize + 1));
+        let mut shortest = usize::MAX;
+        for m in 0..M1 {
+            shortest = shortest.min(ends[m] - starts[m]);
+        }
+        for step in 0..shortest {
+            for m in 0..M1 {
+                let (from, value) = panel.entry(starts[m] + step);
+                columns.accumulate(&mut sums[m], from, value);
+            }
+        }
+        for m in 0..M1 {
+            for entry in starts[m] + shortest..ends[m] {
+                let (from, value) = panel.entry(entry);
+                columns.accumulate(&mut sums[m], from, value);
+            }
+            columns.store(&sums[m], panel.target(rows[m] as usize, position + m, tile));
+        }
+    }
+}
+
+/// Neighbouring rows one at a time, with UNROLL entries of a row in flight.
+///
+/// # Safety
+/// As for `row_panel`, of the rows in `rows`.
+#[inline(always)]
+pub unsafe fn row_split<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
+    panel: &Panel<'_>,
+    rows: Range<usize>,
+) {
+    let mut tile = Tile([0.0; GROUP * WIDEST]);
+    for first in rows.clone().step_by(GROUP) {
+        let group = first..rows.end.min(first + GROUP);
+        // SAFETY: the caller's promises, passed on.
+        unsafe {
+            for row in group.clone() {
+                one_row::<S, VECS, UNROLL, MASKED>(panel, row, row - first, &mut tile);
+            }
+            panel.flush(group, &tile);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
+    panel: &Panel<'_>,
+    row: usize,
+    position: usize,
+    tile: &mut Tile,
+) {
+    // SAFETY: row is a row of the matrix, so entries come from its row pointers.
+    unsafe {
+        let columns = Columns::<S, VECS, MASKED>::of(panel.width);
+        let mut sums = [[S::zero(); VECS]; UNROLL];
+        let mut entry = *panel.indptr.get_unchecked(row);
+        let end = *panel.indptr.get_unchecked(row + 1);
+        while end - entry >= UNROLL {
+            for (u, sums) in sums.iter_mut().enumerate() {
+                let (from, value) = panel.entry(entry + u);
+                columns.accumulate(sums, from, value);
+            }
+            entry += UNROLL;
+        }
+        // Into fixed registers: an index known at run time alone would push the sums to memory.
+        for (u, sums) in sums.iter_mut().enumerate() {
+            if entry + u < end {
+                let (from, value) = panel.entry(entry + u);
+                columns.accumulate(sums, from, value);
+            }
+        }
+        for u in 1..UNROLL {
+            for v in 0..VECS {
+                sums[0][v] = sums[0][v].add(sums[u][v]);
+            }
+        }
+        columns.store(&sums[0], panel.target(row, position, tile));
+    }
+}

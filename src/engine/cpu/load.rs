@@ -1,0 +1,104 @@
+//! The loaded problem on the CPU: values in f32, dense buffers at cache lines, and the packing of column-major B.
+
+use super::buffer::Buffer;
+use super::schedule::Threads;
+use crate::domain::{Dtype, Layout, Problem};
+use crate::engine::{EngineError, Operands};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rows of B that one packing job takes: its columns' pieces are then a page each.
+const PACK_ROWS: usize = 1024;
+
+/// Rows packed at a time: one cache line of a column.
+const LINE: usize = 16;
+
+/// Operands as the kernels read them.
+pub struct Loaded {
+    pub operands: Operands,
+    /// A's values in f32.
+    pub values: Vec<f32>,
+    pub n: usize,
+    /// The problem's layout, but row-major where n = 1: one column is a row-major matrix too.
+    pub layout: Layout,
+    /// B itself, or the room to pack it into if the layout is column-major.
+    pub dense: Buffer,
+    /// C.
+    pub output: Buffer,
+}
+
+impl Loaded {
+    /// Converts and allocates; refuses problems that no CPU kernel computes.
+    pub fn of(operands: Operands, threads: &Threads) -> Result<Self, EngineError> {
+        let Problem::Spmm(problem) = operands.problem else {
+            return Err(EngineError::Refused("the CPU engine computes spmm only".to_owned()));
+        };
+        if problem.dtype != Dtype::F32 {
+            return Err(EngineError::Refused(format!(
+                "the CPU engine computes f32 only, not {}",
+                problem.dtype
+            )));
+        }
+        let matrix = &operands.matrix;
+        let n = problem.n as usize;
+        let [b_len, c_len] = [matrix.cols(), matrix.rows()].map(|height| height.checked_mul(n));
+        if n == 0
+            || b_len != Some(operands.b.len())
+            || c_len != Some(operands.reference.value.len())
+        {
+            return Err(EngineError::Refused(
+                "B and the reference do not fit the matrix and n".to_owned(),
+            ));
+        }
+        let values = threads.install(|| in_f32(matrix.values()))?;
+        let no_memory =
+            || EngineError::OutOfMemory("B and C do not fit the host's memory".to_owned());
+        let mut dense = Buffer::zeroed(operands.b.len()).ok_or_else(no_memory)?;
+        let output = Buffer::zeroed(operands.reference.value.len()).ok_or_else(no_memory)?;
+        let layout = if n == 1 { Layout::Row } else { problem.layout };
+        if layout == Layout::Row {
+            dense.as_mut_slice().copy_from_slice(&operands.b);
+        }
+        Ok(Self { operands, values, n, layout, dense, output })
+    }
+
+    /// Column-major B into panels, each a row-major matrix as wide as the panel; nothing to do if B is row-major.
+    pub fn pack(&mut self, threads: &Threads, panels: impl Iterator<Item = Range<usize>>) {
+        if self.layout == Layout::Row {
+            return;
+        }
+        let cols = self.operands.matrix.cols();
+        let b = &self.operands.b;
+        let mut rest = self.dense.as_mut_slice();
+        let mut jobs = Vec::new();
+        for panel in panels {
+            let (packed, after) = rest.split_at_mut(panel.len() * cols);
+            rest = after;
+            let pieces = packed.chunks_mut(panel.len() * PACK_ROWS).enumerate();
+            jobs.extend(pieces.map(|(i, piece)| (panel.clone(), i * PACK_ROWS, piece)));
+        }
+        threads.install(|| {
+            jobs.into_par_iter().with_max_len(1).for_each(|(panel, first, piece)| {
+                for (i, rows) in piece.chunks_mut(panel.len() * LINE).enumerate() {
+                    let height = rows.len() / panel.len();
+                    for (j, column) in panel.clone().enumerate() {
+                        let from = &b[column * cols + first + i * LINE..][..height];
+                        for (row, &element) in rows.chunks_exact_mut(panel.len()).zip(from) {
+                            row[j] = element;
+                        }
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// A's values rounded to f32; refuses those that would become infinite.
+fn in_f32(values: &[f64]) -> Result<Vec<f32>, EngineError> {
+    let rounded: Vec<f32> =
+        values.par_iter().with_min_len(1 << 14).map(|&value| value as f32).collect();
+    if rounded.par_iter().with_min_len(1 << 14).any(|value| value.is_infinite()) {
+        return Err(EngineError::Refused("the matrix has values too large for f32".to_owned()));
+    }
+    Ok(rounded)
+}

@@ -1,0 +1,230 @@
+//! The CPU engine: host programs on the host's own threads, timed by the steady clock.
+
+mod buffer;
+mod check;
+mod dispatch;
+mod host;
+mod kernel;
+mod load;
+mod program;
+mod schedule;
+mod simd;
+mod vendor;
+
+#[cfg(test)]
+mod tests;
+
+pub use dispatch::{SUPPORTED_M1, SUPPORTED_N1};
+
+use super::{Check, Engine, EngineError, Operands};
+use crate::domain::protocol::{Effort, Exported};
+use crate::domain::recipe::{Compiled, HostProgram, Program, Recipe};
+use crate::domain::{Device, Digest, L2Policy, Timing};
+use buffer::Buffer;
+use load::Loaded;
+use program::Prepared;
+use rayon::prelude::*;
+use schedule::Threads;
+use simd::Isa;
+use std::time::Instant;
+
+/// Calls before a paired round is recorded.
+const PAIR_WARMUPS: u32 = 2;
+
+/// The host CPU as a device.
+pub struct CpuEngine {
+    device: Device,
+    isa: Isa,
+    threads: Threads,
+    loaded: Option<Loaded>,
+    /// Swept before each sample under the cold policy; made when first needed.
+    sweep: Option<Buffer>,
+}
+
+impl CpuEngine {
+    /// Starts the threads, reads the facts of the host and measures its copy bandwidth (under half a second).
+    pub fn open() -> Result<Self, EngineError> {
+        let threads = Self::threads()?;
+        let copy_gbps = threads.install(host::copy_bandwidth);
+        // Never empty: the baseline comes last.
+        let isa = Isa::available().first().copied().unwrap_or(Isa::Scalar);
+        Ok(Self::with(isa, threads, copy_gbps))
+    }
+
+    fn threads() -> Result<Threads, EngineError> {
+        Threads::start().map_err(|error| {
+            EngineError::Refused(format!("the engine's threads could not be started: {error}"))
+        })
+    }
+
+    fn with(isa: Isa, threads: Threads, copy_gbps: f64) -> Self {
+        let mut device = host::describe(isa, threads.count(), copy_gbps);
+        let texts = [
+            ("row_panel", kernel_digest()),
+            ("row_split", kernel_digest()),
+            ("vendor", vendor::kernel_digest()),
+        ];
+        device.kernels = texts.map(|(family, digest)| (family.to_owned(), digest)).into();
+        Self { device, isa, threads, loaded: None, sweep: None }
+    }
+
+    /// The recipe ready to run, and the operands to run it on.
+    fn ready(&mut self, recipe: &Recipe) -> Result<(Prepared, Session<'_>), EngineError> {
+        let Some(loaded) = &mut self.loaded else {
+            return Err(EngineError::Refused("no matrix is loaded".to_owned()));
+        };
+        let prepared = Prepared::of(recipe, loaded, self.isa, self.threads.count())?;
+        if loaded.operands.l2_policy == L2Policy::Cold && self.sweep.is_none() {
+            let len = self.device.l2_bytes as usize / 2;
+            let no_memory = || EngineError::OutOfMemory("no room to sweep the cache".to_owned());
+            self.sweep = Some(Buffer::zeroed(len).ok_or_else(no_memory)?);
+        }
+        let sweep = self.sweep.as_mut().filter(|_| loaded.operands.l2_policy == L2Policy::Cold);
+        Ok((prepared, Session { loaded, sweep, threads: &self.threads }))
+    }
+}
+
+/// The parts of the engine that a call needs.
+struct Session<'a> {
+    loaded: &'a mut Loaded,
+    sweep: Option<&'a mut Buffer>,
+    threads: &'a Threads,
+}
+
+impl Session<'_> {
+    fn run(&mut self, prepared: &Prepared) -> Result<(), EngineError> {
+        prepared.run(self.loaded, self.threads)
+    }
+
+    /// One call in microseconds, after sweeping the cache if the policy says so.
+    fn sample(&mut self, prepared: &Prepared) -> Result<f64, EngineError> {
+        if let Some(sweep) = &mut self.sweep {
+            // Twice the last-level cache, written, so that neither operands nor output stay.
+            let lines = sweep.as_mut_slice();
+            let touch = |chunk: &mut [f32]| chunk.iter_mut().step_by(16).for_each(|x| *x += 1.0);
+            self.threads.install(|| lines.par_chunks_mut(1 << 16).for_each(touch));
+        }
+        let start = Instant::now();
+        self.run(prepared)?;
+        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+    }
+}
+
+impl Engine for CpuEngine {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn load(&mut self, operands: Operands) -> Result<(), EngineError> {
+        // First, so that two matrices are never in memory at once.
+        self.loaded = None;
+        self.loaded = Some(Loaded::of(operands, &self.threads)?);
+        Ok(())
+    }
+
+    /// Nothing to do: the kernels were compiled with this binary.
+    fn prepare(&mut self, _recipes: &[Recipe]) {}
+
+    fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
+        let start = Instant::now();
+        self.ready(recipe)?;
+        let compile_ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok(Compiled { resources: None, cached: true, compile_ms })
+    }
+
+    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError> {
+        let (prepared, mut session) = self.ready(recipe)?;
+        let threads = session.threads;
+        let output = session.loaded.output.as_mut_slice();
+        threads.install(|| check::poison(output));
+        session.run(&prepared)?;
+        let (output, reference) =
+            (session.loaded.output.as_slice(), &session.loaded.operands.reference);
+        Ok(threads.install(|| check::compare(output, reference)))
+    }
+
+    fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
+        let (prepared, mut session) = self.ready(recipe)?;
+        for _ in 0..effort.warmups {
+            session.run(&prepared)?;
+        }
+        let (mut samples, mut spent_us) = (Vec::new(), 0.0);
+        let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
+        while samples.len() < most {
+            let enough = samples.len() >= effort.min_samples.max(1) as usize;
+            if enough && spent_us >= effort.budget_ms * 1e3 {
+                break;
+            }
+            let sample = session.sample(&prepared)?;
+            spent_us += sample;
+            samples.push(sample);
+        }
+        summary(samples)
+    }
+
+    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+        let mut prepared = Vec::with_capacity(recipes.len());
+        for recipe in recipes {
+            let (ready, mut session) = self.ready(recipe)?;
+            for _ in 0..PAIR_WARMUPS {
+                session.run(&ready)?;
+            }
+            prepared.push((ready, Vec::with_capacity(rounds as usize)));
+        }
+        let Some(recipe) = recipes.first() else { return Ok(Vec::new()) };
+        let (_, mut session) = self.ready(recipe)?;
+        for _ in 0..rounds.max(1) {
+            for (ready, samples) in &mut prepared {
+                samples.push(session.sample(ready)?);
+            }
+        }
+        prepared.into_iter().map(|(_, samples)| summary(samples)).collect()
+    }
+
+    fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
+        let (prepared, _) = self.ready(recipe)?;
+        let (name, digest) = match &recipe.program {
+            Program::Host(HostProgram::RowPanel { m1, n1 }) => {
+                (format!("row_panel<m1={m1}, n1={n1}, {}>", self.isa.name()), kernel_digest())
+            }
+            Program::Host(HostProgram::RowSplit { n1, .. }) => {
+                (format!("row_split<n1={n1}, {}>", self.isa.name()), kernel_digest())
+            }
+            Program::Vendor { algorithm } => (algorithm.clone(), vendor::kernel_digest()),
+            Program::Cuda(_) => {
+                return Err(EngineError::Refused(
+                    "a CUDA kernel cannot run on the host CPU".to_owned(),
+                ));
+            }
+        };
+        let mut arguments = ["row_ptr", "col_idx", "values", "b", "c"].map(str::to_owned).to_vec();
+        arguments.extend(recipe.arrays.iter().map(|array| array.name.clone()));
+        Ok(Exported {
+            entry: format!("cpu::{name}"),
+            grid: [prepared.jobs() as u32, 1, 1],
+            block: [1, 1, 1],
+            shared_bytes: 0,
+            arguments,
+            source: None,
+            cubin: None,
+            kernel_digest: Some(digest),
+        })
+    }
+}
+
+/// The digest of all text that decides what the kernels compute and how fast.
+pub fn kernel_digest() -> Digest {
+    let texts = [
+        include_str!("kernel.rs"),
+        include_str!("simd.rs"),
+        include_str!("dispatch.rs"),
+        include_str!("program.rs"),
+        include_str!("schedule.rs"),
+        include_str!("load.rs"),
+    ];
+    Digest::of(texts.join("\0").as_bytes())
+}
+
+fn summary(samples: Vec<f64>) -> Result<Timing, EngineError> {
+    Timing::of(samples, 0).ok_or_else(|| EngineError::Refused("no sample was asked for".to_owned()))
+}

@@ -1,0 +1,135 @@
+//! Shares of the rows for parallel tasks, balanced by nonzeros, and the threads that take them.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Row tiles come in groups of this many rows, so that only the last tile of the matrix can be short.
+const GROUP: usize = 16;
+
+/// Tasks a thread, so that uneven ones even out.
+const TASKS_A_THREAD: usize = 16;
+
+/// Least entries times columns of a task: a few microseconds, well above the cost of taking it.
+const LEAST_WORK: usize = 1 << 16;
+
+/// `count` runs of neighbouring rows with about equal weight, a row's weight being its entries and one.
+pub fn by_nonzeros(indptr: &[usize], count: usize) -> Vec<Range<usize>> {
+    let rows = indptr.len() - 1;
+    let total = indptr[rows] + rows;
+    let weights = |row: usize| indptr[row] + row;
+    let mut tasks = Vec::with_capacity(count);
+    let mut first = 0;
+    for task in 1..=count {
+        let goal = (total as u128 * task as u128 / count as u128) as usize;
+        let end =
+            if task == count { rows } else { first_where(first, rows, |row| weights(row) >= goal) };
+        if end > first {
+            tasks.push(first..end);
+        }
+        first = end;
+    }
+    tasks
+}
+
+/// The first of `low..high` for which `holds` (which, once true, stays so), or `high`.
+fn first_where(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Runs of `order`, each of whole groups, with about equal weight for panels of `n1` columns.
+pub fn by_tiles(indptr: &[usize], order: &[u32], n1: usize, threads: usize) -> Vec<Range<usize>> {
+    let weight = |row: u32| indptr[row as usize + 1] - indptr[row as usize] + 1;
+    let total = indptr[indptr.len() - 1] + order.len();
+    let goal = (total / (threads * TASKS_A_THREAD)).max(LEAST_WORK / n1);
+    let (mut tasks, mut first, mut sum) = (Vec::new(), 0, 0);
+    for (i, group) in order.chunks(GROUP).enumerate() {
+        sum += group.iter().map(|&row| weight(row)).sum::<usize>();
+        let end = i * GROUP + group.len();
+        if sum >= goal || end == order.len() {
+            tasks.push(first..end);
+            (first, sum) = (end, 0);
+        }
+    }
+    tasks
+}
+
+/// The engine's own threads, as many as the host lets it use.
+pub struct Threads(rayon::ThreadPool);
+
+impl Threads {
+    pub fn start() -> Result<Self, rayon::ThreadPoolBuildError> {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let name = |i| format!("cpu-engine-{i}");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build()?;
+        Ok(Self(pool))
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.current_num_threads()
+    }
+
+    /// Runs rayon's parallel iterators on these threads.
+    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.0.install(work)
+    }
+
+    /// Jobs 0..jobs, each once, taken in order: neighbours run at about the same time and share what is in the cache.
+    pub fn run(&self, jobs: usize, job: impl Fn(usize) + Sync) {
+        if jobs <= 1 {
+            // Waking threads costs more than a small product.
+            return (0..jobs).for_each(job);
+        }
+        let next = AtomicUsize::new(0);
+        let take = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= jobs {
+                    return;
+                }
+                job(i);
+            }
+        };
+        self.0.scope(|scope| {
+            for _ in 1..jobs.min(self.count()) {
+                scope.spawn(|_| take());
+            }
+            take();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{by_nonzeros, by_tiles};
+
+    #[test]
+    fn tasks_cover_all_rows_once_and_balance() {
+        // One row of 90 entries among nine of 1 and nine empty ones.
+        let lengths = [vec![0; 9], vec![90], vec![1; 9]].concat();
+        let mut indptr = vec![0];
+        lengths.iter().for_each(|length| indptr.push(indptr[indptr.len() - 1] + length));
+        for count in [1, 2, 3, 7, 40] {
+            let tasks = by_nonzeros(&indptr, count);
+            assert!(tasks.len() <= count);
+            let rows: Vec<usize> = tasks.into_iter().flatten().collect();
+            assert_eq!(rows, (0..19).collect::<Vec<_>>());
+        }
+        let halves = by_nonzeros(&[0, 2, 4, 6, 8], 2);
+        assert_eq!(halves, [0..2, 2..4]);
+        assert!(by_nonzeros(&[0], 4).is_empty());
+    }
+
+    #[test]
+    fn tiles_are_cut_between_groups() {
+        let indptr: Vec<usize> = (0..=1000).map(|row| row * 300).collect();
+        let order: Vec<u32> = (0..1000).rev().collect();
+        let tasks = by_tiles(&indptr, &order, 64, 2);
+        assert!(tasks.len() > 10 && tasks.iter().all(|task| task.start % 16 == 0));
+        assert_eq!(tasks.into_iter().flatten().collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
+        assert!(by_tiles(&[0], &[], 8, 2).is_empty());
+    }
+}

@@ -1,0 +1,200 @@
+//! Every CPU kernel against the oracle, on every instruction set of this host, and what the engine refuses.
+
+use super::*;
+use crate::domain::recipe::{Array, ArrayData};
+use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm};
+use crate::sparse::{Csr, operand, oracle};
+use std::sync::Arc;
+
+const EFFORT: Effort = Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 0.0 };
+
+/// A matrix whose row r has `lengths[r]` entries, spread evenly over the columns.
+fn matrix(lengths: &[usize], cols: usize) -> Csr {
+    let (mut indptr, mut indices) = (vec![0], Vec::new());
+    for &length in lengths {
+        indices.extend((0..length).map(|e| (e * cols / length) as u32));
+        indptr.push(indices.len());
+    }
+    let values = operand::random(indices.len(), 9).into_iter().map(f64::from).collect();
+    Csr::new(lengths.len(), cols, indptr, indices, values).unwrap()
+}
+
+fn operands(matrix: &Arc<Csr>, n: u32, layout: Layout) -> Operands {
+    let problem = Spmm { n, dtype: Dtype::F32, layout };
+    let b = operand::random(matrix.cols() * n as usize, 1);
+    let reference = Arc::new(oracle::spmm(matrix, &b, &problem));
+    let (problem, l2_policy) = (Problem::Spmm(problem), L2Policy::Warm);
+    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), reference }
+}
+
+fn recipe(program: Program, order: Option<Vec<u32>>) -> Recipe {
+    let data = |order: Vec<u32>| ArrayData::U32(order.into());
+    let array = |order| Array { name: "rows_by_length".to_owned(), data: data(order) };
+    let arrays = order.into_iter().map(array).collect();
+    Recipe { candidate: Candidate::new("test"), program, arrays, lowering_ms: 0.0 }
+}
+
+fn by_length(matrix: &Csr) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..matrix.rows() as u32).collect();
+    order.sort_by_key(|&row| std::cmp::Reverse(matrix.row_nnz(row as usize)));
+    order
+}
+
+fn row_panel(m1: u32, n1: u32, order: Vec<u32>) -> Recipe {
+    recipe(Program::Host(HostProgram::RowPanel { m1, n1 }), Some(order))
+}
+
+fn row_split(n1: u32, rows_per_task: u32) -> Recipe {
+    recipe(Program::Host(HostProgram::RowSplit { n1, rows_per_task }), None)
+}
+
+fn sprs() -> Recipe {
+    recipe(Program::Vendor { algorithm: "sprs".to_owned() }, None)
+}
+
+fn engine(isa: Isa) -> CpuEngine {
+    CpuEngine::with(isa, CpuEngine::threads().unwrap(), 1.0)
+}
+
+fn every_recipe(matrix: &Csr) -> Vec<Recipe> {
+    let mut all = vec![sprs()];
+    for n1 in SUPPORTED_N1 {
+        all.extend(SUPPORTED_M1.map(|m1| row_panel(m1, n1, by_length(matrix))));
+        all.extend([1, 7, 1000].map(|rows| row_split(n1, rows)));
+    }
+    all
+}
+
+fn agrees_on(lengths: &[usize], cols: usize) {
+    let matrix = Arc::new(matrix(lengths, cols));
+    for isa in Isa::available() {
+        let mut engine = engine(isa);
+        for n in [1, 2, 3, 7, 8, 33, 130] {
+            for layout in [Layout::Row, Layout::Col] {
+                engine.load(operands(&matrix, n, layout)).unwrap();
+                for recipe in every_recipe(&matrix) {
+                    let check = engine.verify(&recipe).unwrap();
+                    let case = (isa, n, layout, &recipe.program);
+                    assert_eq!(check.unwritten, 0, "{case:?}");
+                    assert!(check.rel_error < 1e-6, "{case:?}: {check:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn agrees_with_the_oracle_on_empty_shapes() {
+    agrees_on(&[], 0);
+    agrees_on(&[], 5);
+    agrees_on(&[0, 0, 0], 0);
+}
+
+#[test]
+fn agrees_with_the_oracle_on_short_and_empty_rows() {
+    agrees_on(&[0, 1, 0, 3, 5, 2, 0, 4, 4, 4, 9, 1, 1, 6, 2, 3, 0, 7, 20], 23);
+}
+
+#[test]
+fn agrees_with_the_oracle_on_one_long_row() {
+    agrees_on(&[1, 0, 400, 2], 400);
+}
+
+#[test]
+fn agrees_with_the_oracle_over_many_tasks() {
+    let lengths: Vec<usize> = (0..5000).map(|row| 20 + row % 5).collect();
+    let matrix = Arc::new(matrix(&lengths, 3000));
+    let mut engine = engine(Isa::available()[0]);
+    for layout in [Layout::Row, Layout::Col] {
+        engine.load(operands(&matrix, 17, layout)).unwrap();
+        for recipe in [row_panel(4, 16, by_length(&matrix)), row_split(8, 64)] {
+            let check = engine.verify(&recipe).unwrap();
+            assert!(check.rel_error < 1e-6 && check.unwritten == 0, "{:?}", recipe.program);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_product_and_an_unwritten_element_are_seen() {
+    let matrix = Arc::new(matrix(&[2, 3, 1], 4));
+    let mut operands = operands(&matrix, 3, Layout::Row);
+    let mut reference = (*operands.reference).clone();
+    reference.value[4] += 1.0;
+    operands.reference = Arc::new(reference);
+    let mut engine = engine(Isa::Scalar);
+    engine.load(operands).unwrap();
+    let check = engine.verify(&row_split(8, 1)).unwrap();
+    assert!(check.rel_error > 0.1 && check.worst == 4, "{check:?}");
+}
+
+#[test]
+fn timings_keep_to_their_effort() {
+    let matrix = Arc::new(matrix(&[5; 200], 50));
+    let mut engine = engine(Isa::available()[0]);
+    let recipes = [row_split(16, 50), row_panel(2, 8, by_length(&matrix)), sprs()];
+    for l2_policy in [L2Policy::Warm, L2Policy::Cold] {
+        engine.load(Operands { l2_policy, ..operands(&matrix, 4, Layout::Row) }).unwrap();
+        assert!(engine.compile(&recipes[0]).unwrap().cached);
+        let timing = engine.time(&recipes[0], &EFFORT).unwrap();
+        assert_eq!(
+            timing.samples_us.len(),
+            3,
+            "the budget is spent after the least number of samples"
+        );
+        let longer = Effort { budget_ms: 1e6, ..EFFORT };
+        assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
+        let paired = engine.pair(&recipes, 4).unwrap();
+        assert!(paired.len() == 3 && paired.iter().all(|timing| timing.samples_us.len() == 4));
+        assert!(paired.iter().all(|timing| timing.median_us > 0.0));
+    }
+    assert!(engine.pair(&[], 4).unwrap().is_empty());
+}
+
+#[test]
+fn refuses_what_it_cannot_run() {
+    let matrix = Arc::new(matrix(&[1, 2, 3], 4));
+    let mut engine = engine(Isa::Scalar);
+    let order = || by_length(&matrix);
+    let refusal = |result: Result<_, EngineError>| match result {
+        Err(EngineError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(engine.verify(&sprs()).map(drop)), "no matrix is loaded");
+    engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
+    for bad in [
+        row_panel(3, 8, order()),
+        row_panel(4, 12, order()),
+        row_panel(4, 8, vec![0, 1]),
+        row_panel(4, 8, vec![0, 1, 1]),
+        row_panel(4, 8, vec![0, 1, 3]),
+        recipe(Program::Host(HostProgram::RowPanel { m1: 4, n1: 8 }), None),
+        row_split(8, 0),
+        row_split(128, 1),
+        recipe(Program::Vendor { algorithm: "csr_alg2".to_owned() }, None),
+    ] {
+        assert!(!refusal(engine.compile(&bad).map(drop)).is_empty(), "{:?}", bad.program);
+    }
+    let half = Problem::Spmm(Spmm { n: 3, dtype: Dtype::F16, layout: Layout::Row });
+    let loaded = engine.load(Operands { problem: half, ..operands(&matrix, 3, Layout::Row) });
+    assert!(refusal(loaded).contains("f32 only, not f16"));
+    let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());
+    assert!(refusal(engine.load(operands(&large, 1, Layout::Row))).contains("too large for f32"));
+    let short = Operands { b: vec![0.0; 2].into(), ..operands(&matrix, 3, Layout::Row) };
+    assert!(refusal(engine.load(short)).contains("do not fit"));
+}
+
+#[test]
+fn exports_what_a_plan_keeps() {
+    let matrix = Arc::new(matrix(&[1, 2, 3], 4));
+    let mut engine = engine(Isa::Scalar);
+    engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
+    let panel = engine.export(&row_panel(2, 8, by_length(&matrix))).unwrap();
+    assert_eq!(panel.entry, "cpu::row_panel<m1=2, n1=8, scalar>");
+    assert_eq!(panel.arguments.last().map(String::as_str), Some("rows_by_length"));
+    let vendor = engine.export(&sprs()).unwrap();
+    assert_ne!(vendor.kernel_digest, panel.kernel_digest);
+    let kernels = &engine.device().kernels;
+    assert_eq!(kernels.get("row_panel").copied(), panel.kernel_digest);
+    assert_eq!(kernels.get("vendor").copied(), vendor.kernel_digest);
+    assert_eq!(panel.grid, [1, 1, 1]);
+}

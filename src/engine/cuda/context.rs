@@ -1,0 +1,271 @@
+//! What lives on one device: its primary context and stream, and the buffers, events and modules made in it.
+
+use super::driver::Driver;
+use crate::engine::EngineError;
+use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream};
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+
+/// The primary context (which cuSPARSE's runtime shares) and the one stream that all work goes through.
+pub(super) struct Context {
+    pub(super) driver: Driver,
+    pub(super) device: CUdevice,
+    handle: CUcontext,
+    pub(super) stream: CUstream,
+}
+
+// SAFETY: the driver's handles may be used from any thread that has bound the context, and `bind` is called on entry
+// to every public method of the engine; nothing here is tied to the thread that made it.
+unsafe impl Send for Context {}
+// SAFETY: the driver serialises calls on one context itself; this type holds no state that changes after `open`.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(super) fn open(driver: Driver, ordinal: u32) -> Result<Arc<Self>, EngineError> {
+        const NON_BLOCKING: u32 = 1;
+        let device = driver.device(ordinal)?;
+        let mut handle: CUcontext = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local.
+        let code = unsafe { (driver.api.context_retain)(&mut handle, device) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let mut context = Self { driver, device, handle, stream: std::ptr::null_mut() };
+        context.bind()?;
+        let mut stream: CUstream = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the context is current.
+        let code = unsafe { (context.driver.api.stream_create)(&mut stream, NON_BLOCKING) };
+        context.driver.check("cuStreamCreate", code)?;
+        context.stream = stream;
+        Ok(Arc::new(context))
+    }
+
+    /// Makes the context current on this thread.
+    pub(super) fn bind(&self) -> Result<(), EngineError> {
+        // SAFETY: the handle is retained until drop.
+        let code = unsafe { (self.driver.api.context_set)(self.handle) };
+        self.driver.check("cuCtxSetCurrent", code)
+    }
+
+    /// Waits for all queued work; a fault in any of it comes out here.
+    pub(super) fn synchronize(&self) -> Result<(), EngineError> {
+        // SAFETY: the stream is ours.
+        let code = unsafe { (self.driver.api.stream_synchronize)(self.stream) };
+        self.driver.check("kernel execution", code)
+    }
+
+    /// Free device memory, bytes.
+    pub(super) fn free_bytes(&self) -> Result<u64, EngineError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: out-pointers to locals.
+        let code = unsafe { (self.driver.api.memory_info)(&mut free, &mut total) };
+        self.driver.check("cuMemGetInfo", code)?;
+        Ok(free as u64)
+    }
+
+    /// Queues writing `pattern` to `words` 32-bit words.
+    pub(super) fn fill(&self, pointer: u64, pattern: u32, words: usize) -> Result<(), EngineError> {
+        if words == 0 {
+            return Ok(());
+        }
+        // SAFETY: callers pass a range of one of their buffers.
+        let code = unsafe { (self.driver.api.fill)(pointer, pattern, words, self.stream) };
+        self.driver.check("cuMemsetD32Async", code)
+    }
+
+    /// Queues a copy of the first `bytes` of one buffer to another.
+    pub(super) fn copy(&self, to: &Buffer, from: &Buffer, bytes: usize) -> Result<(), EngineError> {
+        let bytes = bytes.min(to.bytes).min(from.bytes);
+        let copy = self.driver.api.copy_on_device;
+        // SAFETY: both ranges were just bounded by their buffers.
+        let code = unsafe { copy(to.pointer, from.pointer, bytes, self.stream) };
+        self.driver.check("cuMemcpyDtoDAsync", code)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: both are ours and nothing made in the context outlives it (all of it holds an `Arc` of this). After a
+        // lost context these calls fail with its code, and there is nobody left to tell.
+        unsafe {
+            if !self.stream.is_null() {
+                (self.driver.api.stream_destroy)(self.stream);
+            }
+            (self.driver.api.context_release)(self.device);
+        }
+    }
+}
+
+/// Device memory, freed on drop.
+pub(super) struct Buffer {
+    context: Arc<Context>,
+    pub(super) pointer: u64,
+    pub(super) bytes: usize,
+}
+
+impl Buffer {
+    /// Uninitialised memory; at least one cache line, so that an empty array has an address too.
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, EngineError> {
+        let mut pointer = 0;
+        // SAFETY: out-pointer to a local; the context is current.
+        let code = unsafe { (context.driver.api.memory_alloc)(&mut pointer, bytes.max(256)) };
+        context.driver.check(&format!("allocating {bytes} bytes on the device"), code)?;
+        Ok(Self { context: context.clone(), pointer, bytes })
+    }
+
+    /// Memory that holds a copy of `data`.
+    pub(super) fn of<T: Plain>(context: &Arc<Context>, data: &[T]) -> Result<Self, EngineError> {
+        let buffer = Self::new(context, std::mem::size_of_val(data))?;
+        buffer.write(data)?;
+        Ok(buffer)
+    }
+
+    /// Copies `data` to the start of the buffer, in the stream's order. Returns once the host memory may be reused:
+    /// the driver stages pageable memory before it returns.
+    pub(super) fn write<T: Plain>(&self, data: &[T]) -> Result<(), EngineError> {
+        let bytes = std::mem::size_of_val(data).min(self.bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let copy = self.context.driver.api.copy_to_device;
+        // SAFETY: `bytes` bounds both sides.
+        let code = unsafe { copy(self.pointer, data.as_ptr().cast(), bytes, self.context.stream) };
+        self.context.driver.check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Reads `data.len()` elements from byte `offset` on, once all queued work is done.
+    pub(super) fn read<T: Plain>(&self, offset: usize, data: &mut [T]) -> Result<(), EngineError> {
+        let bytes = std::mem::size_of_val(data).min(self.bytes.saturating_sub(offset));
+        let copy = self.context.driver.api.copy_to_host;
+        // SAFETY: `bytes` bounds both sides; every bit pattern is a value of a `Plain` type.
+        let from = self.pointer + offset as u64;
+        let code = unsafe { copy(data.as_mut_ptr().cast(), from, bytes, self.context.stream) };
+        self.context.driver.check("cuMemcpyDtoHAsync", code)?;
+        self.context.synchronize()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, freed once. Fails only where the context is lost, with all its memory.
+        unsafe { (self.context.driver.api.memory_free)(self.pointer) };
+    }
+}
+
+/// Element types without padding for which every bit pattern is a value.
+pub(super) trait Plain: Copy {}
+impl Plain for u16 {}
+impl Plain for u32 {}
+impl Plain for u64 {}
+impl Plain for f32 {}
+impl Plain for f64 {}
+
+/// A word of page-locked host memory that kernels can read at its host address.
+pub(super) struct HostFlag {
+    context: Arc<Context>,
+    word: *mut u32,
+}
+
+impl HostFlag {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, EngineError> {
+        const MAPPED: u32 = 2;
+        let mut word: *mut c_void = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the context is current.
+        let code = unsafe { (context.driver.api.host_alloc)(&mut word, 64, MAPPED) };
+        context.driver.check("cuMemHostAlloc", code)?;
+        Ok(Self { context: context.clone(), word: word.cast() })
+    }
+
+    pub(super) fn set(&self, value: u32) {
+        // SAFETY: the word is ours; the device only reads it. Volatile, since another processor looks on.
+        unsafe { self.word.write_volatile(value) };
+    }
+
+    /// Its address, equal on host and device under unified addressing (every 64-bit platform).
+    pub(super) fn address(&self) -> u64 {
+        self.word as u64
+    }
+}
+
+impl Drop for HostFlag {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, freed once.
+        unsafe { (self.context.driver.api.host_free)(self.word.cast()) };
+    }
+}
+
+/// A point in the stream with a time.
+pub(super) struct Event {
+    context: Arc<Context>,
+    handle: CUevent,
+}
+
+impl Event {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, EngineError> {
+        let mut handle: CUevent = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local. Flag 0 keeps timing on.
+        let code = unsafe { (context.driver.api.event_create)(&mut handle, 0) };
+        context.driver.check("cuEventCreate", code)?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    pub(super) fn record(&self) -> Result<(), EngineError> {
+        // SAFETY: event and stream are of the same context.
+        let code =
+            unsafe { (self.context.driver.api.event_record)(self.handle, self.context.stream) };
+        self.context.driver.check("cuEventRecord", code)
+    }
+
+    /// Microseconds from `earlier` to this event; both must have come to pass.
+    pub(super) fn since_us(&self, earlier: &Self) -> Result<f64, EngineError> {
+        let mut ms = 0f32;
+        let elapsed = self.context.driver.api.event_elapsed;
+        // SAFETY: out-pointer to a local; both events are recorded.
+        let code = unsafe { elapsed(&mut ms, earlier.handle, self.handle) };
+        self.context.driver.check("cuEventElapsedTime", code)?;
+        Ok(f64::from(ms) * 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, destroyed once.
+        unsafe { (self.context.driver.api.event_destroy)(self.handle) };
+    }
+}
+
+/// A loaded cubin.
+pub(super) struct Module {
+    context: Arc<Context>,
+    handle: CUmodule,
+}
+
+impl Module {
+    pub(super) fn load(context: &Arc<Context>, cubin: &[u8]) -> Result<Self, EngineError> {
+        let mut handle: CUmodule = std::ptr::null_mut();
+        // SAFETY: an ELF image describes its own length; NVRTC or a cache that checked its digest made it.
+        let code = unsafe { (context.driver.api.module_load)(&mut handle, cubin.as_ptr().cast()) };
+        context.driver.check("loading the cubin", code)?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    pub(super) fn function(&self, name: &CStr) -> Result<CUfunction, EngineError> {
+        let mut function: CUfunction = std::ptr::null_mut();
+        let get = self.context.driver.api.module_function;
+        // SAFETY: out-pointer to a local; the module is loaded.
+        let code = unsafe { get(&mut function, self.handle, name.as_ptr()) };
+        let call = format!("looking up kernel `{}`", name.to_string_lossy());
+        self.context.driver.check(&call, code)?;
+        Ok(function)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded once, unloaded once; no kernel of it is in flight, since every call synchronises.
+        unsafe { (self.context.driver.api.module_unload)(self.handle) };
+    }
+}
+
+// SAFETY: see `Context`; each of these is only a handle into one.
+unsafe impl Send for HostFlag {}
+unsafe impl Send for Event {}
+unsafe impl Send for Module {}

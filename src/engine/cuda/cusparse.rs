@@ -1,0 +1,135 @@
+//! cuSPARSE's functions, handle and versions. Its statuses are sorted into what they mean for a candidate.
+
+use super::context::Context;
+use super::libraries::{Library, LibraryError, Search};
+use super::symbols::symbols;
+use crate::engine::EngineError;
+use cudarc::driver::sys::CUstream;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+pub(super) type Opaque = *mut c_void;
+
+symbols! {
+    /// Enumerations travel as numbers; cudarc's constants name them where they are passed.
+    Api {
+        property: "cusparseGetProperty" (c_uint, *mut c_int);
+        create: "cusparseCreate" (*mut Opaque);
+        destroy: "cusparseDestroy" (Opaque);
+        set_stream: "cusparseSetStream" (Opaque, CUstream);
+        create_csr: "cusparseCreateCsr" (
+            *mut Opaque, i64, i64, i64, u64, u64, u64, c_uint, c_uint, c_uint, c_uint
+        );
+        destroy_sparse: "cusparseDestroySpMat" (Opaque);
+        create_dense: "cusparseCreateDnMat" (
+            *mut Opaque, i64, i64, i64, u64, c_uint, c_uint
+        );
+        destroy_dense: "cusparseDestroyDnMat" (Opaque);
+        spmm_buffer: "cusparseSpMM_bufferSize" (
+            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            *mut usize
+        );
+        spmm_preprocess: "cusparseSpMM_preprocess" (
+            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            u64
+        );
+        spmm: "cusparseSpMM" (
+            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            u64
+        );
+    }
+}
+
+/// The library, before any context.
+pub(super) struct Cusparse {
+    pub(super) api: Api,
+}
+
+impl Cusparse {
+    pub(super) fn open(search: &Search) -> Result<Self, LibraryError> {
+        Ok(Self { api: Api::load(search.open(Library::Cusparse)?)? })
+    }
+
+    pub(super) fn path(&self) -> &std::path::Path {
+        self.api.library.path()
+    }
+
+    /// `12.6.3`. Needs no device.
+    pub(super) fn version(&self) -> Result<String, LibraryError> {
+        let part = |which: c_uint| {
+            let mut value = 0;
+            // SAFETY: out-pointer to a local.
+            match unsafe { (self.api.property)(which, &mut value) } {
+                0 => Ok(value.to_string()),
+                code => {
+                    Err(self.api.library.call_error("cusparseGetProperty", format!("code {code}")))
+                }
+            }
+        };
+        Ok([part(0)?, part(1)?, part(2)?].join("."))
+    }
+}
+
+/// A cuSPARSE handle on the engine's stream.
+pub(super) struct Handle {
+    pub(super) library: Cusparse,
+    pub(super) context: Arc<Context>,
+    pub(super) raw: Opaque,
+}
+
+// SAFETY: the library is thread-safe for distinct calls, the engine makes one at a time, and the context is bound first.
+unsafe impl Send for Handle {}
+// SAFETY: as above; the handle's state is changed only here, before it is shared.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    pub(super) fn new(library: Cusparse, context: &Arc<Context>) -> Result<Self, EngineError> {
+        let mut handle = Self { library, context: context.clone(), raw: std::ptr::null_mut() };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the context is current.
+        handle.check("cusparseCreate", unsafe { (handle.library.api.create)(&mut raw) })?;
+        handle.raw = raw;
+        // SAFETY: handle and stream are alive.
+        let code = unsafe { (handle.library.api.set_stream)(raw, context.stream) };
+        handle.check("cusparseSetStream", code)?;
+        Ok(handle)
+    }
+
+    /// Checks a status. A failed execution is looked up in the context, which knows whether it is lost.
+    pub(super) fn check(&self, call: &str, status: u32) -> Result<(), EngineError> {
+        use cudarc::cusparse::sys::cusparseStatus_t::*;
+        if status == CUSPARSE_STATUS_SUCCESS as u32 {
+            return Ok(());
+        }
+        let name = [
+            (CUSPARSE_STATUS_NOT_INITIALIZED, "not initialized"),
+            (CUSPARSE_STATUS_ALLOC_FAILED, "allocation failed"),
+            (CUSPARSE_STATUS_INVALID_VALUE, "invalid value"),
+            (CUSPARSE_STATUS_ARCH_MISMATCH, "architecture mismatch"),
+            (CUSPARSE_STATUS_EXECUTION_FAILED, "execution failed"),
+            (CUSPARSE_STATUS_INTERNAL_ERROR, "internal error"),
+            (CUSPARSE_STATUS_NOT_SUPPORTED, "not supported"),
+            (CUSPARSE_STATUS_INSUFFICIENT_RESOURCES, "insufficient resources"),
+        ]
+        .into_iter()
+        .find_map(|(known, name)| (known as u32 == status).then_some(name));
+        let message = match name {
+            Some(name) => format!("{call}: {name}"),
+            None => format!("{call}: status {status}"),
+        };
+        if status == CUSPARSE_STATUS_ALLOC_FAILED as u32 {
+            return Err(EngineError::OutOfMemory(message));
+        }
+        self.context.synchronize()?;
+        Err(EngineError::Refused(message))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: created once, destroyed once; descriptors need no handle.
+            unsafe { (self.library.api.destroy)(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Finding and mapping NVIDIA's libraries: configured places first, then the loader's own search, then the usual folders.
+
+use super::places::{below, present, standard_folders};
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, OsStr};
+use std::path::{Path, PathBuf};
+
+/// Once mapped a library stays mapped: NVIDIA's leave threads and exit handlers behind that need their code.
+const FLAGS: i32 = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
+
+/// The libraries the engine can use; all but the driver's two may be absent on a host without a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    Driver,
+    Nvrtc,
+    Cusparse,
+    Nvml,
+}
+
+impl Library {
+    pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Nvml];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "CUDA driver",
+            Self::Nvrtc => "NVRTC",
+            Self::Cusparse => "cuSPARSE",
+            Self::Nvml => "NVML",
+        }
+    }
+
+    fn stem(self) -> &'static str {
+        match self {
+            Self::Driver => "libcuda.so",
+            Self::Nvrtc => "libnvrtc.so",
+            Self::Cusparse => "libcusparse.so",
+            Self::Nvml => "libnvidia-ml.so",
+        }
+    }
+
+    /// Version suffixes in the order tried. CUDA 13 still ships `libcusparse.so.12`.
+    fn versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Driver | Self::Nvml => &["1"],
+            Self::Nvrtc => &["13", "12", "11.2"],
+            Self::Cusparse => &["12", "11"],
+        }
+    }
+
+    /// A library that this one opens by bare name while it works. It sits beside it, which need not be on the
+    /// loader's path, so it is mapped first by its full path and then found by its name.
+    fn companion(self) -> Option<&'static str> {
+        match self {
+            Self::Nvrtc => Some("libnvrtc-builtins.so."),
+            Self::Cusparse => Some("libnvJitLink.so."),
+            Self::Driver | Self::Nvml => None,
+        }
+    }
+
+    fn file_names(self) -> Vec<String> {
+        let stem = self.stem();
+        let versioned = self.versions().iter().map(|version| format!("{stem}.{version}"));
+        versioned.chain([stem.to_owned()]).collect()
+    }
+}
+
+/// Why a library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    #[error("{name} is not installed: no {names} in {places}")]
+    Absent { name: &'static str, names: String, places: String },
+    #[error("{path} cannot be loaded: {reason}")]
+    Unloadable { path: String, reason: String },
+    #[error("{path} has no {symbol}: {reason}")]
+    Symbol { path: String, symbol: String, reason: String },
+    #[error("{path}: {call} failed: {reason}")]
+    Call { path: String, call: &'static str, reason: String },
+}
+
+/// A library that is mapped, and the file it came from.
+pub struct Found {
+    handle: Handle,
+    path: PathBuf,
+}
+
+impl Found {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One function of the library.
+    ///
+    /// # Safety
+    /// `F` must be the function-pointer type of the symbol, and the copy must not outlive this library.
+    pub(super) unsafe fn symbol<F: Copy>(&self, symbol: &str) -> Result<F, LibraryError> {
+        // SAFETY: the caller vouches for the type.
+        let found = unsafe { self.handle.get::<F>(symbol.as_bytes()) };
+        found.map(|function| *function).map_err(|error| LibraryError::Symbol {
+            path: self.path.display().to_string(),
+            symbol: symbol.to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    pub(super) fn call_error(&self, call: &'static str, reason: String) -> LibraryError {
+        LibraryError::Call { path: self.path.display().to_string(), call, reason }
+    }
+}
+
+/// Where to look, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// Files (used if their name fits) or folders, from the configuration; they win over everything else.
+    pub configured: Vec<PathBuf>,
+    /// Highest major version of NVRTC worth trying: a driver does not take the cubins of a later major version.
+    pub nvrtc_major: Option<u32>,
+}
+
+impl Search {
+    pub fn new(configured: &[PathBuf]) -> Self {
+        Self { configured: configured.to_vec(), nvrtc_major: None }
+    }
+
+    /// Maps the first file that loads. A file that is there but broken is remembered and named in the error.
+    pub fn open(&self, library: Library) -> Result<Found, LibraryError> {
+        let names = self.names(library);
+        let mut broken = None;
+        let mut attempt = |file: &Path| match load(library, file) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                broken.get_or_insert(error);
+                None
+            }
+        };
+        for place in &self.configured {
+            let files =
+                if place.is_file() { file_if(library, place) } else { below(place, &names) };
+            if let Some(found) = files.iter().find_map(|file| attempt(file)) {
+                return Ok(found);
+            }
+        }
+        // The loader's own search cannot tell absent from broken, so its failures are not remembered.
+        for name in &names {
+            if let Ok(found) = load(library, Path::new(name)) {
+                return Ok(found);
+            }
+        }
+        let standard: Vec<PathBuf> = standard_folders();
+        for folder in &standard {
+            if let Some(found) = present(folder, &names).iter().find_map(|file| attempt(file)) {
+                return Ok(found);
+            }
+        }
+        Err(broken.unwrap_or_else(|| self.absent(library, &names)))
+    }
+
+    fn names(&self, library: Library) -> Vec<String> {
+        let mut names = library.file_names();
+        if let (Library::Nvrtc, Some(most)) = (library, self.nvrtc_major) {
+            let major = |name: &String| -> Option<u32> {
+                name.strip_prefix("libnvrtc.so.")?.split('.').next()?.parse().ok()
+            };
+            names.retain(|name| major(name).is_none_or(|major| major <= most));
+        }
+        names
+    }
+
+    fn absent(&self, library: Library, names: &[String]) -> LibraryError {
+        let mut places: Vec<String> =
+            self.configured.iter().map(|place| place.display().to_string()).collect();
+        places.extend(["the loader's path", "toolkit folders", "site-packages"].map(str::to_owned));
+        LibraryError::Absent {
+            name: library.name(),
+            names: names.join(", "),
+            places: places.join(", "),
+        }
+    }
+}
+
+fn load(library: Library, file: &Path) -> Result<Found, LibraryError> {
+    if let (Some(prefix), Some(folder)) = (library.companion(), file.parent())
+        && file.is_absolute()
+    {
+        map_companion(folder, prefix);
+    }
+    // SAFETY: NVIDIA's libraries have no initialisers that ask anything of the caller.
+    let handle = unsafe { Handle::open(Some(file), FLAGS) }.map_err(|error| {
+        LibraryError::Unloadable { path: file.display().to_string(), reason: error.to_string() }
+    })?;
+    let path = mapped_path(&handle, library).unwrap_or_else(|| file.to_owned());
+    Ok(Found { handle, path })
+}
+
+/// Maps the companion. One that will not load is left to the library itself to
+/// report, in its own words, when it needs it.
+fn map_companion(folder: &Path, prefix: &str) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with(prefix) && !name.contains(".alt")
+    });
+    files.sort();
+    for file in files {
+        // SAFETY: as in `load`.
+        if let Err(error) = unsafe { Handle::open(Some(&file), FLAGS) } {
+            tracing::debug!(file = %file.display(), %error, "companion not loaded");
+        }
+    }
+}
+
+/// The file a handle was mapped from, as the dynamic linker knows it.
+fn mapped_path(handle: &Handle, library: Library) -> Option<PathBuf> {
+    let witness = match library {
+        Library::Driver => "cuInit",
+        Library::Nvrtc => "nvrtcVersion",
+        Library::Cusparse => "cusparseGetProperty",
+        Library::Nvml => "nvmlInit_v2",
+    };
+    // SAFETY: only the address is used; `info` is valid for writes, and `dli_fname` is a C string where not null.
+    unsafe {
+        let address = handle.get::<*mut libc::c_void>(witness.as_bytes()).ok()?.into_raw();
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(address, &mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        let name = CStr::from_ptr(info.dli_fname).to_str().ok()?;
+        std::fs::canonicalize(name).ok()
+    }
+}
+
+fn file_if(library: Library, file: &Path) -> Vec<PathBuf> {
+    let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let fits = name.starts_with(library.stem());
+    fits.then(|| file.to_owned()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_library_is_named_and_a_missing_one_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("libfoo.so");
+        std::fs::write(&file, "not a library").unwrap();
+        assert!(matches!(
+            load(Library::Cusparse, &file),
+            Err(LibraryError::Unloadable { path, .. }) if path.ends_with("libfoo.so")
+        ));
+        let search = Search::new(&[root.path().to_owned()]);
+        let error = search.absent(Library::Nvml, &search.names(Library::Nvml)).to_string();
+        assert!(error.starts_with("NVML is not installed: no libnvidia-ml.so.1,"), "{error}");
+    }
+
+    #[test]
+    fn an_older_driver_is_not_given_a_newer_compiler() {
+        let search = Search { nvrtc_major: Some(12), ..Search::default() };
+        let names = search.names(Library::Nvrtc);
+        assert_eq!(names, ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]);
+    }
+}

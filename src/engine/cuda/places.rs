@@ -1,0 +1,78 @@
+//! Folders where NVIDIA's libraries usually are: toolkits, and the `nvidia` packages of Python's site-packages.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// A configured folder may be the library folder itself, a toolkit's root, or a site-packages folder.
+pub(super) fn below(place: &Path, names: &[String]) -> Vec<PathBuf> {
+    let folders = [place.to_owned(), place.join("lib64"), place.join("lib")];
+    let wheels = wheel_folders(place).into_iter().chain(wheel_folders(&place.join("nvidia")));
+    folders.into_iter().chain(wheels).flat_map(|folder| present(&folder, names)).collect()
+}
+
+pub(super) fn present(folder: &Path, names: &[String]) -> Vec<PathBuf> {
+    names.iter().map(|name| folder.join(name)).filter(|file| file.is_file()).collect()
+}
+
+/// `PACKAGE/lib` of each package in a site-packages `nvidia` folder: `cu13`, `cuda_nvrtc`, `cusparse`.
+fn wheel_folders(nvidia: &Path) -> Vec<PathBuf> {
+    folders_in(nvidia, "").into_iter().map(|package| package.join("lib")).collect()
+}
+
+/// Toolkit and site-packages folders, newest first. The two kinds of roots that the environment may name are the ones
+/// that the vendor's and Python's own tools read; everything else of this program comes from the configuration.
+pub(super) fn standard_folders() -> Vec<PathBuf> {
+    let root = |name| std::env::var_os(name).map(PathBuf::from);
+    let mut toolkits: Vec<PathBuf> =
+        ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(root).collect();
+    toolkits.push("/usr/local/cuda".into());
+    toolkits.extend(folders_in(Path::new("/usr/local"), "cuda-"));
+    toolkits.push("/opt/cuda".into());
+    let mut folders: Vec<PathBuf> = toolkits
+        .iter()
+        .flat_map(|toolkit| [toolkit.join("lib64"), toolkit.join("targets/x86_64-linux/lib")])
+        .collect();
+    folders.extend(["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from));
+
+    let mut pythons: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(root).collect();
+    pythons.extend(["/usr", "/usr/local"].map(PathBuf::from));
+    for lib in pythons.iter().map(|python| python.join("lib")) {
+        for version in folders_in(&lib, "python3") {
+            for packages in ["site-packages/nvidia", "dist-packages/nvidia"] {
+                folders.extend(wheel_folders(&version.join(packages)));
+            }
+        }
+    }
+    folders
+}
+
+/// Subfolders whose name starts with `prefix`, later versions first; none where the folder cannot be read.
+fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    found.retain(|path| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with(prefix) && path.is_dir()
+    });
+    found.sort();
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::below;
+
+    #[test]
+    fn a_configured_folder_is_searched_in_all_its_layouts() {
+        let root = tempfile::tempdir().unwrap();
+        let lib = root.path().join("nvidia/cu13/lib");
+        std::fs::create_dir_all(&lib).unwrap();
+        let file = lib.join("libnvrtc.so.13");
+        std::fs::write(&file, "not a library").unwrap();
+        let names = ["libnvrtc.so.13".to_owned(), "libnvrtc.so".to_owned()];
+        assert_eq!(below(root.path(), &names), std::slice::from_ref(&file));
+        assert_eq!(below(&root.path().join("nvidia"), &names), [file]);
+    }
+}

@@ -1,0 +1,152 @@
+//! What this host has for the CUDA engine, for `doctor` and for the list of devices. Opens no context, never panics.
+
+use super::cusparse::Cusparse;
+use super::driver::Driver;
+use super::libraries::{Library, LibraryError, Search};
+use super::nvml::Nvml;
+use super::nvrtc::Nvrtc;
+use crate::domain::DeviceId;
+use crate::engine::EngineError;
+use cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+};
+use std::path::{Path, PathBuf};
+
+/// Libraries and devices as found.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// One for each of `Library::ALL`.
+    pub libraries: Vec<LibraryReport>,
+    pub devices: Vec<DeviceReport>,
+    /// Why there are no devices, where the driver is there but says so.
+    pub device_problem: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LibraryReport {
+    pub library: Library,
+    pub found: Result<LibraryFacts, LibraryError>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LibraryFacts {
+    pub path: PathBuf,
+    pub version: String,
+}
+
+/// A device that an engine could be opened on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceReport {
+    pub id: DeviceId,
+    pub ordinal: u32,
+    pub name: String,
+    pub compute_capability: String,
+    pub memory_bytes: u64,
+}
+
+/// Looks for everything. `configured` are the configured library files and folders.
+pub fn probe(configured: &[PathBuf]) -> Probe {
+    let mut search = Search::new(configured);
+    let driver = Driver::open(&search);
+    let driver_version = driver.as_ref().ok().and_then(|driver| driver.version().ok());
+    search.nvrtc_major = driver_version.map(|(major, _)| major);
+    let libraries = Library::ALL
+        .into_iter()
+        .map(|library| {
+            let found = match library {
+                Library::Driver => driver_facts(&driver, driver_version),
+                Library::Nvrtc => nvrtc_facts(&search),
+                Library::Cusparse => cusparse_facts(&search),
+                Library::Nvml => nvml_facts(&search),
+            };
+            LibraryReport { library, found }
+        })
+        .collect();
+    let (devices, device_problem) = match &driver {
+        Err(_) => (Vec::new(), None),
+        Ok(driver) => match list(driver) {
+            Ok(devices) => (devices, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        },
+    };
+    Probe { libraries, devices, device_problem }
+}
+
+/// The devices of this host; none, with the reason in the log, where there is no working driver.
+pub fn devices(configured: &[PathBuf]) -> Vec<DeviceReport> {
+    let driver = match Driver::open(&Search::new(configured)) {
+        Ok(driver) => driver,
+        Err(error) => {
+            tracing::debug!(%error, "no CUDA devices");
+            return Vec::new();
+        }
+    };
+    list(&driver).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the CUDA driver does not list its devices");
+        Vec::new()
+    })
+}
+
+fn list(driver: &Driver) -> Result<Vec<DeviceReport>, EngineError> {
+    (0..driver.device_count()?)
+        .map(|ordinal| {
+            let device = driver.device(ordinal)?;
+            let major = driver.attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor = driver.attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            Ok(DeviceReport {
+                id: DeviceId(format!("cuda:{ordinal}")),
+                ordinal,
+                name: driver.name(device)?,
+                compute_capability: format!("{major}.{minor}"),
+                memory_bytes: driver.memory_bytes(device)?,
+            })
+        })
+        .collect()
+}
+
+fn driver_facts(
+    driver: &Result<Driver, LibraryError>,
+    version: Option<(u32, u32)>,
+) -> Result<LibraryFacts, LibraryError> {
+    let driver = driver.as_ref().map_err(Clone::clone)?;
+    let version = version.map_or_else(|| "unknown".to_owned(), dotted);
+    Ok(facts(driver.api.library.path(), version))
+}
+
+fn nvrtc_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
+    let nvrtc = Nvrtc::open(search)?;
+    Ok(facts(nvrtc.path(), dotted(nvrtc.version())))
+}
+
+fn cusparse_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
+    let cusparse = Cusparse::open(search)?;
+    Ok(facts(cusparse.path(), cusparse.version()?))
+}
+
+fn nvml_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
+    let nvml = Nvml::open(search)?;
+    let version = nvml.driver_release().unwrap_or_else(|| "unknown".to_owned());
+    Ok(facts(nvml.path(), version))
+}
+
+fn facts(path: &Path, version: String) -> LibraryFacts {
+    LibraryFacts { path: path.to_owned(), version }
+}
+
+fn dotted((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_library_is_reported_whatever_is_installed() {
+        let probe = probe(&[]);
+        let reported: Vec<Library> = probe.libraries.iter().map(|report| report.library).collect();
+        assert_eq!(reported, Library::ALL);
+        let driver_found = probe.libraries[0].found.is_ok();
+        assert!(driver_found || (probe.devices.is_empty() && devices(&[]).is_empty()));
+    }
+}

@@ -1,0 +1,29 @@
+//! Tables of foreign functions, each resolved at load: a missing symbol is an error with its name, never a panic.
+//!
+//! cudarc supplies the types and constants. Its own loader is not used: it panics on a missing library or symbol, takes
+//! no configured path, and returns driver codes as closed enums, which a newer driver's new code would make undefined.
+
+/// Declares a table of function pointers and `load`, which resolves all of them from one library and keeps it mapped.
+macro_rules! symbols {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $symbol:literal ($($arg:ty),* $(,)?);)* }) => {
+        $(#[$meta])*
+        pub(super) struct $name {
+            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> u32,)*
+            /// Keeps the code behind the pointers mapped.
+            pub(super) library: $crate::engine::cuda::libraries::Found,
+        }
+
+        impl $name {
+            pub(super) fn load(
+                library: $crate::engine::cuda::libraries::Found,
+            ) -> Result<Self, $crate::engine::cuda::libraries::LibraryError> {
+                Ok(Self {
+                    // SAFETY: the signature is the one the vendor's header gives for this symbol.
+                    $($field: unsafe { library.symbol($symbol)? },)*
+                    library,
+                })
+            }
+        }
+    };
+}
+pub(super) use symbols;

@@ -1,0 +1,230 @@
+//! Timing single calls with CUDA events: gated batches, adaptive repetition, cache policy, throttled batches dropped.
+//!
+//! An event's time is taken when the stream reaches it. If the host queues event, kernel, event one by one on an idle
+//! stream, a short kernel's interval holds the host's launch latency (several microseconds). So each batch starts with
+//! a gate: a kernel that waits, bounded, until the host has queued the whole batch. Then the calls run back to back.
+
+use super::baseline::Spmm;
+use super::context::{Buffer, Context, Event, HostFlag};
+use super::launch::{Launch, refused};
+use super::nvml::Monitor;
+use super::own::OwnKernels;
+use crate::domain::protocol::Effort;
+use crate::domain::{L2Policy, Timing};
+use crate::engine::EngineError;
+use std::sync::Arc;
+
+/// Calls of one batch, at most. The driver's queue holds about a thousand entries; a call takes at most about ten
+/// (sweep, two events, zeroing, the vendor's kernels), and a full queue would block the host before the gate opens.
+const MOST_CALLS: usize = 48;
+
+/// Measured time of one batch, about: short enough to follow the clocks, long enough to pay for reading them.
+const BATCH_US: f64 = 10_000.0;
+
+/// How long the gate stays closed at most.
+const GATE_NS: u64 = 50_000_000;
+
+/// Threads a block of the sweep.
+const SWEEP_THREADS: u32 = 256;
+
+/// Something that can be queued again and again.
+pub(super) enum Call {
+    Kernel(Launch),
+    Vendor(Arc<Spmm>),
+}
+
+impl Call {
+    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Kernel(launch) => launch.enqueue(),
+            Self::Vendor(spmm) => spmm.enqueue(),
+        }
+    }
+}
+
+pub(super) struct Timer {
+    context: Arc<Context>,
+    flag: HostFlag,
+    gate: Launch,
+    sweep: Launch,
+    /// Behind the sweep's pointers.
+    _swept: Buffer,
+    _sink: Buffer,
+    /// Start and end of each call of a batch.
+    events: Vec<[Event; 2]>,
+    monitor: Option<Monitor>,
+}
+
+/// The samples of one batch.
+struct Batch {
+    us: Vec<f64>,
+    throttled: bool,
+}
+
+impl Timer {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        own: &OwnKernels,
+        l2_bytes: u64,
+        multiprocessors: u32,
+        monitor: Option<Monitor>,
+    ) -> Result<Self, EngineError> {
+        let flag = HostFlag::new(context)?;
+        let gate = Launch::own(context, &own.gate, 1, 1, vec![flag.address(), GATE_NS]);
+        // More than twice the cache, so that no replacement policy keeps a part of the operands.
+        let bytes = (2 * l2_bytes + (8 << 20)) as usize;
+        let swept = Buffer::new(context, bytes)?;
+        context.fill(swept.pointer, 0, bytes / 4)?;
+        let sink = Buffer::new(context, 4)?;
+        let arguments = vec![swept.pointer, bytes as u64 / 16, sink.pointer];
+        let sweep = Launch::own(context, &own.sweep, multiprocessors * 4, SWEEP_THREADS, arguments);
+        let events = (0..MOST_CALLS)
+            .map(|_| Ok([Event::new(context)?, Event::new(context)?]))
+            .collect::<Result<_, EngineError>>()?;
+        context.synchronize()?;
+        let context = context.clone();
+        Ok(Self { context, flag, gate, sweep, _swept: swept, _sink: sink, events, monitor })
+    }
+
+    /// Samples of one call until the effort is spent.
+    pub(super) fn time(
+        &mut self,
+        call: &Call,
+        effort: &Effort,
+        policy: L2Policy,
+    ) -> Result<Timing, EngineError> {
+        self.warm_up(call, effort.warmups, policy)?;
+        let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
+        let least = effort.min_samples.max(1) as usize;
+        let estimate_us = self.batch(&[call], policy)?.us.first().copied().unwrap_or(0.0);
+        let calls = calls_per_batch(estimate_us);
+        let (mut kept, mut dropped) = (Vec::with_capacity(most), 0usize);
+        let mut spent_us = 0.0;
+        // A device that throttles without end gets twice the samples to come back, not for ever.
+        while kept.len() < most && kept.len() + dropped < 2 * most {
+            if kept.len() >= least && spent_us >= effort.budget_ms * 1e3 {
+                break;
+            }
+            let calls = calls.min(most - kept.len());
+            let batch = self.batch(&vec![call; calls], policy)?;
+            spent_us += batch.us.iter().sum::<f64>();
+            match batch.throttled {
+                true => dropped += batch.us.len(),
+                false => kept.extend(batch.us),
+            }
+        }
+        timing(kept, dropped)
+    }
+
+    /// Samples of several calls in turn: A B C A B C ..., `rounds` kept of each; a throttled round is dropped whole.
+    pub(super) fn pair(
+        &mut self,
+        calls: &[Call],
+        rounds: u32,
+        policy: L2Policy,
+    ) -> Result<Vec<Timing>, EngineError> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        for call in calls {
+            self.warm_up(call, 2, policy)?;
+        }
+        let round: Vec<&Call> = calls.iter().collect();
+        let probe = self.batch(&round[..round.len().min(MOST_CALLS)], policy)?.us;
+        let mean_us = probe.iter().sum::<f64>() / probe.len() as f64;
+        let turns_per_batch = calls_per_batch(mean_us) / round.len();
+        let rounds = rounds.max(1) as usize;
+        let mut kept = vec![Vec::with_capacity(rounds); calls.len()];
+        let (mut done, mut dropped) = (0, 0);
+        while done < rounds && done + dropped < 2 * rounds {
+            let fitting = turns_per_batch.clamp(1, rounds - done);
+            let mut us = Vec::with_capacity(round.len() * fitting);
+            let mut throttled = false;
+            let turns: Vec<&Call> =
+                round.iter().copied().cycle().take(round.len() * fitting).collect();
+            for part in turns.chunks(MOST_CALLS) {
+                let batch = self.batch(part, policy)?;
+                throttled |= batch.throttled;
+                us.extend(batch.us);
+            }
+            if throttled {
+                dropped += fitting;
+                continue;
+            }
+            done += fitting;
+            for (index, sample) in us.into_iter().enumerate() {
+                kept[index % calls.len()].push(sample);
+            }
+        }
+        kept.into_iter().map(|samples| timing(samples, dropped)).collect()
+    }
+
+    fn warm_up(&self, call: &Call, times: u32, policy: L2Policy) -> Result<(), EngineError> {
+        // At least once even for no warm-ups: the driver loads code lazily, which must not happen behind the gate.
+        for _ in 0..times.max(1) {
+            if policy == L2Policy::Cold {
+                self.sweep.enqueue()?;
+            }
+            call.enqueue()?;
+            self.context.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Queues up to `MOST_CALLS` calls behind the gate, opens it, and reads each call's time.
+    fn batch(&mut self, calls: &[&Call], policy: L2Policy) -> Result<Batch, EngineError> {
+        let before = self.throttled();
+        self.flag.set(0);
+        self.gate.enqueue()?;
+        let queued = self.queue(calls, policy);
+        self.flag.set(1);
+        queued?;
+        self.context.synchronize()?;
+        let throttled = before || self.throttled();
+        let us = self.events.iter().zip(calls).map(|([start, end], _)| end.since_us(start));
+        Ok(Batch { us: us.collect::<Result<_, _>>()?, throttled })
+    }
+
+    fn queue(&self, calls: &[&Call], policy: L2Policy) -> Result<(), EngineError> {
+        for ([start, end], call) in self.events.iter().zip(calls) {
+            if policy == L2Policy::Cold {
+                self.sweep.enqueue()?;
+            }
+            start.record()?;
+            call.enqueue()?;
+            end.record()?;
+        }
+        Ok(())
+    }
+
+    fn throttled(&self) -> bool {
+        self.monitor.as_ref().is_some_and(Monitor::throttled)
+    }
+}
+
+fn calls_per_batch(estimate_us: f64) -> usize {
+    ((BATCH_US / estimate_us.max(1.0)) as usize).clamp(1, MOST_CALLS)
+}
+
+fn timing(kept: Vec<f64>, dropped: usize) -> Result<Timing, EngineError> {
+    Timing::of(kept, dropped as u32)
+        .ok_or_else(|| refused("the device throttled during every sample".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_bounded_both_ways() {
+        assert_eq!(calls_per_batch(0.0), MOST_CALLS);
+        assert_eq!(calls_per_batch(2_000.0), 5);
+        assert_eq!(calls_per_batch(1e9), 1);
+    }
+
+    #[test]
+    fn nothing_but_throttled_samples_is_refused() {
+        assert!(timing(Vec::new(), 7).unwrap_err().to_string().contains("throttled"));
+        assert_eq!(timing(vec![2.0], 1).unwrap().dropped, 1);
+    }
+}

@@ -1,0 +1,125 @@
+//! An engine that plays recorded outcomes, hang and death included, so that all above it is testable without a device.
+
+mod recording;
+
+pub use recording::{Act, Header, Record, Recording, RecordingError, Step};
+
+use super::{Check, Engine, EngineError, Operands};
+use crate::domain::protocol::{Effort, Exported};
+use crate::domain::recipe::{Compiled, Recipe};
+use crate::domain::{Candidate, Device, Digest, Timing};
+use std::path::Path;
+use std::time::Duration;
+
+/// Plays a recording. A candidate without a line is refused.
+pub struct ReplayEngine {
+    recording: Recording,
+}
+
+impl ReplayEngine {
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        Ok(Self::new(Recording::open(path)?))
+    }
+
+    pub fn new(recording: Recording) -> Self {
+        Self { recording }
+    }
+
+    /// The recorded act, after carrying out what it does to the process during this step.
+    fn act(&self, candidate: &Candidate, step: Step) -> Result<&Act, EngineError> {
+        let act = self.recording.acts.get(candidate).ok_or_else(|| {
+            EngineError::Refused(format!("the recording has no line for {candidate}"))
+        })?;
+        match act {
+            Act::Hang { during } if *during == step => hang(),
+            Act::Die { during } if *during == step => std::process::abort(),
+            Act::Lost { during, detail } if *during == step => {
+                Err(EngineError::Lost(detail.clone()))
+            }
+            Act::CompileFailed { detail } => Err(EngineError::Compile(detail.clone())),
+            Act::Refused { detail } => Err(EngineError::Refused(detail.clone())),
+            _ => Ok(act),
+        }
+    }
+}
+
+impl Engine for ReplayEngine {
+    fn device(&self) -> &Device {
+        &self.recording.device
+    }
+
+    fn load(&mut self, _: Operands) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn prepare(&mut self, _: &[Recipe]) {}
+
+    fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
+        let act = self.act(&recipe.candidate, Step::Compile)?;
+        let resources = match act {
+            Act::Measured { resources, .. } => *resources,
+            _ => None,
+        };
+        Ok(Compiled { resources, ..Compiled::default() })
+    }
+
+    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError> {
+        Ok(match self.act(&recipe.candidate, Step::Verify)? {
+            Act::Measured { rel_error, .. } => {
+                Check { rel_error: *rel_error, unwritten: 0, worst: 0 }
+            }
+            Act::Wrong { rel_error, unwritten } => Check {
+                rel_error: rel_error.unwrap_or(f64::INFINITY),
+                unwritten: *unwritten,
+                worst: 0,
+            },
+            _ => Check { rel_error: 0.0, unwritten: 0, worst: 0 },
+        })
+    }
+
+    fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
+        let act = self.act(&recipe.candidate, Step::Time)?;
+        if let Act::Measured { latency_ms, .. } = act {
+            std::thread::sleep(Duration::from_millis(*latency_ms));
+        }
+        timing(&recipe.candidate, samples(act).iter().take(effort.max_samples as usize))
+    }
+
+    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+        let paired = |recipe: &Recipe| {
+            let samples = samples(self.act(&recipe.candidate, Step::Pair)?);
+            timing(&recipe.candidate, samples.iter().cycle().take(rounds as usize))
+        };
+        recipes.iter().map(paired).collect()
+    }
+
+    fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
+        Ok(Exported {
+            entry: recipe.candidate.family.clone(),
+            kernel_digest: Some(Digest::of(recipe.candidate.family.as_bytes())),
+            ..Exported::default()
+        })
+    }
+}
+
+fn samples(act: &Act) -> &[f64] {
+    match act {
+        Act::Measured { samples_us, .. } => samples_us,
+        _ => &[],
+    }
+}
+
+fn timing<'a>(
+    candidate: &Candidate,
+    samples: impl Iterator<Item = &'a f64>,
+) -> Result<Timing, EngineError> {
+    Timing::of(samples.copied().collect(), 0).ok_or_else(|| {
+        EngineError::Refused(format!("the recording has no samples for {candidate}"))
+    })
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,97 @@
+//! Which engine drives the device that the process was started for.
+
+use super::{EvaluatorOptions, hostile};
+use crate::engine::cpu::CpuEngine;
+use crate::engine::cuda::{self, CudaEngine};
+use crate::engine::replay::{RecordingError, ReplayEngine};
+use crate::engine::{Engine, EngineError};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A device of this host, or a recording that plays one: `cpu`, `cuda:0`, `replay:FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSelector {
+    Cpu,
+    Cuda(u32),
+    Replay(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no device: say `cpu`, `cuda:0`, or `replay:FILE`")]
+pub struct SelectorError(String);
+
+impl FromStr for DeviceSelector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        let bad = || SelectorError(text.to_owned());
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            Some(("cuda", ordinal)) => ordinal.parse().map(Self::Cuda).map_err(|_| bad()),
+            Some(("replay", file)) if !file.is_empty() => Ok(Self::Replay(file.into())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Replay(file) => write!(f, "replay:{}", file.display()),
+        }
+    }
+}
+
+/// Why the device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineOpenError {
+    #[error(transparent)]
+    Replay(#[from] RecordingError),
+    #[error("{device}: {why}")]
+    Engine { device: DeviceSelector, why: EngineError },
+    #[error("{0} needs a folder for compiled kernels: --cubin-cache")]
+    NoCache(DeviceSelector),
+}
+
+/// Opens the device. Where hostile candidates are allowed and no GPU runs them, this process does.
+pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, EngineOpenError> {
+    let device = &options.device;
+    let refused = |why| EngineOpenError::Engine { device: device.clone(), why };
+    let engine: Box<dyn Engine> = match device {
+        DeviceSelector::Cpu => Box::new(CpuEngine::open().map_err(refused)?),
+        DeviceSelector::Cuda(ordinal) => {
+            let cache = options.cubin_cache.clone();
+            let cache = cache.ok_or_else(|| EngineOpenError::NoCache(device.clone()))?;
+            let options = cuda::Options {
+                ordinal: *ordinal,
+                cache,
+                libraries: options.library_paths.clone(),
+                // One is left for the thread that measures.
+                compile_threads: rayon::current_num_threads().saturating_sub(1).max(1),
+                reference_bytes: None,
+            };
+            // Its own kernels misbehave where they are told to.
+            return Ok(Box::new(CudaEngine::open(options).map_err(refused)?));
+        }
+        DeviceSelector::Replay(file) => Box::new(ReplayEngine::open(file)?),
+    };
+    Ok(if options.allow_hostile { Box::new(hostile::OnHost { engine }) } else { engine })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceSelector;
+
+    #[test]
+    fn selectors_round_trip() {
+        for text in ["cpu", "cuda:0", "cuda:7", "replay:/tmp/a:b.jsonl"] {
+            assert_eq!(text.parse::<DeviceSelector>().unwrap().to_string(), text);
+        }
+        for text in ["", "gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "replay:", "cpu:0"] {
+            assert!(text.parse::<DeviceSelector>().is_err(), "{text}");
+        }
+    }
+}

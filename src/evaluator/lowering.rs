@@ -1,0 +1,65 @@
+//! Who turns candidates into recipes: `ops` for a real device, and nobody for a recording, which plays them by name.
+
+use crate::domain::recipe::{Program, Recipe};
+use crate::domain::{Candidate, Device, Problem};
+use crate::ops::{self, Refusal, Unsupported};
+use crate::sparse::Csr;
+use std::sync::Arc;
+
+/// Makes one lowerer for each loaded problem.
+pub trait Lowering {
+    fn begin(
+        &self,
+        matrix: Arc<Csr>,
+        problem: &Problem,
+        device: &Device,
+    ) -> Result<Box<dyn Lowerer>, Unsupported>;
+}
+
+/// Lowers candidates for one loaded problem; keeps what they share (the order of the rows by length).
+pub trait Lowerer {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal>;
+}
+
+/// Lowers what the service can tune.
+#[derive(Clone, Copy, Debug)]
+pub struct Ops;
+
+impl Lowering for Ops {
+    fn begin(
+        &self,
+        matrix: Arc<Csr>,
+        problem: &Problem,
+        device: &Device,
+    ) -> Result<Box<dyn Lowerer>, Unsupported> {
+        Ok(Box::new(ops::Lowerer::new(matrix, problem, device)?))
+    }
+}
+
+impl Lowerer for ops::Lowerer {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        // The inherent method of the same name.
+        Self::lower(self, candidate)
+    }
+}
+
+/// Passes every candidate through: the replay engine looks at nothing but its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlowered;
+
+impl Lowering for Unlowered {
+    fn begin(&self, _: Arc<Csr>, _: &Problem, _: &Device) -> Result<Box<dyn Lowerer>, Unsupported> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Lowerer for Unlowered {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        Ok(Recipe {
+            candidate: candidate.clone(),
+            program: Program::Vendor { algorithm: candidate.family.clone() },
+            arrays: Vec::new(),
+            lowering_ms: 0.0,
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! What the evaluator asks of its own process before it serves: a stdout of its own, no core dumps, an end with its parent.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+
+/// Takes stdout for the protocol. Descriptor 1 is pointed at stderr, so that what a library prints does no harm.
+pub fn claim_stdout() -> io::Result<File> {
+    // SAFETY: descriptor numbers only; each result is checked before use.
+    let kept = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 3) };
+    if kept < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `kept` was opened just now and nothing else owns it.
+    let file = unsafe { File::from_raw_fd(kept) };
+    // SAFETY: as above; the standard descriptors are open for the life of the process.
+    if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file)
+}
+
+/// No core dumps: those of a process with a device context are gigabytes, and writing one delays the restart.
+pub fn dump_no_core() -> io::Result<()> {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a plain call on a valid struct.
+    match unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends this process when its parent dies, also in the midst of a hung kernel, where the end of stdin goes unseen.
+///
+/// The kernel sends the signal when the parent's *thread* that started us ends, which a runtime's thread may do while
+/// its process lives on. So the signal is one we handle: it kills only when the parent is another process by then.
+/// The last of a dying parent's threads always sends one more.
+#[cfg(target_os = "linux")]
+pub fn die_with_parent() -> io::Result<()> {
+    use std::sync::atomic::Ordering;
+
+    // SAFETY: getppid cannot fail.
+    PARENT.store(unsafe { libc::getppid() }, Ordering::SeqCst);
+    // SAFETY: an all-zero sigaction is a valid one: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int) = end_if_orphaned;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler calls only getppid and _exit, which a signal handler may.
+    if unsafe { libc::sigaction(libc::SIGHUP, &action, std::ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain values only.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGHUP as libc::c_ulong) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Elsewhere the end of stdin has to do.
+#[cfg(not(target_os = "linux"))]
+pub fn die_with_parent() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+static PARENT: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
+
+#[cfg(target_os = "linux")]
+extern "C" fn end_if_orphaned(_: libc::c_int) {
+    // SAFETY: both calls are async-signal-safe.
+    unsafe {
+        if libc::getppid() != PARENT.load(std::sync::atomic::Ordering::SeqCst) {
+            libc::_exit(libc::EXIT_FAILURE);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One evaluator's state between requests: the open engine, the loaded problem, what has been lowered ahead.
+
+use super::load::{self, LoadError};
+use super::tolerance::tolerance;
+use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
+use super::{engines, hostile, trial};
+use crate::domain::protocol::{
+    Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
+};
+use crate::domain::recipe::Recipe;
+use crate::domain::{Candidate, Outcome, Problem};
+use crate::engine::{Engine, EngineError};
+use crate::ops::Refusal;
+use crate::sparse::Csr;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Whether to read another request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Request,
+    End,
+}
+
+pub(super) struct Session<'a, W: Write> {
+    options: &'a EvaluatorOptions,
+    lowering: &'a dyn Lowering,
+    output: W,
+    engine: Option<Box<dyn Engine>>,
+    loaded: Option<LoadedProblem>,
+}
+
+struct LoadedProblem {
+    matrix: Arc<Csr>,
+    problem: Problem,
+    tolerance: f64,
+    lowerer: Box<dyn Lowerer>,
+    /// Lowered ahead and not measured yet. A measured recipe is dropped: thousands of them may each hold an order of
+    /// all rows, and the few finalists are soon lowered again.
+    prepared: HashMap<Candidate, Recipe>,
+}
+
+impl<'a, W: Write> Session<'a, W> {
+    pub(super) fn new(
+        options: &'a EvaluatorOptions,
+        lowering: &'a dyn Lowering,
+        output: W,
+    ) -> Self {
+        Self { options, lowering, output, engine: None, loaded: None }
+    }
+
+    /// Carries out one request. Its stages are written on the way, its reply is left to the caller.
+    pub(super) fn carry_out(
+        &mut self,
+        seq: u64,
+        request: RequestBody,
+    ) -> Result<Reply, EvaluatorError> {
+        match request {
+            RequestBody::Open { protocol } => self.open(protocol),
+            RequestBody::Load(load) => self.load(seq, &load),
+            RequestBody::Prepare { candidates } => self.prepare(candidates),
+            RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
+            RequestBody::Pair { candidates, rounds } => self.pair(&candidates, rounds),
+            RequestBody::Export { candidate } => self.export(&candidate),
+            RequestBody::Close => Ok(Reply::Closed),
+        }
+    }
+
+    pub(super) fn reply(&mut self, seq: u64, reply: Reply) -> Result<(), EvaluatorError> {
+        send(&mut self.output, seq, MessageBody::Reply(reply))
+    }
+
+    /// Answers that the request could not be carried out; the session goes on.
+    pub(super) fn fail(
+        &mut self,
+        seq: u64,
+        error: &EvaluatorError,
+    ) -> Result<Next, EvaluatorError> {
+        self.reply(seq, Reply::Failed { error: error.to_string() })?;
+        Ok(Next::Request)
+    }
+
+    fn open(&mut self, theirs: u32) -> Result<Reply, EvaluatorError> {
+        if theirs != PROTOCOL_VERSION {
+            return Err(EvaluatorError::Version { ours: PROTOCOL_VERSION, theirs });
+        }
+        let engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => engines::open(self.options)?,
+        };
+        let device = engine.device().clone();
+        self.engine = Some(engine);
+        Ok(Reply::Opened(Box::new(device)))
+    }
+
+    fn load(&mut self, seq: u64, load: &Load) -> Result<Reply, EvaluatorError> {
+        let engine = self.engine.as_mut().ok_or(EvaluatorError::NotOpen)?;
+        // The old problem's memory is given back before the new one's is taken.
+        self.loaded = None;
+        let started = Instant::now();
+        send_stage(&mut self.output, seq, load::READING)?;
+        let (matrix, spmm) = load::read(load)?;
+        let lowerer = self
+            .lowering
+            .begin(matrix.clone(), &load.problem, engine.device())
+            .map_err(LoadError::from)?;
+        send_stage(&mut self.output, seq, load::MULTIPLYING)?;
+        let operands = load::operands(load, matrix.clone(), &spmm)?;
+        send_stage(&mut self.output, seq, load::UPLOADING)?;
+        engine.load(operands).map_err(|error| match error {
+            EngineError::Lost(detail) => EvaluatorError::Lost(detail),
+            other => LoadError::Engine(other.to_string()).into(),
+        })?;
+        let longest_row = (0..matrix.rows()).map(|row| matrix.row_nnz(row)).max().unwrap_or(0);
+        self.loaded = Some(LoadedProblem {
+            problem: load.problem,
+            tolerance: tolerance(spmm.dtype, longest_row),
+            lowerer,
+            matrix: matrix.clone(),
+            prepared: HashMap::new(),
+        });
+        Ok(Reply::Loaded(load::facts(&matrix, &spmm, engine.device(), started)))
+    }
+
+    /// Lowers here and compiles in the engine's background. What cannot be lowered is refused when it is measured.
+    fn prepare(&mut self, candidates: Vec<Candidate>) -> Result<Reply, EvaluatorError> {
+        let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        let mut recipes = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            if loaded.prepared.contains_key(&candidate) {
+                continue;
+            }
+            match loaded.lower(&candidate, self.options) {
+                Ok(recipe) => recipes.push(recipe),
+                Err(refusal) => tracing::debug!(%candidate, %refusal, "not prepared"),
+            }
+        }
+        engine.prepare(&recipes);
+        loaded.prepared.extend(recipes.into_iter().map(|r| (r.candidate.clone(), r)));
+        Ok(Reply::Prepared)
+    }
+
+    fn measure(
+        &mut self,
+        seq: u64,
+        candidate: &Candidate,
+        effort: &Effort,
+    ) -> Result<Reply, EvaluatorError> {
+        let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        let recipe = match loaded.take(candidate, self.options) {
+            Ok(recipe) => recipe,
+            Err(Refusal(detail)) => return Ok(trial::measured(Outcome::Refused { detail }, None)),
+        };
+        let output = &mut self.output;
+        trial::run(engine, &recipe, effort, loaded.tolerance, |stage| {
+            send_stage(output, seq, stage)
+        })
+    }
+
+    fn pair(&mut self, candidates: &[Candidate], rounds: u32) -> Result<Reply, EvaluatorError> {
+        let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        let mut recipes = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let recipe = loaded
+                .take(candidate, self.options)
+                .map_err(|refusal| failed(candidate, refusal.to_string()))?;
+            // Already in the engine's cache after a measurement; after a restart it is not.
+            engine.compile(&recipe).map_err(|error| failed_call(candidate, error))?;
+            recipes.push(recipe);
+        }
+        match engine.pair(&recipes, rounds) {
+            Ok(timings) => Ok(Reply::Paired { timings }),
+            Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),
+            Err(error) => Err(EvaluatorError::Pair(error.to_string())),
+        }
+    }
+
+    fn export(&mut self, candidate: &Candidate) -> Result<Reply, EvaluatorError> {
+        let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        let recipe = loaded
+            .take(candidate, self.options)
+            .map_err(|refusal| failed(candidate, refusal.to_string()))?;
+        let exported = engine.compile(&recipe).and_then(|_| engine.export(&recipe));
+        exported
+            .map(|exported| Reply::Exported(Box::new(exported)))
+            .map_err(|error| failed_call(candidate, error))
+    }
+}
+
+impl LoadedProblem {
+    fn lower(
+        &mut self,
+        candidate: &Candidate,
+        options: &EvaluatorOptions,
+    ) -> Result<Recipe, Refusal> {
+        if candidate.family != hostile::FAMILY {
+            return self.lowerer.lower(candidate);
+        }
+        if !options.allow_hostile {
+            return Err(Refusal("the hostile family takes --allow-hostile".to_owned()));
+        }
+        let on_gpu = matches!(options.device, DeviceSelector::Cuda(_));
+        hostile::lower(candidate, &self.matrix, &self.problem, on_gpu)
+    }
+
+    /// The recipe lowered ahead, or one lowered now.
+    fn take(
+        &mut self,
+        candidate: &Candidate,
+        options: &EvaluatorOptions,
+    ) -> Result<Recipe, Refusal> {
+        match self.prepared.remove(candidate) {
+            Some(recipe) => Ok(recipe),
+            None => self.lower(candidate, options),
+        }
+    }
+}
+
+/// The engine and the problem, where both are there.
+fn both<'s>(
+    engine: &'s mut Option<Box<dyn Engine>>,
+    loaded: &'s mut Option<LoadedProblem>,
+) -> Result<(&'s mut dyn Engine, &'s mut LoadedProblem), EvaluatorError> {
+    let engine = engine.as_deref_mut().ok_or(EvaluatorError::NotOpen)?;
+    Ok((engine, loaded.as_mut().ok_or(EvaluatorError::NotLoaded)?))
+}
+
+fn failed(candidate: &Candidate, why: String) -> EvaluatorError {
+    EvaluatorError::Candidate { candidate: candidate.to_string(), why }
+}
+
+fn failed_call(candidate: &Candidate, error: EngineError) -> EvaluatorError {
+    match error {
+        EngineError::Lost(detail) => EvaluatorError::Lost(detail),
+        other => failed(candidate, other.to_string()),
+    }
+}
+
+fn send_stage(output: &mut impl Write, seq: u64, stage: &str) -> Result<(), EvaluatorError> {
+    send(output, seq, MessageBody::Stage { stage: stage.to_owned() })
+}
+
+/// One line, in one write, at once.
+fn send(output: &mut impl Write, seq: u64, body: MessageBody) -> Result<(), EvaluatorError> {
+    let json = |body| serde_json::to_vec(&Message { seq, body }).map_err(std::io::Error::from);
+    let mut line = json(body)?;
+    if line.len() as u64 >= MAX_LINE_BYTES {
+        // The pool would take it for garbage and end this process.
+        let error = format!("the answer has {} bytes, above the protocol's limit", line.len());
+        line = json(MessageBody::Reply(Reply::Failed { error }))?;
+    }
+    line.push(b'\n');
+    output.write_all(&line)?;
+    Ok(output.flush()?)
+}

@@ -1,0 +1,121 @@
+//! One trial: compile, verify on poisoned buffers, time; every way it can end is an outcome.
+
+use super::EvaluatorError;
+use crate::domain::protocol::{Effort, Reply};
+use crate::domain::recipe::{Compiled, Program, Recipe};
+use crate::domain::{Outcome, Timing};
+use crate::engine::{Check, Engine, EngineError};
+use std::time::Instant;
+
+/// The stages of a trial, as the pool's deadlines know them.
+pub(super) const COMPILING: &str = "compiling";
+pub(super) const VERIFYING: &str = "verifying";
+pub(super) const TIMING: &str = "timing";
+
+/// Runs one trial of a lowered candidate. An error is one of reporting a stage: no outcome of the candidate.
+pub(super) fn run(
+    engine: &mut dyn Engine,
+    recipe: &Recipe,
+    effort: &Effort,
+    tolerance: f64,
+    mut enter: impl FnMut(&str) -> Result<(), EvaluatorError>,
+) -> Result<Reply, EvaluatorError> {
+    enter(COMPILING)?;
+    let started = Instant::now();
+    let compiled = match engine.compile(recipe) {
+        Ok(compiled) => compiled,
+        Err(error) => return Ok(measured(outcome_of(error), None)),
+    };
+    let compile_call_ms = started.elapsed().as_secs_f64() * 1e3;
+    let preprocess_ms =
+        recipe.lowering_ms + uploads_ms(&recipe.program, &compiled, compile_call_ms);
+
+    enter(VERIFYING)?;
+    let check = match engine.verify(recipe) {
+        Ok(check) => check,
+        Err(error) => return Ok(measured(outcome_of(error), Some(compiled))),
+    };
+    if let Some(wrong) = wrong(&check, tolerance) {
+        return Ok(measured(wrong, Some(compiled)));
+    }
+
+    enter(TIMING)?;
+    let outcome = match engine.time(recipe, effort) {
+        Ok(timing) => finished(timing, check.rel_error, &compiled, preprocess_ms),
+        Err(error) => outcome_of(error),
+    };
+    Ok(measured(outcome, Some(compiled)))
+}
+
+/// Device work before the first call: uploads, packing, a vendor's preprocessing. What the kernel compiler took within
+/// `Engine::compile` is left out, since a kernel is compiled once for all matrices; nothing else has one.
+fn uploads_ms(program: &Program, compiled: &Compiled, compile_call_ms: f64) -> f64 {
+    match program {
+        Program::Cuda(_) => (compile_call_ms - compiled.compile_ms).max(0.0),
+        Program::Host(_) | Program::Vendor { .. } => compile_call_ms,
+    }
+}
+
+fn finished(timing: Timing, rel_error: f64, compiled: &Compiled, preprocess_ms: f64) -> Outcome {
+    // JSON has no infinity: a timer that gave one must not pass as garbage on the pipe.
+    if timing.samples_us.iter().any(|sample| !sample.is_finite()) {
+        return Outcome::Refused { detail: "the timer gave a sample that is no number".to_owned() };
+    }
+    Outcome::Measured { timing, rel_error, resources: compiled.resources, preprocess_ms }
+}
+
+/// The verdict on a call whose result does not pass.
+fn wrong(check: &Check, tolerance: f64) -> Option<Outcome> {
+    let rel_error = check.rel_error.is_finite().then_some(check.rel_error);
+    if check.unwritten > 0 {
+        let detail = format!("{} elements of the result were not written", check.unwritten);
+        return Some(Outcome::Wrong { rel_error, detail });
+    }
+    // Written so that NaN does not pass either.
+    let right = check.rel_error <= tolerance;
+    (!right).then(|| Outcome::Wrong {
+        rel_error,
+        detail: format!(
+            "element {} is off by {:.3e} of |A||B|, above the tolerance {tolerance:.3e}",
+            check.worst, check.rel_error
+        ),
+    })
+}
+
+fn outcome_of(error: EngineError) -> Outcome {
+    match error {
+        EngineError::Compile(detail) => Outcome::CompileFailed { detail },
+        EngineError::Refused(detail) | EngineError::OutOfMemory(detail) => {
+            Outcome::Refused { detail }
+        }
+        EngineError::Lost(detail) => Outcome::Crashed { detail },
+    }
+}
+
+/// A trial's reply.
+pub(super) fn measured(outcome: Outcome, compiled: Option<Compiled>) -> Reply {
+    Reply::Measured { outcome, compiled }
+}
+
+/// What was lost, when the reply says that this process cannot go on.
+pub(super) fn lost(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Measured { outcome: Outcome::Crashed { detail }, .. } => Some(detail.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_and_close_result_passes() {
+        let check = |rel_error, unwritten| wrong(&Check { rel_error, unwritten, worst: 3 }, 1e-6);
+        assert_eq!(check(1e-6, 0), None);
+        assert!(matches!(check(2e-6, 0), Some(Outcome::Wrong { rel_error: Some(_), .. })));
+        assert!(matches!(check(f64::NAN, 0), Some(Outcome::Wrong { rel_error: None, .. })));
+        assert!(matches!(check(f64::INFINITY, 0), Some(Outcome::Wrong { rel_error: None, .. })));
+        assert!(matches!(check(0.0, 1), Some(Outcome::Wrong { .. })));
+    }
+}

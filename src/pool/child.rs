@@ -1,0 +1,234 @@
+//! One child process: its pipes, the last it said on stderr, and its end.
+
+use super::spec::{EvaluatorSpec, inherits};
+use crate::domain::DeviceId;
+use crate::domain::protocol::{MAX_LINE_BYTES, Message};
+use std::collections::VecDeque;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Lines of stderr kept for the report of a crash, and the bytes kept of each.
+const TAIL_LINES: usize = 20;
+const STDERR_LINE_BYTES: u64 = 2048;
+
+/// Messages read ahead of whoever waits for them; a child that says more waits in its own pipe.
+const READ_AHEAD: usize = 64;
+
+/// What the child's stdout brought.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Message(Box<Message>),
+    /// Not a message of the protocol; nothing after it is read.
+    Garbage(String),
+}
+
+/// A running child. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct EvaluatorChild {
+    pub(super) stdin: ChildStdin,
+    pub(super) incoming: mpsc::Receiver<Incoming>,
+    pub(super) last_seq: u64,
+    process: Child,
+    stderr: Stderr,
+    _stdout: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug)]
+struct Stderr {
+    tail: Arc<Mutex<VecDeque<String>>>,
+    reader: AbortOnDropHandle<()>,
+}
+
+/// A child after its end, as far as it has come.
+pub(super) struct Remains {
+    /// How it ended and its last words.
+    pub(super) report: String,
+    /// Still there after SIGKILL and a wait: stuck in a driver. The device is not free before it is gone.
+    pub(super) undead: Option<Child>,
+}
+
+impl EvaluatorChild {
+    /// Starts the process, in a group of its own so that a Ctrl-C at the terminal is ours to handle.
+    pub(super) fn spawn(spec: &EvaluatorSpec) -> io::Result<Self> {
+        let inherited = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(inherits));
+        let mut process = Command::new(&spec.program)
+            .args(&spec.args)
+            .env_clear()
+            .envs(inherited)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let missing = || io::Error::other("the child has no pipe");
+        let stdin = process.stdin.take().ok_or_else(missing)?;
+        let stdout = process.stdout.take().ok_or_else(missing)?;
+        let stderr = process.stderr.take().ok_or_else(missing)?;
+        let (sender, incoming) = mpsc::channel(READ_AHEAD);
+        let reader = tokio::spawn(read_messages(stdout, sender));
+        Ok(Self {
+            stdin,
+            incoming,
+            last_seq: 0,
+            process,
+            stderr: Stderr::follow(stderr, spec.device.clone()),
+            _stdout: AbortOnDropHandle::new(reader),
+        })
+    }
+
+    /// Whether the child lives and keeps silent, as one without a request should.
+    pub(super) fn is_well(&mut self) -> bool {
+        let silent = matches!(self.incoming.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        silent && matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Its process id, until it has been waited for.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
+    /// The number of the next request.
+    pub(super) fn next_seq(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// Waits up to `patience` for the child to go by itself, then kills it and waits up to `reap`.
+    pub(super) async fn end(mut self, patience: Duration, reap: Duration) -> Remains {
+        let mut status = within(patience, self.process.wait()).await;
+        let by_itself = status.is_some();
+        if status.is_none() {
+            self.kill();
+            status = within(reap, self.process.wait()).await;
+        }
+        let how = match &status {
+            Some(Ok(status)) if by_itself => describe(*status),
+            Some(Ok(_)) => "it was killed".to_owned(),
+            Some(Err(error)) => format!("its end could not be waited for: {error}"),
+            None => "it was killed, and is not gone yet".to_owned(),
+        };
+        let last_words = self.stderr.last_words().await;
+        let report = match last_words.as_str() {
+            "" => how,
+            words => format!("{how}; its last words: {words}"),
+        };
+        Remains { report, undead: status.is_none().then_some(self.process) }
+    }
+
+    fn kill(&mut self) {
+        // The id is there only while the child has not been waited for, so it cannot name another process by now.
+        if let Some(group) = self.process.id().and_then(|id| i32::try_from(id).ok()) {
+            // SAFETY: a plain call. The group may be gone already; the child itself is killed below.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
+        if let Err(error) = self.process.start_kill() {
+            tracing::warn!(%error, "the evaluator could not be killed");
+        }
+    }
+}
+
+async fn within<T>(patience: Duration, wait: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(patience, wait).await.ok()
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with exit code {code}"),
+        (None, Some(signal)) => match signal_name(signal) {
+            Some(name) => format!("it died of signal {signal} ({name})"),
+            None => format!("it died of signal {signal}"),
+        },
+        (None, None) => format!("it ended: {status}"),
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGILL => "SIGILL",
+        libc::SIGKILL => "SIGKILL, perhaps for want of memory",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGTERM => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// Reads until the end, the first thing that is no message, or nobody listens.
+async fn read_messages(stdout: impl AsyncRead + Unpin, sender: mpsc::Sender<Incoming>) {
+    let mut stdout = BufReader::new(stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let incoming = match (&mut stdout).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await {
+            Ok(0) => return,
+            Ok(_) if line.last() != Some(&b'\n') => Incoming::Garbage(excerpt(&line)),
+            Ok(_) => serde_json::from_slice(&line)
+                .map_or_else(|_| Incoming::Garbage(excerpt(&line)), Incoming::Message),
+            Err(error) => Incoming::Garbage(error.to_string()),
+        };
+        let last = matches!(incoming, Incoming::Garbage(_));
+        if sender.send(incoming).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+/// The start of what the child said, fit for a log.
+fn excerpt(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(120)]).escape_debug().to_string()
+}
+
+impl Stderr {
+    /// Forwards each line to the log and keeps the last ones.
+    fn follow(stderr: impl AsyncRead + Send + Unpin + 'static, device: DeviceId) -> Self {
+        let tail = Arc::new(Mutex::new(VecDeque::with_capacity(TAIL_LINES)));
+        let kept = tail.clone();
+        let reader = tokio::spawn(async move {
+            let mut stderr = BufReader::new(stderr);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                let piece =
+                    (&mut stderr).take(STDERR_LINE_BYTES).read_until(b'\n', &mut line).await;
+                match piece {
+                    Ok(0) => return,
+                    Ok(_) => {
+                        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                        tracing::info!(target: "sparsetune::evaluator", %device, "{text}");
+                        keep(&kept, text);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%device, %error, "the evaluator's stderr cannot be read");
+                        return;
+                    }
+                }
+            }
+        });
+        Self { tail, reader: AbortOnDropHandle::new(reader) }
+    }
+
+    /// The last lines, in the order said. The pipe may hold some still; but a grandchild may hold the pipe, too.
+    async fn last_words(&mut self) -> String {
+        let _cut_short = within(Duration::from_millis(100), &mut self.reader).await;
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+fn keep(tail: &Mutex<VecDeque<String>>, line: String) {
+    let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    if tail.len() == TAIL_LINES {
+        tail.pop_front();
+    }
+    tail.push_back(line);
+}

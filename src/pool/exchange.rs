@@ -1,0 +1,126 @@
+//! One request and its reply, under a deadline that each stage restarts and a token that may end the wait.
+
+use super::child::{EvaluatorChild, Incoming};
+use crate::domain::protocol::{MAX_LINE_BYTES, Message, MessageBody, Reply, Request, RequestBody};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// Notes a request may bring before its reply; more would keep a mad child alive for ever.
+const MOST_NOTES: u32 = 32;
+
+/// Why the child has to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// No reply by the deadline, which was that of this stage.
+    Late { stage: String, after: Duration },
+    /// Its stdout ended.
+    Gone,
+    /// It said something that is not the protocol.
+    Garbage(String),
+    /// The caller lost interest and the child did not finish at once.
+    Cancelled,
+    /// The request is longer than the protocol allows; the child never saw it.
+    Unsendable(String),
+}
+
+/// Writes the request while reading, so that two full pipes cannot wait for each other, until its reply comes.
+///
+/// `allowed` gives the time for a stage by its name, and for `None` the time up to the first note.
+pub(super) async fn exchange(
+    child: &mut EvaluatorChild,
+    body: &RequestBody,
+    allowed: impl Fn(Option<&str>) -> Duration,
+    grace: Duration,
+    cancel: &CancellationToken,
+) -> Result<Reply, Broken> {
+    let seq = child.next_seq();
+    let line = line_of(seq, body)?;
+    let EvaluatorChild { stdin, incoming, .. } = child;
+    let mut write = pin!(stdin.write_all(&line));
+    let mut written = false;
+    let mut wait = Wait::new(allowed(None));
+    let mut notes = 0;
+    loop {
+        tokio::select! {
+            biased;
+            message = incoming.recv() => match take(message, seq)? {
+                MessageBody::Reply(reply) => return Ok(reply),
+                MessageBody::Stage { stage } => {
+                    notes += 1;
+                    if notes > MOST_NOTES {
+                        return Err(Broken::Garbage(format!("{notes} notes on one request")));
+                    }
+                    wait.enter(allowed(Some(&stage)), stage);
+                }
+            },
+            // A write that fails is a child that is gone or has shut its stdin: its stdout or the deadline tells.
+            _ = &mut write, if !written => written = true,
+            () = cancel.cancelled(), if !wait.cancelled => wait.cancel(grace),
+            () = sleep_until(wait.until) => return Err(wait.over()),
+        }
+    }
+}
+
+/// The request as one line within the protocol's limit.
+fn line_of(seq: u64, body: &RequestBody) -> Result<Vec<u8>, Broken> {
+    let request = Request { seq, body: body.clone() };
+    let mut line = serde_json::to_vec(&request).map_err(|e| Broken::Unsendable(e.to_string()))?;
+    line.push(b'\n');
+    if line.len() as u64 > MAX_LINE_BYTES {
+        return Err(Broken::Unsendable(format!("the request has {} bytes", line.len())));
+    }
+    Ok(line)
+}
+
+/// The body of a message that belongs to this request.
+fn take(incoming: Option<Incoming>, seq: u64) -> Result<MessageBody, Broken> {
+    match incoming {
+        None => Err(Broken::Gone),
+        Some(Incoming::Garbage(text)) => Err(Broken::Garbage(text)),
+        Some(Incoming::Message(message)) => match *message {
+            Message { seq: found, body } if found == seq => Ok(body),
+            Message { seq: found, .. } => {
+                Err(Broken::Garbage(format!("an answer to request {found} instead of {seq}")))
+            }
+        },
+    }
+}
+
+/// The deadline as it stands.
+struct Wait {
+    stage: Option<String>,
+    allowed: Duration,
+    until: Instant,
+    cancelled: bool,
+}
+
+impl Wait {
+    fn new(allowed: Duration) -> Self {
+        Self { stage: None, allowed, until: Instant::now() + allowed, cancelled: false }
+    }
+
+    fn enter(&mut self, allowed: Duration, stage: String) {
+        self.stage = Some(stage);
+        // Once cancelled, progress buys no time.
+        if !self.cancelled {
+            self.allowed = allowed;
+            self.until = Instant::now() + allowed;
+        }
+    }
+
+    fn cancel(&mut self, grace: Duration) {
+        self.cancelled = true;
+        self.until = self.until.min(Instant::now() + grace);
+    }
+
+    fn over(self) -> Broken {
+        if self.cancelled {
+            return Broken::Cancelled;
+        }
+        let stage = self.stage.unwrap_or_else(|| "starting".to_owned());
+        Broken::Late { stage, after: self.allowed }
+    }
+}

@@ -1,0 +1,196 @@
+//! How an evaluator is started, how long each of its answers may take, and how often it is started again.
+
+use crate::domain::DeviceId;
+use crate::domain::protocol::RequestBody;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything the pool has to know of one evaluator.
+#[derive(Clone, Debug)]
+pub struct EvaluatorSpec {
+    /// Names the device in logs and metrics.
+    pub device: DeviceId,
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    pub deadlines: Deadlines,
+    pub restarts: Restarts,
+}
+
+impl EvaluatorSpec {
+    /// `program` with these arguments, and the default deadlines.
+    pub fn new(
+        device: DeviceId,
+        program: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        Self {
+            device,
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            deadlines: Deadlines::default(),
+            restarts: Restarts::default(),
+        }
+    }
+
+    /// The `evaluator` subcommand of the binary that runs now, so that the two can never differ in version.
+    pub fn of_this_binary(device: DeviceId, selector: &str) -> std::io::Result<Self> {
+        // The link still leads to the running image after the file was replaced by an upgrade.
+        let program = match cfg!(target_os = "linux") {
+            true => PathBuf::from("/proc/self/exe"),
+            false => std::env::current_exe()?,
+        };
+        Ok(Self::new(device, program, ["evaluator", "--device", selector]))
+    }
+
+    /// This evaluator with one more argument.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+}
+
+/// How long each request may take. Each note of a new stage starts the clock again, with that stage's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Starting the process and its device: the first open of a GPU takes seconds.
+    pub open: Duration,
+    /// Each stage of a load: reading, multiplying, uploading.
+    pub load: Duration,
+    /// Lowering many candidates; they compile in the background.
+    pub prepare: Duration,
+    /// Lowering and compiling one candidate.
+    pub compile: Duration,
+    /// One call and its comparison: what a hung kernel costs.
+    pub verify: Duration,
+    /// Timing, beyond the effort's own budget.
+    pub time: Duration,
+    /// Timing the finalists in turn.
+    pub pair: Duration,
+    pub export: Duration,
+    pub close: Duration,
+    /// How long a cancelled request may still take to finish by itself before the child is killed.
+    pub cancel: Duration,
+    /// How long to wait for a killed child to be gone before answering; the next start waits longer.
+    pub reap: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            open: Duration::from_secs(60),
+            load: Duration::from_secs(300),
+            prepare: Duration::from_secs(60),
+            compile: Duration::from_secs(60),
+            verify: Duration::from_secs(10),
+            time: Duration::from_secs(10),
+            pair: Duration::from_secs(120),
+            export: Duration::from_secs(60),
+            close: Duration::from_secs(2),
+            cancel: Duration::from_millis(500),
+            reap: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Deadlines {
+    /// Time for a stage of this request; `running` is the caller's own time for one call of a candidate.
+    pub(super) fn allowed(
+        &self,
+        request: &RequestBody,
+        stage: Option<&str>,
+        running: Option<Duration>,
+    ) -> Duration {
+        match (request, stage) {
+            (RequestBody::Open { .. }, _) => self.open,
+            (RequestBody::Load(_), _) => self.load,
+            (RequestBody::Prepare { .. }, _) => self.prepare,
+            (RequestBody::Measure { .. }, None | Some("compiling")) => self.compile,
+            (RequestBody::Measure { effort, .. }, Some("timing")) => {
+                // A caller's nonsense (negative, NaN) is no time at all; infinity would be no deadline.
+                let budget =
+                    Duration::try_from_secs_f64(effort.budget_ms / 1e3).unwrap_or_default();
+                running.unwrap_or(self.time).saturating_add(budget.min(self.pair))
+            }
+            (RequestBody::Measure { .. }, Some(_)) => running.unwrap_or(self.verify),
+            (RequestBody::Pair { .. }, _) => self.pair,
+            (RequestBody::Export { .. }, _) => self.export,
+            (RequestBody::Close, _) => self.close,
+        }
+    }
+}
+
+/// How often a child that does not come up is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarts {
+    /// Starts in a row, each with open and load, before the device counts as unavailable.
+    pub attempts: u32,
+    /// Pause after the first failed start; doubles with each.
+    pub pause: Duration,
+    /// Longest pause.
+    pub longest_pause: Duration,
+}
+
+impl Default for Restarts {
+    fn default() -> Self {
+        Self {
+            attempts: 3,
+            pause: Duration::from_millis(200),
+            longest_pause: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Restarts {
+    /// Pause before attempt number `attempt`, counted from 0.
+    pub(super) fn pause_before(&self, attempt: u32) -> Duration {
+        match attempt.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => {
+                self.pause.saturating_mul(1 << doublings.min(20)).min(self.longest_pause)
+            }
+        }
+    }
+}
+
+/// Whether a variable of this process is handed to the child. An allow-list, since the child loads libraries and runs
+/// generated code, while this process may hold tokens in its environment.
+pub(super) fn inherits(name: &str) -> bool {
+    const NAMES: [&str; 14] = [
+        "HOME",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "RAYON_NUM_THREADS",
+        "RUST_BACKTRACE",
+        "RUST_LOG",
+        "TEMP",
+        "TMP",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "VIRTUAL_ENV",
+        "XDG_CACHE_HOME",
+    ];
+    const PREFIXES: [&str; 3] = ["CUDA_", "LC_", "NVIDIA_"];
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let restarts = Restarts::default();
+        let pauses: Vec<_> = (0..8).map(|i| restarts.pause_before(i).as_millis()).collect();
+        assert_eq!(pauses, [0, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(restarts.pause_before(u32::MAX), restarts.longest_pause);
+    }
+
+    #[test]
+    fn secrets_stay_here() {
+        assert!(inherits("PATH") && inherits("CUDA_VISIBLE_DEVICES"));
+        assert!(!inherits("SPARSETUNE_TOKENS") && !inherits("AWS_SECRET_ACCESS_KEY"));
+    }
+}

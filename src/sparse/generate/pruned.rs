@@ -1,0 +1,82 @@
+//! A magnitude-pruned layer: Gaussian weights whose rows and columns differ in scale, of which the largest are kept.
+
+use super::build::{bounded, build};
+use super::{GenerateError, dimension, within};
+use crate::sparse::Csr;
+use crate::sparse::random::{Stream, bits, normal, unit};
+use rayon::prelude::*;
+
+/// Weights looked at to find the threshold: its error is then a tenth of a per cent of the entries.
+const SAMPLES: u64 = 1 << 19;
+
+/// Standard deviation of the logarithm of a row's and of a column's scale.
+const SCALE_SPREAD: f64 = 0.25;
+
+/// The layer, weight by weight a function of its place.
+struct Layer {
+    seed: u64,
+    row_scales: Vec<f64>,
+    col_scales: Vec<f64>,
+}
+
+impl Layer {
+    fn place(&self, row: usize, col: usize) -> u64 {
+        (row * self.col_scales.len() + col) as u64
+    }
+
+    /// The first of the two uniforms that make the weight.
+    fn first(&self, row: usize, col: usize) -> f64 {
+        unit(bits(self.seed, self.place(row, col)))
+    }
+
+    fn weight(&self, row: usize, col: usize) -> f64 {
+        let second = unit(bits(!self.seed, self.place(row, col)));
+        self.row_scales[row] * self.col_scales[col] * normal(self.first(row, col), second)
+    }
+
+    /// The magnitude that all but `kept` of the weights stay below, from a random sample.
+    fn threshold(&self, kept: f64) -> f64 {
+        let (rows, cols) = (self.row_scales.len() as u64, self.col_scales.len() as u64);
+        let draw = |i| {
+            let mut stream = Stream::new(self.seed ^ 0x7e57, i);
+            self.weight(stream.below(rows) as usize, stream.below(cols) as usize).abs()
+        };
+        let mut magnitudes: Vec<f64> = (0..SAMPLES).into_par_iter().map(draw).collect();
+        let below = (((1.0 - kept) * SAMPLES as f64) as usize).min(SAMPLES as usize - 1);
+        *magnitudes.select_nth_unstable_by(below, f64::total_cmp).1
+    }
+}
+
+/// Weights of magnitude at least the threshold of the given sparsity (the fraction that is pruned).
+pub fn layer(rows: u64, cols: u64, sparsity: f64, seed: u64) -> Result<Csr, GenerateError> {
+    let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
+    within("sparsity", sparsity, 0.0, 0.9999, "between 0 and 0.9999")?;
+    // The weights are looked at one by one, so their number is bounded too: 2^34 take minutes.
+    let cells = rows as u64 * cols as u64;
+    within("rows x cols", cells, 1, 1 << 34, "at most 2^34")?;
+    bounded((cells as f64 * (1.0 - sparsity)) as u64)?;
+
+    let scales = |which: u64, count: usize| -> Vec<f64> {
+        let scale = |i| (SCALE_SPREAD * Stream::new(seed ^ which, i).normal()).exp();
+        (0..count as u64).into_par_iter().map(scale).collect()
+    };
+    let layer = Layer { seed, row_scales: scales(1, rows), col_scales: scales(2, cols) };
+    let threshold = if sparsity == 0.0 { 0.0 } else { layer.threshold(1.0 - sparsity) };
+    let widest = layer.col_scales.iter().copied().fold(0.0, f64::max);
+    let kept = |row: usize| {
+        let layer = &layer;
+        // A normal of Box and Muller is at most sqrt(-2 ln(1 - u)): most weights are ruled out by u alone.
+        let least = threshold / (layer.row_scales[row] * widest);
+        let cutoff = 1.0 - (-0.5 * least * least).exp();
+        (0..cols).filter(move |&col| layer.first(row, col) >= cutoff).filter_map(move |col| {
+            let weight = layer.weight(row, col);
+            (weight.abs() >= threshold).then_some((col as u32, weight))
+        })
+    };
+    let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
+        for ((column, value), (col, weight)) in columns.iter_mut().zip(values).zip(kept(row)) {
+            (*column, *value) = (col, weight);
+        }
+    };
+    build(rows, cols, |row| kept(row).count(), fill)
+}

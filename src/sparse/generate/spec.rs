@@ -1,0 +1,257 @@
+//! The specification of a generated matrix, as JSON (`{"kind": "poisson2d", ...}`) or as a line of text.
+
+use super::{GenerateError, elasticity, graph, irregular, pruned, stencil};
+use crate::sparse::Csr;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What to generate. Equal specifications give equal matrices, bit for bit.
+///
+/// Grids take `seed = 0` for constant coefficients; any other seed draws each coefficient from [0.5, 1.5).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Spec {
+    /// Five-point operator on nx x ny points with a fixed boundary.
+    Poisson2d {
+        nx: u64,
+        ny: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Seven-point operator on nx x ny x nz points with a fixed boundary.
+    Poisson3d {
+        nx: u64,
+        ny: u64,
+        nz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Linear elasticity on nx x ny x nz free nodes of trilinear bricks, clamped beside the nodes of x = 0: 3 unknowns
+    /// a node, up to 27 blocks of 3 x 3 a block row.
+    Elasticity {
+        nx: u64,
+        ny: u64,
+        nz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Recursive graph of 2^scale vertices and edge_factor * 2^scale draws; duplicates summed, self loops kept.
+    Rmat {
+        scale: u32,
+        #[serde(default = "default_edge_factor")]
+        edge_factor: u64,
+        #[serde(default = "default_a")]
+        a: f64,
+        #[serde(default = "default_b")]
+        b: f64,
+        #[serde(default = "default_c")]
+        c: f64,
+        #[serde(default = "default_d")]
+        d: f64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// All entries with |column - row| <= half, diagonally dominant.
+    Banded {
+        n: u64,
+        half: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Each entry present with the same probability, so that about `nnz` are.
+    Uniform {
+        rows: u64,
+        cols: u64,
+        nnz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// The largest (1 - sparsity) of Gaussian weights whose rows and columns differ in scale.
+    Pruned {
+        rows: u64,
+        cols: u64,
+        sparsity: f64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// A diagonal, a dense last row and a dense last column.
+    Arrow {
+        n: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// One dense row in the middle; the others have a diagonal and `per_row` - 1 random entries.
+    DenseRow {
+        n: u64,
+        #[serde(default = "default_per_row")]
+        per_row: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// `hubs` rows and columns that touch most others (supply rails), else 3 to 8 entries a row, most of them near.
+    Circuit {
+        n: u64,
+        #[serde(default = "default_hubs")]
+        hubs: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Lower factor with the pattern of ILU(0) of `poisson2d`.
+    Ilu0Poisson2d {
+        nx: u64,
+        ny: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Lower factor with the pattern of ILU(0) of `poisson3d`.
+    Ilu0Poisson3d {
+        nx: u64,
+        ny: u64,
+        nz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Lower factor with the pattern of ILU(0) of a random symmetric matrix with about `per_row` entries a row.
+    Ilu0Random {
+        n: u64,
+        #[serde(default = "default_per_row")]
+        per_row: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+}
+
+/// Why a text is not a specification.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    #[error("`{0}` is not of the form name=value")]
+    Pair(String),
+    #[error("`{name}` is given twice")]
+    Twice { name: String },
+    #[error("`{name}={value}`: the value must be a number")]
+    Number { name: String, value: String },
+    #[error("the specification does not fit: {0}")]
+    Fit(String),
+}
+
+impl Spec {
+    /// Reads `poisson3d:nx=64,ny=64,nz=64,seed=1`. Whole numbers may be written as `1e6`.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        let (kind, pairs) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
+        let mut fields = Map::new();
+        fields.insert("kind".to_owned(), Value::from(kind.trim()));
+        for pair in pairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| SpecError::Pair(pair.to_owned()))?;
+            let (name, value) = (name.trim(), value.trim());
+            let number = number(value).ok_or_else(|| SpecError::Number {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            })?;
+            if fields.insert(name.to_owned(), number).is_some() {
+                return Err(SpecError::Twice { name: name.to_owned() });
+            }
+        }
+        serde_json::from_value(Value::Object(fields)).map_err(|e| SpecError::Fit(e.to_string()))
+    }
+
+    /// The matrix. Sizes are checked before anything of their size is allocated.
+    pub fn generate(&self) -> Result<Csr, GenerateError> {
+        match *self {
+            Self::Poisson2d { nx, ny, seed } => stencil::poisson([nx, ny, 1], 2, seed),
+            Self::Poisson3d { nx, ny, nz, seed } => stencil::poisson([nx, ny, nz], 3, seed),
+            Self::Elasticity { nx, ny, nz, seed } => elasticity::brick([nx, ny, nz], seed),
+            Self::Rmat { scale, edge_factor, a, b, c, d, seed } => {
+                graph::rmat(scale, edge_factor, [a, b, c, d], seed)
+            }
+            Self::Banded { n, half, seed } => stencil::banded(n, half, seed),
+            Self::Uniform { rows, cols, nnz, seed } => graph::uniform(rows, cols, nnz, seed),
+            Self::Pruned { rows, cols, sparsity, seed } => {
+                pruned::layer(rows, cols, sparsity, seed)
+            }
+            Self::Arrow { n, seed } => irregular::arrow(n, seed),
+            Self::DenseRow { n, per_row, seed } => irregular::dense_row(n, per_row, seed),
+            Self::Circuit { n, hubs, seed } => irregular::circuit(n, hubs, seed),
+            Self::Ilu0Poisson2d { nx, ny, seed } => stencil::factor([nx, ny, 1], seed),
+            Self::Ilu0Poisson3d { nx, ny, nz, seed } => stencil::factor([nx, ny, nz], seed),
+            Self::Ilu0Random { n, per_row, seed } => graph::factor(n, per_row, seed),
+        }
+    }
+}
+
+/// A JSON number: whole if it is one, however it was written.
+fn number(text: &str) -> Option<Value> {
+    if let Ok(whole) = text.parse::<u64>() {
+        return Some(Value::from(whole));
+    }
+    let value = text.parse::<f64>().ok().filter(|value| value.is_finite())?;
+    // 2^53: beyond it a float no longer names one whole number.
+    let whole = value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&value);
+    Some(if whole { Value::from(value as u64) } else { Value::from(value) })
+}
+
+fn default_edge_factor() -> u64 {
+    16
+}
+
+// The probabilities of the Graph500 benchmark.
+fn default_a() -> f64 {
+    0.57
+}
+
+fn default_b() -> f64 {
+    0.19
+}
+
+fn default_c() -> f64 {
+    0.19
+}
+
+fn default_d() -> f64 {
+    0.05
+}
+
+fn default_per_row() -> u64 {
+    8
+}
+
+fn default_hubs() -> u64 {
+    2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Spec, SpecError};
+
+    #[test]
+    fn reads_text_and_json_alike() {
+        let spec = Spec::Poisson3d { nx: 64, ny: 32, nz: 1000, seed: 1 };
+        assert_eq!(Spec::parse("poisson3d:nx=64, ny=32,nz=1e3,seed=1"), Ok(spec.clone()));
+        let json = r#"{"kind":"poisson3d","nx":64,"ny":32,"nz":1000,"seed":1}"#;
+        assert_eq!(serde_json::from_str::<Spec>(json).unwrap(), spec);
+        assert_eq!(serde_json::to_string(&spec).unwrap(), json);
+        let Ok(Spec::Rmat { a, d, edge_factor, .. }) = Spec::parse("rmat:scale=10,edge_factor=4")
+        else {
+            panic!("not an RMAT specification");
+        };
+        assert_eq!((a, d, edge_factor), (0.57, 0.05, 4));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let fit = |text: &str| match Spec::parse(text) {
+            Err(SpecError::Fit(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(fit("poisson4d:nx=2").contains("unknown variant `poisson4d`, expected one of"));
+        assert!(fit("poisson2d:nx=2").contains("missing field `ny`"));
+        assert!(fit("poisson2d:nx=2,ny=2,nz=2").contains("unknown field `nz`"));
+        assert!(fit("poisson2d:nx=2.5,ny=2").contains("expected u64"));
+        assert!(fit("poisson2d:nx=-2,ny=2").contains("expected u64"));
+        assert_eq!(Spec::parse("poisson2d:nx"), Err(SpecError::Pair("nx".to_owned())));
+        let twice = SpecError::Twice { name: "nx".to_owned() };
+        assert_eq!(Spec::parse("poisson2d:nx=1,nx=2,ny=3"), Err(twice));
+        let number = Spec::parse("poisson2d:nx=many,ny=3").unwrap_err();
+        assert_eq!(number.to_string(), "`nx=many`: the value must be a number");
+    }
+}

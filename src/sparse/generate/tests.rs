@@ -1,0 +1,172 @@
+//! Every generator: the same on any number of threads, and with the structure it promises.
+
+use super::{GenerateError, Spec};
+use crate::sparse::features::facts;
+use crate::sparse::levels::lower_levels;
+use crate::sparse::{Csr, digest};
+
+fn generate(text: &str) -> Csr {
+    Spec::parse(text).unwrap().generate().unwrap()
+}
+
+const EACH: [&str; 13] = [
+    "poisson2d:nx=40,ny=30,seed=4",
+    "poisson3d:nx=12,ny=11,nz=9",
+    "elasticity:nx=5,ny=4,nz=6,seed=2",
+    "rmat:scale=11,edge_factor=8,seed=5",
+    "banded:n=900,half=7",
+    "uniform:rows=700,cols=500,nnz=9000,seed=1",
+    "pruned:rows=120,cols=200,sparsity=0.9,seed=3",
+    "arrow:n=1000",
+    "dense_row:n=1000,per_row=5",
+    "circuit:n=3000,hubs=3,seed=8",
+    "ilu0_poisson2d:nx=30,ny=31",
+    "ilu0_poisson3d:nx=9,ny=8,nz=10,seed=1",
+    "ilu0_random:n=2000,per_row=12",
+];
+
+#[test]
+fn any_number_of_threads_gives_the_same_matrix() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for text in EACH {
+        let (one, many) = (pool.install(|| generate(text)), generate(text));
+        assert!(one == many, "{text}");
+        let whole = |matrix: &Csr| digest::digest(matrix, &digest::pattern_digest(matrix));
+        assert_eq!(whole(&one), whole(&many));
+    }
+    assert_ne!(generate("rmat:scale=8,seed=1"), generate("rmat:scale=8,seed=2"));
+}
+
+#[test]
+fn poisson_is_the_textbook_matrix() {
+    let matrix = generate("poisson2d:nx=3,ny=2");
+    let row: Vec<_> = matrix.row(1).0.iter().zip(matrix.row(1).1).map(|(&c, &v)| (c, v)).collect();
+    assert_eq!(row, [(0, -1.0), (1, 4.0), (2, -1.0), (4, -1.0)]);
+    assert_eq!(matrix.nnz(), 6 + 2 * 4 + 2 * 3);
+    let cube = generate("poisson3d:nx=4,ny=5,nz=6");
+    assert_eq!(cube.nnz(), 120 + 2 * (3 * 5 * 6 + 4 * 4 * 6 + 4 * 5 * 5));
+    for text in ["poisson2d:nx=9,ny=7,seed=3", "poisson3d:nx=4,ny=3,nz=5,seed=3"] {
+        let all = facts(&generate(text), None);
+        assert!(all.symmetric && all.has_full_diagonal, "{text}");
+    }
+}
+
+#[test]
+fn elasticity_is_symmetric_and_does_not_resist_free_motion() {
+    let matrix = generate("elasticity:nx=4,ny=3,nz=3");
+    assert_eq!(matrix.rows(), 3 * 36);
+    assert_eq!((0..matrix.rows()).map(|row| matrix.row_nnz(row)).max(), Some(81));
+    for row in 0..matrix.rows() {
+        let (columns, values) = matrix.row(row);
+        for (&column, &value) in columns.iter().zip(values) {
+            let (mirror, values) = matrix.row(column as usize);
+            let at = mirror.binary_search(&(row as u32)).unwrap();
+            assert!((values[at] - value).abs() < 1e-14);
+        }
+        // A shift of the whole brick along x costs nothing, except beside the clamped face.
+        let along_x: f64 = values.iter().step_by(3).sum();
+        if row / 3 % 4 > 0 {
+            assert!(along_x.abs() < 1e-13, "row {row}: {along_x}");
+        } else if row % 3 == 0 {
+            assert!(along_x > 0.01, "row {row}: {along_x}");
+        }
+    }
+    assert!(facts(&matrix, None).has_full_diagonal);
+}
+
+#[test]
+fn rmat_sums_its_draws_and_is_skewed() {
+    let matrix = generate("rmat:scale=12,edge_factor=8,seed=1");
+    // Every draw is in some value, duplicates included.
+    assert_eq!(matrix.values().iter().sum::<f64>(), 8.0 * 4096.0);
+    let lengths = facts(&matrix, None).features;
+    assert!(lengths.row_nnz.cov > 1.5 && lengths.col_nnz.cov > 1.5, "{lengths:?}");
+    // The upper left quarter gets the share a = 0.57.
+    let in_quarter = |row: usize| {
+        let (columns, values) = matrix.row(row);
+        columns.iter().zip(values).filter(|(c, _)| **c < 2048).map(|(_, v)| v).sum::<f64>()
+    };
+    let quarter: f64 = (0..2048).map(in_quarter).sum();
+    assert!((quarter / 32768.0 - 0.57).abs() < 0.02, "{quarter}");
+}
+
+#[test]
+fn densities_are_as_asked() {
+    let close = |text: &str, expected: f64| {
+        let nnz = generate(text).nnz() as f64;
+        assert!((nnz / expected - 1.0).abs() < 0.03, "{text}: {nnz}");
+    };
+    close("uniform:rows=700,cols=500,nnz=9000", 9000.0);
+    close("uniform:rows=100,cols=100,nnz=10000", 10_000.0);
+    close("pruned:rows=300,cols=400,sparsity=0.9", 12_000.0);
+    close("pruned:rows=300,cols=400,sparsity=0.5", 60_000.0);
+    close("pruned:rows=20,cols=30,sparsity=0", 600.0);
+    close("ilu0_random:n=4000,per_row=10", 4000.0 * 5.5);
+    assert_eq!(generate("banded:n=100,half=3").nnz(), 700 - 12);
+    assert_eq!(generate("arrow:n=50").nnz(), 148);
+    assert_eq!(generate("dense_row:n=50,per_row=4").nnz(), 49 * 4 + 50);
+}
+
+#[test]
+fn pruned_rows_differ_in_length() {
+    let features = facts(&generate("pruned:rows=256,cols=1024,sparsity=0.95"), None).features;
+    assert!((0.2..1.5).contains(&features.row_nnz.cov), "{features:?}");
+}
+
+#[test]
+fn circuits_have_hubs_among_short_rows() {
+    let features = facts(&generate("circuit:n=4000,hubs=2"), None).features;
+    assert!(features.row_nnz.max > 3000 && features.col_nnz.max > 3000, "{features:?}");
+    assert!(features.row_nnz.mean < 10.0);
+    assert!(facts(&generate("circuit:n=100,hubs=0"), None).has_full_diagonal);
+}
+
+#[test]
+fn factors_are_lower_and_tame() {
+    for text in ["ilu0_poisson2d:nx=20,ny=30", "ilu0_poisson3d:nx=7,ny=6,nz=5", "ilu0_random:n=500"]
+    {
+        let matrix = generate(text);
+        let mut x = vec![0.0f64; matrix.rows()];
+        for row in 0..matrix.rows() {
+            let (columns, values) = matrix.row(row);
+            let (&last, lower) = columns.split_last().unwrap();
+            assert_eq!(last as usize, row, "{text}: the diagonal is there and nothing is above it");
+            let sum: f64 = lower.iter().zip(values).map(|(&c, v)| v * x[c as usize]).sum();
+            x[row] = (1.0 - sum) / values[lower.len()];
+        }
+        assert!(x.iter().all(|x| x.abs() < 2.5), "{text}");
+    }
+    // Wavefronts of a grid are its anti-diagonals.
+    let levels = lower_levels(&generate("ilu0_poisson3d:nx=7,ny=6,nz=5"));
+    assert_eq!(levels.widths.len(), 7 + 6 + 5 - 2);
+}
+
+#[test]
+fn refuses_what_is_too_large_before_making_it() {
+    let refusal = |text: &str| Spec::parse(text).unwrap().generate().unwrap_err();
+    for text in [
+        "poisson3d:nx=2000,ny=1000,nz=1000",
+        "elasticity:nx=1000,ny=100,nz=100",
+        "rmat:scale=28,edge_factor=1024",
+        "banded:n=1e6,half=1000",
+        "uniform:rows=1e6,cols=1e6,nnz=1e9",
+        "pruned:rows=1e5,cols=1e5,sparsity=0.5",
+        "dense_row:n=1e6,per_row=1000",
+        "circuit:n=1e8",
+    ] {
+        assert!(matches!(refusal(text), GenerateError::TooManyEntries { .. }), "{text}");
+    }
+    for text in [
+        "poisson2d:nx=0,ny=4",
+        "poisson2d:nx=1000000000000000000,ny=1e15",
+        "elasticity:nx=3,ny=1,nz=3",
+        "rmat:scale=10,a=0.9",
+        "banded:n=4,half=4",
+        "uniform:rows=2,cols=2,nnz=5",
+        "pruned:rows=9,cols=9,sparsity=1",
+        "circuit:n=8,hubs=9",
+        "ilu0_random:n=3,per_row=4",
+    ] {
+        assert!(matches!(refusal(text), GenerateError::Parameter { .. }), "{text}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Compiles every kernel text for sm_80 and sm_90 with NVRTC, which needs no GPU; fails on errors and on spills that no
+//! header allows.
+//!
+//! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail where `CI` or
+//! `SPARSETUNE_REQUIRE_NVRTC` is set, and else say that they were skipped.
+
+use rayon::prelude::*;
+use sparsetune::engine::cuda::cache::Cache;
+use sparsetune::engine::cuda::compile::{Compiler, options};
+use sparsetune::engine::cuda::libraries::Search;
+use sparsetune::engine::cuda::nvrtc::Nvrtc;
+use sparsetune::engine::cuda::source;
+use std::path::PathBuf;
+
+const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
+
+/// A kernel text: what it is called in a failure, the source, and the register cap it asks for.
+type KernelText = (String, String, Option<u32>);
+
+fn kernel_texts() -> Vec<KernelText> {
+    let engine = sparsetune::engine::cuda::kernel_texts();
+    let engine = engine.into_iter().map(|(label, source)| (label, source, None));
+    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).collect()
+}
+
+fn nvrtc() -> Option<Nvrtc> {
+    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
+    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
+    match Nvrtc::open(&search) {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error) => {
+            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
+            let required = required.into_iter().find(|name| std::env::var_os(name).is_some());
+            assert!(required.is_none(), "{} is set, but {error}", required.unwrap_or_default());
+            println!("SKIPPED: {error}; `pip install nvidia-cuda-nvrtc` and set SPARSETUNE_NVRTC");
+            None
+        }
+    }
+}
+
+/// What is wrong with one text on one architecture.
+fn fault(nvrtc: &Nvrtc, (label, text, cap): &KernelText, architecture: &str) -> Option<String> {
+    let unit = match source::unit(text) {
+        Ok(unit) => unit,
+        Err(error) => return Some(format!("{label}: {error}")),
+    };
+    match nvrtc.compile(&unit, &options(architecture, *cap)) {
+        Err(error) => Some(format!("{label} for {architecture} does not compile:\n{error}")),
+        Ok(binary) => {
+            let allowed = source::allowed_spills(&unit);
+            let (spilled, registers) = (binary.spill_bytes, binary.registers);
+            if registers == 0 {
+                return Some(format!("{label} for {architecture}: no figures in the log"));
+            }
+            (spilled > allowed).then(|| {
+                format!(
+                    "{label} for {architecture} spills {spilled} bytes at {registers} registers; its headers allow \
+                     {allowed}"
+                )
+            })
+        }
+    }
+}
+
+#[test]
+fn every_kernel_compiles_without_unallowed_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let texts = kernel_texts();
+    assert!(!texts.is_empty());
+    let started = std::time::Instant::now();
+    let pairs: Vec<_> = texts
+        .iter()
+        .flat_map(|text| ARCHITECTURES.map(|architecture| (text, architecture)))
+        .collect();
+    let faults: Vec<String> = pairs
+        .par_iter()
+        .filter_map(|(text, architecture)| fault(&nvrtc, text, architecture))
+        .collect();
+    let (major, minor) = nvrtc.version();
+    println!("{} programs by nvrtc {major}.{minor} in {:.1?}", pairs.len(), started.elapsed());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn an_exported_source_compiles_by_itself() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for (label, text) in sparsetune::engine::cuda::kernel_texts() {
+        let whole = source::inlined(&text).expect("its headers are there");
+        assert!(!whole.contains("#include \""), "{label}");
+        let compile = |text: &str| {
+            let unit = source::unit(text).expect("its headers are there");
+            nvrtc.compile(&unit, &options("sm_90", None)).expect("compiles").registers
+        };
+        assert_eq!(compile(&whole), compile(&text), "{label}");
+    }
+}
+
+#[test]
+fn a_spill_and_an_error_are_seen() {
+    let Some(nvrtc) = nvrtc() else { return };
+    // 64 live values in 16 registers.
+    let spilling = "extern \"C\" __global__ void k(float* p) {\n  float v[64];\n#pragma unroll\n\
+        for (int i = 0; i < 64; ++i) v[i] = p[i * 32 + threadIdx.x];\n  __syncthreads();\n#pragma unroll\n\
+        for (int i = 0; i < 64; ++i) p[(63 - i) * 32 + threadIdx.x] = v[i] * v[(i * 7) % 64];\n}\n";
+    let spilling = ("spilling".to_owned(), spilling.to_owned(), Some(16));
+    let fault_of_spill = fault(&nvrtc, &spilling, "sm_90").expect("the spill is seen");
+    assert!(fault_of_spill.contains("spills"), "{fault_of_spill}");
+    let broken = ("broken".to_owned(), "int x = ;".to_owned(), None);
+    let fault_of_error = fault(&nvrtc, &broken, "sm_90").expect("the error is seen");
+    assert!(fault_of_error.contains("does not compile"), "{fault_of_error}");
+}
+
+#[test]
+fn programs_are_compiled_once_ahead_and_found_again() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let start = |nvrtc| {
+        Compiler::start(nvrtc, Cache::new(folder.path()), "sm_90".to_owned(), 2).expect("threads")
+    };
+    let compiler = start(nvrtc);
+    let texts: Vec<String> =
+        (0..6).map(|i| format!("extern \"C\" __global__ void k(int* p) {{ *p = {i}; }}")).collect();
+    let jobs: Vec<_> = texts.iter().map(|text| compiler.job(text, None).expect("a job")).collect();
+    compiler.prepare(jobs.clone());
+    compiler.prepare(jobs.clone());
+    for job in &jobs {
+        let done = compiler.wait(job).expect("compiles");
+        assert!(
+            !done.cached && done.binary.registers > 0 && done.binary.cubin.starts_with(b"\x7fELF")
+        );
+    }
+    let bad = compiler.job("int x = ;", None).expect("a job");
+    assert!(compiler.wait(&bad).expect_err("does not compile").contains("error"));
+    drop(compiler);
+
+    // Another process' compiler takes all of it from the folder; a damaged cubin is compiled again.
+    let damaged = std::fs::read_dir(folder.path().join(&jobs[0].digest.to_string()[..2]))
+        .expect("the cache's folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| {
+            path.file_name().is_some_and(|name| *name == *format!("{}.cubin", jobs[0].digest))
+        })
+        .expect("the first cubin");
+    std::fs::write(&damaged, b"damaged").expect("written");
+    let Some(nvrtc) = self::nvrtc() else { return };
+    let compiler = start(nvrtc);
+    let cached: Vec<bool> =
+        jobs.iter().map(|job| compiler.wait(job).expect("compiles").cached).collect();
+    assert_eq!(cached, [false, true, true, true, true, true]);
+}
