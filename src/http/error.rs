@@ -39,6 +39,29 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Self; 20] = [
+        Self::InvalidParameter,
+        Self::MalformedBody,
+        Self::InvalidBody,
+        Self::UnreadableMatrix,
+        Self::UnsupportedMatrix,
+        Self::Unsupported,
+        Self::Unauthorized,
+        Self::CrossOrigin,
+        Self::UnknownHost,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Conflict,
+        Self::KeyReused,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::Busy,
+        Self::TimedOut,
+        Self::SlowClient,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
     /// Last segment of the type, status, title.
     const fn facts(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
@@ -90,6 +113,11 @@ impl Kind {
 
     pub const fn status(self) -> StatusCode {
         self.facts().1
+    }
+
+    /// The problem type: a name to compare, not an address to fetch.
+    pub fn type_uri(self) -> String {
+        format!("/problems/{}", self.facts().0)
     }
 
     /// The kind that a bare status from a layer stands for.
@@ -155,9 +183,9 @@ impl Problem {
 
     /// The JSON members in the order of RFC 9457.
     pub fn to_json(&self, instance: Option<&str>) -> Value {
-        let (slug, status, title) = self.kind.facts();
+        let (_, status, title) = self.kind.facts();
         let mut body = json!({
-            "type": format!("/problems/{slug}"),
+            "type": self.kind.type_uri(),
             "title": title,
             "status": status.as_u16(),
             "detail": self.detail,

@@ -17,7 +17,7 @@ pub struct World {
     pub folder: TempDir,
 }
 
-/// The digest of the kernel text of row_split, in these tests.
+/// The digest of the one family's kernel text, in these tests.
 pub fn kernel_text() -> Digest {
     Digest::of(b"text")
 }

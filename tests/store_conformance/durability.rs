@@ -3,7 +3,10 @@
 use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
-use sparsetune::store::{JobFilter, Quarantined, SqliteStore, StoreError};
+use sparsetune::store::{JobFilter, Quarantined, SqliteStore, Store, StoreError};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
     let store = harness.open().await;
@@ -101,4 +104,43 @@ pub async fn a_newer_schema_is_refused(harness: &Sqlite) {
         .await;
     let error = SqliteStore::open(&harness.file()).await.unwrap_err();
     assert!(error.to_string().contains("newer sparsetune"), "{error}");
+}
+
+/// Where the child of the next check finds its store.
+const CHILD_STORE: &str = "SPARSETUNE_TEST_CHILD_STORE";
+
+#[tokio::test]
+#[ignore = "the child process of a_recorded_trial_survives_a_kill"]
+async fn child_records_until_killed() {
+    let file = std::env::var_os(CHILD_STORE).expect("started by its parent alone");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(file.as_ref()).await.unwrap());
+    let claim = claim(&*store, "child", LEASE).await.unwrap();
+    for ordinal in 0.. {
+        store.record_trials(&claim.fence, &[trial(&claim.job.id, ordinal, 1.0)]).await.unwrap();
+        println!("recorded {ordinal}");
+    }
+}
+
+pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
+    let (_, job) = queued(&*harness.open().await).await;
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "durability::child_records_until_killed", "--ignored", "--nocapture"])
+        .env(CHILD_STORE, harness.file())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut told = lines.by_ref().filter(|line| line.as_ref().unwrap().contains("recorded"));
+    told.nth(40).expect("the child records").unwrap();
+    // SIGKILL, in the middle of whatever it is doing.
+    child.kill().unwrap();
+    let told = 41 + told.count();
+    child.wait().unwrap();
+
+    let store = harness.open().await;
+    let kept = store.trials(&job.id).await.unwrap().len();
+    assert!(kept == told || kept == told + 1, "{told} were told of, {kept} are there");
+    let events = store.events(&job.id, 0, 1_000_000).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=kept as u64 + 2).collect::<Vec<_>>());
 }

@@ -87,12 +87,12 @@ pub async fn a_running_job_is_asked_to_stop(harness: &Sqlite) {
 }
 
 pub async fn concurrent_equal_submissions_make_one_job(harness: &Sqlite) {
-    let store = harness.open().await;
+    let stores = [harness.open().await, harness.open().await];
     let matrix = matrix("m", 1);
-    store.insert_matrix(&matrix).await.unwrap();
+    stores[0].insert_matrix(&matrix).await.unwrap();
     let tasks: Vec<_> = (0..24)
         .map(|i| {
-            let (store, new) = (store.clone(), new_job(&matrix, "same", i));
+            let (store, new) = (stores[i % 2].clone(), new_job(&matrix, "same", i as i64));
             tokio::spawn(async move { store.submit(&new).await.unwrap() })
         })
         .collect();

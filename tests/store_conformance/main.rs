@@ -82,4 +82,5 @@ conform! { Sqlite:
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,
+    durability::a_recorded_trial_survives_a_kill,
 }

@@ -45,7 +45,7 @@ pub async fn the_newest_plan_of_a_key_wins(harness: &Sqlite) {
     let key = key(&new);
     assert_eq!(store.plan_by_key(&key).await.unwrap(), Some(new.clone()));
     assert_eq!(store.plan(&old.id).await.unwrap(), Some(old));
-    assert_eq!(store.plan_keys(&a.pattern_digest).await.unwrap(), [key.clone()]);
+    assert_eq!(store.plan_keys(&a.pattern_digest).await.unwrap(), std::slice::from_ref(&key));
     assert_eq!(store.plan_keys(&a.digest).await.unwrap(), []);
     let (class, warm) = (&key.device_class, L2Policy::Warm);
     let near = store.plans_for(&key.problem, class, warm, 10).await.unwrap();

@@ -16,9 +16,10 @@ pub(super) async fn claim(
     lease_ms: i64,
 ) -> Result<Option<Claim>> {
     let now = Timestamp::now();
-    // Workers ask often and mostly in vain: that must not cost the write lock.
+    // Workers ask often and mostly in vain: that must not cost the write lock. The states are said twice, here and
+    // below, because a partial index is used only where its very condition is among the terms.
     let waiting: Option<i64> = sqlx::query_scalar(
-        "SELECT 1 FROM jobs WHERE device = ?
+        "SELECT 1 FROM jobs WHERE device = ? AND state IN ('queued', 'running')
          AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1",
     )
     .bind(&device.0)
@@ -34,7 +35,7 @@ pub(super) async fn claim(
         "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2,
              attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
          WHERE id = (
-             SELECT id FROM jobs WHERE device = ?4
+             SELECT id FROM jobs WHERE device = ?4 AND state IN ('queued', 'running')
              AND (state = 'queued' OR (state = 'running' AND lease_until <= ?3))
              ORDER BY created_at, id LIMIT 1)
          RETURNING ",

@@ -1,0 +1,11 @@
+//! The HTTP room as its clients see it: a real server on a real port, over a temporary store; workers are played by hand.
+
+mod access;
+mod app;
+mod events;
+mod jobs;
+mod matrices;
+mod openapi;
+mod operations;
+mod plans;
+mod problems;

@@ -1,0 +1,152 @@
+//! The contract and the server do not drift: same paths and methods, and real answers fit the schemas.
+
+use crate::app::{TestApp, lookup, spmm};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use sparsetune::http::{OPENAPI, PATHS};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn contract() -> Value {
+    serde_yaml_ng::from_str(OPENAPI).unwrap()
+}
+
+type Methods = BTreeMap<String, BTreeSet<String>>;
+
+fn documented(contract: &Value) -> Methods {
+    let paths = contract["paths"].as_object().unwrap();
+    let methods = |item: &Value| {
+        let names = item.as_object().unwrap().keys().filter(|name| *name != "parameters");
+        names.map(|name| name.to_uppercase()).collect()
+    };
+    paths.iter().map(|(path, item)| (path.clone(), methods(item))).collect()
+}
+
+#[tokio::test]
+async fn paths_and_methods_are_those_of_the_router() {
+    let app = TestApp::new().await;
+    let mut served = Methods::new();
+    for path in PATHS {
+        let response = app.request(Method::OPTIONS, path).send().await.unwrap();
+        assert_eq!(response.status(), 204, "{path}");
+        let allow = response.headers()["allow"].to_str().unwrap().to_owned();
+        let methods = allow.split(',').filter(|name| *name != "HEAD").map(str::to_owned);
+        served.insert((*path).to_owned(), methods.collect());
+    }
+    assert_eq!(documented(&contract()), served);
+}
+
+/// Checks answers against what the contract says of an operation and a status.
+struct Checker {
+    contract: Value,
+    seen: BTreeSet<String>,
+}
+
+impl Checker {
+    fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
+        match value["$ref"].as_str() {
+            Some(name) => self.contract.pointer(name.trim_start_matches('#')).unwrap(),
+            None => value,
+        }
+    }
+
+    async fn check(&mut self, path: &str, method: &str, response: Response) -> Value {
+        let status = response.status().as_u16().to_string();
+        let responses = &self.contract["paths"][path][method]["responses"];
+        let documented =
+            responses.get(&status).unwrap_or_else(|| panic!("{method} {path}: {status}"));
+        let documented = self.resolve(documented).clone();
+        let empty = serde_json::Map::new();
+        for (name, header) in documented["headers"].as_object().unwrap_or(&empty) {
+            let needed = self.resolve(header)["required"] == true;
+            assert!(
+                !needed || response.headers().contains_key(name.as_str()),
+                "{method} {path}: no {name}"
+            );
+        }
+        let kind =
+            response.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
+        let text = response.text().await.unwrap();
+        self.seen.insert(format!("{method} {path} {status}"));
+        let Some(kind) = kind else {
+            assert!(documented["content"].is_null() && text.is_empty(), "{method} {path} {status}");
+            return Value::Null;
+        };
+        let schema = &documented["content"][&kind]["schema"];
+        assert!(schema.is_object(), "{method} {path} {status}: {kind} is not documented");
+        let body = if kind.ends_with("json") {
+            serde_json::from_str(&text).unwrap()
+        } else {
+            Value::String(text)
+        };
+        self.fits(schema, &body);
+        body
+    }
+
+    fn fits(&self, schema: &Value, body: &Value) {
+        let mut schema = schema.clone();
+        schema["components"] = self.contract["components"].clone();
+        schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let errors: Vec<String> = validator
+            .iter_errors(body)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        assert!(errors.is_empty(), "{errors:#?}\n{body:#}");
+    }
+}
+
+#[tokio::test]
+async fn answers_fit_their_schemas() {
+    let app = TestApp::new().await;
+    let mut checker = Checker { contract: contract(), seen: BTreeSet::new() };
+    for path in ["/", "/healthz", "/readyz", "/v1/devices"] {
+        checker.check(path, "get", app.get(path).await).await;
+    }
+    let matrices = "/v1/matrices";
+    let text = crate::app::tridiagonal(9);
+    let matrix = checker.check(matrices, "post", app.upload(text.clone()).await).await;
+    checker.check(matrices, "post", app.upload(text).await).await;
+    checker.check(matrices, "post", app.upload("x").await).await;
+    checker.check(matrices, "get", app.get(matrices).await).await;
+    let digest = matrix["digest"].as_str().unwrap();
+    let one = app.get(&format!("/v1/matrices/{digest}")).await;
+    checker.check("/v1/matrices/{digest}", "get", one).await;
+    checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
+
+    let submitted = app.submit(&spmm(&matrix, 4)).await;
+    let job = checker.check("/v1/jobs", "post", submitted).await;
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    let stream = app.get(&format!("{path}/events")).await;
+    let claim = app.claim().await;
+    checker.check("/v1/jobs/{id}", "get", app.get(&path).await).await;
+    let plan = app.finish(&claim).await;
+    checker.check("/v1/jobs/{id}", "get", app.get(&path).await).await;
+    checker.check("/v1/jobs", "get", app.get("/v1/jobs").await).await;
+    let trials = app.get(&format!("{path}/trials")).await;
+    checker.check("/v1/jobs/{id}/trials", "get", trials).await;
+    let over = app.request(Method::DELETE, &path).send().await.unwrap();
+    checker.check("/v1/jobs/{id}", "delete", over).await;
+    let found = checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
+    assert_eq!(found["match"]["grade"], "exact");
+    let plan = app.get(&format!("/v1/plans/{}", plan.id)).await;
+    checker.check("/v1/plans/{id}", "get", plan).await;
+
+    let event = json!({"$ref": "#/components/schemas/Event"});
+    let stream = stream.text().await.unwrap();
+    let data: Vec<&str> = stream.lines().filter_map(|line| line.strip_prefix("data:")).collect();
+    assert!(data.len() >= 3, "{stream}");
+    for data in data {
+        checker.fits(&event, &serde_json::from_str(data).unwrap());
+    }
+    assert!(checker.seen.len() >= 15, "{:#?}", checker.seen);
+}
+
+#[test]
+fn every_problem_type_is_documented_once() {
+    let contract = contract();
+    let types = contract["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].clone();
+    let documented: BTreeSet<String> = serde_json::from_value(types).unwrap();
+    let served: BTreeSet<String> =
+        sparsetune::http::error::Kind::ALL.iter().map(|kind| kind.type_uri()).collect();
+    assert_eq!(documented, served);
+}
