@@ -27,10 +27,13 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         Symmetry::Symmetric => col,
         Symmetry::SkewSymmetric => col + 1,
     };
-    let entries = (0..cols)
-        .flat_map(move |col| (first_row(col)..rows).map(move |row| (row, col)))
-        .zip(values.iter().flatten())
-        .map(|((row, col), &value)| (row, col, value))
+    let places = (0..cols).flat_map(move |col| (first_row(col)..rows).map(move |row| (row, col)));
+    // The values lead: where there are none, two thousand million empty columns are not walked.
+    let entries = values
+        .iter()
+        .flatten()
+        .zip(places)
+        .map(|(&value, (row, col))| (row, col, value))
         .flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
     triplets::assemble(header.rows, header.cols, entries)
 }

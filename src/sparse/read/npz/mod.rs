@@ -70,6 +70,9 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
     }
 }
 
+/// Pointers, indices and values of csr or csc.
+type Compressed = (Vec<usize>, Vec<u32>, Vec<f64>);
+
 struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
     /// Bytes that members may still unpack to.
@@ -131,12 +134,8 @@ impl<'a> Archive<'a> {
         array.values()
     }
 
-    /// Pointers, indices and values of a compressed format with `major` lines of `minor` places.
-    fn compressed(
-        &mut self,
-        major: usize,
-        minor: usize,
-    ) -> Result<(Vec<usize>, Vec<u32>, Vec<f64>), ReadError> {
+    /// Reads a compressed format with `major` lines of `minor` places.
+    fn compressed(&mut self, major: usize, minor: usize) -> Result<Compressed, ReadError> {
         let pointers = self.open("indptr")?;
         if pointers.length()? != major as u64 + 1 {
             return Err(ReadError::malformed(format!(

@@ -125,11 +125,10 @@ pub(super) fn rutherford_boeing(csr: &Csr, right_side: bool) -> Vec<u8> {
     let (p, i, v) = (pointers.len(), rows.len(), values.len());
     let mut out =
         format!("{:72}{:8}\n{:14}{p:14}{i:14}{v:14}", "a test matrix", "TESTKEY", p + i + v);
-    out += if right_side { &"             1\n" } else { &"\n" };
+    out += if right_side { "             1\n" } else { "\n" };
     out += &format!("rua           {:14}{:14}{:14}{:14}\n", csr.rows(), csr.cols(), csr.nnz(), 0);
     out += &format!("{:16}{:16}{:20}", "(16I5)", "(20I4)", "(1P,3D25.17)");
-    out +=
-        if right_side { &"(1P,3D25.17)        \nF             1             0\n" } else { &"\n" };
+    out += if right_side { "(1P,3D25.17)        \nF             1             0\n" } else { "\n" };
     out += &[pointers, rows, values].concat().concat();
     if right_side {
         out += "any right-hand side\n";

@@ -6,6 +6,7 @@ mod matrix_market;
 mod npz;
 mod packed;
 mod round_trip;
+mod runs;
 mod rutherford_boeing;
 mod smtx;
 
