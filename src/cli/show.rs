@@ -3,7 +3,9 @@
 use super::client::Answer;
 use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
 use crate::domain::{FunnelStep, StoppedBy};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{
+    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+};
 
 /// Rows of the table of candidates.
 const BEST: usize = 10;
@@ -80,7 +82,7 @@ pub fn plan(plan: &PlanView) -> String {
     let mut lines = vec![
         format!("plan     {}", plan.id),
         format!("device   {} ({})", plan.device.id, plan.device.name),
-        format!("winner   {}", plan.candidate),
+        format!("winner   {}{}", plan.candidate, tie(plan)),
         format!(
             "time     {} us a call, 95 % within {} .. {}, {} samples, largest error {:.1e}",
             us(measured.median_us),
@@ -92,12 +94,11 @@ pub fn plan(plan: &PlanView) -> String {
     ];
     lines.push(match (&plan.baseline, plan.speedup) {
         (Some(baseline), Some(speedup)) => format!(
-            "vendor   {} {} {}: {} us, so {speedup:.2}x{}",
+            "vendor   {} {}, {}: {} us, so {speedup:.2}x",
             baseline.name,
             baseline.version,
             baseline.algorithm,
-            us(baseline.median_us),
-            if plan.tie { " (a tie within the noise; the simpler candidate stands)" } else { "" }
+            us(baseline.median_us)
         ),
         _ => "vendor   no routine of the vendor's ran here".to_owned(),
     });
@@ -127,6 +128,14 @@ pub fn plan(plan: &PlanView) -> String {
     lines.join("\n")
 }
 
+fn tie(plan: &PlanView) -> &'static str {
+    if plan.tie {
+        " (a tie with the runner-up within the noise: the simpler one stands)"
+    } else {
+        ""
+    }
+}
+
 /// The grade of a lookup, why it is not better, and the plan.
 pub fn lookup(lookup: &LookupView) -> String {
     let mut lines = vec![format!("match    {}", lookup.matched.grade)];
@@ -154,10 +163,16 @@ fn us(value: f64) -> String {
     }
 }
 
+/// Columns apart by their padding, one line under the header.
+const PLAIN: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction(' '))
+    .header_separator(LineStyle::none().fill('─').junction(' '))
+    .content_lines(ContentLineStyle::none().junction(' '));
+
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .load_style(PLAIN)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.iter().copied());
     table

@@ -6,7 +6,6 @@ use sparsetune::cli::config::Config;
 use sparsetune::cli::serve::{Running, start};
 use sparsetune::domain::*;
 use sparsetune::store::{Claim, Finish};
-use std::sync::Arc;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -35,8 +34,7 @@ impl TestApp {
         flags.extend(settings.iter().cloned());
         let config = Config::load(None, &flags).unwrap();
         let shutdown = CancellationToken::new();
-        let kernels = Arc::new(|_, _: &Candidate| Some(fixture().provenance.kernel_digest));
-        let running = start(&config, kernels, shutdown.clone(), |_, _| Vec::new()).await.unwrap();
+        let running = start(&config, shutdown.clone(), |_, _| Vec::new()).await.unwrap();
         running.service.register(fixture().device).await.unwrap();
         Self { running, client: Client::new(), shutdown, folder }
     }
