@@ -138,11 +138,11 @@ def trials(server, job):
     """Every trial of a job, page by page."""
     after, all_trials = "", []
     while True:
-        _, page = call("GET", f"{server.url}/v1/jobs/{job}/trials?limit=200{after}")
+        _, page = call("GET", f"{server.url}/v1/jobs/{job}/trials?limit=500{after}")
         all_trials += page["items"]
         if not page.get("next"):
             return all_trials
-        after = f"&after={page['next']}"
+        after = f"&cursor={page['next']}"
 
 
 def main():

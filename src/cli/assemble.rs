@@ -140,6 +140,9 @@ pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<Eval
     }
     let seconds = Duration::from_secs_f64;
     let evaluator = &config.evaluator;
+    if evaluator.allow_hostile {
+        spec = spec.arg("--allow-hostile");
+    }
     spec.deadlines = Deadlines {
         open: seconds(evaluator.open_s),
         load: seconds(evaluator.load_s),

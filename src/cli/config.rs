@@ -82,6 +82,7 @@ pub struct Evaluator {
     pub load_s: f64,
     pub compile_s: f64,
     pub measure_s: f64,
+    pub allow_hostile: bool,
     cuda: String,
     nvrtc: String,
     cusparse: String,

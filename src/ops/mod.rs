@@ -81,6 +81,14 @@ pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("row_split", &["spmm/row_split.cuh", "spmm/column_major.cuh"]),
 ];
 
+/// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job
+/// survives both.
+pub fn provocations(device: &Device) -> Vec<Candidate> {
+    let accepted = device.kernels.contains_key("hostile");
+    let kinds: &[&str] = if accepted { &["hang", "fault"] } else { &[] };
+    kinds.iter().map(|kind| Candidate::new("hostile").with_text("kind", kind)).collect()
+}
+
 /// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
 pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
     kind == DeviceKind::Cuda && candidate.family == "row_panel" && candidate.int("m1") != Some(1)

@@ -1,6 +1,8 @@
 //! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, every step recorded.
 
 mod answer;
+mod field;
+mod finals;
 mod lease;
 mod recorder;
 mod session;

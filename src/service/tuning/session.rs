@@ -2,22 +2,24 @@
 
 use super::Measuring;
 use super::answer;
+use super::field::Field;
 use super::lease::Signals;
 use super::recorder::Recorder;
-use crate::domain::protocol::{Load, Loaded};
+use crate::domain::protocol::Loaded;
 use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Outcome, Plan, Stage,
     StoppedBy, Strategy as Wanted, Timestamp,
 };
-use crate::ops::{self, Space};
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, Contender, Decision, Strategy};
 use crate::service::Service;
-use crate::sparse::canonical;
 use crate::store::blobs::BlobError;
 use crate::store::{Finish, Quarantined, StoreError};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
+
+/// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
+const SLACK: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -43,16 +45,6 @@ pub struct Session<'a> {
     pub recorder: Recorder,
     pub signals: Signals,
     pub measuring: Measuring,
-}
-
-/// What is known once a job's matrix is loaded.
-struct Field {
-    matrix: Matrix,
-    loaded: Loaded,
-    space: Space,
-    funnel: Vec<FunnelStep>,
-    predicted: HashMap<CandidateId, f64>,
-    quarantined: HashSet<CandidateId>,
 }
 
 /// Everything a plan is made of.
@@ -142,53 +134,6 @@ impl Session<'_> {
         answer::plan(&self.service, self.device, &self.recorder, outcomes, exported).await
     }
 
-    /// Loads the matrix in the evaluator, and meanwhile reads its pattern here to prune the space.
-    async fn enter(&mut self, seed: u64) -> Result<Field, SessionError> {
-        let request = self.recorder.job.request.clone();
-        self.recorder.stage(Stage::Loading, format!("loading on {}", self.device.name)).await?;
-        let matrix = self
-            .service
-            .store()
-            .matrix(&request.matrix)
-            .await?
-            .ok_or_else(|| SessionError::Hopeless("the matrix has been deleted".to_owned()))?;
-        let path = self.service.blobs().local_path(&request.matrix);
-        let load = Load {
-            path: path.clone(),
-            digest: request.matrix,
-            problem: request.problem,
-            l2_policy: self.service.settings().l2_policy,
-            seed,
-        };
-        let device = self.device.clone();
-        let survey = tokio::task::spawn_blocking(move || {
-            let (csr, _) = canonical::open(&path).map_err(|error| error.to_string())?;
-            ops::space(&csr, &request.problem, &device).map_err(|error| error.to_string())
-        });
-        let loaded = self.evaluator.load(load, &self.signals.stop).await?;
-        let space = survey
-            .await
-            .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
-            .map_err(SessionError::Hopeless)?;
-        let quarantined = self.quarantined().await?;
-        Ok(Field {
-            matrix,
-            loaded,
-            predicted: space.scored.iter().map(|(c, us)| (c.id(), *us)).collect(),
-            funnel: space.pruned.funnel.clone(),
-            space,
-            quarantined,
-        })
-    }
-
-    async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {
-        let entries = self.service.store().quarantined(&self.device.class()).await?;
-        let still = |entry: &Quarantined| {
-            self.device.kernels.get(&entry.candidate.family) == Some(&entry.kernel_digest)
-        };
-        Ok(entries.iter().filter(|entry| still(entry)).map(|entry| entry.candidate.id()).collect())
-    }
-
     /// Chooses what to measure and records what fell through the funnel.
     async fn narrow(
         &mut self,
@@ -217,10 +162,10 @@ impl Session<'_> {
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
         };
-        let (left, vendor) = (strategy.upcoming().len(), field.space.vendor.len());
+        let (left, always) = (strategy.upcoming().len(), field.always.len());
         self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
         self.recorder.pruned(&removed).await?;
-        self.recorder.job.progress.total = (left + vendor) as u32;
+        self.recorder.job.progress.total = (left + always) as u32;
         Ok(strategy)
     }
 
@@ -232,29 +177,29 @@ impl Session<'_> {
         budget: &Budget,
     ) -> Result<StoppedBy, SessionError> {
         let own = strategy.upcoming().len();
-        let message =
-            format!("measuring {own} candidates and {} vendor routines", field.space.vendor.len());
+        let fixed = field.always.len();
+        let message = format!("measuring {own} ranked candidates and {fixed} fixed ones");
         self.recorder.stage(Stage::Measuring, message).await?;
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
         let ahead: Vec<Candidate> = strategy.upcoming().iter().filter(unknown).cloned().collect();
         self.evaluator.prepare(ahead, &self.signals.stop).await?;
 
-        let mut vendor = field.space.vendor.iter().cloned();
-        let mut vendor_next = true;
+        let mut always = field.always.iter().cloned();
+        let mut always_next = true;
         loop {
             // In turn, so that a small budget has seen a baseline and a candidate of ours.
-            let from_vendor = if vendor_next { vendor.next() } else { None };
-            let candidate = match from_vendor {
+            let fixed = if always_next { always.next() } else { None };
+            let candidate = match fixed {
                 Some(candidate) => candidate,
                 None => match strategy.next() {
                     Some(candidate) => candidate,
-                    None => match vendor.next() {
+                    None => match always.next() {
                         Some(candidate) => candidate,
                         None => return Ok(StoppedBy::Completed),
                     },
                 },
             };
-            vendor_next = !vendor_next;
+            always_next = !always_next;
             if self.recorder.known(&candidate).is_none() {
                 if let Some(stopped_by) = budget.exhausted(self.recorder.tried_count()) {
                     return Ok(stopped_by);
@@ -280,7 +225,8 @@ impl Session<'_> {
             Outcome::Refused { detail }
         } else {
             let effort = self.measuring.effort;
-            self.evaluator.measure(candidate, effort, None, &self.signals.stop).await?.outcome
+            let patience = self.patience();
+            self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
         };
         if let Outcome::TimedOut { detail } | Outcome::Crashed { detail } = &outcome {
             self.quarantine(candidate, outcome.state(), detail).await?;
@@ -288,6 +234,13 @@ impl Session<'_> {
         let predicted = field.predicted.get(&candidate.id()).copied();
         self.recorder.outcome(candidate, outcome, predicted, budget.spent()).await?;
         Ok(())
+    }
+
+    /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
+    /// `None` while nothing is known of this matrix.
+    fn patience(&self) -> Option<Duration> {
+        let best = self.recorder.job.best.as_ref()?;
+        Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
     }
 
     async fn quarantine(
@@ -308,84 +261,6 @@ impl Session<'_> {
             at: Timestamp::now(),
         };
         self.service.store().quarantine(&entry).await
-    }
-
-    /// Times the best few and the best vendor routine in turn, and decides.
-    async fn finals(
-        &mut self,
-        budget: &Budget,
-        expected_calls: Option<u64>,
-    ) -> Result<(Vec<Contender>, Decision), SessionError> {
-        let mut contenders = self.finalists(expected_calls);
-        if contenders.is_empty() {
-            return Err(SessionError::Hopeless(self.nothing_ran()));
-        }
-        let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
-        self.recorder
-            .stage(Stage::Finals, format!("{} finalists timed in turn", names.len()))
-            .await?;
-        let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
-        // A budget in seconds is kept to: what is left of it bounds the finals too.
-        let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
-        let rounds = (self.measuring.finals_ms.min(left_ms) / round_ms.max(1e-6)) as u32;
-        let rounds = if left_ms < self.measuring.finals_ms {
-            rounds.clamp(5, self.measuring.rounds[1])
-        } else {
-            rounds.clamp(self.measuring.rounds[0], self.measuring.rounds[1])
-        };
-        match self.evaluator.pair(names, rounds, &self.signals.stop).await {
-            Ok(timings) => {
-                for (contender, timing) in contenders.iter_mut().zip(timings) {
-                    contender.timing = timing;
-                }
-            }
-            Err(PoolError::Cancelled) => return Err(SessionError::Stopped),
-            // Each has a time of its own already: a finalist that fails only now must not cost the job its answer.
-            Err(error) => {
-                self.recorder.log(format!("finals failed ({error}); single timings decide")).await?
-            }
-        }
-        let decision = search::decide(&contenders, expected_calls)
-            .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
-        Ok((contenders, decision))
-    }
-
-    fn finalists(&self, expected_calls: Option<u64>) -> Vec<Contender> {
-        let mut measured: Vec<Contender> = self
-            .recorder
-            .tried()
-            .into_iter()
-            .filter_map(|(candidate, outcome)| match outcome {
-                Outcome::Measured { timing, preprocess_ms, .. } => Some(Contender {
-                    candidate: candidate.clone(),
-                    timing: timing.clone(),
-                    preprocess_ms: *preprocess_ms,
-                    complexity: ops::complexity(candidate),
-                }),
-                _ => None,
-            })
-            .collect();
-        let cost = |c: &Contender| match expected_calls {
-            Some(calls) => c.preprocess_ms * 1e3 + calls as f64 * c.timing.median_us,
-            None => c.timing.median_us,
-        };
-        measured.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
-        let vendor = measured.iter().position(|c| c.candidate.family == "vendor");
-        let vendor = vendor.map(|at| measured.remove(at));
-        measured.retain(|c| c.candidate.family != "vendor");
-        measured.truncate(self.measuring.finalists);
-        measured.extend(vendor);
-        measured
-    }
-
-    fn nothing_ran(&self) -> String {
-        let mut counts: std::collections::BTreeMap<&str, u32> = std::collections::BTreeMap::new();
-        let tried = self.recorder.tried();
-        for (_, outcome) in &tried {
-            *counts.entry(outcome.state()).or_default() += 1;
-        }
-        let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
-        format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
     }
 }
 
