@@ -1,9 +1,12 @@
 //! The typed configuration: defaults < file < environment < flags, refused at start with every mistake named by its key.
 
-use figment::providers::{Env, Format, Serialized, Toml};
+use figment::providers::{Format, Serialized, Toml};
 use figment::value::{Dict, Value};
-use figment::{Figment, Provider};
+use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -188,7 +191,18 @@ pub struct ConfigError(pub Vec<String>);
 impl Config {
     /// Reads all layers. `flags` are the settings given on the command line, by key (`server.listen`).
     pub fn load(file: Option<&Path>, flags: &[(&str, Value)]) -> Result<Self, ConfigError> {
-        let file = file.map(Path::to_owned).or_else(|| Env::var(ENV_FILE).map(PathBuf::from));
+        let variables = std::env::vars_os();
+        let text = |name: OsString| name.to_string_lossy().into_owned();
+        Self::layered(file, variables.map(|(name, value)| (text(name), text(value))), flags)
+    }
+
+    fn layered(
+        file: Option<&Path>,
+        variables: impl Iterator<Item = (String, String)>,
+        flags: &[(&str, Value)],
+    ) -> Result<Self, ConfigError> {
+        let variables: BTreeMap<String, String> = variables.collect();
+        let file = file.or_else(|| variables.get(ENV_FILE).map(Path::new));
         let mut layers = Figment::from(Toml::string(DEFAULTS));
         if let Some(path) = file {
             if !path.is_file() {
@@ -199,11 +213,18 @@ impl Config {
             }
             layers = layers.merge(Toml::file_exact(path));
         }
-        // Only names with a section are keys; SPARSETUNE_CONFIG and whatever else has the prefix are not.
-        let env = Env::prefixed(ENV_PREFIX).filter(|key| key.as_str().contains("__")).split("__");
-        layers = layers.merge(env);
+        for (name, text) in &variables {
+            // Only names with a section are keys; SPARSETUNE_CONFIG and whatever else has the prefix are not.
+            let key = name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"));
+            if let Some(key) = key {
+                let key = key.to_lowercase().replace("__", ".");
+                let value = text.parse().unwrap_or_else(|never: Infallible| match never {});
+                layers = layers.merge(Setting { from: name.clone(), key, value });
+            }
+        }
         for (key, value) in flags {
-            layers = layers.merge(Serialized::default(key, value));
+            let (key, value) = ((*key).to_owned(), value.clone());
+            layers = layers.merge(Setting { from: "command line".to_owned(), key, value });
         }
         Self::of(&layers)
     }
@@ -299,6 +320,23 @@ impl Config {
     }
 }
 
+/// One setting that comes from no file.
+struct Setting {
+    from: String,
+    key: String,
+    value: Value,
+}
+
+impl Provider for Setting {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.from.clone())
+    }
+
+    fn data(&self) -> figment::Result<figment::value::Map<Profile, Dict>> {
+        Serialized::default(&self.key, &self.value).data()
+    }
+}
+
 struct Mistakes(Vec<String>);
 
 impl Mistakes {
@@ -328,8 +366,8 @@ fn is_device(name: &str) -> bool {
 
 /// Keys that the built-in file does not have, and values of another type than there. serde would stop at the first.
 fn misshapen(layers: &Figment) -> Vec<String> {
-    let dict = |data: figment::Result<figment::value::Map<figment::Profile, Dict>>| {
-        data.map(|mut profiles| profiles.remove(&figment::Profile::Default).unwrap_or_default())
+    let dict = |data: figment::Result<figment::value::Map<Profile, Dict>>| {
+        data.map(|mut profiles| profiles.remove(&Profile::Default).unwrap_or_default())
     };
     match (dict(Toml::string(DEFAULTS).data()), dict(layers.data())) {
         (Ok(known), Ok(given)) => {
@@ -423,6 +461,36 @@ mod tests {
         assert!(with("[server]\nlisten = '0.0.0.0:80'\ninsecure = true").is_ok());
         assert!(with("[server]\nlisten = '[::]:80'\ntokens = ['0123456789abcdef']").is_ok());
         assert!(with("[server]\nlisten = '[::1]:80'").is_ok());
+    }
+
+    #[test]
+    fn later_layers_win() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my.toml");
+        std::fs::write(&file, "[search]\ntop_k = 2\ntrials = 3\nseed = 4\n").unwrap();
+        let variables = |more: &[(&str, &str)]| {
+            let own = [("SPARSETUNE_CONFIG", file.to_str().unwrap()), ("SPARSETUNE_OTHER", "1")];
+            let all = own.iter().chain(more).map(|(name, value)| ((*name).into(), (*value).into()));
+            all.collect::<Vec<(String, String)>>().into_iter()
+        };
+        let given = [
+            ("SPARSETUNE_SEARCH__TRIALS", "30"),
+            ("SPARSETUNE_SEARCH__SEED", "40"),
+            ("SPARSETUNE_DEVICES__USE", "[\"cpu\"]"),
+        ];
+        let flags = [("search.seed", 400.into())];
+        let config = Config::layered(None, variables(&given), &flags).unwrap();
+        let search = config.search;
+        assert_eq!((search.top_k, search.trials, search.seed, search.seconds), (2, 30, 400, 60.0));
+        assert_eq!(config.devices.r#use, ["cpu"]);
+        let wrong = [("SPARSETUNE_SEARCH__TOPK", "1"), ("SPARSETUNE_SERVER__INSECURE", "maybe")];
+        let refused = Config::layered(None, variables(&wrong), &[]).unwrap_err().to_string();
+        assert!(
+            refused.contains("search.topk: there is no such key (SPARSETUNE_SEARCH__TOPK)"),
+            "{refused}"
+        );
+        assert!(refused.contains("server.insecure: must be true or false"), "{refused}");
+        assert!(Config::layered(Some(Path::new("/no/such")), variables(&[]), &[]).is_err());
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
         Err(error) => Err(Problem::from(error)),
     };
     Ok(framed.unwrap_or_else(|problem| {
+        problem.log_cause("event stream");
         Frame::default().event("error").data(problem.to_json(None).to_string())
     }))
 }
