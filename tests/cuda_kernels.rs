@@ -64,7 +64,6 @@ fn every_family_agrees_with_the_oracle() {
         libraries: Vec::new(),
         reference_bytes: None,
         compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
-        reference_bytes: None,
     };
     let mut engine = CudaEngine::open(options).expect("the device opens");
     let (mut tried, mut wrong) = (0, Vec::new());

@@ -20,7 +20,9 @@ type KernelText = (String, String, Option<u32>);
 fn kernel_texts() -> Vec<KernelText> {
     let engine = sparsetune::engine::cuda::kernel_texts();
     let engine = engine.into_iter().map(|(label, source)| (label, source, None));
-    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).collect()
+    let hostile = sparsetune::evaluator::HOSTILE_SOURCE.to_owned();
+    let hostile = ("hostile".to_owned(), hostile, None);
+    engine.chain(sparsetune::ops::spmm::space::kernel_texts()).chain([hostile]).collect()
 }
 
 fn nvrtc() -> Option<Nvrtc> {
@@ -38,13 +40,29 @@ fn nvrtc() -> Option<Nvrtc> {
     }
 }
 
-/// What is wrong with one text on one architecture.
-fn fault(nvrtc: &Nvrtc, (label, text, cap): &KernelText, architecture: &str) -> Option<String> {
+/// What is wrong with one text on one architecture. A binary that `kept` already holds is not built again: thousands of
+/// programs take minutes, and seldom more than a few of them have changed.
+fn fault(
+    nvrtc: &Nvrtc,
+    kept: Option<&Cache>,
+    (label, text, cap): &KernelText,
+    architecture: &str,
+) -> Option<String> {
     let unit = match source::unit(text) {
         Ok(unit) => unit,
         Err(error) => return Some(format!("{label}: {error}")),
     };
-    match nvrtc.compile(&unit, &options(architecture, *cap)) {
+    let options = options(architecture, *cap);
+    let digest = source::program_digest(&unit, &options, nvrtc.version());
+    let built = match kept.and_then(|kept| kept.get(&digest)) {
+        Some(binary) => Ok(binary),
+        None => nvrtc.compile(&unit, &options).inspect(|binary| {
+            if let Some(kept) = kept {
+                kept.put(&digest, binary).expect("the test's folder takes the cubin");
+            }
+        }),
+    };
+    match built {
         Err(error) => Some(format!("{label} for {architecture} does not compile:\n{error}")),
         Ok(binary) => {
             let allowed = source::allowed_spills(&unit);
@@ -72,9 +90,10 @@ fn every_kernel_compiles_without_unallowed_spills() {
         .iter()
         .flat_map(|text| ARCHITECTURES.map(|architecture| (text, architecture)))
         .collect();
+    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     let faults: Vec<String> = pairs
         .par_iter()
-        .filter_map(|(text, architecture)| fault(&nvrtc, text, architecture))
+        .filter_map(|(text, architecture)| fault(&nvrtc, Some(&kept), text, architecture))
         .collect();
     let (major, minor) = nvrtc.version();
     println!("{} programs by nvrtc {major}.{minor} in {:.1?}", pairs.len(), started.elapsed());
@@ -103,10 +122,10 @@ fn a_spill_and_an_error_are_seen() {
         for (int i = 0; i < 64; ++i) v[i] = p[i * 32 + threadIdx.x];\n  __syncthreads();\n#pragma unroll\n\
         for (int i = 0; i < 64; ++i) p[(63 - i) * 32 + threadIdx.x] = v[i] * v[(i * 7) % 64];\n}\n";
     let spilling = ("spilling".to_owned(), spilling.to_owned(), Some(16));
-    let fault_of_spill = fault(&nvrtc, &spilling, "sm_90").expect("the spill is seen");
+    let fault_of_spill = fault(&nvrtc, None, &spilling, "sm_90").expect("the spill is seen");
     assert!(fault_of_spill.contains("spills"), "{fault_of_spill}");
     let broken = ("broken".to_owned(), "int x = ;".to_owned(), None);
-    let fault_of_error = fault(&nvrtc, &broken, "sm_90").expect("the error is seen");
+    let fault_of_error = fault(&nvrtc, None, &broken, "sm_90").expect("the error is seen");
     assert!(fault_of_error.contains("does not compile"), "{fault_of_error}");
 }
 

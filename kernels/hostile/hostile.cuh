@@ -23,9 +23,7 @@ __device__ inline unsigned long long thread_index() {
 extern "C" __global__ void hostile_hang(float* c) {
     const volatile float* seen = c;
     while (true) {
-        if (__float_as_uint(*seen) == 0x7fc0dead) {
-            continue;
-        }
+        (void)*seen;
     }
 }
 

@@ -1,6 +1,141 @@
-//! One file per subcommand.
+//! The command line: one file per subcommand, all roles in one binary, so that they can never differ in version.
 
+mod assemble;
+pub mod client;
 pub mod config;
-pub mod evaluator;
+mod digest;
+mod doctor;
+mod evaluator;
+mod follow;
+mod generate;
+mod local;
 pub mod logging;
+mod lookup;
+mod problem;
+mod quickstart;
+mod ready;
 pub mod serve;
+mod show;
+mod submit;
+mod tune;
+mod worker;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use client::Client;
+use config::{Log, LogFormat};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit codes: 0 it is done, 1 it failed (the reason is on standard error), 2 the arguments make no sense.
+#[derive(Parser)]
+#[command(name = "sparsetune", version, about, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Say more on standard error
+    #[arg(long, short, global = true)]
+    verbose: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the whole way once: a server, a real matrix, its plan, the plan looked up by hash
+    Quickstart(quickstart::QuickstartArgs),
+    /// Find the fastest kernel for one matrix file
+    Tune(tune::TuneArgs),
+    Serve(serve::ServeArgs),
+    /// Work on the jobs of a server's data folder, without HTTP
+    Worker(worker::WorkerArgs),
+    /// Have a server tune a matrix
+    Submit(submit::SubmitArgs),
+    /// Look a plan up by a matrix's hash
+    Lookup(lookup::LookupArgs),
+    /// Print the digests of matrix files
+    Digest(digest::DigestArgs),
+    /// Write a generated matrix
+    Generate(generate::GenerateArgs),
+    /// Say what devices and libraries are seen, and what is missing
+    Doctor(doctor::DoctorArgs),
+    /// Ask a server whether it can work
+    Ready(ready::ReadyArgs),
+    #[command(hide = true)]
+    Evaluator(evaluator::EvaluatorArgs),
+}
+
+/// Which server to speak with.
+#[derive(Clone, Debug, clap::Args)]
+struct ServerArgs {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// File that holds an API token. Not a flag of its own: arguments are seen by everybody on this machine
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    fn client(&self) -> anyhow::Result<Client> {
+        let token = match &self.token_file {
+            None => None,
+            Some(file) => {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read {}", file.display()))?;
+                Some(text.trim().to_owned())
+            }
+        };
+        Client::new(&self.server, token)
+    }
+}
+
+/// The program: arguments to exit code.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let end = run(args);
+    end.unwrap_or_else(|error| {
+        eprintln!("sparsetune: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let quiet = Log {
+        format: LogFormat::Text,
+        filter: if args.verbose { "info" } else { "warn" }.to_owned(),
+    };
+    match args.command {
+        // These read their logging from the configuration.
+        Command::Serve(args) => on_all_cores(assemble::serve(args)),
+        Command::Worker(args) => on_all_cores(worker::run(args)),
+        command => {
+            logging::install(&quiet)?;
+            match command {
+                Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
+                Command::Tune(args) => on_all_cores(tune::run(args)),
+                Command::Submit(args) => on_one_core(submit::run(args)),
+                Command::Lookup(args) => on_one_core(lookup::run(args)),
+                Command::Ready(args) => on_one_core(ready::run(args)),
+                Command::Digest(args) => digest::run(&args),
+                Command::Generate(args) => generate::run(&args),
+                Command::Doctor(args) => doctor::run(&args),
+                Command::Evaluator(args) => Ok(args.run()),
+                Command::Serve(_) | Command::Worker(_) => Ok(ExitCode::SUCCESS),
+            }
+        }
+    }
+}
+
+fn on_all_cores<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
+}
+
+/// A client waits for a server; more threads would wait with it.
+fn on_one_core<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
+/// One JSON value on one line of standard output.
+fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    writeln!(std::io::stdout().lock(), "{value}").context("standard output is closed")
+}

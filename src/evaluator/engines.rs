@@ -1,10 +1,12 @@
 //! Which engine drives the device that the process was started for.
 
 use super::{EvaluatorOptions, hostile};
+use crate::domain::Device;
 use crate::engine::cpu::CpuEngine;
-use crate::engine::cuda::{self, CudaEngine};
+use crate::engine::cuda::{self, CudaEngine, source};
 use crate::engine::replay::{RecordingError, ReplayEngine};
 use crate::engine::{Engine, EngineError};
+use crate::ops::KERNEL_HEADERS;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -81,9 +83,48 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
     Ok(if options.allow_hostile { Box::new(hostile::OnHost { engine }) } else { engine })
 }
 
+/// The device with the digest of each family's kernel text, where the engine cannot know the families itself.
+pub(super) fn with_kernels(device: &Device, options: &EvaluatorOptions) -> Device {
+    let mut device = device.clone();
+    if matches!(options.device, DeviceSelector::Cuda(_)) {
+        for (family, headers) in KERNEL_HEADERS {
+            note_kernel(&mut device, family, headers);
+        }
+    }
+    if options.allow_hostile {
+        note_kernel(&mut device, hostile::FAMILY, &[hostile::HEADER]);
+    }
+    device
+}
+
+fn note_kernel(device: &mut Device, family: &str, headers: &[&str]) {
+    match source::family_digest(headers) {
+        Ok(digest) => {
+            device.kernels.insert(family.to_owned(), digest);
+        }
+        // The headers are embedded: a test compiles them all, so this build was never tested.
+        Err(error) => tracing::error!(family, %error, "the family's kernel text is not whole"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::DeviceSelector;
+    use super::*;
+
+    #[test]
+    fn every_family_has_its_digest() {
+        let line = include_str!("../../tests/pool/recording.jsonl").lines().next().unwrap();
+        let header: crate::engine::replay::Header = serde_json::from_str(line).unwrap();
+        let options = EvaluatorOptions {
+            device: DeviceSelector::Cuda(0),
+            cubin_cache: None,
+            library_paths: Vec::new(),
+            allow_hostile: true,
+        };
+        let kernels = with_kernels(&header.device, &options).kernels;
+        let families = KERNEL_HEADERS.iter().map(|(family, _)| *family).chain([hostile::FAMILY]);
+        assert!(families.into_iter().all(|family| kernels.contains_key(family)), "{kernels:?}");
+    }
 
     #[test]
     fn selectors_round_trip() {

@@ -14,7 +14,11 @@ use std::time::{Duration, Instant};
 /// The family's name.
 pub const FAMILY: &str = "hostile";
 
-const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
+/// Where its kernels are.
+pub(super) const HEADER: &str = "hostile/hostile.cuh";
+
+/// The family's kernels, as one program.
+pub const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
 const BLOCK: u32 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

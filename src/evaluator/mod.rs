@@ -11,11 +11,13 @@ mod load;
 mod lowering;
 mod process;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tolerance;
 mod trial;
 
 pub use engines::{DeviceSelector, EngineOpenError, SelectorError};
-pub use hostile::FAMILY as HOSTILE_FAMILY;
+pub use hostile::{FAMILY as HOSTILE_FAMILY, SOURCE as HOSTILE_SOURCE};
 pub use lowering::{Lowerer, Lowering, Ops, Unlowered};
 pub use process::{claim_stdout, die_with_parent, dump_no_core};
 pub use tolerance::tolerance;

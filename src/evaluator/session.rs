@@ -90,7 +90,7 @@ impl<'a, W: Write> Session<'a, W> {
             Some(engine) => engine,
             None => engines::open(self.options)?,
         };
-        let device = engine.device().clone();
+        let device = engines::with_kernels(engine.device(), self.options);
         self.engine = Some(engine);
         Ok(Reply::Opened(Box::new(device)))
     }
@@ -183,9 +183,13 @@ impl<'a, W: Write> Session<'a, W> {
             .take(candidate, self.options)
             .map_err(|refusal| failed(candidate, refusal.to_string()))?;
         let exported = engine.compile(&recipe).and_then(|_| engine.export(&recipe));
-        exported
-            .map(|exported| Reply::Exported(Box::new(exported)))
-            .map_err(|error| failed_call(candidate, error))
+        let mut exported = exported.map_err(|error| failed_call(candidate, error))?;
+        // The family's digest, which covers the headers of its other layouts, too: what `Device::kernels` says.
+        let kernels = engines::with_kernels(engine.device(), self.options).kernels;
+        if let Some(digest) = kernels.get(&candidate.family) {
+            exported.kernel_digest = Some(*digest);
+        }
+        Ok(Reply::Exported(Box::new(exported)))
     }
 }
 

@@ -11,6 +11,7 @@ mod neighbours;
 mod request;
 mod settings;
 pub mod signals;
+pub mod tuning;
 mod upkeep;
 mod watched;
 

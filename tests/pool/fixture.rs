@@ -129,17 +129,4 @@ pub fn detail(outcome: &Outcome) -> &str {
     }
 }
 
-const RECORDING: &str = r#"{"device":{"id":"replay","kind":"cuda","name":"Recorded","compute_capability":"9.0","multiprocessors":132,"warp_size":32,"max_threads_per_block":1024,"max_threads_per_multiprocessor":2048,"max_blocks_per_multiprocessor":32,"registers_per_thread":255,"registers_per_block":65536,"registers_per_multiprocessor":65536,"shared_bytes_per_block":232448,"shared_bytes_per_multiprocessor":233472,"l2_bytes":52428800,"memory_bytes":85899345920,"copy_gbps":1000.0,"driver":"13.0/580","compiler":"nvrtc 13.0","vendor":null}}
-{"candidate":{"family":"good","params":{"m1":4}},"does":"measured","samples_us":[8.0,7.0,6.0],"rel_error":1e-8}
-{"candidate":{"family":"other"},"does":"measured","samples_us":[9.0]}
-{"candidate":{"family":"inexact"},"does":"measured","samples_us":[1.0],"rel_error":0.5}
-{"candidate":{"family":"uncompilable"},"does":"compile_failed","detail":"expected a ;"}
-{"candidate":{"family":"unlaunchable"},"does":"refused","detail":"too many registers"}
-{"candidate":{"family":"partial"},"does":"wrong","unwritten":5}
-{"candidate":{"family":"hanging"},"does":"hang"}
-{"candidate":{"family":"hanging_compile"},"does":"hang","during":"compile"}
-{"candidate":{"family":"hanging_pair"},"does":"hang","during":"pair"}
-{"candidate":{"family":"dying"},"does":"die","during":"time"}
-{"candidate":{"family":"losing"},"does":"lost","detail":"illegal address"}
-{"candidate":{"family":"losing_pair"},"does":"lost","detail":"illegal address","during":"pair"}
-"#;
+const RECORDING: &str = include_str!("recording.jsonl");

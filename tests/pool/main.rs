@@ -1,6 +1,8 @@
 //! The pool over real child processes: whatever a child does, the trial is recorded and the next one works.
 
 mod fixture;
+mod gpu;
+mod host;
 mod orphans;
 
 use fixture::{BINARY, EFFORT, Fixture, SOON, detail, hostile, never, outcome, works};

@@ -1,7 +1,7 @@
 //! The evaluator does not outlive its parent: not at rest, and not in the midst of a hung kernel.
 
 use crate::fixture::{BINARY, EFFORT, Fixture, hostile};
-use sparsetune::domain::protocol::{PROTOCOL_VERSION, Request, RequestBody};
+use sparsetune::domain::protocol::{Message, PROTOCOL_VERSION, Request, RequestBody};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -69,4 +69,34 @@ fn a_hung_child_dies_with_its_parent() {
     end.recv_timeout(Duration::from_secs(10)).unwrap();
     shell.wait().unwrap();
     drop(stdin);
+}
+
+/// The kernel reports the end of the *thread* that started the child; that alone must not end it.
+#[test]
+fn the_end_of_a_thread_of_the_parent_is_not_the_end() {
+    let fixture = Fixture::new();
+    let mut child = std::thread::scope(|scope| {
+        let started = scope.spawn(|| {
+            let mut child = spawn(&fixture, &[BINARY]);
+            // Answered: it has asked for the signal by now.
+            assert_eq!(ask(&mut child, 1), 1);
+            child
+        });
+        started.join().unwrap()
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(ask(&mut child, 2), 2);
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Has the child open its device; the answer is the number of its reply.
+fn ask(child: &mut Child, seq: u64) -> u64 {
+    let request = Request { seq, body: RequestBody::Open { protocol: PROTOCOL_VERSION } };
+    let line = serde_json::to_string(&request).unwrap() + "\n";
+    child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    let mut reply = String::new();
+    // One line is answered at a time, so the reader holds nothing back when it goes.
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut reply).unwrap();
+    serde_json::from_str::<Message>(&reply).unwrap().seq
 }

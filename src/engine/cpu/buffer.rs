@@ -18,11 +18,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeros; `None` where there is not enough memory.
+    /// Zeros; `None` where there is not enough memory. Pages are mapped when first written, by the thread that writes.
     pub fn zeroed(len: usize) -> Option<Self> {
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(len.div_ceil(16)).ok()?;
-        lines.resize(len.div_ceil(16), Line([0.0; 16]));
+        let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(16)).ok()?;
         Some(Self { lines, len })
     }
 

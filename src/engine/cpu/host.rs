@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const UNKNOWN_CACHE: u64 = 32 << 20;
 
 const LARGEST_COPY: u64 = 256 << 20;
-const COPY_TIME: Duration = Duration::from_millis(250);
+const COPY_TIME: Duration = Duration::from_millis(200);
 
 /// The version of sprs in Cargo.toml.
 pub const VENDOR: &str = "sprs 0.11";
@@ -50,9 +50,9 @@ pub fn last_level_cache() -> u64 {
 }
 
 /// Bytes read and written a nanosecond (GB/s) by a copy on all threads of the current pool, best of several, between
-/// buffers well past the last-level cache but no larger than 256 MiB each. 0 where there is no memory for them.
+/// buffers that together are four times the last-level cache, but no larger than 256 MiB each. 0 where there is no memory for them.
 pub fn copy_bandwidth() -> f64 {
-    let bytes = (4 * last_level_cache()).clamp(64 << 20, LARGEST_COPY);
+    let bytes = (2 * last_level_cache()).clamp(64 << 20, LARGEST_COPY);
     let len = bytes as usize / 4;
     let (Some(mut to), Some(mut from)) = (Buffer::zeroed(len), Buffer::zeroed(len)) else {
         return 0.0;
@@ -62,7 +62,7 @@ pub fn copy_bandwidth() -> f64 {
     let share = len.div_ceil(rayon::current_num_threads());
     let mut best = 0f64;
     let begun = Instant::now();
-    for round in 0..10 {
+    for round in 0..20 {
         let start = Instant::now();
         let pieces = to.as_mut_slice().par_chunks_mut(share).zip(from.as_slice().par_chunks(share));
         pieces.for_each(|(to, from)| to.copy_from_slice(from));

@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Rows of B that one packing job takes: its columns' pieces are then a page each.
 const PACK_ROWS: usize = 1024;
 
+/// Elements a thread copies at a time.
+const COPY: usize = 1 << 18;
+
 /// Rows packed at a time: one cache line of a column.
 const LINE: usize = 16;
 
@@ -57,7 +60,8 @@ impl Loaded {
         let output = Buffer::zeroed(operands.reference.value.len()).ok_or_else(no_memory)?;
         let layout = if n == 1 { Layout::Row } else { problem.layout };
         if layout == Layout::Row {
-            dense.as_mut_slice().copy_from_slice(&operands.b);
+            let pieces = dense.as_mut_slice().par_chunks_mut(COPY).zip(operands.b.par_chunks(COPY));
+            threads.install(|| pieces.for_each(|(to, from)| to.copy_from_slice(from)));
         }
         Ok(Self { operands, values, n, layout, dense, output })
     }

@@ -6,10 +6,14 @@
 mod error;
 mod limits;
 mod matrix_market;
+mod npz;
 mod number;
 mod rows;
 mod runs;
+mod rutherford_boeing;
+mod smtx;
 mod source;
+mod text;
 mod triplets;
 
 pub use error::{ReadError, ReadErrorKind};
@@ -51,8 +55,16 @@ pub fn read_bytes(bytes: &[u8], limits: &Limits) -> Result<Parsed, ReadError> {
 }
 
 fn read_plain(bytes: &[u8], limits: &Limits) -> Result<Parsed, ReadError> {
-    let (format, (csr, declared_name)) = if matrix_market::recognise(bytes) {
-        (Format::MatrixMarket, matrix_market::read(bytes, limits)?)
+    let (format, csr, declared_name) = if matrix_market::recognise(bytes) {
+        let (csr, name) = matrix_market::read(bytes, limits)?;
+        (Format::MatrixMarket, csr, name)
+    } else if npz::recognise(bytes) {
+        (Format::Npz, npz::read(bytes, limits)?, None)
+    } else if rutherford_boeing::recognise(bytes) {
+        // Asked before smtx: its title card may say anything.
+        rutherford_boeing::read(bytes, limits)?
+    } else if smtx::recognise(bytes) {
+        (Format::Smtx, smtx::read(bytes, limits)?, None)
     } else {
         return Err(not_recognised(bytes));
     };
@@ -74,3 +86,6 @@ fn not_recognised(bytes: &[u8]) -> ReadError {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests;

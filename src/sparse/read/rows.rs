@@ -1,5 +1,7 @@
 //! Making rows canonical in place: sorted by column, duplicates summed in the order they were stored.
 
+use rayon::prelude::*;
+
 /// Sorts rows and sums duplicates. `ends[r]` is where row r ends in `indices` and `values`, rows following each other
 /// from 0; on return the rows are packed at the front and `ends` says so. Returns the number of entries kept.
 ///
@@ -30,28 +32,25 @@ fn rising(cols: &[u32]) -> bool {
     cols.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Stable sort of one row by column: the keys carry each entry's place, which then moves the values along cycles.
+/// Rows longer than this are sorted by several threads.
+const LONG: usize = 1 << 17;
+
+/// Stable sort of one row by column. The keys carry each entry's place, so none are equal and the result does not
+/// depend on threads; once read, a key's room holds the value that belongs there.
 fn sort(cols: &mut [u32], values: &mut [f64], keys: &mut Vec<u64>) {
     keys.clear();
     keys.extend(cols.iter().zip(0u64..).map(|(&col, place)| u64::from(col) << 32 | place));
-    keys.sort_unstable();
-    for first in 0..keys.len() {
-        cols[first] = (keys[first] >> 32) as u32;
-        if keys[first] as u32 as usize == first {
-            continue;
-        }
-        let (mut hole, lifted) = (first, values[first]);
-        loop {
-            let from = keys[hole] as u32 as usize;
-            // Visited: the place now names itself, so the outer loop passes over it.
-            keys[hole] = keys[hole] >> 32 << 32 | hole as u64;
-            if from == first {
-                values[hole] = lifted;
-                break;
-            }
-            values[hole] = values[from];
-            hole = from;
-        }
+    if keys.len() > LONG {
+        keys.par_sort_unstable();
+    } else {
+        keys.sort_unstable();
+    }
+    for (key, col) in keys.iter_mut().zip(cols) {
+        *col = (*key >> 32) as u32;
+        *key = values[*key as u32 as usize].to_bits();
+    }
+    for (value, bits) in values.iter_mut().zip(keys) {
+        *value = f64::from_bits(*bits);
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::super::error::quote;
 use super::super::number::{self, NumberError};
+use super::super::text::line;
 use super::super::triplets::{self, Symmetry};
 use super::super::{Limits, ReadError, ReadErrorKind};
-use super::header::{Field, Header, line};
+use super::header::{Field, Header};
 use super::{check_count, pieces};
 use crate::sparse::Csr;
 use rayon::prelude::*;
@@ -26,10 +27,13 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         Symmetry::Symmetric => col,
         Symmetry::SkewSymmetric => col + 1,
     };
-    let entries = (0..cols)
-        .flat_map(move |col| (first_row(col)..rows).map(move |row| (row, col)))
-        .zip(values.iter().flatten())
-        .map(|((row, col), &value)| (row, col, value))
+    let places = (0..cols).flat_map(move |col| (first_row(col)..rows).map(move |row| (row, col)));
+    // The values lead: where there are none, two thousand million empty columns are not walked.
+    let entries = values
+        .iter()
+        .flatten()
+        .zip(places)
+        .map(|(&value, (row, col))| (row, col, value))
         .flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
     triplets::assemble(header.rows, header.cols, entries)
 }

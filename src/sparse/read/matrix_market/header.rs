@@ -2,6 +2,7 @@
 
 use super::super::error::quote;
 use super::super::number;
+use super::super::text::line;
 use super::super::triplets::Symmetry;
 use super::super::{Limits, ReadError};
 
@@ -31,16 +32,6 @@ pub(super) struct Header {
     /// Where the entries begin.
     pub(super) body: usize,
     pub(super) name: Option<String>,
-}
-
-/// The line that begins at `at`, without its end, and where the next begins.
-pub(super) fn line(text: &[u8], at: usize) -> (&[u8], usize) {
-    let rest = text.get(at..).unwrap_or_default();
-    let (line, next) = match memchr::memchr(b'\n', rest) {
-        Some(end) => (&rest[..end], at + end + 1),
-        None => (rest, text.len()),
-    };
-    (line.strip_suffix(b"\r").unwrap_or(line), next)
 }
 
 pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Header, ReadError> {

@@ -5,6 +5,7 @@ mod array;
 mod coordinate;
 mod header;
 
+use super::text::line;
 use super::{Limits, ReadError};
 use crate::sparse::Csr;
 use header::{Header, Layout};
@@ -56,8 +57,8 @@ fn entry_line(text: &[u8], header: &Header, entry: u64) -> usize {
     let mut seen = 0;
     let mut at = header.body;
     while at < text.len() {
-        let (line, next) = header::line(text, at);
-        if !matches!(line.trim_ascii_start().first(), None | Some(b'%')) {
+        let (content, next) = line(text, at);
+        if !matches!(content.trim_ascii_start().first(), None | Some(b'%')) {
             if seen == entry {
                 return at;
             }

@@ -1,0 +1,146 @@
+//! Server-sent events as far as the API uses them: `event`, `id` and one-line `data`, frames ended by a blank line.
+
+use super::views::{JobView, TrialView};
+use anyhow::{Context, bail};
+use reqwest::Response;
+use serde::Deserialize;
+use std::collections::VecDeque;
+
+/// A line longer than this is not ours.
+const LONGEST_LINE: usize = 4 << 20;
+
+/// Something that happened to a job.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Job(Box<JobView>),
+    Trial(Box<TrialView>),
+    Log(String),
+}
+
+/// An open stream of events.
+pub struct Events {
+    response: Response,
+    frames: Frames,
+}
+
+impl Events {
+    pub(super) fn new(response: Response) -> Self {
+        Self { response, frames: Frames::default() }
+    }
+
+    /// The next event with its number; `None` at the end of the stream.
+    pub async fn next(&mut self) -> anyhow::Result<Option<(u64, Happening)>> {
+        loop {
+            while let Some(frame) = self.frames.ready.pop_front() {
+                if let Some(event) = frame.happening()? {
+                    return Ok(Some((frame.id, event)));
+                }
+            }
+            match self.response.chunk().await.context("the event stream broke")? {
+                Some(chunk) => self.frames.push(&chunk)?,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// One frame of the stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Frame {
+    id: u64,
+    event: String,
+    data: String,
+}
+
+impl Frame {
+    /// What the frame tells; `None` for a kind of event this version does not know.
+    fn happening(&self) -> anyhow::Result<Option<Happening>> {
+        #[derive(Deserialize)]
+        struct Data {
+            job: Option<Box<JobView>>,
+            trial: Option<Box<TrialView>>,
+            message: Option<String>,
+            detail: Option<String>,
+        }
+        let data: Data = serde_json::from_str(&self.data).context("an event is not JSON")?;
+        if self.event == "error" {
+            bail!("the event stream failed: {}", data.detail.unwrap_or_default());
+        }
+        let job = data.job.map(Happening::Job);
+        let trial = data.trial.map(Happening::Trial);
+        Ok(job.or(trial).or(data.message.map(Happening::Log)))
+    }
+}
+
+/// Takes bytes as they come, gives whole frames.
+#[derive(Default)]
+struct Frames {
+    line: Vec<u8>,
+    open: Frame,
+    ready: VecDeque<Frame>,
+}
+
+impl Frames {
+    fn push(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.len() > LONGEST_LINE {
+                bail!("the event stream holds a line of more than {LONGEST_LINE} bytes");
+            }
+            if self.line.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.line);
+                self.end_line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']));
+            }
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self, line: &str) {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "" if line.is_empty() => {
+                // The number stays until another is given, as the standard has it.
+                let next = Frame { id: self.open.id, ..Frame::default() };
+                let frame = std::mem::replace(&mut self.open, next);
+                if !frame.data.is_empty() {
+                    self.ready.push_back(frame);
+                }
+            }
+            "id" => self.open.id = value.parse().unwrap_or(self.open.id),
+            "event" => self.open.event = value.to_owned(),
+            "data" => self.open.data.push_str(value),
+            // A comment keeps the connection alive; other fields are not used here.
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frames, Happening};
+
+    #[test]
+    fn frames_come_whole_however_the_bytes_are_cut() {
+        let text = b": hello\n\nevent: log\nid: 7\ndata: {\"seq\":7,\"message\":\"a\"}\r\n\nid: 8\nevent: other\ndata: {}\n\n";
+        for cut in 1..text.len() {
+            let mut frames = Frames::default();
+            text.chunks(cut).for_each(|chunk| frames.push(chunk).unwrap());
+            assert_eq!(frames.ready.len(), 2, "cut every {cut} bytes");
+            assert_eq!(frames.ready[0].id, 7);
+            let Some(Happening::Log(message)) = frames.ready[0].happening().unwrap() else {
+                panic!("{:?}", frames.ready[0]);
+            };
+            assert_eq!(message, "a");
+            assert_eq!(frames.ready[1].id, 8);
+            assert!(frames.ready[1].happening().unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn an_error_event_is_an_error() {
+        let mut frames = Frames::default();
+        frames.push(b"event: error\ndata: {\"detail\":\"gone\"}\n\n").unwrap();
+        assert!(frames.ready[0].happening().unwrap_err().to_string().contains("gone"));
+    }
+}

@@ -1,0 +1,238 @@
+//! The client of the HTTP API: what `submit`, `lookup`, `tune` and `quickstart` speak with a server.
+
+pub mod events;
+pub mod views;
+
+use crate::domain::Digest;
+use anyhow::{Context, bail};
+use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+use views::{JobView, LookupView, MatrixView, PlanView, TrialView};
+
+/// Time to connect; answers themselves may take long (an upload is parsed before it is answered).
+const CONNECT: Duration = Duration::from_secs(10);
+/// Most trials a page.
+const PAGE: &str = "500";
+
+/// An answer: the part this program reads, and all of it for `--json`.
+#[derive(Clone, Debug)]
+pub struct Answer<T> {
+    pub view: T,
+    pub raw: Value,
+}
+
+/// One server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    server: Url,
+    token: Option<String>,
+}
+
+/// RFC 9457, as far as a person wants to see it.
+#[derive(Debug, Deserialize)]
+struct Problem {
+    title: Option<String>,
+    detail: Option<String>,
+    /// JSON pointer of the member at fault.
+    pointer: Option<String>,
+    line: Option<u64>,
+}
+
+impl Client {
+    pub fn new(server: &str, token: Option<String>) -> anyhow::Result<Self> {
+        let mut server: Url = server.parse().with_context(|| format!("`{server}` is no URL"))?;
+        match server.scheme() {
+            "http" => {}
+            other => {
+                bail!("the client speaks http, not {other}: put a proxy that ends TLS in between")
+            }
+        }
+        if !server.path().ends_with('/') {
+            server.set_path(&format!("{}/", server.path()));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .user_agent(concat!("sparsetune/", env!("CARGO_PKG_VERSION")))
+            // The servers meant here are on this machine or in this network; a proxy would only be in the way.
+            .no_proxy()
+            .build()?;
+        Ok(Self { http, server, token })
+    }
+
+    pub fn server(&self) -> &str {
+        self.server.as_str().trim_end_matches('/')
+    }
+
+    /// The server's `/readyz`: `Ok(false)` while it answers that it is not ready.
+    pub async fn ready(&self) -> anyhow::Result<bool> {
+        let response = self.send(self.request(Method::GET, "readyz", &[])?).await?;
+        Ok(response.status() == StatusCode::OK)
+    }
+
+    pub async fn upload(
+        &self,
+        body: Body,
+        name: Option<&str>,
+    ) -> anyhow::Result<Answer<MatrixView>> {
+        let query: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
+        let request = self.request(Method::POST, "v1/matrices", &query)?.body(body);
+        self.answer(request).await
+    }
+
+    pub async fn upload_file(&self, file: &Path) -> anyhow::Result<Answer<MatrixView>> {
+        let opened = tokio::fs::File::open(file)
+            .await
+            .with_context(|| format!("cannot open {}", file.display()))?;
+        let name = matrix_name(file);
+        self.upload(opened.into(), name.as_deref())
+            .await
+            .with_context(|| file.display().to_string())
+    }
+
+    /// Asks for a plan. `job` is the request's JSON; an equal one that is running is answered instead of a new one.
+    pub async fn submit(&self, job: &Value) -> anyhow::Result<Answer<JobView>> {
+        self.answer(self.request(Method::POST, "v1/jobs", &[])?.json(job)).await
+    }
+
+    pub async fn job(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
+        self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
+    }
+
+    /// Every candidate of a job, page after page.
+    pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<TrialView>>> {
+        #[derive(Deserialize)]
+        struct Page {
+            items: Vec<Value>,
+            next: Option<String>,
+        }
+        let path = format!("v1/jobs/{id}/trials");
+        let mut trials = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut query = vec![("limit", PAGE)];
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let page: Answer<Page> = self.answer(self.request(Method::GET, &path, &query)?).await?;
+            for raw in page.view.items {
+                trials.push(Answer { view: TrialView::deserialize(&raw)?, raw });
+            }
+            cursor = page.view.next;
+            if cursor.is_none() {
+                return Ok(trials);
+            }
+        }
+    }
+
+    pub async fn plan(&self, id: &str) -> anyhow::Result<Answer<PlanView>> {
+        self.answer(self.request(Method::GET, &format!("v1/plans/{id}"), &[])?).await
+    }
+
+    /// `GET /v1/plans` by hash; `query` is the problem and the device.
+    pub async fn lookup(
+        &self,
+        matrix: &Digest,
+        query: &[(&str, String)],
+    ) -> anyhow::Result<Answer<LookupView>> {
+        let matrix = matrix.to_string();
+        let mut all = vec![("matrix", matrix.as_str())];
+        all.extend(query.iter().map(|(name, value)| (*name, value.as_str())));
+        self.answer(self.request(Method::GET, "v1/plans", &all)?).await
+    }
+
+    /// The event stream of a job from after `last`; `None` when there is nothing more to come.
+    pub async fn events(&self, id: &str, last: u64) -> anyhow::Result<Option<events::Events>> {
+        let request = self
+            .request(Method::GET, &format!("v1/jobs/{id}/events"), &[])?
+            .header("last-event-id", last.to_string());
+        let response = accepted(self.send(request).await?).await?;
+        let over = response.status() == StatusCode::NO_CONTENT;
+        Ok((!over).then(|| events::Events::new(response)))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<RequestBuilder> {
+        let mut url = self.server.join(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let request = self.http.request(method, url);
+        Ok(match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        request.send().await.with_context(|| format!("no answer from {}", self.server()))
+    }
+
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+    ) -> anyhow::Result<Answer<T>> {
+        let response = accepted(self.send(request).await?).await?;
+        let raw: Value = response.json().await.context("the answer is not JSON")?;
+        let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
+        Ok(Answer { view, raw })
+    }
+}
+
+/// Turns a refusal into an error that says what the server said.
+async fn accepted(response: Response) -> anyhow::Result<Response> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let text = response.text().await.unwrap_or_default();
+    let Ok(problem) = serde_json::from_str::<Problem>(&text) else {
+        bail!("the server answered {status}: {}", text.trim());
+    };
+    let mut message = problem.detail.or(problem.title).unwrap_or_else(|| status.to_string());
+    if let Some(line) = problem.line.filter(|line| !message.contains(&format!("line {line}"))) {
+        message.push_str(&format!(" (line {line})"));
+    }
+    if let Some(pointer) = problem.pointer {
+        message = format!("{pointer}: {message}");
+    }
+    bail!("{message} ({})", status.as_u16());
+}
+
+/// The file's name without folders and known endings.
+pub fn matrix_name(file: &Path) -> Option<String> {
+    let mut name = file.file_name()?.to_str()?;
+    for ending in [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"] {
+        name = name.strip_suffix(ending).unwrap_or(name);
+    }
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, matrix_name};
+    use std::path::Path;
+
+    #[test]
+    fn names_lose_their_endings_once() {
+        let name = |file: &str| matrix_name(Path::new(file));
+        assert_eq!(name("a/delaunay_n15.mtx.gz").as_deref(), Some("delaunay_n15"));
+        assert_eq!(name("x.npz").as_deref(), Some("x"));
+        assert_eq!(name("plain").as_deref(), Some("plain"));
+        assert_eq!(name(".mtx"), None);
+    }
+
+    #[test]
+    fn servers_are_http_urls_with_or_without_a_path() {
+        assert_eq!(Client::new("http://h:1", None).unwrap().server(), "http://h:1");
+        assert_eq!(Client::new("http://h/tune", None).unwrap().server(), "http://h/tune");
+        assert!(Client::new("https://h", None).is_err());
+        assert!(Client::new("h:1", None).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! `sparsetune digest`: what a matrix file is called by everybody, whatever format it came in.
+
+use super::print_json;
+use crate::domain::Digest;
+use crate::sparse::digest;
+use crate::sparse::read::{Limits, read_path};
+use anyhow::Context;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct DigestArgs {
+    /// Matrix Market (also gzip, zstd), npz, SMTX or Rutherford-Boeing
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A matrix's names and shape.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identity {
+    pub file: PathBuf,
+    pub digest: Digest,
+    pub pattern_digest: Digest,
+    pub rows: usize,
+    pub cols: usize,
+    pub nnz: usize,
+}
+
+/// Reads the file and hashes what it says.
+pub fn identity(file: &Path) -> anyhow::Result<Identity> {
+    let parsed = read_path(file, &Limits::default()).with_context(|| file.display().to_string())?;
+    let csr = &parsed.csr;
+    let pattern_digest = digest::pattern_digest(csr);
+    Ok(Identity {
+        file: file.to_owned(),
+        digest: digest::digest(csr, &pattern_digest),
+        pattern_digest,
+        rows: csr.rows(),
+        cols: csr.cols(),
+        nnz: csr.nnz(),
+    })
+}
+
+/// Goes through all files; the exit code tells whether all could be read.
+pub fn run(args: &DigestArgs) -> anyhow::Result<ExitCode> {
+    let mut end = ExitCode::SUCCESS;
+    for file in &args.files {
+        match identity(file) {
+            Ok(found) if args.json => print_json(&serde_json::to_value(&found)?)?,
+            Ok(found) => println!(
+                "{}: {} x {}, {} nonzeros\n  digest  {}\n  pattern {}",
+                found.file.display(),
+                found.rows,
+                found.cols,
+                found.nnz,
+                found.digest,
+                found.pattern_digest
+            ),
+            Err(error) => {
+                eprintln!("sparsetune: {error:#}");
+                end = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(end)
+}

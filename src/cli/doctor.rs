@@ -1,0 +1,148 @@
+//! `sparsetune doctor`: what devices, libraries and versions are seen, what is missing, and how to get it.
+
+use super::config::Config;
+use super::{assemble, print_json, show};
+use crate::domain::{Device, DeviceId};
+use crate::engine::cuda::libraries::Library;
+use crate::engine::cuda::probe::{LibraryReport, probe};
+use crate::pool::Evaluator;
+use anyhow::Context;
+use figment::value::Value;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Settings on top of the built-in ones; libraries named there are looked at first
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A device that was tried: opened by an evaluator as a worker would, or why not.
+struct Tried {
+    id: DeviceId,
+    found: Result<Device, String>,
+}
+
+/// Reports; what is missing is a finding, never a failure.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    // Nothing is kept of this.
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let data = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
+    let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
+    let probe = probe(&assemble::library_paths(&config));
+    let devices = super::on_one_core(try_devices(&config))?;
+    if args.json {
+        let libraries: Vec<_> = probe.libraries.iter().map(library_json).collect();
+        let devices: Vec<_> = devices.iter().map(device_json).collect();
+        print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "libraries": libraries,
+            "devices": devices,
+            "device_problem": probe.device_problem,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("sparsetune {}\n", env!("CARGO_PKG_VERSION"));
+    println!("{}\n", libraries(&probe.libraries));
+    println!("{}", device_table(&devices));
+    if let Some(problem) = &probe.device_problem {
+        println!("\nThe driver is there, but lists no devices: {problem}");
+    }
+    let missing = probe.libraries.iter().filter(|report| report.found.is_err());
+    for report in missing {
+        println!("\n{}: {}", report.library.name(), remedy(report.library));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn try_devices(config: &Config) -> anyhow::Result<Vec<Tried>> {
+    let mut tried = Vec::new();
+    for id in assemble::devices(config) {
+        let mut evaluator = Evaluator::new(assemble::evaluator_spec(config, &id)?);
+        let found = evaluator.open(&CancellationToken::new()).await;
+        evaluator.close().await;
+        tried.push(Tried { id, found: found.map_err(|error| error.to_string()) });
+    }
+    Ok(tried)
+}
+
+fn libraries(reports: &[LibraryReport]) -> String {
+    let mut table = show::table(&["library", "version", "found"]);
+    for report in reports {
+        let name = report.library.name();
+        match &report.found {
+            Ok(facts) => table.add_row([name, &facts.version, &facts.path.display().to_string()]),
+            Err(error) => table.add_row([name, "missing", &error.to_string()]),
+        };
+    }
+    table.to_string()
+}
+
+fn device_table(devices: &[Tried]) -> String {
+    let mut table = show::table(&["device", "name", "", "copy GB/s", "vendor library", "software"]);
+    for Tried { id, found } in devices {
+        match found {
+            Ok(device) => table.add_row([
+                id.to_string(),
+                device.name.clone(),
+                format!("{}, {} units", device.compute_capability, device.multiprocessors),
+                format!("{:.1}", device.copy_gbps),
+                device.vendor.clone().unwrap_or_else(|| "none".to_owned()),
+                format!("{}; {}", device.driver, device.compiler),
+            ]),
+            Err(error) => table.add_row([id.to_string(), format!("does not work: {error}")]),
+        };
+    }
+    table.to_string()
+}
+
+fn library_json(report: &LibraryReport) -> serde_json::Value {
+    match &report.found {
+        Ok(facts) => json!({
+            "name": report.library.name(), "found": true, "version": facts.version, "path": facts.path,
+        }),
+        Err(error) => json!({
+            "name": report.library.name(), "found": false,
+            "problem": error.to_string(), "remedy": remedy(report.library),
+        }),
+    }
+}
+
+fn device_json(tried: &Tried) -> serde_json::Value {
+    match &tried.found {
+        Ok(device) => json!({
+            "id": tried.id, "works": true, "kind": device.kind, "name": device.name, "class": device.class(),
+            "compute_capability": device.compute_capability, "copy_gbps": device.copy_gbps,
+            "driver": device.driver, "compiler": device.compiler, "vendor": device.vendor,
+        }),
+        Err(error) => json!({"id": tried.id, "works": false, "problem": error}),
+    }
+}
+
+/// What is lost without the library, and how to get it.
+fn remedy(library: Library) -> &'static str {
+    match library {
+        Library::Driver => {
+            "without it there are no GPUs, and the CPU is the device. Install NVIDIA's driver until nvidia-smi lists \
+             the GPU; a container needs `--gpus all` and the NVIDIA Container Toolkit on its host."
+        }
+        Library::Nvrtc => {
+            "without it no kernel can be compiled for a GPU. `pip install nvidia-cuda-nvrtc`, the toolkit's package \
+             cuda-nvrtc, or a path in evaluator.nvrtc."
+        }
+        Library::Cusparse => {
+            "without it plans for GPUs have no vendor to compare with. `pip install nvidia-cusparse`, the toolkit's \
+             package libcusparse, or a path in evaluator.cusparse."
+        }
+        Library::Nvml => {
+            "without it clocks and throttling of a GPU are not seen. It comes with the driver; a container needs the \
+             driver capability `utility`."
+        }
+    }
+}

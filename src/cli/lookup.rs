@@ -1,0 +1,38 @@
+//! `sparsetune lookup`: a plan by the matrix's hash, which is computed here; the matrix itself stays where it is.
+
+use super::digest::identity;
+use super::problem::ProblemArgs;
+use super::{ServerArgs, print_json, show};
+use crate::domain::Digest;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The server knows nothing that fits.
+const NOTHING: u8 = 1;
+
+#[derive(Debug, clap::Args)]
+pub struct LookupArgs {
+    /// A digest (of the matrix or of its pattern), or a matrix file
+    matrix: String,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    problem: ProblemArgs,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
+    let digest = match args.matrix.parse::<Digest>() {
+        Ok(digest) => digest,
+        Err(_) => identity(Path::new(&args.matrix))?.digest,
+    };
+    let answer = args.server.client()?.lookup(&digest, &args.problem.query()).await?;
+    match args.json {
+        true => print_json(&answer.raw)?,
+        false => println!("{}", show::lookup(&answer.view)),
+    }
+    let found = answer.view.plan.is_some();
+    Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
+}

@@ -1,0 +1,200 @@
+//! Tables for people: the best candidates, the funnel, the plan in a few lines.
+
+use super::client::Answer;
+use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
+use crate::domain::{FunnelStep, StoppedBy};
+use comfy_table::{
+    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+};
+
+/// Rows of the table of candidates.
+const BEST: usize = 10;
+
+pub fn matrix(matrix: &MatrixView) -> String {
+    let name = matrix.name.as_deref().unwrap_or("matrix");
+    format!(
+        "{name}: {} x {}, {} nonzeros\n  digest  {}\n  pattern {}",
+        matrix.rows, matrix.cols, matrix.nnz, matrix.digest, matrix.pattern_digest
+    )
+}
+
+/// The fastest measured candidates, the vendor's best among them wherever it stands.
+pub fn candidates(trials: &[Answer<TrialView>], plan: &PlanView) -> Table {
+    let mut measured: Vec<(&TrialView, f64)> =
+        trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
+    measured.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let vendor = measured.iter().find(|(trial, _)| trial.candidate.family == "vendor").copied();
+    let mut table = table(&[
+        "candidate",
+        "median us",
+        "95 % interval",
+        "predicted us",
+        "of limit",
+        "vs vendor",
+    ]);
+    let mut vendor_shown = false;
+    for &(trial, median) in measured.iter().take(BEST) {
+        vendor_shown |= vendor.is_some_and(|(best, _)| std::ptr::eq(best, trial));
+        table.add_row(candidate(trial, median, vendor, plan));
+    }
+    if let Some((trial, median)) = vendor.filter(|_| !vendor_shown) {
+        table.add_row(candidate(trial, median, vendor, plan));
+    }
+    right(&mut table, 1..6);
+    table
+}
+
+fn candidate(
+    trial: &TrialView,
+    median: f64,
+    vendor: Option<(&TrialView, f64)>,
+    plan: &PlanView,
+) -> Vec<String> {
+    let interval = trial.ci95_us.map(|[low, high]| format!("{} .. {}", us(low), us(high)));
+    vec![
+        trial.candidate.to_string(),
+        us(median),
+        interval.unwrap_or_default(),
+        trial.predicted_us.map(us).unwrap_or_default(),
+        format!("{:.0} %", 100.0 * plan.limit.us / median),
+        vendor.map(|(_, vendor)| format!("{:.2}x", vendor / median)).unwrap_or_default(),
+    ]
+}
+
+/// What each constraint removed.
+pub fn funnel(steps: &[FunnelStep]) -> Table {
+    let mut table = table(&["constraint", "removed", "left", ""]);
+    for step in steps {
+        table.add_row([
+            step.constraint.clone(),
+            step.removed.to_string(),
+            step.left.to_string(),
+            step.detail.clone().unwrap_or_default(),
+        ]);
+    }
+    right(&mut table, 1..3);
+    table
+}
+
+/// The plan in a few lines.
+pub fn plan(plan: &PlanView) -> String {
+    let measured = &plan.measured;
+    let mut lines = vec![
+        format!("plan     {}", plan.id),
+        format!("device   {} ({})", plan.device.id, plan.device.name),
+        format!("winner   {}{}", plan.candidate, tie(plan)),
+        format!(
+            "time     {} us a call, 95 % within {} .. {}, {} samples, largest error {:.1e}",
+            us(measured.median_us),
+            us(measured.ci95_us[0]),
+            us(measured.ci95_us[1]),
+            measured.samples,
+            measured.rel_error
+        ),
+    ];
+    lines.push(match (&plan.baseline, plan.speedup) {
+        (Some(baseline), Some(speedup)) => format!(
+            "vendor   {} {}, {}: {} us, so {speedup:.2}x",
+            baseline.name,
+            baseline.version,
+            baseline.algorithm,
+            us(baseline.median_us)
+        ),
+        _ => "vendor   no routine of the vendor's ran here".to_owned(),
+    });
+    lines.push(format!(
+        "limit    {} us for {} bytes at {:.0} GB/s measured copy: {:.0} % of it reached",
+        us(plan.limit.us),
+        plan.limit.bytes,
+        plan.device.copy_gbps,
+        100.0 * plan.limit.fraction
+    ));
+    if let Some(predicted) = &plan.predicted {
+        lines.push(format!("model    {} said {} us", predicted.model, us(predicted.median_us)));
+    }
+    lines.push(match plan.break_even_calls {
+        Some(calls) => format!(
+            "prepare  {:.2} ms once; pays for itself after {calls} calls",
+            plan.preprocess_ms
+        ),
+        None => format!("prepare  {:.2} ms once", plan.preprocess_ms),
+    });
+    let provenance = &plan.provenance;
+    lines.push(format!(
+        "search   {:.1} s, {}",
+        provenance.search_seconds,
+        stopped(provenance.stopped_by)
+    ));
+    lines.join("\n")
+}
+
+fn tie(plan: &PlanView) -> &'static str {
+    if plan.tie {
+        " (a tie with the runner-up within the noise: the simpler one stands)"
+    } else {
+        ""
+    }
+}
+
+/// The grade of a lookup, why it is not better, and the plan.
+pub fn lookup(lookup: &LookupView) -> String {
+    let mut lines = vec![format!("match    {}", lookup.matched.grade)];
+    lines.extend(lookup.matched.reasons.iter().map(|reason| format!("         {reason}")));
+    lines.extend(lookup.plan.as_ref().map(plan));
+    lines.join("\n")
+}
+
+fn stopped(by: StoppedBy) -> &'static str {
+    match by {
+        StoppedBy::Completed => "every chosen candidate tried",
+        StoppedBy::Seconds => "ended by its budget of seconds",
+        StoppedBy::Trials => "ended by its budget of trials",
+        StoppedBy::Cancelled => "cancelled",
+    }
+}
+
+/// Four significant digits: more would be noise.
+fn us(value: f64) -> String {
+    match value.abs() {
+        v if v < 10.0 => format!("{value:.3}"),
+        v if v < 100.0 => format!("{value:.2}"),
+        v if v < 1000.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Columns apart by their padding, one line under the header.
+const PLAIN: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction(' '))
+    .header_separator(LineStyle::none().fill('─').junction(' '))
+    .content_lines(ContentLineStyle::none().junction(' '));
+
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(PLAIN)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header.iter().copied());
+    table
+}
+
+fn right(table: &mut Table, columns: std::ops::Range<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::us;
+
+    #[test]
+    fn times_have_four_digits_or_so() {
+        assert_eq!(
+            [us(1.23456), us(12.3456), us(123.456), us(12345.6)],
+            ["1.235", "12.35", "123.5", "12346"]
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! `sparsetune submit`: a matrix file or the digest of an uploaded matrix to a server, and its plan when it is found.
+
+use super::follow::{Show, follow};
+use super::problem::{ProblemArgs, SearchArgs};
+use super::{ServerArgs, print_json, show};
+use crate::domain::Digest;
+use anyhow::Context;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct SubmitArgs {
+    /// A matrix file, or the digest of an uploaded matrix
+    matrix: String,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    problem: ProblemArgs,
+    #[command(flatten)]
+    search: SearchArgs,
+    /// Print the job and leave; do not wait for the plan
+    #[arg(long)]
+    detach: bool,
+    /// Print the plan (with --detach the job) as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
+    let client = args.server.client()?;
+    let digest = match args.matrix.parse::<Digest>() {
+        Ok(digest) => digest,
+        Err(_) => {
+            let matrix = client.upload_file(Path::new(&args.matrix)).await?;
+            if !args.json {
+                println!("{}", show::matrix(&matrix.view));
+            }
+            matrix.view.digest
+        }
+    };
+    let job = client.submit(&args.problem.job(&digest, &args.search)).await?;
+    if args.detach {
+        match args.json {
+            true => print_json(&job.raw)?,
+            false => println!("{}/v1/jobs/{} on {}", client.server(), job.view.id, job.view.device),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = if args.json { Show::Nothing } else { Show::Progress };
+    let ended = tokio::select! {
+        ended = follow(&client, &job.view.id, shown) => ended?,
+        _ = tokio::signal::ctrl_c() => {
+            let id = &job.view.id;
+            eprintln!("the job goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
+            return Ok(ExitCode::from(130));
+        }
+    };
+    let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
+    let plan = client.plan(id).await?;
+    match args.json {
+        true => print_json(&plan.raw)?,
+        false => println!("{}", show::plan(&plan.view)),
+    }
+    Ok(ExitCode::SUCCESS)
+}

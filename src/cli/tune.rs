@@ -1,0 +1,87 @@
+//! `sparsetune tune`: one matrix file, a server of its own, the best candidates, the funnel and the plan.
+
+use super::client::views::{PlanView, TrialView};
+use super::client::{Answer, Client};
+use super::follow::{Show, follow};
+use super::local::Local;
+use super::problem::{ProblemArgs, SearchArgs};
+use super::{print_json, show};
+use crate::domain::Digest;
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct TuneArgs {
+    /// Matrix Market (also gzip, zstd), npz, SMTX or Rutherford-Boeing
+    file: PathBuf,
+    #[command(flatten)]
+    problem: ProblemArgs,
+    #[command(flatten)]
+    search: SearchArgs,
+    /// Keep matrix and plan in this folder, as a server's --data; else they are gone afterwards
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Print job, plan and trials as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
+    let local = Local::start(args.data.clone(), &args.problem.device).await?;
+    let done = tokio::select! {
+        done = tune(&local.client, &args) => done,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    local.stop().await;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
+    let matrix = client.upload_file(&args.file).await?;
+    if !args.json {
+        println!("{}\n", show::matrix(&matrix.view));
+    }
+    let shown = if args.json { Show::Nothing } else { Show::Progress };
+    let tuned =
+        Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
+    if args.json {
+        return print_json(&json!({
+            "matrix": matrix.raw,
+            "job": tuned.job,
+            "plan": tuned.plan.raw,
+            "trials": tuned.trials.iter().map(|trial| &trial.raw).collect::<Vec<_>>(),
+        }));
+    }
+    println!("{}\n", show::candidates(&tuned.trials, &tuned.plan.view));
+    println!("{}\n", show::funnel(&tuned.plan.view.funnel));
+    println!("{}", show::plan(&tuned.plan.view));
+    Ok(())
+}
+
+/// A job carried to its end.
+pub struct Tuned {
+    pub job: Value,
+    pub plan: Answer<PlanView>,
+    pub trials: Vec<Answer<TrialView>>,
+}
+
+impl Tuned {
+    /// Submits a job, waits for its end, and gets its plan and its trials.
+    pub async fn find(
+        client: &Client,
+        matrix: &Digest,
+        problem: &ProblemArgs,
+        search: &SearchArgs,
+        shown: Show,
+    ) -> anyhow::Result<Self> {
+        let submitted = client.submit(&problem.job(matrix, search)).await?;
+        let job = follow(client, &submitted.view.id, shown).await?;
+        let id = job.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
+        let plan = client.plan(id).await?;
+        let trials = client.trials(&submitted.view.id).await?;
+        Ok(Self { job: job.raw, plan, trials })
+    }
+}

@@ -1,0 +1,72 @@
+//! Keeps a job's lease: renews it while the session runs, and tells the session when it must stop.
+
+use crate::store::{Fence, Store, StoreError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How often a running job asks whether it was cancelled: a cancel must take effect within 2 s.
+const HEARTBEAT: Duration = Duration::from_millis(400);
+
+/// Why a session is told to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The client asked for it: end the job as cancelled.
+    pub cancelled: CancellationToken,
+    /// The lease is lost: another worker may hold the job, so write nothing more.
+    pub lost: CancellationToken,
+    /// Either of them, or the worker shuts down: what long calls wait on.
+    pub stop: CancellationToken,
+}
+
+/// A task that renews the lease until dropped.
+pub struct LeaseKeeper {
+    task: JoinHandle<()>,
+}
+
+impl LeaseKeeper {
+    pub fn start(store: Arc<dyn Store>, fence: Fence, lease: Duration, signals: Signals) -> Self {
+        Self { task: tokio::spawn(keep(store, fence, lease, signals)) }
+    }
+}
+
+impl Drop for LeaseKeeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn keep(store: Arc<dyn Store>, fence: Fence, lease: Duration, signals: Signals) {
+    let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+    let mut renewed = Instant::now();
+    loop {
+        tokio::time::sleep(HEARTBEAT.min(lease / 3)).await;
+        let asked = Instant::now();
+        match store.renew(&fence, lease_ms).await {
+            Ok(renewal) => {
+                renewed = asked;
+                if renewal.cancel_requested {
+                    signals.cancelled.cancel();
+                    signals.stop.cancel();
+                }
+            }
+            Err(StoreError::Fenced(job)) => {
+                tracing::warn!(%job, "lease lost: another worker may have taken the job up");
+                break lose(&signals);
+            }
+            Err(error) if renewed.elapsed() >= lease => {
+                tracing::error!(job = %fence.job, %error, "lease ran out: the store does not answer");
+                break lose(&signals);
+            }
+            Err(error) => {
+                tracing::warn!(job = %fence.job, %error, "lease not renewed, trying again")
+            }
+        }
+    }
+}
+
+fn lose(signals: &Signals) {
+    signals.lost.cancel();
+    signals.stop.cancel();
+}

@@ -1,0 +1,34 @@
+//! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, every step recorded.
+
+mod answer;
+mod lease;
+mod recorder;
+mod session;
+mod worker;
+
+pub use worker::{OpenError, Worker};
+
+use crate::domain::protocol::Effort;
+
+/// How hard one trial is timed, and how the finals are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measuring {
+    pub effort: Effort,
+    /// Finalists besides the best of the vendor's routines.
+    pub finalists: usize,
+    /// Rounds of the paired finals; fewer where a round takes long.
+    pub rounds: [u32; 2],
+    /// Measured time that the finals aim at, milliseconds.
+    pub finals_ms: f64,
+}
+
+impl Default for Measuring {
+    fn default() -> Self {
+        Self {
+            effort: Effort { warmups: 3, min_samples: 5, max_samples: 40, budget_ms: 60.0 },
+            finalists: 3,
+            rounds: [15, 101],
+            finals_ms: 400.0,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Writes a running job's trials, progress and best so far, always behind the fence, and knows what was tried before.
+
+use crate::domain::job::{Best, Progress};
+use crate::domain::{
+    Candidate, CandidateId, EventKind, Job, Outcome, Stage, Timestamp, Trial, TrialState,
+};
+use crate::service::Service;
+use crate::store::{Claim, Fence, StoreError};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// The job as it stands and the trials it has.
+pub struct Recorder {
+    service: Service,
+    pub job: Job,
+    fence: Fence,
+    trials: HashMap<CandidateId, Trial>,
+    next_ordinal: u32,
+}
+
+impl Recorder {
+    /// Takes up a claimed job with every trial that an earlier worker recorded.
+    pub async fn take_up(service: Service, claim: Claim) -> Result<Self, StoreError> {
+        let recorded = service.store().trials(&claim.job.id).await?;
+        let next_ordinal = recorded.iter().map(|trial| trial.ordinal + 1).max().unwrap_or(0);
+        let trials = recorded.into_iter().map(|trial| (trial.candidate.id(), trial)).collect();
+        Ok(Self { service, job: claim.job, fence: claim.fence, trials, next_ordinal })
+    }
+
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// What an earlier attempt, or this one, found out about a candidate.
+    pub fn known(&self, candidate: &Candidate) -> Option<&Outcome> {
+        self.trials.get(&candidate.id()).and_then(|trial| trial.state.outcome())
+    }
+
+    /// Tried candidates with their outcomes, in the order they were tried.
+    pub fn tried(&self) -> Vec<(&Candidate, &Outcome)> {
+        let mut tried: Vec<&Trial> =
+            self.trials.values().filter(|trial| trial.state.outcome().is_some()).collect();
+        tried.sort_by_key(|trial| trial.ordinal);
+        tried
+            .into_iter()
+            .filter_map(|trial| trial.state.outcome().map(|outcome| (&trial.candidate, outcome)))
+            .collect()
+    }
+
+    pub fn tried_count(&self) -> u32 {
+        self.trials.values().filter(|trial| trial.state.outcome().is_some()).count() as u32
+    }
+
+    pub async fn stage(&mut self, stage: Stage, message: String) -> Result<(), StoreError> {
+        self.job.stage = stage;
+        self.service.store().update(&self.fence, &self.job).await?;
+        self.log(message).await
+    }
+
+    pub async fn log(&self, message: String) -> Result<(), StoreError> {
+        tracing::info!(job = %self.job.id, "{message}");
+        self.service.store().log(&self.fence, &EventKind::Log { message }).await
+    }
+
+    /// Records what the constraints removed, in one transaction.
+    pub async fn pruned(&mut self, removed: &[(Candidate, String)]) -> Result<(), StoreError> {
+        let mut fresh = Vec::new();
+        for (candidate, by) in removed {
+            if !self.trials.contains_key(&candidate.id()) {
+                let state = TrialState::Pruned { pruned_by: by.clone() };
+                fresh.push(self.trial(candidate, state, None));
+            }
+        }
+        self.service.store().record_trials(&self.fence, &fresh).await?;
+        self.trials.extend(fresh.into_iter().map(|trial| (trial.candidate.id(), trial)));
+        Ok(())
+    }
+
+    /// Records one tried candidate, and the job's progress with it.
+    pub async fn outcome(
+        &mut self,
+        candidate: &Candidate,
+        outcome: Outcome,
+        predicted_us: Option<f64>,
+        spent: Duration,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial(candidate, TrialState::Tried(outcome), predicted_us);
+        self.service.store().record_trials(&self.fence, std::slice::from_ref(&trial)).await?;
+        self.trials.insert(candidate.id(), trial);
+        self.job.search_seconds = spent.as_secs_f64();
+        self.progress(None).await
+    }
+
+    /// Brings progress and best up to date; `total` when it has become known.
+    pub async fn progress(&mut self, total: Option<u32>) -> Result<(), StoreError> {
+        let total = total.unwrap_or(self.job.progress.total);
+        self.job.progress = Progress { done: self.tried_count().min(total), total };
+        self.job.best = self.best();
+        self.service.store().update(&self.fence, &self.job).await
+    }
+
+    /// The fastest measured candidate, beside the fastest of the vendor's.
+    fn best(&self) -> Option<Best> {
+        let tried = self.tried();
+        let medians = tried.iter().filter_map(|(c, o)| o.median_us().map(|us| (*c, us)));
+        let (candidate, median_us) = medians.clone().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let baseline = medians
+            .filter(|(candidate, _)| candidate.family == "vendor")
+            .map(|(_, us)| us)
+            .min_by(f64::total_cmp);
+        let speedup = baseline.map(|baseline| baseline / median_us);
+        Some(Best { candidate: candidate.clone(), median_us, speedup })
+    }
+
+    fn trial(
+        &mut self,
+        candidate: &Candidate,
+        state: TrialState,
+        predicted_us: Option<f64>,
+    ) -> Trial {
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        Trial {
+            job: self.job.id.clone(),
+            ordinal,
+            candidate: candidate.clone(),
+            state,
+            predicted_us,
+            created_at: Timestamp::now(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The worker loop: one a device. It owns the evaluator, claims jobs, and gives each to a session.
+
+use super::Measuring;
+use super::lease::{LeaseKeeper, Signals};
+use super::recorder::Recorder;
+use super::session::Session;
+use crate::domain::Device;
+use crate::pool::{Evaluator, PoolError};
+use crate::service::{Service, ServiceError};
+use crate::store::{Claim, StoreError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Why a worker could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the device cannot be used: {0}")]
+    Device(#[from] PoolError),
+    #[error("the device cannot be recorded: {0}")]
+    Service(#[from] ServiceError),
+}
+
+/// One device's worker.
+pub struct Worker {
+    service: Service,
+    evaluator: Evaluator,
+    device: Device,
+    measuring: Measuring,
+    /// Unique among all starts of all workers of a store: a claim made before a restart is not ours any more.
+    owner: String,
+}
+
+impl Worker {
+    /// Opens the device in its evaluator and makes it known.
+    pub async fn open(
+        service: Service,
+        mut evaluator: Evaluator,
+        measuring: Measuring,
+    ) -> Result<Self, OpenError> {
+        let device = evaluator.open(&CancellationToken::new()).await?;
+        service.register(device.clone()).await?;
+        let owner = format!("{}/{}/{}", service.settings().owner, device.id, uuid::Uuid::now_v7());
+        Ok(Self { service, evaluator, device, measuring, owner })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Works until told to stop; a job in hand is given back then.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        tracing::info!(device = %self.device.id, name = %self.device.name, "worker ready");
+        while !shutdown.is_cancelled() {
+            // Subscribe before looking, so that no job falls between the two.
+            let mut queued = self.service.signals().queue();
+            match self.take_one(&shutdown).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tokio::select! {
+                        _ = queued.changed() => {}
+                        // Another process may have submitted one: no notification tells of it.
+                        () = tokio::time::sleep(self.service.settings().poll) => {}
+                        () = shutdown.cancelled() => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, device = %self.device.id, "job not carried through");
+                    tokio::time::sleep(self.service.settings().poll).await;
+                }
+            }
+        }
+        self.evaluator.close().await;
+    }
+
+    /// Claims and runs one job; false when there is none.
+    async fn take_one(&mut self, shutdown: &CancellationToken) -> Result<bool, StoreError> {
+        let lease_ms = self.service.settings().lease_ms;
+        let store = self.service.store();
+        let Some(claim) = store.claim(&self.device.id, &self.owner, lease_ms).await? else {
+            return Ok(false);
+        };
+        self.run_job(claim, shutdown).await.map(|()| true)
+    }
+
+    async fn run_job(
+        &mut self,
+        claim: Claim,
+        shutdown: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let signals = Signals { stop: shutdown.child_token(), ..Signals::default() };
+        let store = self.service.store().clone();
+        let fence = claim.fence.clone();
+        let lease = Duration::from_millis(self.service.settings().lease_ms.max(0) as u64);
+        let _keeper = LeaseKeeper::start(store, fence, lease, signals.clone());
+        let recorder = Recorder::take_up(self.service.clone(), claim).await?;
+        let session = Session {
+            service: self.service.clone(),
+            evaluator: &mut self.evaluator,
+            device: &self.device,
+            recorder,
+            signals,
+            measuring: self.measuring,
+        };
+        match session.run().await {
+            // The lease is gone: the job is somebody else's now, and nothing of ours was written.
+            Err(StoreError::Fenced(job)) => {
+                tracing::warn!(%job, "the job was taken over by another worker");
+                Ok(())
+            }
+            end => end,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! SciPy's `save_npz`: a zip of NumPy arrays that hold one csr, csc or coo matrix.
+
+mod array;
+
+use super::triplets::{self, check_pointers};
+use super::{Limits, ReadError, ReadErrorKind};
+use crate::sparse::Csr;
+use array::Array;
+use std::io::{Cursor, Read};
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+pub(super) fn recognise(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PK\x03\x04")
+}
+
+pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
+    let zip =
+        ZipArchive::new(Cursor::new(bytes)).map_err(|error| zip_error("the zip archive", error))?;
+    let mut archive = Archive {
+        zip,
+        left: limits.max_decompressed_bytes,
+        // Deflate cannot do better than 1032 to 1: an array that claims more is not there in full.
+        roomy: (bytes.len() as u64).saturating_mul(1032).min(limits.max_decompressed_bytes),
+        limits,
+    };
+    if archive.zip.index_for_name("format.npy").is_none() {
+        return Err(ReadError::new(
+            ReadErrorKind::NotRecognised,
+            "a zip archive, but not of a SciPy sparse matrix: it has no member format.npy",
+        ));
+    }
+    let format = archive.open("format")?.text()?;
+    let (rows, cols) = archive.shape()?;
+    match format.as_str() {
+        "csr" => {
+            let (indptr, mut indices, mut values) = archive.compressed(rows, cols)?;
+            // SciPy takes the pointers' word where the arrays are longer.
+            let nnz = *indptr.last().unwrap_or(&0);
+            indices.truncate(nnz);
+            values.truncate(nnz);
+            triplets::finish(rows, cols, indptr, indices, values)
+        }
+        "csc" => {
+            let (indptr, indices, values) = archive.compressed(cols, rows)?;
+            archive.check_rows(rows, cols)?;
+            let entries = indptr.windows(2).zip(0u32..).flat_map(|(pair, col)| {
+                let column = pair[0]..pair[1];
+                let (indices, values) = (&indices[column.clone()], &values[column]);
+                indices.iter().zip(values).map(move |(&row, &value)| (row, col, value))
+            });
+            triplets::assemble(rows, cols, entries)
+        }
+        "coo" => {
+            let row = archive.indices("row", rows)?;
+            let col = archive.indices("col", cols)?;
+            let values = archive.values()?;
+            archive.check_rows(rows, cols)?;
+            if row.len() != col.len() || row.len() != values.len() {
+                return Err(ReadError::malformed("the arrays row, col and data differ in length"));
+            }
+            let entries =
+                row.iter().zip(&col).zip(&values).map(|((&row, &col), &value)| (row, col, value));
+            triplets::assemble(rows, cols, entries)
+        }
+        other => Err(ReadError::unsupported(format!(
+            "SciPy format '{}' is not supported, only csr, csc and coo: convert with .tocsr()",
+            other.escape_default()
+        ))),
+    }
+}
+
+/// Pointers, indices and values of csr or csc.
+type Compressed = (Vec<usize>, Vec<u32>, Vec<f64>);
+
+struct Archive<'a> {
+    zip: ZipArchive<Cursor<&'a [u8]>>,
+    /// Bytes that members may still unpack to.
+    left: u64,
+    roomy: u64,
+    limits: &'a Limits,
+}
+
+impl<'a> Archive<'a> {
+    /// Opens the array `name`, charging what it will unpack to: no more than that is read of it.
+    fn open(&mut self, name: &'static str) -> Result<Array<impl Read>, ReadError> {
+        let member = format!("{name}.npy");
+        let file = self.zip.by_name(&member).map_err(|error| zip_error(&member, error))?;
+        let array = Array::open(name, file, self.roomy)?;
+        match self.left.checked_sub(array.bytes()) {
+            Some(left) => self.left = left,
+            None => {
+                return Err(ReadError::too_large(format!(
+                    "the arrays unpack to more than the limit of {} bytes",
+                    self.limits.max_decompressed_bytes
+                )));
+            }
+        }
+        Ok(array)
+    }
+
+    fn shape(&mut self) -> Result<(usize, usize), ReadError> {
+        let array = self.open("shape")?;
+        match array.length()? {
+            2 => {}
+            1 => return Err(ReadError::unsupported("a one-dimensional array is not a matrix")),
+            _ => return Err(ReadError::malformed("the array shape must have two elements")),
+        }
+        let shape = array.indices(u64::MAX, |side| side)?;
+        let [rows, cols] = shape[..] else {
+            return Err(ReadError::malformed("the array shape must have two elements"));
+        };
+        // Whether the rows are in proportion shows when the other arrays have come.
+        self.limits.shape(rows, cols, u64::MAX)
+    }
+
+    /// For the formats that hold no row pointers of their own.
+    fn check_rows(&self, rows: usize, cols: usize) -> Result<(), ReadError> {
+        let unpacked = self.limits.max_decompressed_bytes - self.left;
+        self.limits.shape(rows as u64, cols as u64, unpacked).map(drop)
+    }
+
+    fn indices(&mut self, name: &'static str, limit: usize) -> Result<Vec<u32>, ReadError> {
+        let limits = self.limits;
+        let array = self.open(name)?;
+        limits.entries(array.length()?)?;
+        array.indices(limit as u64, |index| index as u32)
+    }
+
+    fn values(&mut self) -> Result<Vec<f64>, ReadError> {
+        let limits = self.limits;
+        let array = self.open("data")?;
+        limits.entries(array.length()?)?;
+        array.values()
+    }
+
+    /// Reads a compressed format with `major` lines of `minor` places.
+    fn compressed(&mut self, major: usize, minor: usize) -> Result<Compressed, ReadError> {
+        let pointers = self.open("indptr")?;
+        if pointers.length()? != major as u64 + 1 {
+            return Err(ReadError::malformed(format!(
+                "the array indptr must have {} elements",
+                major + 1
+            )));
+        }
+        let pointers = pointers.indices(u64::MAX, |pointer| pointer as usize)?;
+        let indices = self.indices("indices", minor)?;
+        let values = self.values()?;
+        if indices.len() != values.len() {
+            return Err(ReadError::malformed("the arrays indices and data differ in length"));
+        }
+        let last = *pointers.last().unwrap_or(&0);
+        if last > indices.len() {
+            return Err(ReadError::malformed(format!(
+                "indptr ends at {last}, but there are {} entries",
+                indices.len()
+            )));
+        }
+        check_pointers("indptr", &pointers, last)?;
+        Ok((pointers, indices, values))
+    }
+}
+
+fn zip_error(what: &str, error: ZipError) -> ReadError {
+    match error {
+        ZipError::FileNotFound => ReadError::malformed(format!("the archive has no member {what}")),
+        ZipError::UnsupportedArchive(_) | ZipError::CompressionMethodNotSupported(_) => {
+            ReadError::unsupported(format!("{what}: {error}"))
+        }
+        _ => ReadError::malformed(format!("{what}: {error}")),
+    }
+}

@@ -1,0 +1,119 @@
+//! Files damaged at random: a reader may accept or refuse them, but neither panics nor runs long nor takes much memory.
+
+use super::fixtures::{npz, rutherford_boeing, smtx};
+use crate::sparse::Csr;
+use crate::sparse::read::{Limits, read_bytes};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::time::{Duration, Instant};
+
+fn sound() -> Vec<Vec<u8>> {
+    let csr = Csr::new(
+        4,
+        5,
+        vec![0, 2, 3, 3, 6],
+        vec![0, 3, 2, 1, 3, 4],
+        vec![1.5, -2.0, 3e10, 4.0, 0.25, -6.125],
+    )
+    .unwrap();
+    let mut market = Vec::new();
+    crate::sparse::write::matrix_market(&csr, Some("a/b"), &mut market).unwrap();
+    let symmetric =
+        b"%%MatrixMarket matrix coordinate integer symmetric\n3 3 3\n1 1 4\n2 1 -1\n3 3 7\n"
+            .to_vec();
+    let array = b"%%MatrixMarket matrix array real general\n2 3\n1\n2\n3\n4\n5\n6\n".to_vec();
+    let gzip = {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut out, &market).unwrap();
+        out.finish().unwrap()
+    };
+    let zstd = zstd::encode_all(&market[..], 1).unwrap();
+    vec![
+        npz(&csr, "csr"),
+        npz(&csr, "csc"),
+        npz(&csr, "coo"),
+        smtx(&csr),
+        rutherford_boeing(&csr, false),
+        rutherford_boeing(&csr, true),
+        market,
+        symmetric,
+        array,
+        gzip,
+        zstd,
+    ]
+}
+
+/// One wound: what happens, where, and with which bytes.
+type Wound = (u8, Index, Index, Vec<u8>);
+
+fn damage(bytes: &mut Vec<u8>, (what, at, to, with): &Wound) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = at.index(bytes.len());
+    let to = to.index(bytes.len());
+    match what % 5 {
+        0 => bytes[at] = with.first().copied().unwrap_or(0),
+        1 => bytes.truncate(at),
+        2 => drop(bytes.splice(at..at, with.iter().copied())),
+        3 => drop(bytes.drain(at.min(to)..at.max(to))),
+        _ => bytes.extend_from_within(at.min(to)..at.max(to)),
+    }
+}
+
+fn wounds() -> impl Strategy<Value = Vec<Wound>> {
+    // Text that means something to the readers does more harm than random bytes.
+    let telling = prop_oneof![
+        prop::collection::vec(any::<u8>(), 1..6),
+        prop::sample::select(vec![
+            "9",
+            "-",
+            " ",
+            "\n",
+            "\r",
+            "%",
+            ".",
+            "e9",
+            "D",
+            "nan",
+            "0",
+            "999999999999",
+            "(",
+            "I"
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    prop::collection::vec((any::<u8>(), any::<Index>(), any::<Index>(), telling), 1..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
+
+    #[test]
+    fn damaged_files(which: Index, wounds in wounds()) {
+        let mut files = sound();
+        let mut bytes = files.swap_remove(which.index(files.len()));
+        wounds.iter().for_each(|wound| damage(&mut bytes, wound));
+        let limits = Limits { max_decompressed_bytes: 1 << 20, max_rows: 100_000, ..Limits::default() };
+        let start = Instant::now();
+        if let Ok(parsed) = read_bytes(&bytes, &limits) {
+            prop_assert!(parsed.csr.rows() <= 100_000);
+        }
+        prop_assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn noise(bytes in prop::collection::vec(any::<u8>(), 0..300), head in 0usize..6) {
+        let heads: [&[u8]; 6] = [
+            b"", b"%%MatrixMarket matrix coordinate real general\n", b"PK\x03\x04", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"3, 3, 3\n",
+        ];
+        let _ = read_bytes(&[heads[head], &bytes].concat(), &Limits::default());
+    }
+}
+
+#[test]
+fn the_files_are_sound_before_they_are_damaged() {
+    for bytes in sound() {
+        read_bytes(&bytes, &Limits::default()).unwrap();
+    }
+}

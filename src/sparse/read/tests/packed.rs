@@ -1,0 +1,88 @@
+//! gzip and zstd around any format, their bounds, and what is recognised at all.
+
+use super::{Format, ReadErrorKind::*, entries, read, read_bytes, refused};
+use crate::sparse::read::{Limits, read_path};
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write;
+
+const TEXT: &[u8] = b"%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 2 2\n";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = GzEncoder::new(Vec::new(), Compression::default());
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 3).unwrap()
+}
+
+#[test]
+fn packed_is_the_same() {
+    let plain = entries(&read(TEXT).unwrap());
+    let (first, second) = TEXT.split_at(50);
+    assert_eq!(entries(&read(&gzip(TEXT)).unwrap()), plain);
+    assert_eq!(entries(&read(&[gzip(first), gzip(second)].concat()).unwrap()), plain);
+    assert_eq!(entries(&read(&zstd(TEXT)).unwrap()), plain);
+    assert_eq!(entries(&read(&[zstd(first), zstd(second)].concat()).unwrap()), plain);
+    assert_eq!(read(&gzip(b"1, 1, 1\n0 1\n0\n")).unwrap().format, Format::Smtx);
+}
+
+#[test]
+fn large_ones_go_through_a_file() {
+    let mut text = TEXT.to_vec();
+    text.extend(std::iter::repeat_n(b"% filling\n", 1 << 20).flatten());
+    assert_eq!(read(&zstd(&text)).unwrap().csr.nnz(), 2);
+}
+
+#[test]
+fn bombs_are_refused() {
+    let limits = Limits { max_decompressed_bytes: 1 << 20, ..Limits::default() };
+    for bomb in [gzip(&vec![b' '; 2 << 20]), zstd(&vec![b' '; 2 << 20])] {
+        let error = read_bytes(&bomb, &limits).unwrap_err();
+        assert_eq!(error.kind, TooLarge);
+        assert!(error.message.contains("more than the limit of 1048576 bytes"), "{error}");
+    }
+    let exact = [TEXT, &vec![b' '; (1 << 20) - TEXT.len()]].concat();
+    assert!(read_bytes(&gzip(&exact), &limits).is_ok());
+}
+
+#[test]
+fn broken_streams_are_refused() {
+    for whole in [gzip(TEXT), zstd(TEXT)] {
+        refused(&whole[..whole.len() - 5], Malformed, "stream is broken", None);
+    }
+    let mut flipped = gzip(TEXT);
+    *flipped.iter_mut().nth_back(6).unwrap() ^= 1;
+    refused(&flipped, Malformed, "stream is broken", None);
+}
+
+#[test]
+fn what_is_not_recognised() {
+    refused(b"", NotRecognised, "empty", None);
+    refused(b"hello\nworld\n", NotRecognised, "begins with \"hello", None);
+    refused(b"\x89PNG\r\n", NotRecognised, "\\x89PNG", None);
+    refused(&gzip(&gzip(TEXT)), NotRecognised, "packed once", None);
+    refused(&gzip(b""), NotRecognised, "empty", None);
+}
+
+#[test]
+fn files_are_read_whatever_their_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("matrix.npz");
+    std::fs::write(&path, TEXT).unwrap();
+    assert_eq!(read_path(&path, &Limits::default()).unwrap().format, Format::MatrixMarket);
+    std::fs::write(&path, b"").unwrap();
+    assert_eq!(read_path(&path, &Limits::default()).unwrap_err().kind, NotRecognised);
+    assert_eq!(read_path(folder.path(), &Limits::default()).unwrap_err().kind, Io);
+    assert_eq!(read_path(&folder.path().join("none"), &Limits::default()).unwrap_err().kind, Io);
+}
+
+#[test]
+fn an_error_says_where() {
+    let error = read(b"%%MatrixMarket matrix coordinate real general\n2 2 1\n1 3 1\n").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the column index '3' is outside the 2 x 2 matrix (line 3, byte 54)"
+    );
+}

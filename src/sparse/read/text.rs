@@ -1,0 +1,11 @@
+//! Lines of text that need not be UTF-8.
+
+/// The line that begins at `at`, without its end, and where the next begins.
+pub(super) fn line(text: &[u8], at: usize) -> (&[u8], usize) {
+    let rest = text.get(at..).unwrap_or_default();
+    let (line, next) = match memchr::memchr(b'\n', rest) {
+        Some(end) => (&rest[..end], at + end + 1),
+        None => (rest, text.len()),
+    };
+    (line.strip_suffix(b"\r").unwrap_or(line), next)
+}

@@ -1,0 +1,173 @@
+//! The subcommands that tune, end to end: the real binary, its server, its evaluator, on the host's processor.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+fn sparsetune(args: &[&str]) -> Output {
+    binary().args(args).output().unwrap()
+}
+
+fn told(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", told(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A small matrix file.
+fn matrix(folder: &Path) -> PathBuf {
+    let file = folder.join("grid.mtx");
+    let made =
+        sparsetune(&["generate", "poisson2d:nx=12,ny=11,seed=5", "-o", file.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", told(&made));
+    file
+}
+
+/// A server that is killed when the test is over, however it ends.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(data: &Path) -> Self {
+        let mut child = binary()
+            .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+            .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+        let server = Self { child, url };
+        let ready = sparsetune(&["ready", "--wait", "60", "--server", &server.url]);
+        assert!(ready.status.success(), "{}", told(&ready));
+        server
+    }
+
+    /// SIGTERM, and the exit code.
+    fn stop(mut self) -> Option<i32> {
+        // SAFETY: a signal to a child of ours that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fails only where the child has ended, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn assert_plan(plan: &Value) {
+    assert_eq!(plan["device"]["id"], "cpu", "{plan}");
+    assert!(plan["measured"]["median_us"].as_f64().unwrap() > 0.0);
+    assert!(plan["baseline"]["median_us"].as_f64().unwrap() > 0.0);
+    assert!(plan["speedup"].as_f64().unwrap() > 0.0);
+    assert!(!plan["funnel"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn quickstart_ends_with_a_plan_found_by_hash() {
+    let args = ["quickstart", "--device", "cpu", "--n", "2", "--seconds", "1", "--json"];
+    let shown = json(&sparsetune(&args));
+    assert_eq!(shown["matrix"]["name"], "delaunay_n15");
+    assert_eq!(shown["job"]["state"], "succeeded");
+    assert_plan(&shown["plan"]);
+    assert_eq!(shown["lookup"]["match"]["grade"], "exact");
+    assert_eq!(shown["lookup"]["plan"]["id"], shown["plan"]["id"]);
+}
+
+#[test]
+fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = matrix(folder.path());
+    let (file, data) = (file.to_str().unwrap(), folder.path().join("kept"));
+    let args = [
+        "tune",
+        file,
+        "--device",
+        "cpu",
+        "--n",
+        "7",
+        "--top-k",
+        "2",
+        "--data",
+        data.to_str().unwrap(),
+    ];
+    let shown = sparsetune(&args);
+    let text = told(&shown);
+    assert!(shown.status.success(), "{text}");
+    for part in ["grid: 132 x 132", "median us", "load_balance", "winner", "vendor   sprs", "limit"]
+    {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+
+    let shown = json(&sparsetune(&[args.as_slice(), &["--layout", "col", "--json"]].concat()));
+    assert_plan(&shown["plan"]);
+    let trials = shown["trials"].as_array().unwrap();
+    assert!(trials.iter().any(|trial| trial["state"] == "measured"));
+
+    // What tune kept, a server finds.
+    let server = Server::start(&data);
+    let found = json(&sparsetune(&["lookup", file, "--n", "7", "--json", "--server", &server.url]));
+    assert_eq!(found["match"]["grade"], "exact");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn submit_and_lookup_speak_with_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = matrix(folder.path());
+    let file = file.to_str().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let on = ["--server", &server.url, "--n", "4", "--json"];
+    let ask = |args: &[&str]| sparsetune(&[args, &on].concat());
+
+    let nothing = ask(&["lookup", file]);
+    assert_eq!(nothing.status.code(), Some(1), "nothing is known yet: {}", told(&nothing));
+
+    let plan = json(&ask(&["submit", file, "--top-k", "1"]));
+    assert_plan(&plan);
+    let found = json(&ask(&["lookup", file]));
+    assert_eq!((&found["match"]["grade"], &found["plan"]["id"]), (&"exact".into(), &plan["id"]));
+
+    let digest = plan["matrix"].as_str().unwrap();
+    let job = json(&ask(&["submit", digest, "--detach", "--seed", "9"]));
+    assert_eq!(job["matrix"], digest);
+
+    let bad = folder.path().join("bad.mtx");
+    std::fs::write(&bad, "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 nan\n")
+        .unwrap();
+    let refused = ask(&["submit", bad.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(told(&refused).contains("line 3"), "{}", told(&refused));
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = matrix(folder.path());
+    let output = sparsetune(&["tune", file.to_str().unwrap(), "--device", "cuda:99"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).contains("cuda:99"), "{}", told(&output));
+}

@@ -1,0 +1,40 @@
+//! The CPU as a device, end to end: a real engine in a real child, with the candidates that the service would try.
+
+use crate::fixture::{BINARY, Fixture, SOON, hostile, never, outcome};
+use sparsetune::domain::{DeviceKind, Outcome};
+use sparsetune::ops;
+use sparsetune::sparse::canonical;
+
+#[tokio::test]
+async fn the_cpu_measures_what_the_service_would_try() {
+    let fixture = Fixture::new();
+    let mut evaluator =
+        fixture.spawning(BINARY, ["evaluator", "--allow-hostile", "--device", "cpu"]);
+    let device = evaluator.open(&never()).await.unwrap();
+    assert_eq!(device.kind, DeviceKind::Cpu);
+    let facts = evaluator.load(fixture.load.clone(), &never()).await.unwrap();
+    assert!(facts.limit_us > 0.0 && facts.limit_us.is_finite());
+
+    let (matrix, _) = canonical::open(&fixture.load.path).unwrap();
+    let space = ops::space(&matrix, &fixture.load.problem, &device).unwrap();
+    let tried = space.vendor.iter().chain(space.scored.iter().map(|(c, _)| c).take(4));
+    let tried: Vec<_> = tried.cloned().collect();
+    assert!(tried.len() >= 2);
+    evaluator.prepare(tried.clone(), &never()).await.unwrap();
+    for candidate in &tried {
+        let outcome = outcome(&mut evaluator, candidate, None).await;
+        let Outcome::Measured { timing, preprocess_ms, .. } = &outcome else {
+            panic!("{candidate}: {outcome:?}");
+        };
+        assert!(timing.median_us > 0.0 && *preprocess_ms >= 0.0, "{candidate}: {outcome:?}");
+    }
+
+    // The engine's own threads do not keep a killed child alive, and the next one knows the matrix.
+    assert_eq!(outcome(&mut evaluator, &hostile("hang"), SOON).await.state(), "timed_out");
+    assert_eq!(outcome(&mut evaluator, &hostile("fault"), None).await.state(), "crashed");
+    let timings = evaluator.pair(tried.clone(), 3, &never()).await.unwrap();
+    assert!(timings.iter().all(|timing| timing.samples_us.len() == 3));
+    let exported = evaluator.export(&tried[0], &never()).await.unwrap();
+    assert_eq!(exported.kernel_digest, device.kernels.get(&tried[0].family).copied());
+    assert_eq!(evaluator.restarts(), 2);
+}
