@@ -96,16 +96,16 @@ where
             metrics: Arc::clone(&self.shared.metrics),
         };
         let span = seen.span();
-        let inner = AssertUnwindSafe(self.inner.call(request));
-        let answer = async move {
+        // The log line is written outside the span, whose fields it has itself.
+        let inner = AssertUnwindSafe(self.inner.call(request).instrument(span));
+        Box::pin(async move {
             let response = match inner.catch_unwind().await {
                 Ok(Ok(response)) => response,
                 Ok(Err(never)) => match never {},
                 Err(panic) => panicked(panic.as_ref()).into_response(),
             };
             Ok(seen.close(response))
-        };
-        if span.is_disabled() { Box::pin(answer) } else { Box::pin(answer.instrument(span)) }
+        })
     }
 }
 
@@ -195,7 +195,26 @@ pub async fn no_method(method: Method) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::is_plain;
+    use super::*;
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_and_says_nothing_of_its_cause() {
+        let metrics = Arc::new(Metrics::new(["/"]).unwrap());
+        let handler = async || -> &'static str { panic!("a secret") };
+        let router = Router::new().route("/", get(handler)).layer(EdgeLayer::new(metrics));
+        let request = Request::builder().uri("/").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key(REQUEST_ID));
+        let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["type"], "/problems/internal");
+        assert!(!body.to_string().contains("secret"));
+    }
 
     #[test]
     fn only_plain_ids_are_taken_over() {

@@ -69,7 +69,7 @@ impl Kind {
             Self::InvalidParameter => {
                 ("invalid-parameter", S::BAD_REQUEST, "A parameter is missing or not allowed")
             }
-            Self::MalformedBody => ("malformed-body", S::BAD_REQUEST, "The body is not JSON"),
+            Self::MalformedBody => ("malformed-body", S::BAD_REQUEST, "The body cannot be read"),
             Self::InvalidBody => {
                 ("invalid-body", S::UNPROCESSABLE_ENTITY, "The body asks for something impossible")
             }
@@ -156,11 +156,13 @@ pub struct Problem {
     kind: Kind,
     detail: String,
     extensions: Map<String, Value>,
+    /// What the log is told and the client is not.
+    cause: Option<String>,
 }
 
 impl Problem {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), extensions: Map::new() }
+        Self { kind, detail: detail.into(), extensions: Map::new(), cause: None }
     }
 
     /// An extension member (`line`, `pointer`); `None` adds nothing.
@@ -177,8 +179,15 @@ impl Problem {
 
     /// A failure that is the server's own: its cause goes to the log, the client gets a generic sentence.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
-        tracing::error!(%cause, "internal error");
-        Self::new(Kind::Internal, Kind::Internal.bare_detail())
+        let cause = Some(cause.to_string());
+        Self { cause, ..Self::new(Kind::Internal, Kind::Internal.bare_detail()) }
+    }
+
+    /// Logs the cause, if there is one; called once, where the problem leaves the house.
+    pub fn log_cause(&self, instance: &str) {
+        if let Some(cause) = &self.cause {
+            tracing::error!(id = instance, cause, "internal error");
+        }
     }
 
     /// The JSON members in the order of RFC 9457.
@@ -231,6 +240,7 @@ pub fn finish(response: Response, instance: &str) -> Response {
         let kind = Kind::of_status(status);
         Problem::new(kind, kind.bare_detail())
     });
+    problem.log_cause(instance);
     // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
     parts.status = problem.kind.status();
     if problem.kind == Kind::TimedOut {

@@ -166,7 +166,7 @@ impl<S: Send + Sync, T: PathName> FromRequestParts<S> for Path<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, canonical_uuid, parse};
+    use super::{Deserialize, Kind, canonical_uuid, parse};
 
     #[derive(Debug, Deserialize)]
     struct Outer {
