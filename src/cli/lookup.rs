@@ -2,7 +2,7 @@
 
 use super::digest::identity;
 use super::problem::ProblemArgs;
-use super::{ServerArgs, print_json, show};
+use super::{ServerArgs, say, show};
 use crate::domain::Digest;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,8 +30,8 @@ pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
     };
     let answer = args.server.client()?.lookup(&digest, &args.problem.query()).await?;
     match args.json {
-        true => print_json(&answer.raw)?,
-        false => println!("{}", show::lookup(&answer.view)),
+        true => say(&answer.raw)?,
+        false => say(show::lookup(&answer.view))?,
     }
     let found = answer.view.plan.is_some();
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
