@@ -47,7 +47,10 @@ fn recorder() -> Result<PrometheusHandle, &'static BuildError> {
         describe();
         Ok(handle)
     });
-    recorder.as_ref().map(Clone::clone)
+    match recorder {
+        Ok(handle) => Ok(handle.clone()),
+        Err(error) => Err(error),
+    }
 }
 
 fn describe() {

@@ -103,7 +103,8 @@ impl Evaluator {
         self.starts += 1;
         if self.starts > 1 {
             let device = self.spec.device.to_string();
-            metrics::counter!("evaluator_restarts_total", "device" => device).increment(1);
+            metrics::counter!("sparsetune_evaluator_restarts_total", "device" => device)
+                .increment(1);
             tracing::warn!(device = %self.spec.device, restarts = self.restarts(), "evaluator restarted");
         }
         let child = EvaluatorChild::spawn(&self.spec).map_err(|error| {

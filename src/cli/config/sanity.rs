@@ -1,0 +1,108 @@
+//! Which values make sense, each refused by its key; what has the wrong type never comes here.
+
+use super::{Config, SQLITE};
+use std::fmt;
+use std::path::Path;
+
+impl Config {
+    /// Values of the right type that make no sense.
+    pub(super) fn mistakes(&self) -> Vec<String> {
+        let mut found = Mistakes(Vec::new());
+        self.check_server(&mut found);
+        let Self { devices, search, worker, evaluator, log, .. } = self;
+        for name in &devices.r#use {
+            found.unless(
+                is_device(name),
+                "devices.use",
+                format_args!("{name:?} is not \"auto\", \"cpu\" or \"cuda:<number>\""),
+            );
+        }
+        let auto = devices.r#use.iter().any(|name| name == "auto");
+        found.unless(!auto || devices.r#use.len() == 1, "devices.use", "\"auto\" stands alone");
+        found.at_least_one("search.top_k", search.top_k.into());
+        found.at_least_one("search.trials", search.trials.into());
+        found.seconds("search.seconds", search.seconds);
+        found.unless(search.seconds <= 86_400.0, "search.seconds", "must be at most a day");
+        found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
+        found.at_least_one("worker.poll_ms", worker.poll_ms);
+        found.seconds("evaluator.open_s", evaluator.open_s);
+        found.seconds("evaluator.load_s", evaluator.load_s);
+        found.seconds("evaluator.compile_s", evaluator.compile_s);
+        found.seconds("evaluator.measure_s", evaluator.measure_s);
+        let libraries = [
+            ("evaluator.cuda", evaluator.cuda()),
+            ("evaluator.nvrtc", evaluator.nvrtc()),
+            ("evaluator.cusparse", evaluator.cusparse()),
+        ];
+        for (key, path) in libraries {
+            let there = path.is_none_or(Path::is_file);
+            found.unless(there, key, "there is no such file");
+        }
+        if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&log.filter) {
+            found.0.push(format!("log.filter: {error}"));
+        }
+        found.0
+    }
+
+    fn check_server(&self, found: &mut Mistakes) {
+        let server = &self.server;
+        for (i, token) in server.tokens.iter().enumerate() {
+            let why = "a token needs 16 characters, or \"blake3:\" and 64 hex digits";
+            found.unless(
+                token.hash().is_some(),
+                "server.tokens",
+                format_args!("number {}: {why}", i + 1),
+            );
+        }
+        let open = !server.listen.ip().is_loopback() && server.tokens.is_empty();
+        found.unless(
+            !open || server.insecure,
+            "server.listen",
+            format_args!(
+                "{} is reachable from other machines: set server.tokens, or say --insecure",
+                server.listen
+            ),
+        );
+        found.at_least_one("server.max_upload_bytes", server.max_upload_bytes as u64);
+        found.at_least_one("server.max_json_bytes", server.max_json_bytes as u64);
+        found.at_least_one("server.uploads_at_once", server.uploads_at_once as u64);
+        found.at_least_one("server.max_connections", server.max_connections as u64);
+        found.seconds("server.headers_s", server.headers_s);
+        found.seconds("server.answer_s", server.answer_s);
+        found.seconds("server.upload_s", server.upload_s);
+        found.seconds("server.sse_keep_alive_s", server.sse_keep_alive_s);
+        found.seconds("server.shutdown_s", server.shutdown_s);
+        let data = &self.data;
+        found.unless(!data.dir.as_os_str().is_empty(), "data.dir", "names no folder");
+        let known = data.store.is_empty()
+            || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
+        found.unless(known, "data.store", "must be empty or sqlite:// and a path");
+    }
+}
+
+struct Mistakes(Vec<String>);
+
+impl Mistakes {
+    fn unless(&mut self, holds: bool, key: &str, why: impl fmt::Display) {
+        if !holds {
+            self.0.push(format!("{key}: {why}"));
+        }
+    }
+
+    fn at_least_one(&mut self, key: &str, value: u64) {
+        self.unless(value >= 1, key, "must be at least 1");
+    }
+
+    /// A year is as good as for ever, and fits every clock.
+    fn seconds(&mut self, key: &str, value: f64) {
+        let sane = value > 0.0 && value <= 366.0 * 86_400.0;
+        self.unless(sane, key, "must be seconds above 0 and within a year");
+    }
+}
+
+fn is_device(name: &str) -> bool {
+    let number = name.strip_prefix("cuda:");
+    matches!(name, "auto" | "cpu")
+        || number
+            .is_some_and(|n| n.len() <= 3 && !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
