@@ -3,6 +3,7 @@
 use crate::fixture::{BINARY, EFFORT, Fixture, hostile};
 use sparsetune::domain::protocol::{Message, PROTOCOL_VERSION, Request, RequestBody};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -24,8 +25,19 @@ fn spawn(fixture: &Fixture, program: &[&str]) -> Child {
         .args(["evaluator", "--allow-hostile", "--device", &fixture.selector()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap()
+}
+
+/// Kills the group: where the test fails, a child that spins for ever must not be what is left of it.
+struct Group(u32);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: a plain call; a group that is gone by then is an error that says so.
+        unsafe { libc::kill(-(self.0 as i32), libc::SIGKILL) };
+    }
 }
 
 /// Reads the child's stdout up to its end, which comes when the last process that holds it is gone.
@@ -55,6 +67,7 @@ fn a_hung_child_dies_with_its_parent() {
     // The shell is the parent; the child's stdin stays open here, so that its end cannot be what ends the child.
     let script = r#"exec 3<&0; "$0" "$@" <&3 & wait"#;
     let mut shell = spawn(&fixture, &["sh", "-c", script, BINARY]);
+    let _group = Group(shell.id());
     let mut stdin = shell.stdin.take().unwrap();
     stdin.write_all(requests(&fixture).as_bytes()).unwrap();
     let mut stdout = BufReader::new(shell.stdout.take().unwrap());

@@ -222,17 +222,17 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
         let mut entry = *panel.indptr.get_unchecked(row);
         let end = *panel.indptr.get_unchecked(row + 1);
         while end - entry >= UNROLL {
-            for (u, sums) in sums.iter_mut().enumerate() {
+            for u in 0..UNROLL {
                 let (from, value) = panel.entry(entry + u);
-                columns.accumulate(sums, from, value);
+                columns.accumulate(&mut sums[u], from, value);
             }
             entry += UNROLL;
         }
         // Into fixed registers: an index known at run time alone would push the sums to memory.
-        for (u, sums) in sums.iter_mut().enumerate() {
+        for u in 0..UNROLL {
             if entry + u < end {
                 let (from, value) = panel.entry(entry + u);
-                columns.accumulate(sums, from, value);
+                columns.accumulate(&mut sums[u], from, value);
             }
         }
         for u in 1..UNROLL {

@@ -13,8 +13,8 @@ const PACK_ROWS: usize = 1024;
 /// Elements a thread copies at a time.
 const COPY: usize = 1 << 18;
 
-/// Rows packed at a time: one cache line of a column.
-const LINE: usize = 16;
+/// Rows packed at a time: a few cache lines of each column, so that the prefetcher keeps up.
+const LINE: usize = 64;
 
 /// Operands as the kernels read them.
 pub struct Loaded {
