@@ -92,11 +92,18 @@ impl ServerArgs {
 /// The program: arguments to exit code.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    let end = run(args);
-    end.unwrap_or_else(|error| {
-        eprintln!("sparsetune: {error:#}");
+    run(args).unwrap_or_else(|error| {
+        // `sparsetune generate ... | head`: whoever reads has had enough, and need not be told.
+        if !is_broken_pipe(&error) {
+            eprintln!("sparsetune: {error:#}");
+        }
         ExitCode::FAILURE
     })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = std::io::ErrorKind::BrokenPipe;
+    error.root_cause().downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == broken)
 }
 
 fn run(args: Args) -> anyhow::Result<ExitCode> {
