@@ -49,12 +49,24 @@ impl From<Event> for EventOut {
 
 /// The number to go on after. A browser that reconnects repeats the URL it was given, so the header wins.
 fn resume_after(headers: &HeaderMap, query: &EventsQuery) -> Result<u64, Problem> {
-    let Some(value) = headers.get("last-event-id") else {
-        return Ok(query.after.unwrap_or(0));
-    };
-    value.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-        Problem::new(Kind::InvalidParameter, "Last-Event-ID must be the number of an event")
-            .with("parameter", Some("last-event-id"))
+    let asked = number("after", query.after.or(Some(0)))?;
+    match headers.get(LAST_EVENT_ID) {
+        None => Ok(asked),
+        Some(value) => {
+            let given = value.to_str().ok().and_then(|text| text.parse().ok());
+            number(LAST_EVENT_ID, given)
+        }
+    }
+}
+
+const LAST_EVENT_ID: &str = "last-event-id";
+/// Numbers of events are signed in every store and in most clients.
+const LAST_NUMBER: u64 = i64::MAX as u64;
+
+fn number(parameter: &str, given: Option<u64>) -> Result<u64, Problem> {
+    given.filter(|number| *number <= LAST_NUMBER).ok_or_else(|| {
+        Problem::new(Kind::InvalidParameter, format!("{parameter} must be the number of an event"))
+            .with("parameter", Some(parameter))
     })
 }
 

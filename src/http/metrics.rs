@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text form: the recorder, the names, and handles kept so that requests look nothing up.
 
-use crate::domain::Grade;
+use crate::domain::{Grade, JobState};
 use axum::http::Method;
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
@@ -27,6 +27,14 @@ const BUCKETS: [f64; 14] = [
 ];
 
 const JOB_BUCKETS: [f64; 8] = [0.5, 2.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
+
+const STATES: [JobState; 5] = [
+    JobState::Queued,
+    JobState::Running,
+    JobState::Succeeded,
+    JobState::Failed,
+    JobState::Cancelled,
+];
 
 const GRADES: [(Grade, &str); 5] = [
     (Grade::Exact, "exact"),
@@ -105,12 +113,14 @@ impl Metrics {
         route.record(method, status, took);
     }
 
-    /// The gauges as the store has them now.
-    pub fn set_jobs(&self, counts: impl IntoIterator<Item = (&'static str, u64)>) {
-        for (state, count) in counts {
-            gauge!(JOBS, "state" => state).set(count as f64);
-            if state == "queued" {
-                gauge!(QUEUE_DEPTH).set(count as f64);
+    /// The gauges as the store has them now; a state that is not listed has no job.
+    pub fn set_jobs(&self, counts: &[(JobState, u64)]) {
+        for state in STATES {
+            let count = counts.iter().find(|(listed, _)| *listed == state);
+            let count = count.map_or(0, |(_, count)| *count) as f64;
+            gauge!(JOBS, "state" => state.name()).set(count);
+            if state == JobState::Queued {
+                gauge!(QUEUE_DEPTH).set(count);
             }
         }
     }

@@ -30,8 +30,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<StatusOut>, Problem> 
 }
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    let counts = app.service.job_counts().await?;
-    app.metrics.set_jobs(counts.into_iter().map(|(state, count)| (state.name(), count)));
+    app.metrics.set_jobs(&app.service.job_counts().await?);
     let form = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((form, app.metrics.render()).into_response())
 }
