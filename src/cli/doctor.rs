@@ -40,7 +40,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let libraries: Vec<_> = probe.libraries.iter().map(library_json).collect();
         let devices: Vec<_> = devices.iter().map(device_json).collect();
-        say(&json!({
+        say(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "libraries": libraries,
             "devices": devices,

@@ -48,7 +48,7 @@ async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
     let tuned =
         Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
     if args.json {
-        return say(&json!({
+        return say(json!({
             "matrix": matrix.raw,
             "job": tuned.job,
             "plan": tuned.plan.raw,
