@@ -28,11 +28,11 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A small matrix file.
-fn matrix(folder: &Path) -> PathBuf {
-    let file = folder.join("grid.mtx");
-    let made =
-        sparsetune(&["generate", "poisson2d:nx=12,ny=11,seed=5", "-o", file.to_str().unwrap()]);
+/// A small matrix file; the seed changes its values, not its pattern.
+fn matrix(folder: &Path, name: &str, seed: u32) -> PathBuf {
+    let file = folder.join(name);
+    let spec = format!("poisson2d:nx=12,ny=11,seed={seed}");
+    let made = sparsetune(&["generate", &spec, "-o", file.to_str().unwrap()]);
     assert!(made.status.success(), "{}", told(&made));
     file
 }
@@ -99,7 +99,7 @@ fn quickstart_ends_with_a_plan_found_by_hash() {
 #[test]
 fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
     let folder = tempfile::tempdir().unwrap();
-    let file = matrix(folder.path());
+    let file = matrix(folder.path(), "grid.mtx", 5);
     let (file, data) = (file.to_str().unwrap(), folder.path().join("kept"));
     let args = [
         "tune",
@@ -136,7 +136,7 @@ fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
 #[test]
 fn submit_and_lookup_speak_with_a_server() {
     let folder = tempfile::tempdir().unwrap();
-    let file = matrix(folder.path());
+    let file = matrix(folder.path(), "grid.mtx", 5);
     let file = file.to_str().unwrap();
     let server = Server::start(&folder.path().join("data"));
     let on = ["--server", &server.url, "--n", "4", "--json"];
@@ -149,6 +149,10 @@ fn submit_and_lookup_speak_with_a_server() {
     assert_plan(&plan);
     let found = json(&ask(&["lookup", file]));
     assert_eq!((&found["match"]["grade"], &found["plan"]["id"]), (&"exact".into(), &plan["id"]));
+
+    let other = matrix(folder.path(), "other.mtx", 6);
+    let found = json(&ask(&["lookup", other.to_str().unwrap()]));
+    assert_eq!(found["plan"]["id"], plan["id"], "other values, the same pattern: {found}");
 
     let digest = plan["matrix"].as_str().unwrap();
     let job = json(&ask(&["submit", digest, "--detach", "--seed", "9"]));
@@ -166,7 +170,7 @@ fn submit_and_lookup_speak_with_a_server() {
 #[test]
 fn a_device_that_is_not_there_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let file = matrix(folder.path());
+    let file = matrix(folder.path(), "grid.mtx", 5);
     let output = sparsetune(&["tune", file.to_str().unwrap(), "--device", "cuda:99"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(told(&output).contains("cuda:99"), "{}", told(&output));

@@ -1,6 +1,6 @@
 //! `sparsetune digest`: what a matrix file is called by everybody, whatever format it came in.
 
-use super::print_json;
+use super::say;
 use crate::domain::Digest;
 use crate::sparse::digest;
 use crate::sparse::read::{Limits, read_path};
@@ -50,8 +50,8 @@ pub fn run(args: &DigestArgs) -> anyhow::Result<ExitCode> {
     let mut end = ExitCode::SUCCESS;
     for file in &args.files {
         match identity(file) {
-            Ok(found) if args.json => print_json(&serde_json::to_value(&found)?)?,
-            Ok(found) => println!(
+            Ok(found) if args.json => say(serde_json::to_value(&found)?)?,
+            Ok(found) => say(format_args!(
                 "{}: {} x {}, {} nonzeros\n  digest  {}\n  pattern {}",
                 found.file.display(),
                 found.rows,
@@ -59,7 +59,7 @@ pub fn run(args: &DigestArgs) -> anyhow::Result<ExitCode> {
                 found.nnz,
                 found.digest,
                 found.pattern_digest
-            ),
+            ))?,
             Err(error) => {
                 eprintln!("sparsetune: {error:#}");
                 end = ExitCode::FAILURE;

@@ -1,7 +1,7 @@
 //! `sparsetune doctor`: what devices, libraries and versions are seen, what is missing, and how to get it.
 
 use super::config::Config;
-use super::{assemble, print_json, show};
+use super::{assemble, say, show};
 use crate::domain::{Device, DeviceId};
 use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, probe};
@@ -40,7 +40,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let libraries: Vec<_> = probe.libraries.iter().map(library_json).collect();
         let devices: Vec<_> = devices.iter().map(device_json).collect();
-        print_json(&json!({
+        say(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "libraries": libraries,
             "devices": devices,
@@ -48,15 +48,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("sparsetune {}\n", env!("CARGO_PKG_VERSION"));
-    println!("{}\n", libraries(&probe.libraries));
-    println!("{}", device_table(&devices));
+    say(format_args!("sparsetune {}\n", env!("CARGO_PKG_VERSION")))?;
+    say(format_args!("{}\n", libraries(&probe.libraries)))?;
+    say(device_table(&devices))?;
     if let Some(problem) = &probe.device_problem {
-        println!("\nThe driver is there, but lists no devices: {problem}");
+        say(format_args!("\nThe driver is there, but lists no devices: {problem}"))?;
     }
     let missing = probe.libraries.iter().filter(|report| report.found.is_err());
     for report in missing {
-        println!("\n{}: {}", report.library.name(), remedy(report.library));
+        say(format_args!("\n{}: {}", report.library.name(), remedy(report.library)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -82,7 +82,7 @@ fn bar(show: Show) -> ProgressBar {
         Show::Progress => ProgressDrawTarget::stderr(),
         Show::Nothing => ProgressDrawTarget::hidden(),
     };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let bar = ProgressBar::with_draw_target(Some(1), target);
     if let Ok(style) =
         ProgressStyle::with_template("{prefix:>10} {bar:24} {pos}/{len} {elapsed:>4} {wide_msg}")
     {
@@ -96,7 +96,8 @@ fn bar(show: Show) -> ProgressBar {
 
 fn draw(bar: &ProgressBar, job: &JobView) {
     bar.set_prefix(stage(job.stage));
-    bar.set_length(job.progress.total.into());
+    // While nothing is counted yet, an empty bar: indicatif shows 0 of 0 as full.
+    bar.set_length(job.progress.total.max(1).into());
     bar.set_position(job.progress.done.into());
     if let Some(best) = &job.best {
         let speedup =

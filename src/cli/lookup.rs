@@ -2,7 +2,7 @@
 
 use super::digest::identity;
 use super::problem::ProblemArgs;
-use super::{ServerArgs, print_json, show};
+use super::{ServerArgs, say, show};
 use crate::domain::Digest;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,14 +24,22 @@ pub struct LookupArgs {
 }
 
 pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
-    let digest = match args.matrix.parse::<Digest>() {
-        Ok(digest) => digest,
-        Err(_) => identity(Path::new(&args.matrix))?.digest,
+    let (digest, pattern) = match args.matrix.parse::<Digest>() {
+        Ok(digest) => (digest, None),
+        Err(_) => {
+            let found = identity(Path::new(&args.matrix))?;
+            (found.digest, Some(found.pattern_digest))
+        }
     };
-    let answer = args.server.client()?.lookup(&digest, &args.problem.query()).await?;
+    let (client, query) = (args.server.client()?, args.problem.query());
+    let mut answer = client.lookup(&digest, &query).await?;
+    if let (None, Some(pattern)) = (&answer.view.plan, pattern) {
+        // A server that never saw these values may well have a plan for the pattern, which is all that most plans need.
+        answer = client.lookup(&pattern, &query).await?;
+    }
     match args.json {
-        true => print_json(&answer.raw)?,
-        false => println!("{}", show::lookup(&answer.view)),
+        true => say(&answer.raw)?,
+        false => say(show::lookup(&answer.view))?,
     }
     let found = answer.view.plan.is_some();
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })

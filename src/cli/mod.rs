@@ -92,37 +92,38 @@ impl ServerArgs {
 /// The program: arguments to exit code.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    let end = run(args);
-    end.unwrap_or_else(|error| {
-        eprintln!("sparsetune: {error:#}");
+    run(args).unwrap_or_else(|error| {
+        // `sparsetune generate ... | head`: whoever reads has had enough, and need not be told.
+        if !is_broken_pipe(&error) {
+            eprintln!("sparsetune: {error:#}");
+        }
         ExitCode::FAILURE
     })
 }
 
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = std::io::ErrorKind::BrokenPipe;
+    error.root_cause().downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == broken)
+}
+
 fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let quiet = Log {
-        format: LogFormat::Text,
-        filter: if args.verbose { "info" } else { "warn" }.to_owned(),
-    };
+    // These two log as their configuration says.
+    if !matches!(args.command, Command::Serve(_) | Command::Worker(_)) {
+        let filter = if args.verbose { "info" } else { "warn" }.to_owned();
+        logging::install(&Log { format: LogFormat::Text, filter })?;
+    }
     match args.command {
-        // These read their logging from the configuration.
+        Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
+        Command::Tune(args) => on_all_cores(tune::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),
-        command => {
-            logging::install(&quiet)?;
-            match command {
-                Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
-                Command::Tune(args) => on_all_cores(tune::run(args)),
-                Command::Submit(args) => on_one_core(submit::run(args)),
-                Command::Lookup(args) => on_one_core(lookup::run(args)),
-                Command::Ready(args) => on_one_core(ready::run(args)),
-                Command::Digest(args) => digest::run(&args),
-                Command::Generate(args) => generate::run(&args),
-                Command::Doctor(args) => doctor::run(&args),
-                Command::Evaluator(args) => Ok(args.run()),
-                Command::Serve(_) | Command::Worker(_) => Ok(ExitCode::SUCCESS),
-            }
-        }
+        Command::Submit(args) => on_one_core(submit::run(args)),
+        Command::Lookup(args) => on_one_core(lookup::run(args)),
+        Command::Ready(args) => on_one_core(ready::run(args)),
+        Command::Digest(args) => digest::run(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Evaluator(args) => Ok(args.run()),
     }
 }
 
@@ -135,7 +136,7 @@ fn on_one_core<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }
 
-/// One JSON value on one line of standard output.
-fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
-    writeln!(std::io::stdout().lock(), "{value}").context("standard output is closed")
+/// A line of standard output. `println!` would panic where nobody reads (`sparsetune tune a.mtx | head`).
+fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}").context("standard output is closed")
 }

@@ -5,7 +5,7 @@ use super::follow::Show;
 use super::local::Local;
 use super::problem::{DtypeArg, LayoutArg, ProblemArgs, SearchArgs};
 use super::tune::Tuned;
-use super::{print_json, show};
+use super::{say, show};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ pub struct QuickstartArgs {
 
 pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     if !args.json {
-        println!("Starting a server on loopback, with a temporary folder ...");
+        say("Starting a server on loopback, with a temporary folder ...")?;
     }
     let local = Local::start(None, &args.device).await?;
     let done = tokio::select! {
@@ -43,14 +43,12 @@ pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn walk(client: &Client, args: &QuickstartArgs) -> anyhow::Result<()> {
-    let say = |text: &str| {
-        if !args.json {
-            println!("{text}");
-        }
-    };
-    say(&format!("\nPOST {}/v1/matrices?name={NAME}", client.server()));
+    let server = client.server();
+    // For people; with --json, standard output holds one value and nothing else.
+    let tell = |text: String| if args.json { Ok(()) } else { say(text) };
+    tell(format!("\nPOST {server}/v1/matrices?name={NAME}"))?;
     let matrix = client.upload(MATRIX.into(), Some(NAME)).await?;
-    say(&show::matrix(&matrix.view));
+    tell(show::matrix(&matrix.view))?;
 
     let problem = ProblemArgs {
         n: args.n,
@@ -59,38 +57,27 @@ async fn walk(client: &Client, args: &QuickstartArgs) -> anyhow::Result<()> {
         device: args.device.clone(),
     };
     let search = SearchArgs { seconds: Some(args.seconds), ..SearchArgs::default() };
-    say(&format!(
-        "\nPOST {}/v1/jobs: C = A B with {} columns, f32, row-major",
-        client.server(),
-        args.n
-    ));
+    tell(format!("\nPOST {server}/v1/jobs: C = A B with {} columns, f32, row-major\n", args.n))?;
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let tuned = Tuned::find(client, &matrix.view.digest, &problem, &search, shown).await?;
-    say(&format!("{}\n\n{}", show::funnel(&tuned.plan.view.funnel), show::plan(&tuned.plan.view)));
+    let plan = &tuned.plan.view;
+    tell(format!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))?;
 
-    say(&format!(
-        "\nGET {}/v1/plans?matrix={}&op=spmm&n={}",
-        client.server(),
-        matrix.view.digest,
-        args.n
-    ));
-    let lookup = client.lookup(&matrix.view.digest, &problem.query()).await?;
+    let digest = matrix.view.digest;
+    tell(format!("\nGET {server}/v1/plans?matrix={digest}&op=spmm&n={}", args.n))?;
+    let lookup = client.lookup(&digest, &problem.query()).await?;
     let found = lookup.view.plan.as_ref().map_or("no plan", |plan| plan.id.as_str());
-    say(&format!("match    {}: {found}", lookup.view.matched.grade));
-    anyhow::ensure!(
-        lookup.view.plan.as_ref().is_some_and(|plan| plan.id == tuned.plan.view.id),
-        "the plan that was just made is not found by its matrix's hash"
-    );
-    if args.json {
-        return print_json(&json!({
-            "matrix": matrix.raw,
-            "job": tuned.job,
-            "plan": tuned.plan.raw,
-            "lookup": lookup.raw,
-        }));
+    tell(format!("match    {}: {found}", lookup.view.matched.grade))?;
+    anyhow::ensure!(found == plan.id, "the plan just made is not found by its matrix's hash");
+    if !args.json {
+        return say(NEXT);
     }
-    println!("{NEXT}");
-    Ok(())
+    say(json!({
+        "matrix": matrix.raw,
+        "job": tuned.job,
+        "plan": tuned.plan.raw,
+        "lookup": lookup.raw,
+    }))
 }
 
 const NEXT: &str = "

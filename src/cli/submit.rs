@@ -2,7 +2,7 @@
 
 use super::follow::{Show, follow};
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{ServerArgs, print_json, show};
+use super::{ServerArgs, say, show};
 use crate::domain::Digest;
 use anyhow::Context;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         Err(_) => {
             let matrix = client.upload_file(Path::new(&args.matrix)).await?;
             if !args.json {
-                println!("{}", show::matrix(&matrix.view));
+                say(show::matrix(&matrix.view))?;
             }
             matrix.view.digest
         }
@@ -41,8 +41,13 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     let job = client.submit(&args.problem.job(&digest, &args.search)).await?;
     if args.detach {
         match args.json {
-            true => print_json(&job.raw)?,
-            false => println!("{}/v1/jobs/{} on {}", client.server(), job.view.id, job.view.device),
+            true => say(&job.raw)?,
+            false => say(format_args!(
+                "{}/v1/jobs/{} on {}",
+                client.server(),
+                job.view.id,
+                job.view.device
+            ))?,
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -58,8 +63,8 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
     let plan = client.plan(id).await?;
     match args.json {
-        true => print_json(&plan.raw)?,
-        false => println!("{}", show::plan(&plan.view)),
+        true => say(&plan.raw)?,
+        false => say(show::plan(&plan.view))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use super::client::{Answer, Client};
 use super::follow::{Show, follow};
 use super::local::Local;
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{print_json, show};
+use super::{say, show};
 use crate::domain::Digest;
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -42,23 +42,22 @@ pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
 async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
     let matrix = client.upload_file(&args.file).await?;
     if !args.json {
-        println!("{}\n", show::matrix(&matrix.view));
+        say(format_args!("{}\n", show::matrix(&matrix.view)))?;
     }
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let tuned =
         Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
     if args.json {
-        return print_json(&json!({
+        return say(json!({
             "matrix": matrix.raw,
             "job": tuned.job,
             "plan": tuned.plan.raw,
             "trials": tuned.trials.iter().map(|trial| &trial.raw).collect::<Vec<_>>(),
         }));
     }
-    println!("{}\n", show::candidates(&tuned.trials, &tuned.plan.view));
-    println!("{}\n", show::funnel(&tuned.plan.view.funnel));
-    println!("{}", show::plan(&tuned.plan.view));
-    Ok(())
+    let plan = &tuned.plan.view;
+    say(format_args!("{}\n", show::candidates(&tuned.trials, plan)))?;
+    say(format_args!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))
 }
 
 /// A job carried to its end.
