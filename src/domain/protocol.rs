@@ -52,6 +52,13 @@ pub struct Load {
     pub seed: u64,
 }
 
+impl Effort {
+    /// Whether a first call that took this long ends the timing.
+    pub fn gives_up_at(&self, us: f64) -> bool {
+        self.give_up_us.is_some_and(|most| us > most)
+    }
+}
+
 /// How long to time one candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effort {
@@ -60,6 +67,9 @@ pub struct Effort {
     pub max_samples: u32,
     /// Stop sampling after this much measured time, milliseconds.
     pub budget_ms: f64,
+    /// A first call slower than this, microseconds, is the only sample: such a candidate cannot win.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub give_up_us: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

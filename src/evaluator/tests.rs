@@ -60,7 +60,8 @@ fn line(seq: u64, body: RequestBody) -> String {
 }
 
 fn measure(family: &str) -> RequestBody {
-    let effort = Effort { warmups: 0, min_samples: 1, max_samples: 2, budget_ms: 1.0 };
+    let effort =
+        Effort { warmups: 0, min_samples: 1, max_samples: 2, budget_ms: 1.0, give_up_us: None };
     RequestBody::Measure { candidate: Candidate::new(family), effort }
 }
 

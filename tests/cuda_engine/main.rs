@@ -13,7 +13,8 @@ use sparsetune::engine::{Check, Engine, EngineError, Operands};
 use std::path::{Path, PathBuf};
 
 const STORE: &str = "c[C_AT(row, j)] = sum;";
-const EFFORT: Effort = Effort { warmups: 3, min_samples: 20, max_samples: 200, budget_ms: 50.0 };
+const EFFORT: Effort =
+    Effort { warmups: 3, min_samples: 20, max_samples: 200, budget_ms: 50.0, give_up_us: None };
 
 fn vendor(algorithm: &str) -> Recipe {
     Recipe {

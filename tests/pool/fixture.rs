@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_sparsetune");
 
-pub const EFFORT: Effort = Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 10.0 };
+pub const EFFORT: Effort =
+    Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 10.0, give_up_us: None };
 
 /// What a hanging candidate is given.
 pub const SOON: Option<Duration> = Some(Duration::from_millis(150));

@@ -6,7 +6,8 @@ use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm};
 use crate::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
 
-const EFFORT: Effort = Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 0.0 };
+const EFFORT: Effort =
+    Effort { warmups: 1, min_samples: 3, max_samples: 5, budget_ms: 0.0, give_up_us: None };
 
 /// A matrix whose row r has `lengths[r]` entries, spread evenly over the columns.
 fn matrix(lengths: &[usize], cols: usize) -> Csr {

@@ -6,8 +6,21 @@ use std::collections::BTreeMap;
 
 /// Panel heights whose reuse is inspected.
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Tiles looked at to estimate reuse; more change the estimate by under one percent.
-const SAMPLED_TILES: usize = 2048;
+/// Rows looked at to estimate one reuse, about; windows are spread evenly over the matrix.
+const SAMPLED_ROWS: usize = 16_384;
+
+/// Rows that run near each other in time on one multiprocessor, and on the whole device: L1 and L2 see their columns.
+const NEAR_ROWS: usize = 64;
+const FAR_ROWS: usize = 8192;
+
+/// How often a column recurs among rows that run near each other, in one of the two row orders.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Locality {
+    /// Entries over distinct columns in windows of 64 rows.
+    pub near: f64,
+    /// The same in windows of 8192 rows.
+    pub far: f64,
+}
 
 /// Groups of consecutive rows (in one of the two row orders) that run together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +56,8 @@ pub struct Inspection {
     pub touched_cols: u64,
     /// Mean distance between the columns of consecutive entries of a row, at least 1.
     pub mean_gap: f64,
+    /// In natural order, and by length.
+    locality: [Locality; 2],
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
     panels: BTreeMap<u32, Panel>,
@@ -53,6 +68,7 @@ impl Inspection {
     pub fn of(matrix: &Csr) -> Self {
         let lengths: Vec<u32> = (0..matrix.rows()).map(|row| matrix.row_nnz(row) as u32).collect();
         let order = rows_by_length(matrix);
+        let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
         let sorted: Vec<u32> = order.iter().map(|&row| lengths[row as usize]).collect();
         let sizes: Vec<u32> = (0..=8).map(|power| 1 << power).collect();
         let all =
@@ -67,6 +83,10 @@ impl Inspection {
             longest_row: sorted.first().copied().unwrap_or(0).into(),
             touched_cols: touched.iter().filter(|&&is| is).count() as u64,
             mean_gap: mean_gap(matrix),
+            locality: [&natural, &order].map(|order| Locality {
+                near: reuse(matrix, order, NEAR_ROWS),
+                far: reuse(matrix, order, FAR_ROWS),
+            }),
             natural: all(&lengths),
             by_length: all(&sorted),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
@@ -77,6 +97,10 @@ impl Inspection {
     pub fn groups(&self, size: u32, by_length: bool) -> Groups {
         let map = if by_length { &self.by_length } else { &self.natural };
         map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
+    }
+
+    pub fn locality(&self, by_length: bool) -> Locality {
+        self.locality[usize::from(by_length)]
     }
 
     pub fn panel(&self, m1: u32) -> Panel {
@@ -130,17 +154,25 @@ fn mean_gap(matrix: &Csr) -> f64 {
     if pairs == 0 { 1.0 } else { (sum / pairs as f64).max(1.0) }
 }
 
-/// Distinct columns of panels of `m1` rows, on evenly spread samples.
 fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
-    let tiles = order.len().div_ceil(m1 as usize);
-    let step = tiles.div_ceil(SAMPLED_TILES).max(1);
-    let sampled: Vec<usize> = (0..tiles).step_by(step).collect();
+    let reuse = reuse(matrix, order, m1 as usize);
+    let union = matrix.nnz() as f64 / reuse;
+    Panel { union, reuse, fill: f64::from(m1) / reuse }
+}
+
+/// Entries over distinct columns in windows of `size` consecutive rows of an order, on evenly spread samples.
+fn reuse(matrix: &Csr, order: &[u32], size: usize) -> f64 {
+    let windows = order.len().div_ceil(size);
+    // Samples of about equal work, whatever the size of a window.
+    let most = (SAMPLED_ROWS / size).clamp(8, 2048);
+    let step = windows.div_ceil(most).max(1);
+    let sampled: Vec<usize> = (0..windows).step_by(step).collect();
     let (entries, distinct) = sampled
         .par_iter()
-        .map_init(Vec::new, |columns: &mut Vec<u32>, &tile| {
-            let start = tile * m1 as usize;
+        .map_init(Vec::new, |columns: &mut Vec<u32>, &window| {
+            let start = window * size;
             columns.clear();
-            for &row in &order[start..order.len().min(start + m1 as usize)] {
+            for &row in &order[start..order.len().min(start + size)] {
                 columns.extend_from_slice(matrix.row(row as usize).0);
             }
             let entries = columns.len();
@@ -149,9 +181,7 @@ fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
             (entries as u64, columns.len() as u64)
         })
         .reduce(|| (0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-    let reuse = if distinct == 0 { 1.0 } else { entries as f64 / distinct as f64 };
-    let union = matrix.nnz() as f64 / reuse;
-    Panel { union, reuse, fill: f64::from(m1) / reuse }
+    if distinct == 0 { 1.0 } else { entries as f64 / distinct as f64 }
 }
 
 #[cfg(test)]

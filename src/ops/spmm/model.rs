@@ -1,46 +1,67 @@
 //! Analytic time of a GPU candidate: effective intensity (Tiled SpMM, Eq. 3-6) generalised to row-major operands.
 //!
 //! The paper counts the bytes one thread moves for its multiply-adds: A with its indices (times Z, the zero padding), the
-//! gather of B (over rho, the reuse inside a tile), C. We count the same bytes for the whole call, charge the gather at
-//! the rate of the cache its footprint fits, and take the slowest of bytes, loads in flight and issue slots, since short
-//! rows on many SMs are bound by the latter two. Rates scale from the device's measured copy bandwidth by the ratios
-//! measured on an H100 (random gathers of B rows: 2.55x the copy rate from L2, 0.87x from HBM).
+//! gather of B (over rho, the reuse inside a tile), C. We count them for the whole call and at each level of the memory:
+//! what L1 serves, what L2 serves (reuse among rows near each other taken off), what device memory serves (reuse among
+//! the rows in flight, or one read where B stays in L2). Beside the bytes stand what they leave out: loads in flight
+//! against latency, issue slots, and the chain of the longest row.
+//!
+//! The constants were fitted to 16,000 measurements of every legal candidate on an H100 (12 matrices, N = 32 and 128) and
+//! scale with the device's measured copy bandwidth; `benches/NOTES.md` has the figures.
 
-use super::inspect::Inspection;
+use super::inspect::{Inspection, Locality};
 use super::shape::{RowOrder, Shape, effective_layout};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 
-pub const NAME: &str = "effective_intensity_v1";
+pub const NAME: &str = "effective_intensity_v2";
 
-/// Gather rate over copy rate: footprint in L2, and in device memory.
-const L2_RATIO: f64 = 2.55;
-const MEMORY_RATIO: f64 = 0.87;
+/// Rates over the device's copy rate: device memory, gathers from L2, gathers from L1.
+const MEMORY_RATIO: f64 = 1.08;
+const L2_RATIO: f64 = 2.08;
+const L1_RATIO: f64 = 8.3;
+/// How much of the reuse among 64 rows L1 turns into hits, as an exponent.
+const L1_REUSE: f64 = 0.85;
 /// Share of L2 that B keeps while A and C stream through it.
-const L2_SHARE: f64 = 0.6;
-/// A dependent load from L2, microseconds.
-const LATENCY_US: f64 = 0.6;
-/// Warp instructions a multiprocessor issues a microsecond: 4 schedulers, about 1.7 GHz, two thirds of the slots.
-const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.66;
-/// An empty launch.
-const LAUNCH_US: f64 = 2.0;
+const L2_SHARE: f64 = 0.48;
+/// One step of a subwarp (an index, then the B row it names), microseconds, all its loads in flight.
+const STEP_US: f64 = 0.33;
+/// The same on a chain with nothing beside it, for each entry of the longest row: shared by the entries in flight, each
+/// entry's own, and each float's of B that a thread loads.
+const CHAIN_STEP_US: f64 = 0.141;
+const CHAIN_ENTRY_US: f64 = 0.0171;
+const CHAIN_FLOAT_US: f64 = 0.0056;
+/// Share of the longest chain that sticks out at the end when rows come in natural order.
+const EXPOSED: f64 = 0.1;
+/// How much of lockstep's loss is felt, as an exponent: idle lanes cost issue slots, not bandwidth.
+const LOCKSTEP: f64 = 0.46;
+/// Share of the issue slots (4 a multiprocessor and cycle, about 1.7 GHz) that such code fills.
+const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.24;
+/// Warp instructions around a row, beside its outputs.
+const FRAME: f64 = 33.0;
+/// An empty launch, with its event pair.
+const LAUNCH_US: f64 = 3.6;
 const SECTOR: f64 = 32.0;
 
-/// What one candidate does on one matrix, in totals of a call.
+/// What one candidate does on one matrix.
 struct Work {
-    /// Entries walked, summed over row tiles (a panel's union counts once), for one column tile.
+    /// Entries walked for one column tile (a panel's union counts once).
     entries: f64,
     /// Bytes of A for one column tile.
     a_bytes: f64,
-    /// Bytes of B gathered over the call.
-    b_bytes: f64,
-    /// Bytes of B that one column tile touches: what a cache would have to hold.
-    footprint: f64,
+    /// Bytes of B that an entry fetches for one column tile, in whole sectors.
+    fetched: f64,
+    /// Bytes of a row of B that one column tile needs.
+    width: f64,
     /// Warp instructions an entry and column tile.
     instructions: f64,
-    /// Entries of the longest tile: the shortest possible chain.
-    longest: f64,
+    /// Entries that one thread walks after each other, in a mean tile and in the longest.
+    mean_walk: f64,
+    longest_walk: f64,
     /// What lockstep of unequal rows in a warp costs, >= 1.
     lockstep: f64,
+    locality: Locality,
+    /// Entries that already share a load inside a tile.
+    reuse: f64,
 }
 
 /// Predicted microseconds of one call; infinite for what is not a candidate of this space.
@@ -51,28 +72,46 @@ pub fn predict_us(
     device: &Device,
 ) -> f64 {
     let Some(shape) = Shape::of(candidate, problem) else { return f64::INFINITY };
-    let work = match effective_layout(problem) {
-        Layout::Row => row_major(&shape, seen, problem),
-        Layout::Col => column_major(&shape, seen, problem),
+    let work = match shape {
+        Shape::ColumnMajor { .. } => column_major(&shape, seen),
+        _ => row_major(&shape, seen, problem),
     };
+    debug_assert_eq!(
+        matches!(shape, Shape::ColumnMajor { .. }),
+        effective_layout(problem) == Layout::Col
+    );
     let column_tiles = f64::from(problem.n.div_ceil(shape.columns_a_tile()));
-    let bytes = bytes_us(&work, column_tiles, seen, problem, device);
-    let flight = in_flight_us(&shape, &work, column_tiles, seen, device);
-    let issue = issue_us(&shape, &work, column_tiles, seen, device);
-    let chain = work.longest / f64::from(shape.unroll()) * 2.0 * LATENCY_US;
-    // Longest rows first, their chain overlaps with the rest; in natural order part of it sticks out at the end.
-    let exposed = if shape.order() == RowOrder::Length { 0.0 } else { 0.25 * chain };
-    LAUNCH_US + bytes.max(flight).max(issue).max(chain) + exposed
+    let parts = [
+        memory_us(&work, column_tiles, seen, problem, device),
+        cache_us(&work, column_tiles, device),
+        in_flight_us(&shape, &work, column_tiles, seen, device),
+        issue_us(&shape, &work, column_tiles, seen, device),
+    ];
+    // They overlap, but not wholly: a norm between their sum and their largest.
+    let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
+    let floats = f64::from(shape.floats_an_entry());
+    let chain = work.longest_walk
+        * (CHAIN_STEP_US / f64::from(shape.unroll()) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * floats);
+    let exposed = if shape.order() == RowOrder::Natural { EXPOSED * chain } else { 0.0 };
+    LAUNCH_US + together.max(chain) + exposed
 }
 
 fn row_major(shape: &Shape, seen: &Inspection, problem: &Spmm) -> Work {
     let nnz = seen.nnz as f64;
-    let tile_bytes = f64::from(shape.columns_a_tile().min(problem.n)) * 4.0;
-    // A row of B is fetched in sectors.
-    let row_bytes = (tile_bytes / SECTOR).ceil()
-        * SECTOR
-        * f64::from(problem.n.div_ceil(shape.columns_a_tile()));
-    let footprint = seen.touched_cols as f64 * tile_bytes;
+    let width = f64::from(shape.columns_a_tile().min(problem.n)) * 4.0;
+    let by_length = shape.order() == RowOrder::Length;
+    let work = Work {
+        entries: nnz,
+        a_bytes: nnz * 8.0 + seen.rows as f64 * 4.0,
+        fetched: (width / SECTOR).ceil() * SECTOR,
+        width,
+        instructions: 0.0,
+        mean_walk: seen.mean_row,
+        longest_walk: seen.longest_row as f64,
+        lockstep: 1.0,
+        locality: seen.locality(by_length),
+        reuse: 1.0,
+    };
     match *shape {
         Shape::RowPanel { m1, vec, .. } => {
             let panel = seen.panel(m1);
@@ -80,92 +119,83 @@ fn row_major(shape: &Shape, seen: &Inspection, problem: &Spmm) -> Work {
             Work {
                 entries: panel.union,
                 a_bytes: panel.union * (4.0 + 4.0 * packed),
-                b_bytes: panel.union * row_bytes,
-                footprint,
                 instructions: 4.0 + (packed / 4.0).ceil() + packed * f64::from(vec),
-                longest: seen.longest_row as f64,
-                lockstep: 1.0,
+                mean_walk: panel.union * packed / seen.rows.max(1) as f64,
+                reuse: panel.reuse,
+                ..work
             }
         }
-        Shape::RowSplit { lanes, vec, cols, shuffle, order, .. } => {
-            let fetch = if shuffle { 3.0 + 2.0 / f64::from(lanes) } else { 3.0 };
+        Shape::RowSplit { lanes, vec, cols, shuffle, .. } => {
+            let fetch = if shuffle { 2.0 + 4.0 / f64::from(lanes) } else { 3.0 };
             Work {
-                entries: nnz,
-                a_bytes: nnz * 8.0 + seen.rows as f64 * 4.0,
-                // Rows ordered by length lose the locality of their neighbours in L1.
-                b_bytes: nnz * row_bytes * if order == RowOrder::Length { 1.1 } else { 1.0 },
-                footprint,
-                instructions: fetch + f64::from(cols) * (2.0 + f64::from(vec)),
-                longest: seen.longest_row as f64,
-                lockstep: seen.groups(32 / lanes, order == RowOrder::Length).lockstep,
+                instructions: fetch + f64::from(cols * (2 + vec)),
+                lockstep: seen.groups(32 / lanes, by_length).lockstep,
+                ..work
             }
         }
-        Shape::ColumnMajor { .. } => unreachable_shape(),
+        Shape::ColumnMajor { .. } => work,
     }
 }
 
 /// Gathers of single floats: a sector each, shared with the entries that lie near in the same row or the next rows.
-fn column_major(shape: &Shape, seen: &Inspection, problem: &Spmm) -> Work {
-    let Shape::ColumnMajor { m1, lanes, r, order, .. } = *shape else { return unreachable_shape() };
+fn column_major(shape: &Shape, seen: &Inspection) -> Work {
+    let (m1, r) = (shape.rows_a_tile(), f64::from(shape.columns_a_tile()));
+    let lanes = f64::from(shape.threads_a_tile());
     let panel = seen.panel(m1);
-    let entries = if m1 == 1 { seen.nnz as f64 } else { panel.union };
-    let shared = if order == RowOrder::Natural { 2.0 } else { 1.0 };
+    let packed = f64::from(m1);
+    let by_length = shape.order() == RowOrder::Length;
+    let shared = if by_length { 1.0 } else { 2.0 };
     let element = (SECTOR / (1.0 + shared * SECTOR / 4.0 / seen.mean_gap)).clamp(4.0, SECTOR);
-    let by_length = order == RowOrder::Length;
-    // Lanes past a row's end idle.
-    let mean = (entries * f64::from(m1) / seen.rows.max(1) as f64).max(0.01);
-    let idle = (mean / f64::from(lanes)).ceil() * f64::from(lanes) / mean;
-    // A thread that reads its own row alone drags whole sectors of A through L1.
-    let stride = if lanes >= 4 { 1.0 } else { 1.3 };
+    let mean = (panel.union * packed / seen.rows.max(1) as f64).max(0.01);
+    // Lanes past a row's end idle, and a thread that reads its row alone drags whole sectors of A through L1.
+    let idle = (mean / lanes).ceil() * lanes / mean;
+    let stride = if lanes >= 4.0 { 1.0 } else { 1.3 };
     Work {
-        entries,
-        a_bytes: entries * (4.0 + 4.0 * f64::from(m1)) * stride + seen.rows as f64 * 4.0,
-        b_bytes: entries * element * f64::from(problem.n),
-        footprint: seen.touched_cols as f64 * 4.0 * f64::from(r),
-        instructions: (4.0 + f64::from(m1) + f64::from(r) * (2.0 + f64::from(m1))) * idle.min(8.0),
-        longest: seen.longest_row as f64 / f64::from(lanes),
-        lockstep: seen.groups(32 / lanes * m1, by_length).lockstep,
+        entries: panel.union,
+        a_bytes: panel.union * (4.0 + 4.0 * packed) * stride + seen.rows as f64 * 4.0,
+        fetched: element * r,
+        width: 4.0 * r,
+        instructions: (4.0 + packed + r * (2.0 + packed)) * idle.min(8.0) / lanes,
+        mean_walk: (mean / lanes).max(1.0),
+        longest_walk: (seen.longest_row as f64 / lanes).ceil(),
+        lockstep: seen.groups(32 / shape.threads_a_tile() * m1, by_length).lockstep,
+        locality: seen.locality(by_length),
+        reuse: panel.reuse,
     }
 }
 
-/// A shape of the other layout has no work here; predicting it never ends ranks it last.
-fn unreachable_shape() -> Work {
-    let never = f64::INFINITY;
-    Work {
-        entries: never,
-        a_bytes: never,
-        b_bytes: never,
-        footprint: never,
-        instructions: never,
-        longest: never,
-        lockstep: 1.0,
-    }
+/// Bytes per microsecond at which the device copies.
+fn copy_rate(device: &Device) -> f64 {
+    device.copy_gbps.max(1.0) * 1e3
 }
 
-fn bytes_us(
+/// Device memory: A, C, and what of B does not stay in L2 between its uses.
+fn memory_us(
     work: &Work,
     column_tiles: f64,
     seen: &Inspection,
     problem: &Spmm,
     device: &Device,
 ) -> f64 {
-    let copy = device.copy_gbps.max(1.0) * 1e3;
+    let touched = seen.touched_cols as f64;
+    let kept = (L2_SHARE * device.l2_bytes as f64 / (touched * work.width).max(1.0)).min(1.0);
+    let again = seen.nnz as f64 / work.locality.far;
+    let rows_of_b = (again * (1.0 - kept) + touched * kept).max(touched);
     let c_bytes = seen.rows as f64 * f64::from(problem.n) * 4.0;
-    // A is read from memory once, then from wherever it stays.
-    let a_again =
-        if work.a_bytes < L2_SHARE * device.l2_bytes as f64 { copy * L2_RATIO } else { copy };
-    let a_us = work.a_bytes / copy + work.a_bytes * (column_tiles - 1.0) / a_again;
-    a_us + work.b_bytes / gather_rate(work.footprint, device) + c_bytes / copy
+    let bytes = (rows_of_b * work.width + work.a_bytes) * column_tiles + c_bytes;
+    bytes / (copy_rate(device) * MEMORY_RATIO)
 }
 
-/// Bytes a microsecond at which B rows come in, given how much of B is in use at a time.
-fn gather_rate(footprint: f64, device: &Device) -> f64 {
-    let copy = device.copy_gbps.max(1.0) * 1e3;
-    let hit = (L2_SHARE * device.l2_bytes as f64 / footprint.max(1.0)).min(1.0);
-    1.0 / (hit / (copy * L2_RATIO) + (1.0 - hit) / (copy * MEMORY_RATIO))
+/// The slower of L1, which serves every gather, and L2, which serves those that L1 does not have.
+fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
+    let gathered = work.entries * work.fetched * column_tiles;
+    let hits = (work.locality.near / work.reuse).max(1.0).powf(L1_REUSE);
+    let copy = copy_rate(device);
+    let (l1_us, l2_us) = (gathered / (copy * L1_RATIO), gathered / hits / (copy * L2_RATIO));
+    (l1_us.powi(3) + l2_us.powi(3)).cbrt()
 }
 
-/// Little's law: bytes of B in flight on the device over two dependent latencies (the index, then the row).
+/// Little's law: steps of all tiles, over the tiles that registers let be resident at a time.
 fn in_flight_us(
     shape: &Shape,
     work: &Work,
@@ -174,22 +204,16 @@ fn in_flight_us(
     device: &Device,
 ) -> f64 {
     let tiles = seen.rows as f64 / f64::from(shape.rows_a_tile());
-    let launched = tiles * f64::from(shape.threads_a_tile()) * column_tiles;
-    let resident_a_sm = (device.registers_per_multiprocessor / shape.registers().max(1))
-        .min(device.max_threads_per_multiprocessor);
-    let resident =
-        (f64::from(resident_a_sm) * f64::from(device.multiprocessors)).min(launched).max(1.0);
-    let mean_tile = (work.entries / tiles.max(1.0)).max(0.1);
-    // Rows shorter than the unrolled loop leave part of it empty.
-    let chunks = (mean_tile / f64::from(shape.unroll())).ceil();
-    let loads = mean_tile / chunks * f64::from(shape.floats_an_entry()) * 4.0;
-    let per_us = resident * loads / (2.0 * LATENCY_US) / work.lockstep;
-    let useful = work.entries
-        * f64::from(shape.threads_a_tile())
-        * f64::from(shape.floats_an_entry())
-        * 4.0
-        * column_tiles;
-    useful / per_us
+    let threads_a_tile = f64::from(shape.threads_a_tile());
+    let launched = tiles * threads_a_tile * column_tiles;
+    let registers = shape.registers().next_multiple_of(8) * shape.threads();
+    let blocks = device.registers_per_multiprocessor / registers.max(1);
+    let resident = (blocks * shape.threads()).min(device.max_threads_per_multiprocessor);
+    let resident = (f64::from(resident) * f64::from(device.multiprocessors)).min(launched);
+    // The row's own bounds are one more step before the first entry.
+    let steps = (work.mean_walk.max(0.1) / f64::from(shape.unroll())).ceil() + 1.0;
+    let lockstep = work.lockstep.powf(LOCKSTEP);
+    tiles * column_tiles * steps * lockstep * STEP_US / (resident / threads_a_tile).max(1.0)
 }
 
 fn issue_us(
@@ -202,7 +226,7 @@ fn issue_us(
     let warps_a_tile = f64::from(shape.threads_a_tile()) / 32.0;
     let tiles = seen.rows as f64 / f64::from(shape.rows_a_tile());
     let outputs = f64::from(shape.rows_a_tile() * shape.floats_an_entry());
-    let walked = work.entries * work.instructions * warps_a_tile * work.lockstep;
-    let framed = tiles * (30.0 + outputs) * warps_a_tile;
+    let walked = work.entries * work.instructions * warps_a_tile * work.lockstep.powf(LOCKSTEP);
+    let framed = tiles * (FRAME + outputs) * warps_a_tile;
     (walked + framed) * column_tiles / (ISSUE_PER_US * f64::from(device.multiprocessors.max(1)))
 }

@@ -27,7 +27,13 @@ pub struct Measuring {
 impl Default for Measuring {
     fn default() -> Self {
         Self {
-            effort: Effort { warmups: 3, min_samples: 5, max_samples: 40, budget_ms: 60.0 },
+            effort: Effort {
+                warmups: 3,
+                min_samples: 5,
+                max_samples: 40,
+                budget_ms: 60.0,
+                give_up_us: None,
+            },
             finalists: 3,
             rounds: [15, 101],
             finals_ms: 400.0,

@@ -5,7 +5,7 @@ use super::answer;
 use super::field::Field;
 use super::lease::Signals;
 use super::recorder::Recorder;
-use crate::domain::protocol::Loaded;
+use crate::domain::protocol::{Effort, Loaded};
 use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Outcome, Plan, Stage,
     StoppedBy, Strategy as Wanted, Timestamp,
@@ -17,6 +17,9 @@ use crate::store::blobs::BlobError;
 use crate::store::{Finish, Quarantined, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// A candidate this many times slower than the best so far is timed once and no more.
+const HOPELESS: f64 = 8.0;
 
 /// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
 const SLACK: Duration = Duration::from_secs(3);
@@ -224,7 +227,9 @@ impl Session<'_> {
             let detail = "quarantined: it hung or killed this device before".to_owned();
             Outcome::Refused { detail }
         } else {
-            let effort = self.measuring.effort;
+            let best_us = self.recorder.job.best.as_ref().map(|best| best.median_us);
+            let give_up_us = best_us.map(|us| us * HOPELESS);
+            let effort = Effort { give_up_us, ..self.measuring.effort };
             let patience = self.patience();
             self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
         };
