@@ -145,6 +145,36 @@ def trials(server, job):
         after = f"&cursor={page['next']}"
 
 
+def survive_a_kill(server, digest, n, layout, device, after):
+    """SIGKILLs the server in the middle of an exhaustive job and starts it again; what was recorded must stand."""
+    problem = {"op": "spmm", "n": n, "dtype": "f32", "layout": layout}
+    search = {"strategy": "exhaustive", "seconds": 120, "trials": 5000, "seed": 77}
+    _, job = call("POST", server.url + "/v1/jobs",
+                  {"matrix": digest, "problem": problem, "search": search, "device": device})
+    tried = []
+    while len(tried) < after:
+        time.sleep(0.05)
+        tried = [t for t in trials(server, job["id"]) if t["state"] != "pruned"]
+    server.kill()
+    began = time.monotonic()
+    server.start()
+    before = {t["id"]: t for t in tried}
+    resumed = None
+    while True:
+        _, now = call("GET", f"{server.url}/v1/jobs/{job['id']}")
+        if resumed is None and now["progress"]["done"] > len(tried) + 1:
+            resumed = time.monotonic() - began
+        if now["state"] not in ("queued", "running"):
+            break
+        time.sleep(0.05)
+    rows = trials(server, job["id"])
+    kept = {t["id"]: t for t in rows}
+    names = [describe(t["candidate"]) for t in rows]
+    print(f"\nSIGKILL after {len(tried)} trials: the job went on {resumed or 0:.1f} s after the restart and {now['state']};"
+          f" recorded before and unchanged: {sum(kept.get(i) == t for i, t in before.items())} of {len(before)};"
+          f" candidates tried twice: {len(names) - len(set(names))}; trials in all: {len(rows)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True)
@@ -158,6 +188,7 @@ def main():
     parser.add_argument("--generate", nargs="*", default=[])
     parser.add_argument("--repeat", action="store_true", help="tune each problem again, with a warm cubin cache")
     parser.add_argument("--keep-trials", action="store_true", help="write every trial to the result")
+    parser.add_argument("--kill-after", type=int, metavar="TRIALS", help="SIGKILL the server in a job and go on")
     parser.add_argument("--serve", nargs="*", default=[], help="further flags for the server")
     parser.add_argument("files", nargs="*")
     args = parser.parse_args()
@@ -188,6 +219,13 @@ def main():
             run_problem(server, matrices, problem, search, args.device, results)
             if args.repeat:
                 run_problem(server, matrices, problem, search, args.device, results)
+        failures = {}
+        for result in results:
+            for state, count in result.get("plan", {}).get("trials", {}).get("failed", {}).items():
+                failures[state] = failures.get(state, 0) + count
+        print(f"\ntrials that did not come to a time, by state: {failures}")
+        if args.kill_after:
+            survive_a_kill(server, matrices[-1][1]["digest"], args.n[0], args.layout, args.device, args.kill_after)
         if args.keep_trials:
             for result in results:
                 if "plan" in result:
