@@ -45,8 +45,10 @@ impl Session<'_> {
             ops::space(&csr, &request.problem, &device).map_err(|error| error.to_string())
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
+        // A large pattern takes seconds to survey; a cancel must not wait for them.
+        let survey = self.signals.stop.run_until_cancelled(survey).await;
         let space = survey
-            .await
+            .ok_or(SessionError::Stopped)?
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
         let quarantined = self.quarantined().await?;

@@ -36,6 +36,14 @@ impl Recorder {
         self.trials.get(&candidate.id()).and_then(|trial| trial.state.outcome())
     }
 
+    /// What removed a candidate, where it is on record as pruned.
+    pub fn pruned_by(&self, candidate: &Candidate) -> Option<&str> {
+        match &self.trials.get(&candidate.id())?.state {
+            TrialState::Pruned { pruned_by } => Some(pruned_by),
+            TrialState::Tried(_) => None,
+        }
+    }
+
     /// Tried candidates with their outcomes, in the order they were tried.
     pub fn tried(&self) -> Vec<(&Candidate, &Outcome)> {
         let mut tried: Vec<&Trial> =

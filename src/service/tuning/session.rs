@@ -5,6 +5,7 @@ use super::answer;
 use super::field::Field;
 use super::lease::Signals;
 use super::recorder::Recorder;
+use crate::domain::job::Best;
 use crate::domain::protocol::{Effort, Loaded};
 use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Outcome, Plan, Stage,
@@ -20,6 +21,9 @@ use std::time::Duration;
 
 /// A candidate this many times slower than the best so far is timed once and no more.
 const HOPELESS: f64 = 8.0;
+
+/// What prunes the candidates below the top K, as the funnel calls it.
+const RANK: &str = "rank";
 
 /// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
 const SLACK: Duration = Duration::from_secs(3);
@@ -74,6 +78,12 @@ impl Session<'_> {
                 job.state = JobState::Succeeded;
                 job.stage = Stage::Done;
                 job.plan = Some(plan.id.clone());
+                // The finals decide, and may have turned the order of the single timings.
+                job.best = Some(Best {
+                    candidate: plan.candidate.clone(),
+                    median_us: plan.measured.median_us,
+                    speedup: plan.speedup,
+                });
                 job.stopped_by = Some(plan.provenance.stopped_by);
                 Some(plan)
             }
@@ -144,7 +154,10 @@ impl Session<'_> {
         wanted: Wanted,
         top_k: u32,
     ) -> Result<Box<dyn Strategy>, SessionError> {
-        let scored = field.space.scored.clone();
+        // What an earlier attempt chose stands: the device's bandwidth is measured at each start, so the model may rank
+        // otherwise now, and what is on record as pruned cannot be tried.
+        let mut scored = field.space.scored.clone();
+        scored.retain(|(candidate, _)| self.recorder.pruned_by(candidate).is_none());
         let mut removed: Vec<(Candidate, String)> = field
             .space
             .pruned
@@ -155,8 +168,11 @@ impl Session<'_> {
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Ranked => {
-                let ranked = search::ranked(scored, top_k as usize);
-                removed.extend(ranked.dropped.into_iter().map(|c| (c, "rank".to_owned())));
+                let mut ranked = search::ranked(scored, top_k as usize);
+                let cut_before = |c: &Candidate| self.recorder.pruned_by(c) == Some(RANK);
+                let cut_before = field.space.scored.iter().filter(|(c, _)| cut_before(c)).count();
+                ranked.step.removed += cut_before as u64;
+                removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);
                 ranked.strategy
             }
