@@ -198,3 +198,29 @@ async fn a_job_without_any_time_fails_and_says_why() {
     assert!(why.contains("none of 3 candidates") && why.contains("3 refused"), "{why}");
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_lifts_no_candidate_over_a_faster_vendor() {
+    let bench = Bench::new().await;
+    let all = bench.candidates(&device());
+    let first = |family: &str| all.iter().find(|c| c.family == family).unwrap().clone();
+    let mut acts: BTreeMap<Candidate, Act> =
+        all.iter().map(|candidate| (candidate.clone(), takes(200.0))).collect();
+    acts.insert(first("row_panel"), takes(100.0));
+    acts.insert(
+        first("row_split"),
+        samples(vec![99.0, 120.0, 99.0, 120.0, 99.0, 120.0, 99.0, 120.0, 120.0], Duration::ZERO),
+    );
+    acts.insert(vendor(), takes(105.0));
+    let worker = bench.work(&bench.service, &device(), acts).await;
+    let id = bench.submit(exhaustive()).await;
+    let plan = bench.plan(&bench.ended(&id).await).await;
+    assert!(
+        plan.speedup.unwrap() >= 1.0,
+        "{:?} {} {:?}",
+        plan.speedup,
+        plan.candidate,
+        plan.measured
+    );
+    worker.stop().await;
+}
