@@ -1,7 +1,7 @@
 //! `sparsetune serve`: opens store and blobs, makes the service, listens, and stops in order.
 
 use super::config::{Config, LogFormat};
-use super::say;
+use super::{INTERRUPTED, say};
 use crate::http::{Access, App, Limits, Metrics, PATHS, Server};
 use crate::service::{SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
@@ -144,7 +144,7 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
                 _ = interrupt.recv() => {}
             }
             if stop.is_cancelled() {
-                std::process::exit(130);
+                std::process::exit(INTERRUPTED.into());
             }
             tracing::info!("stopping: requests in flight may finish");
             stop.cancel();
