@@ -86,6 +86,9 @@ impl Service {
             let mut staged = blobs.stage()?;
             canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
                 .map_err(|error| not_written(&error))?;
+            // The blobs would do it, but under the lock of `publish`.
+            let synced = staged.as_file().sync_all();
+            synced.map_err(|error| ServiceError::of_io("a matrix file", &error))?;
             Ok((matrix, staged.into_temp_path()))
         })
         .await??;
