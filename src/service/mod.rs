@@ -25,7 +25,7 @@ pub use lookup::LookupQuery;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{Device, JobState, Plan, PlanId};
+use crate::domain::{JobState, Plan, PlanId};
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
@@ -112,12 +112,4 @@ impl Service {
         }
         Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })
     }
-}
-
-/// The names that devices go by in messages.
-fn known_devices(devices: &[Device]) -> String {
-    let mut names: Vec<&str> = devices.iter().map(|device| device.id.0.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
