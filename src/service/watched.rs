@@ -67,6 +67,10 @@ impl Jobs for Watched {
         Ok(submission)
     }
 
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>> {
+        self.store.keyed(key, request).await
+    }
+
     async fn job(&self, id: &JobId) -> Result<Option<Job>> {
         self.store.job(id).await
     }

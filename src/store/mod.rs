@@ -127,6 +127,9 @@ pub trait Matrices: Send + Sync {
 #[async_trait]
 pub trait Jobs: Send + Sync {
     async fn submit(&self, new: &NewJob) -> Result<Submission>;
+    /// What [`Self::submit`] would answer for this idempotency key and digest of a request: `Existing`, `KeyReused`, or
+    /// `None` where the key is new.
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>>;
     async fn job(&self, id: &JobId) -> Result<Option<Job>>;
     async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>>;
     /// A queued job ends at once; a running one is asked to. `None` when there is no such job.

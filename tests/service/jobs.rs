@@ -3,6 +3,7 @@
 use crate::world::*;
 use sparsetune::domain::*;
 use sparsetune::service::{JobFilter, PageRequest, ServiceError};
+use sparsetune::store::Retention;
 
 async fn ready() -> (World, Matrix) {
     let world = World::new().await;
@@ -117,6 +118,25 @@ async fn an_idempotency_key_answers_for_its_request() {
     assert_eq!((again.created, again.job.id), (false, first.job.id));
     let other = world.service.submit(&request(&matrix, 33), key()).await;
     assert!(matches!(other, Err(ServiceError::KeyReused)));
+}
+
+#[tokio::test]
+async fn a_retry_gets_its_job_whatever_has_gone_since() {
+    let (world, matrix) = ready().await;
+    let key = || Some("k".to_owned());
+    let first = world.service.submit(&request(&matrix, 32), key()).await.unwrap();
+    let cancelled = world.service.cancel(&first.job.id).await.unwrap();
+    world.service.delete_matrix(&matrix.digest).await.unwrap();
+    // Another process, started after the device went away.
+    let later = world.elsewhere("later").await;
+    let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
+    let old = Retention { idempotency_keys: nothing, events: nothing, devices: now };
+    later.store().prune(&old).await.unwrap();
+    let again = later.submit(&request(&matrix, 32), key()).await.unwrap();
+    assert_eq!((again.created, again.job), (false, cancelled));
+    // Nonsense under a used key is the key's mistake first.
+    let other = later.submit(&request(&matrix, 0), key()).await;
+    assert!(matches!(other, Err(ServiceError::KeyReused)), "{other:?}");
 }
 
 #[tokio::test]

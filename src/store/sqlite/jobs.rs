@@ -3,7 +3,8 @@
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, events, leases};
 use crate::domain::{
-    DeviceId, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp, job::Progress,
+    DeviceId, Digest, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp,
+    job::Progress,
 };
 use crate::store::{
     Claim, Fence, Finish, JobFilter, Jobs, NewJob, Page, PageRequest, Renewal, Result, StoreError,
@@ -87,7 +88,9 @@ impl JobRow {
 impl Jobs for SqliteStore {
     async fn submit(&self, new: &NewJob) -> Result<Submission> {
         let mut tx = self.begin().await?;
-        if let Some(known) = by_idempotency_key(&mut tx, new).await? {
+        if let Some((key, request)) = &new.idempotency
+            && let Some(known) = by_idempotency_key(&mut tx, key, request).await?
+        {
             return Ok(known);
         }
         let submission = match live_twin(&mut tx, &new.dedup_key).await? {
@@ -111,13 +114,14 @@ impl Jobs for SqliteStore {
         Ok(submission)
     }
 
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>> {
+        let mut reader = self.readers.acquire().await?;
+        by_idempotency_key(&mut reader, key, request).await
+    }
+
     async fn job(&self, id: &JobId) -> Result<Option<Job>> {
-        let row: Option<JobRow> =
-            sqlx::query_as(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?"))
-                .bind(&id.0)
-                .fetch_optional(&self.readers)
-                .await?;
-        row.map(JobRow::job).transpose()
+        let mut reader = self.readers.acquire().await?;
+        by_id(&mut reader, id).await
     }
 
     async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
@@ -204,27 +208,30 @@ impl Jobs for SqliteStore {
     }
 }
 
-async fn by_id(tx: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {
+async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {
     let row: Option<JobRow> =
         sqlx::query_as(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?"))
             .bind(&id.0)
-            .fetch_optional(tx)
+            .fetch_optional(connection)
             .await?;
     row.map(JobRow::job).transpose()
 }
 
-async fn by_idempotency_key(tx: &mut SqliteConnection, new: &NewJob) -> Result<Option<Submission>> {
-    let Some((key, request)) = &new.idempotency else { return Ok(None) };
+async fn by_idempotency_key(
+    connection: &mut SqliteConnection,
+    key: &str,
+    request: &Digest,
+) -> Result<Option<Submission>> {
     let row: Option<(Vec<u8>, String)> =
         sqlx::query_as("SELECT request, job FROM idempotency_keys WHERE key = ?")
             .bind(key)
-            .fetch_optional(&mut *tx)
+            .fetch_optional(&mut *connection)
             .await?;
     let Some((stored, job)) = row else { return Ok(None) };
     if codec::digest("idempotency key", &stored)? != *request {
         return Ok(Some(Submission::KeyReused));
     }
-    let job = by_id(tx, &JobId(job)).await?;
+    let job = by_id(connection, &JobId(job)).await?;
     Ok(job.map(Submission::Existing))
 }
 
