@@ -35,7 +35,7 @@ impl Service {
         let matrix = self.inner.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;
-        request::check(&matrix, &asked.problem, &device, settings.max_dense_bytes)?;
+        request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
         let new = NewJob {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
             job: queued(filled, &device),

@@ -64,18 +64,33 @@ async fn nonsense_is_refused_where_it_stands() {
 
 #[tokio::test]
 async fn operands_that_fit_nowhere_are_refused() {
-    let world = World::with(|settings| settings.max_dense_bytes = 40 * 4 * 100).await;
+    // 20 x 20 with 58 entries. On the host: 16 bytes an element of C, 8 of B, 20 an entry of A.
+    let world = World::with(|settings| settings.max_host_bytes = 24 * 20 * 100 + 20 * 58).await;
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
-    let early = world.service.submit(&request(&matrix, 1), None).await;
-    assert!(matches!(early, Err(ServiceError::Unavailable { .. })), "no device yet");
+    let submit = async |n| world.service.submit(&request(&matrix, n), None).await;
+    let refused = async |n, numbers: [u64; 2]| match submit(n).await {
+        Err(ServiceError::TooLarge { message }) => {
+            for number in numbers {
+                assert!(message.contains(&number.to_string()), "{number}: {message}");
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(submit(1).await, Err(ServiceError::Unavailable { .. })), "no device yet");
     world.service.register(device()).await.unwrap();
-    world.service.submit(&request(&matrix, 100), None).await.unwrap();
-    let wide = world.service.submit(&request(&matrix, 101), None).await;
-    assert!(matches!(wide, Err(ServiceError::TooLarge { .. })));
-    let tiny = Device { memory_bytes: 1000, ..device() };
-    world.service.register(tiny).await.unwrap();
-    let full = world.service.submit(&request(&matrix, 5), None).await;
-    assert!(matches!(full, Err(ServiceError::TooLarge { .. })));
+    submit(100).await.unwrap();
+    refused(101, [24 * 20 * 101 + 1160, 24 * 20 * 100 + 1160]).await;
+    // A processor's memory is the host's.
+    let small = Device { memory_bytes: 24 * 20 * 5 + 1160, ..device() };
+    world.service.register(small).await.unwrap();
+    submit(5).await.unwrap();
+    refused(6, [24 * 20 * 6 + 1160, 24 * 20 * 5 + 1160]).await;
+    // A GPU holds A, B and C in f32, and of the reference what fits beside them.
+    let a = 8 * 58 + 4 * 21;
+    let small = Device { memory_bytes: a + 4 * 40 * 5, ..gpu(0, 1000.0) };
+    world.service.register(small).await.unwrap();
+    assert_eq!(submit(5).await.unwrap().job.device.0, "cuda:0");
+    refused(6, [a + 4 * 40 * 6, a + 4 * 40 * 5]).await;
 }
 
 #[tokio::test]
