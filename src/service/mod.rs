@@ -46,6 +46,9 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
+    /// One picture at a time: it takes all cores and a matrix in memory, and who asks twice finds it drawn. Not of
+    /// `parses`, so that pictures and uploads do not wait for each other.
+    drawing: Arc<Semaphore>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
     pictures: Mutex<Pictures>,
@@ -63,6 +66,7 @@ impl Service {
             signals,
             local: RwLock::default(),
             parses,
+            drawing: Arc::new(Semaphore::new(1)),
             publishing: tokio::sync::Mutex::default(),
             pictures: Mutex::default(),
         };

@@ -15,7 +15,7 @@ pub struct ServiceSettings {
     pub max_upload_bytes: u64,
     /// Where uploads wait to be parsed.
     pub temp_dir: PathBuf,
-    /// Matrices parsed or drawn at once; each takes a few times its CSR in memory.
+    /// Uploads parsed at once; each takes a few times its CSR in memory.
     pub parses_at_once: usize,
     pub search: SearchDefaults,
     pub lease_ms: i64,
