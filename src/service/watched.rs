@@ -40,7 +40,12 @@ impl Watched {
 #[async_trait]
 impl Matrices for Watched {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
-        self.store.insert_matrix(matrix).await
+        let new = self.store.insert_matrix(matrix).await?;
+        if new {
+            // Lookups answer from the facts of matrices: a neighbour is sought by them.
+            self.signals.changed_here();
+        }
+        Ok(new)
     }
 
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
@@ -52,7 +57,11 @@ impl Matrices for Watched {
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
-        self.store.delete_matrix(digest).await
+        let gone = self.store.delete_matrix(digest).await?;
+        if gone {
+            self.signals.changed_here();
+        }
+        Ok(gone)
     }
 }
 

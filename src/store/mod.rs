@@ -211,7 +211,7 @@ pub struct Pruned {
 pub trait Upkeep: Send + Sync {
     /// Also ends running jobs whose worker is gone and that were asked to stop.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
-    /// Grows whenever a plan or a device's facts are stored, by whichever process.
+    /// Grows whenever a plan or a device's facts are stored, or a matrix's come or go, by whichever process.
     async fn revision(&self) -> Result<u64>;
 }
 

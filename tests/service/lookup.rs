@@ -192,7 +192,7 @@ async fn the_epoch_moves_when_answers_may() {
     let service = &world.service;
     let before = service.plans_epoch();
     service.submit(&request(&matrix, 64), None).await.unwrap();
-    world.upload(&tridiagonal(9)).await;
+    world.upload(&tridiagonal(20)).await;
     service.lookup(&query(matrix.digest, 32)).await.unwrap();
     assert_eq!(service.plans_epoch(), before, "no plan was stored");
     let claim = world.claim().await;
@@ -201,5 +201,12 @@ async fn the_epoch_moves_when_answers_may() {
     let stored = service.plans_epoch();
     assert!(stored > before);
     service.register(gpu(0, 100.0)).await.unwrap();
-    assert!(service.plans_epoch() > stored);
+    let registered = service.plans_epoch();
+    assert!(registered > stored);
+    // Lookups read the facts of stored matrices.
+    let other = world.upload(&tridiagonal(9)).await.matrix;
+    let uploaded = service.plans_epoch();
+    assert!(uploaded > registered);
+    service.delete_matrix(&other.digest).await.unwrap();
+    assert!(service.plans_epoch() > uploaded);
 }
