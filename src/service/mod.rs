@@ -57,7 +57,9 @@ struct Inner {
 impl Service {
     pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
-        let store = Arc::new(watched::Watched { store, signals: Arc::clone(&signals) });
+        let max_attempts = settings.max_attempts.max(1);
+        let store =
+            Arc::new(watched::Watched { store, signals: Arc::clone(&signals), max_attempts });
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let inner = Inner {
             store,

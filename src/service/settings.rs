@@ -19,6 +19,8 @@ pub struct ServiceSettings {
     pub parses_at_once: usize,
     pub search: SearchDefaults,
     pub lease_ms: i64,
+    /// How often a job is taken up: one whose workers were lost so often without an answer is failed.
+    pub max_attempts: u32,
     pub l2_policy: L2Policy,
     /// Farthest matrix that stands in for another without being asked to; see `neighbours` for the unit.
     pub neighbour_distance: f64,
@@ -66,6 +68,7 @@ impl Default for ServiceSettings {
             parses_at_once: 2,
             search: SearchDefaults { top_k: 16, seconds: 60.0, trials: 512, seed: 1 },
             lease_ms: 15_000,
+            max_attempts: 5,
             l2_policy: L2Policy::Warm,
             neighbour_distance: 0.5,
             max_host_bytes: half_of_host().unwrap_or(16 << 30),

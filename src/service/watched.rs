@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(super) struct Watched {
     pub(super) store: Arc<dyn Store>,
     pub(super) signals: Arc<Signals>,
+    /// How often a job is taken up before it is given up.
+    pub(super) max_attempts: u32,
 }
 
 impl Watched {
@@ -101,11 +103,22 @@ impl Jobs for Watched {
     }
 
     async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
+        self.give_up(device, self.max_attempts).await?;
         let claim = self.store.claim(device, owner, lease_ms).await?;
         if let Some(claim) = &claim {
             self.signals.job_changed(&claim.job.id);
         }
         Ok(claim)
+    }
+
+    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>> {
+        let ended = self.store.give_up(device, most).await?;
+        for job in &ended {
+            tracing::warn!(job = %job.id, attempts = job.attempts, "job given up: it lost all its workers");
+            self.signals.job_changed(&job.id);
+            Self::job_ended(job);
+        }
+        Ok(ended)
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {

@@ -185,3 +185,22 @@ async fn unknown_jobs_are_not_found_and_foreign_cursors_invalid() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn a_job_that_kills_its_workers_fails_with_a_reason() {
+    let world = World::with(|settings| settings.max_attempts = 2).await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
+    let claim = async |lease| world.service.store().claim(&device().id, "w", lease).await.unwrap();
+    for _ in 0..4 {
+        let claim = claim(60_000).await.unwrap();
+        world.service.store().release(&claim.fence).await.unwrap();
+    }
+    assert!(claim(0).await.is_some());
+    assert!(claim(0).await.is_some());
+    assert_eq!(claim(0).await, None);
+    let failed = world.service.job(&job.id).await.unwrap();
+    assert_eq!((failed.state, failed.attempts), (JobState::Failed, 2));
+    assert!(failed.error.unwrap().contains("worker was lost"));
+}

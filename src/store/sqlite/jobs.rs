@@ -1,7 +1,7 @@
 //! Jobs: submission, lists and cancellation. What a worker does under a lease is in `leases`.
 
 use super::codec::{self, Stored, decode, encode};
-use super::{SqliteStore, events, leases};
+use super::{SqliteStore, endings, events, leases};
 use crate::domain::{
     DeviceId, Digest, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp,
     job::Progress,
@@ -48,6 +48,10 @@ pub(super) struct JobRow {
 }
 
 impl JobRow {
+    pub(super) fn id(&self) -> JobId {
+        JobId(self.id.clone())
+    }
+
     pub(super) fn job(self) -> Result<Job> {
         let request: JobRequest = decode(self.version, &self.request)?;
         Ok(Job {
@@ -81,6 +85,21 @@ impl JobRow {
         let job = self.job()?;
         events::append(tx, &job.id, seq, &EventKind::Job(Box::new(job.clone()))).await?;
         Ok(job)
+    }
+
+    /// [`Self::announce`] for a job that no worker ends. Where the row cannot be read, an event says so instead: one
+    /// such row must not keep the others from their end.
+    pub(super) async fn announce_end(self, tx: &mut SqliteConnection) -> Result<Option<Job>> {
+        let (id, seq) = (self.id(), self.last_seq);
+        match self.announce(tx).await {
+            Ok(job) => Ok(Some(job)),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                let message = format!("the job has ended: {error}");
+                events::append(tx, &id, seq, &EventKind::Log { message }).await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -154,7 +173,7 @@ impl Jobs for SqliteStore {
             .bind(&id.0)
             .execute(&mut *tx)
             .await?;
-        let ended = leases::end_cancelled(&mut tx, Some(id)).await?.pop();
+        let ended = endings::cancelled(&mut tx, Some(id)).await?.pop();
         let job = match ended {
             Some(job) => Some(job),
             None => by_id(&mut tx, id).await?,
@@ -165,6 +184,10 @@ impl Jobs for SqliteStore {
 
     async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
         leases::claim(self, device, owner, lease_ms).await
+    }
+
+    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>> {
+        endings::given_up(self, device, most).await
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
