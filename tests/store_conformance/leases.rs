@@ -141,7 +141,7 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
     let stored = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 2));
     assert!(stored.error.as_ref().unwrap().contains("taken up 2 times"), "{:?}", stored.error);
-    assert_eq!(ended, [stored.clone()]);
+    assert_eq!(ended, std::slice::from_ref(&stored));
     let events = store.events(&job.id, 0, 100).await.unwrap();
     assert_eq!(events.last().unwrap().kind, EventKind::Job(Box::new(stored)));
     assert_fenced(&*store, &alive.fence, &alive.job).await;
