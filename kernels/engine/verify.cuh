@@ -29,7 +29,7 @@ __device__ inline void Verify(const float* c, const double* value, const float* 
                               unsigned long long first, unsigned long long count,
                               unsigned poison, Partial* partials) {
   // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
-  constexpr double kTiny = 1e-30;
+  constexpr double kTiny = 1.1754943508222875e-38;  // FLT_MIN, as on the host
   Partial mine = {0.0, ~0ull, 0};
   const unsigned long long stride = (unsigned long long)gridDim.x * kVerifyThreads;
   for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x;

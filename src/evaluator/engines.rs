@@ -1,7 +1,7 @@
 //! Which engine drives the device that the process was started for.
 
 use super::{EvaluatorOptions, hostile};
-use crate::domain::Device;
+use crate::domain::{Device, Digest};
 use crate::engine::cpu::CpuEngine;
 use crate::engine::cuda::{self, CudaEngine, source};
 use crate::engine::replay::{RecordingError, ReplayEngine};
@@ -89,6 +89,11 @@ pub(super) fn with_kernels(device: &Device, options: &EvaluatorOptions) -> Devic
     if matches!(options.device, DeviceSelector::Cuda(_)) {
         for (family, headers) in KERNEL_HEADERS {
             note_kernel(&mut device, family, headers);
+        }
+        // A closed library has no text; its name and version stand for it.
+        if let Some(vendor) = &device.vendor {
+            let digest = Digest::of(vendor.as_bytes());
+            device.kernels.insert("vendor".to_owned(), digest);
         }
     }
     if options.allow_hostile {

@@ -1,5 +1,6 @@
 //! Loading a problem: the canonical file, the operands, the reference result, and the least time any kernel can take.
 
+use super::tolerance::weigh_rows;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Layout, Problem, Spmm};
 use crate::engine::Operands;
@@ -59,7 +60,7 @@ pub(super) fn read(load: &Load) -> Result<(Arc<Csr>, Spmm), LoadError> {
 /// Makes B and what the result must be.
 pub(super) fn operands(load: &Load, matrix: Arc<Csr>, spmm: &Spmm) -> Result<Operands, LoadError> {
     let b = operand::random(matrix.cols() * spmm.n as usize, load.seed);
-    let reference = oracle::spmm(&matrix, &b, spmm);
+    let mut reference = oracle::spmm(&matrix, &b, spmm);
     // |A||B| bounds every partial sum: where it fits, no order of summing can overflow.
     if let Some(at) = reference.scale.par_iter().position_any(|scale| !scale.is_finite()) {
         let row = match spmm.layout {
@@ -68,6 +69,7 @@ pub(super) fn operands(load: &Load, matrix: Arc<Csr>, spmm: &Spmm) -> Result<Ope
         };
         return Err(LoadError::Overflow { row });
     }
+    weigh_rows(&matrix, spmm, &mut reference.scale);
     Ok(Operands {
         matrix,
         problem: load.problem,

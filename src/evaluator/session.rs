@@ -113,10 +113,9 @@ impl<'a, W: Write> Session<'a, W> {
             EngineError::Lost(detail) => EvaluatorError::Lost(detail),
             other => LoadError::Engine(other.to_string()).into(),
         })?;
-        let longest_row = (0..matrix.rows()).map(|row| matrix.row_nnz(row)).max().unwrap_or(0);
         self.loaded = Some(LoadedProblem {
             problem: load.problem,
-            tolerance: tolerance(spmm.dtype, longest_row),
+            tolerance: tolerance(spmm.dtype),
             lowerer,
             matrix: matrix.clone(),
             prepared: HashMap::new(),

@@ -1,38 +1,77 @@
 //! How far a right answer may be from the float64 reference (Higham, Accuracy and Stability, section 3.1).
 
-use crate::domain::Dtype;
+use crate::domain::{Dtype, Layout, Spmm};
+use crate::sparse::Csr;
+use rayon::prelude::*;
 
-/// Largest componentwise error `|c - ref| / (|A| |B|)` of a product whose longest row has `longest_row` entries.
+/// Terms of a row that the tolerance itself allows for; a longer row's own growth is in its weight.
+const FRAME: f64 = 8.0;
+
+/// Largest componentwise error `|c - ref| / (|A| |B| w)` of a product, `w` being the row's `weight`.
 ///
 /// A dot product of k terms, summed in any order with unit roundoff u, is within `k u / (1 - k u)` of the exact one in
-/// this measure. The reference takes the operands as already rounded to the dtype, so their rounding does not count;
-/// the 8 covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Half precision
-/// accumulates in float32 and rounds once at the end.
-pub fn tolerance(dtype: Dtype, longest_row: usize) -> f64 {
+/// units of |A||B|. The reference takes the operands as already rounded to the dtype, so their rounding does not count;
+/// the 8 covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Each row is judged
+/// by its own length: one long row must not excuse the short ones. Half precision accumulates in float32 and rounds once
+/// at the end.
+pub fn tolerance(dtype: Dtype) -> f64 {
     const F16: f64 = 1.0 / (1u64 << 11) as f64;
     const F32: f64 = 1.0 / (1u64 << 24) as f64;
     const F64: f64 = 1.0 / (1u64 << 53) as f64;
-    let terms = longest_row as f64 + 8.0;
     match dtype {
-        Dtype::F32 => terms * F32,
-        Dtype::F16 => F16 + terms * F32,
+        Dtype::F32 => FRAME * F32,
+        Dtype::F16 => F16 + FRAME * F32,
         // The reference is a float64 sum itself and may be off by as much.
-        Dtype::F64 => 2.0 * terms * F64,
+        Dtype::F64 => 2.0 * FRAME * F64,
+    }
+}
+
+/// How much more rounding a row of `row_nnz` terms may gather than an empty one.
+fn weight(row_nnz: usize) -> f32 {
+    ((row_nnz as f64 + FRAME) / FRAME) as f32
+}
+
+/// Multiplies each element's scale by its row's weight, in the layout of the product.
+pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
+    let rows = matrix.rows().max(1);
+    let weights: Vec<f32> = (0..matrix.rows()).map(|row| weight(matrix.row_nnz(row))).collect();
+    match spmm.layout {
+        Layout::Row => scale
+            .par_chunks_mut(spmm.n.max(1) as usize)
+            .zip(&weights)
+            .for_each(|(row, weight)| row.iter_mut().for_each(|scale| *scale *= weight)),
+        Layout::Col => scale.par_chunks_mut(rows).for_each(|column| {
+            column.iter_mut().zip(&weights).for_each(|(scale, weight)| *scale *= weight);
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::tolerance;
-    use crate::domain::Dtype;
+    use super::{tolerance, weigh_rows, weight};
+    use crate::domain::{Dtype, Layout, Spmm};
+    use crate::sparse::Csr;
 
     #[test]
     fn a_plain_sum_passes_and_a_missing_term_does_not() {
         let row: Vec<f32> = (1..=1000).map(|i| 1.0 / i as f32).collect();
         let exact: f64 = row.iter().map(|&x| f64::from(x)).sum();
         let error = |sum: f32| (f64::from(sum) - exact).abs() / exact;
-        let bound = tolerance(Dtype::F32, row.len());
+        let bound = tolerance(Dtype::F32) * f64::from(weight(row.len()));
         assert!(error(row.iter().sum()) < bound);
         assert!(error(row[..999].iter().sum()) > bound);
+    }
+
+    #[test]
+    fn a_long_row_does_not_excuse_a_short_one() {
+        let indices: Vec<u32> = (0..9).chain([3]).collect();
+        let matrix = Csr::new(2, 9, vec![0, 9, 10], indices, vec![1.0; 10]).unwrap();
+        for (layout, expected) in
+            [(Layout::Row, [17.0, 17.0, 9.0, 9.0]), (Layout::Col, [17.0, 9.0, 17.0, 9.0])]
+        {
+            let mut scale = vec![8.0; 4];
+            weigh_rows(&matrix, &Spmm { n: 2, dtype: Dtype::F32, layout }, &mut scale);
+            assert_eq!(scale, expected);
+        }
     }
 }

@@ -24,12 +24,27 @@ pub struct Decision {
     pub tie: bool,
 }
 
-/// Decides among contenders of one paired run. `None` for no contender.
+/// How the samples of contenders compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Samples {
+    /// Taken in turn: sample i of each belongs to the same round.
+    Paired,
+    /// Taken one contender after the other: only their intervals compare.
+    Separate,
+}
+
+/// Decides among contenders. `None` for no contender.
 ///
-/// The fastest median leads (with `expected_calls`, the least preprocessing + calls x median). Every contender whose
-/// per-round differences from the leader have a 95 % interval of their median that reaches 0 is tied with it; of those
-/// the simplest wins. With `expected_calls` a tie needs equal preprocessing too, since that difference is certain.
-pub fn decide(contenders: &[Contender], expected_calls: Option<u64>) -> Option<Decision> {
+/// The fastest median leads (with `expected_calls`, the least preprocessing + calls x median). A contender is tied with
+/// it when the noise could explain the difference: per-round differences whose interval reaches 0, or intervals that
+/// overlap where the samples were taken apart. Of the tied the simplest wins, but none that costs more than a contender
+/// which is not tied, so that no noisy third beats a clear second. With `expected_calls` a tie also needs no more
+/// preprocessing than the leader's, since that difference is certain.
+pub fn decide(
+    contenders: &[Contender],
+    expected_calls: Option<u64>,
+    samples: Samples,
+) -> Option<Decision> {
     let cost = |c: &Contender| match expected_calls {
         Some(calls) => c.preprocess_ms * 1e3 + calls as f64 * c.timing.median_us,
         None => c.timing.median_us,
@@ -47,14 +62,17 @@ pub fn decide(contenders: &[Contender], expected_calls: Option<u64>) -> Option<D
         .copied()
         .filter(|&other| {
             other != leader
-                && indistinct(&contenders[leader], &contenders[other])
+                && indistinct(&contenders[leader], &contenders[other], samples)
                 && (expected_calls.is_none()
                     || contenders[other].preprocess_ms <= contenders[leader].preprocess_ms)
         })
         .collect();
+    let apart = order.iter().find(|i| **i != leader && !tied.contains(i));
+    let most = apart.map_or(f64::INFINITY, |&i| cost(&contenders[i]));
     let winner = tied
         .iter()
         .copied()
+        .filter(|&i| cost(&contenders[i]) <= most)
         .chain([leader])
         .min_by_key(|&i| (contenders[i].complexity, order.iter().position(|&j| j == i)))
         .unwrap_or(leader);
@@ -62,11 +80,14 @@ pub fn decide(contenders: &[Contender], expected_calls: Option<u64>) -> Option<D
     Some(Decision { winner, runner_up, tie: !tied.is_empty() })
 }
 
-/// Whether the paired differences b - a leave room for no difference.
+/// Whether the differences b - a leave room for no difference.
 ///
-/// Paired by round, so that drift of clocks and temperature cancels. A difference of under 0.2 % of the time is a tie
+/// Paired by round, drift of clocks and temperature cancels. A difference of under 0.2 % of the time is a tie
 /// whatever the interval says: events resolve about half a microsecond and no user can tell.
-fn indistinct(a: &Contender, b: &Contender) -> bool {
+fn indistinct(a: &Contender, b: &Contender, samples: Samples) -> bool {
+    if samples == Samples::Separate {
+        return b.timing.ci95_us[0] <= a.timing.ci95_us[1];
+    }
     let differences: Vec<f64> =
         a.timing.samples_us.iter().zip(&b.timing.samples_us).map(|(a, b)| b - a).collect();
     match Timing::of(differences, 0) {
@@ -89,7 +110,7 @@ mod tests {
     fn a_clear_winner_is_no_tie() {
         let all = [contender("a", 10.0, 0.1, 5), contender("b", 12.0, 0.1, 0)];
         assert_eq!(
-            decide(&all, None),
+            decide(&all, None, Samples::Paired),
             Some(Decision { winner: 0, runner_up: Some(1), tie: false })
         );
     }
@@ -101,15 +122,49 @@ mod tests {
             *sample += if i % 2 == 0 { 0.05 } else { -0.04 };
         }
         all[1].timing = Timing::of(all[1].timing.samples_us.clone(), 0).unwrap();
-        assert_eq!(decide(&all, None), Some(Decision { winner: 1, runner_up: Some(0), tie: true }));
+        assert_eq!(
+            decide(&all, None, Samples::Paired),
+            Some(Decision { winner: 1, runner_up: Some(0), tie: true })
+        );
+    }
+
+    #[test]
+    fn a_noisy_third_does_not_beat_a_clear_second() {
+        let mut all = [
+            contender("a", 10.0, 0.0, 5),
+            contender("vendor", 10.1, 0.0, 0),
+            contender("c", 10.3, 0.0, 1),
+        ];
+        // Tied with the leader by its noise, but slower than the vendor, which is not tied.
+        for (i, sample) in all[2].timing.samples_us.iter_mut().enumerate() {
+            *sample += if i % 2 == 0 { 0.8 } else { -0.9 };
+        }
+        all[2].timing = Timing::of(all[2].timing.samples_us.clone(), 0).unwrap();
+        let decision = decide(&all, None, Samples::Paired).unwrap();
+        assert!(all[decision.winner].timing.median_us <= 10.1);
+        assert_ne!(decision.winner, 2);
+    }
+
+    #[test]
+    fn separate_samples_compare_by_their_intervals() {
+        let all = [contender("a", 10.0, 0.1, 5), contender("b", 10.15, 0.1, 0)];
+        assert_eq!(
+            decide(&all, None, Samples::Separate).map(|d| (d.winner, d.tie)),
+            Some((1, true))
+        );
+        let apart = [contender("a", 10.0, 0.1, 5), contender("b", 12.0, 0.1, 0)];
+        assert_eq!(
+            decide(&apart, None, Samples::Separate).map(|d| (d.winner, d.tie)),
+            Some((0, false))
+        );
     }
 
     #[test]
     fn few_calls_favour_little_preprocessing() {
         let mut all = [contender("a", 10.0, 0.0, 5), contender("b", 12.0, 0.0, 0)];
         all[0].preprocess_ms = 1.0;
-        assert_eq!(decide(&all, Some(100)).map(|d| d.winner), Some(1));
-        assert_eq!(decide(&all, Some(1_000_000)).map(|d| d.winner), Some(0));
-        assert_eq!(decide(&[], None), None);
+        assert_eq!(decide(&all, Some(100), Samples::Paired).map(|d| d.winner), Some(1));
+        assert_eq!(decide(&all, Some(1_000_000), Samples::Paired).map(|d| d.winner), Some(0));
+        assert_eq!(decide(&[], None, Samples::Paired), None);
     }
 }

@@ -9,6 +9,6 @@ pub mod prune;
 pub mod strategy;
 
 pub use budget::Budget;
-pub use finals::{Contender, Decision, decide};
+pub use finals::{Contender, Decision, Samples, decide};
 pub use prune::{Constraint, Pruned, Verdict, prune};
-pub use strategy::{Strategy, exhaustive, ranked};
+pub use strategy::{Strategy, exhaustive, rank_step, ranked};

@@ -3,7 +3,7 @@
 use crate::domain::{Candidate, FunnelStep};
 
 /// A search order. Two calls are the whole of it; outcomes are data.
-pub trait Strategy: Send {
+pub trait Strategy: Send + Sync {
     /// The next candidate to try; `None` ends the search.
     fn next(&mut self) -> Option<Candidate>;
 
@@ -60,13 +60,18 @@ pub fn ranked(mut scored: Vec<(Candidate, f64)>, top_k: usize) -> Ranked {
     }
     dropped.extend(cut);
     let candidates: Vec<Candidate> = firsts.into_iter().map(|(candidate, _)| candidate).collect();
-    let step = FunnelStep {
-        constraint: "rank".to_owned(),
-        removed: dropped.len() as u64,
-        left: candidates.len() as u64,
-        detail: Some(format!("the {} best predicted are measured", candidates.len())),
-    };
+    let step = rank_step(dropped.len(), candidates.len());
     Ranked { strategy: Box::new(InOrder { candidates, handed_out: 0 }), dropped, step }
+}
+
+/// The cut to the best predicted, as the funnel's last step.
+pub fn rank_step(removed: usize, left: usize) -> FunnelStep {
+    FunnelStep {
+        constraint: "rank".to_owned(),
+        removed: removed as u64,
+        left: left as u64,
+        detail: Some(format!("the {left} best predicted are measured")),
+    }
 }
 
 /// A strategy with what its ranking cut away.

@@ -146,8 +146,11 @@ impl Timer {
             let fitting = turns_per_batch.clamp(1, rounds - done);
             let mut us = Vec::with_capacity(round.len() * fitting);
             let mut throttled = false;
-            let turns: Vec<&Call> =
-                round.iter().copied().cycle().take(round.len() * fitting).collect();
+            // Each round begins with another contender, so that none always runs on what one other left in L2.
+            let order: Vec<usize> = (0..round.len() * fitting)
+                .map(|turn| (turn + (done + turn / round.len())) % round.len())
+                .collect();
+            let turns: Vec<&Call> = order.iter().map(|&at| round[at]).collect();
             for part in turns.chunks(MOST_CALLS) {
                 let batch = self.batch(part, policy)?;
                 throttled |= batch.throttled;
@@ -158,8 +161,8 @@ impl Timer {
                 continue;
             }
             done += fitting;
-            for (index, sample) in us.into_iter().enumerate() {
-                kept[index % calls.len()].push(sample);
+            for (at, sample) in order.into_iter().zip(us) {
+                kept[at].push(sample);
             }
         }
         kept.into_iter().map(|samples| timing(samples, dropped)).collect()

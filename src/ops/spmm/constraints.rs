@@ -97,7 +97,8 @@ fn pointless(shape: &Shape) -> bool {
     matches!(shape, Shape::RowSplit { lanes, unroll, shuffle: true, .. } if unroll > lanes)
 }
 
-/// LO-SpMM, section 3.2, by the count of variables.
+/// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
+/// the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
 fn register_resource(facts: &Facts, shape: &Shape) -> Verdict {
     if !fits_registers(shape) {
         return Verdict::Remove { excess: f64::from(shape.registers()) };
@@ -125,7 +126,9 @@ fn column_tiles(problem: &Spmm, shape: &Shape) -> u64 {
     u64::from(problem.n.div_ceil(shape.columns_a_tile()))
 }
 
-/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over A tiles.
+/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over A tiles of M1
+/// rows. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or panel
+/// works on, since a block's tiles end one by one and do not wait for each other.
 ///
 /// Where every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a
 /// finer distinction would leave one tile height by chance.

@@ -165,8 +165,13 @@ impl Lowerer {
         }
         let (order, _) = self.order();
         let start = Instant::now();
-        let packed = panels::pack(&self.matrix, &order, m1)
-            .ok_or_else(|| Refusal(format!("panels of {m1} rows have more than 2^32 columns")))?;
+        let packed = panels::pack(&self.matrix, &order, m1).ok_or_else(|| {
+            Refusal(format!("panels of {m1} rows take more than {} GiB", panels::MAX_BYTES >> 30))
+        })?;
+        // Other heights can be packed again; together they may take many times the matrix.
+        if self.panels.values().map(|(panels, _)| panels.bytes()).sum::<u64>() > panels::MAX_BYTES {
+            self.panels.clear();
+        }
         let entry = (packed, start.elapsed().as_secs_f64() * 1e3);
         self.panels.insert(m1, entry.clone());
         Ok(entry)

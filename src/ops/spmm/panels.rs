@@ -15,7 +15,16 @@ pub struct Panels {
     pub values: Arc<[f32]>,
 }
 
-/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets.
+/// Most bytes of one packing, and of all that are kept at a time.
+pub const MAX_BYTES: u64 = 8 << 30;
+
+impl Panels {
+    pub fn bytes(&self) -> u64 {
+        4 * (self.ptr.len() + self.cols.len() + self.values.len()) as u64
+    }
+}
+
+/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MAX_BYTES`.
 pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
     let tiles: Vec<Tile> = order.par_chunks(m1).map(|rows| Tile::of(matrix, rows)).collect();
     let mut ptr = Vec::with_capacity(tiles.len() + 1);
@@ -24,6 +33,9 @@ pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
     for tile in &tiles {
         total = total.checked_add(u32::try_from(tile.cols.len()).ok()?)?;
         ptr.push(total);
+    }
+    if u64::from(total) * 4 * (m1 as u64 + 1) > MAX_BYTES {
+        return None;
     }
     let mut cols = vec![0u32; total as usize];
     let mut values = vec![0f32; total as usize * m1];

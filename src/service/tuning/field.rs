@@ -45,8 +45,11 @@ impl Session<'_> {
             ops::space(&csr, &request.problem, &device).map_err(|error| error.to_string())
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
-        let space = survey
-            .await
+        let space = tokio::select! {
+            space = survey => space,
+            () = self.signals.stop.cancelled() => return Err(SessionError::Stopped),
+        };
+        let space = space
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
         let quarantined = self.quarantined().await?;

@@ -1,11 +1,15 @@
 //! The finals of a session: the best few and the best vendor routine timed in turn, and the decision.
 
 use super::session::{Session, SessionError};
+use crate::domain::protocol::Effort;
 use crate::domain::{Candidate, Outcome, Stage};
 use crate::ops;
 use crate::pool::PoolError;
-use crate::search::{self, Budget, Contender, Decision};
+use crate::search::{self, Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
+
+/// Fewer paired rounds than this have no 95 % interval.
+const FEWEST_ROUNDS: u32 = 6;
 
 impl Session<'_> {
     /// Times the best few and the best vendor routine in turn, and decides.
@@ -18,34 +22,68 @@ impl Session<'_> {
         if contenders.is_empty() {
             return Err(SessionError::Hopeless(self.nothing_ran()));
         }
-        let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
-        self.recorder
-            .stage(Stage::Finals, format!("{} finalists timed in turn", names.len()))
-            .await?;
-        let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
-        // A budget in seconds is kept to: what is left of it bounds the finals too.
-        let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
-        let rounds = (self.measuring.finals_ms.min(left_ms) / round_ms.max(1e-6)) as u32;
-        let rounds = if left_ms < self.measuring.finals_ms {
-            rounds.clamp(5, self.measuring.rounds[1])
-        } else {
-            rounds.clamp(self.measuring.rounds[0], self.measuring.rounds[1])
+        let samples = match self.rounds(&contenders, budget) {
+            Some(rounds) => self.pair(&mut contenders, rounds).await?,
+            None => Samples::Separate,
         };
+        loop {
+            let decision = search::decide(&contenders, expected_calls, samples)
+                .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
+            // Where the finals failed, one of the finalists is to blame: the winner must run once more to stand.
+            if samples == Samples::Paired
+                || self.stands(&contenders[decision.winner].candidate).await?
+            {
+                return Ok((contenders, decision));
+            }
+            contenders.remove(decision.winner);
+        }
+    }
+
+    /// Rounds that fit the time the finals aim at and what is left of the budget; none where not even a few do.
+    fn rounds(&self, contenders: &[Contender], budget: &Budget) -> Option<u32> {
+        let [fewest, most] = self.measuring.rounds;
+        let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
+        let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
+        // Two rounds go to warming up.
+        let fitting = |ms: f64| (ms / round_ms.max(1e-6)) as u32;
+        let affordable = fitting(left_ms).saturating_sub(2);
+        let wanted = fitting(self.measuring.finals_ms).clamp(fewest, most);
+        (affordable >= FEWEST_ROUNDS).then(|| wanted.min(affordable))
+    }
+
+    /// Times the contenders in turn. A finalist that fails only now must not cost the job its answer.
+    async fn pair(
+        &mut self,
+        contenders: &mut [Contender],
+        rounds: u32,
+    ) -> Result<Samples, SessionError> {
+        let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
+        let message = format!("{} finalists timed in turn, {rounds} rounds", names.len());
+        self.recorder.stage(Stage::Finals, message).await?;
         match self.evaluator.pair(names, rounds, &self.signals.stop).await {
             Ok(timings) => {
                 for (contender, timing) in contenders.iter_mut().zip(timings) {
                     contender.timing = timing;
                 }
+                Ok(Samples::Paired)
             }
-            Err(PoolError::Cancelled) => return Err(SessionError::Stopped),
-            // Each has a time of its own already: a finalist that fails only now must not cost the job its answer.
+            Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
+                Err(error.into())
+            }
             Err(error) => {
-                self.recorder.log(format!("finals failed ({error}); single timings decide")).await?
+                self.recorder
+                    .log(format!("finals failed ({error}); single timings decide"))
+                    .await?;
+                Ok(Samples::Separate)
             }
         }
-        let decision = search::decide(&contenders, expected_calls)
-            .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
-        Ok((contenders, decision))
+    }
+
+    async fn stands(&mut self, candidate: &Candidate) -> Result<bool, SessionError> {
+        let effort =
+            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us: None };
+        let again = self.evaluator.measure(candidate, effort, None, &self.signals.stop).await?;
+        Ok(matches!(again.outcome, Outcome::Measured { .. }))
     }
 
     fn finalists(&self, expected_calls: Option<u64>) -> Vec<Contender> {
@@ -68,9 +106,11 @@ impl Session<'_> {
             None => c.timing.median_us,
         };
         measured.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
-        let vendor = measured.iter().position(|c| c.candidate.family == "vendor");
-        let vendor = vendor.map(|at| measured.remove(at));
-        measured.retain(|c| c.candidate.family != "vendor");
+        // The baseline is the vendor's fastest call, whatever the client's calls are worth.
+        let (mut vendors, mut measured): (Vec<_>, Vec<_>) =
+            measured.into_iter().partition(|c| c.candidate.family == "vendor");
+        vendors.sort_by(|a, b| a.timing.median_us.total_cmp(&b.timing.median_us));
+        let vendor = vendors.into_iter().next();
         measured.truncate(self.measuring.finalists);
         measured.extend(vendor);
         measured

@@ -1,5 +1,6 @@
 //! Keeps a job's lease: renews it while the session runs, and tells the session when it must stop.
 
+use crate::service::signals::JobSignal;
 use crate::store::{Fence, Store, StoreError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How often a running job asks whether it was cancelled: a cancel must take effect within 2 s.
 const HEARTBEAT: Duration = Duration::from_millis(400);
+
+/// At most this often.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a session is told to stop.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +30,15 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    pub fn start(store: Arc<dyn Store>, fence: Fence, lease: Duration, signals: Signals) -> Self {
-        Self { task: tokio::spawn(keep(store, fence, lease, signals)) }
+    /// `changed` tells of changes of the job in this process, a cancel among them.
+    pub fn start(
+        store: Arc<dyn Store>,
+        fence: Fence,
+        lease: Duration,
+        changed: JobSignal,
+        signals: Signals,
+    ) -> Self {
+        Self { task: tokio::spawn(keep(store, fence, lease, changed, signals)) }
     }
 }
 
@@ -37,11 +48,20 @@ impl Drop for LeaseKeeper {
     }
 }
 
-async fn keep(store: Arc<dyn Store>, fence: Fence, lease: Duration, signals: Signals) {
+async fn keep(
+    store: Arc<dyn Store>,
+    fence: Fence,
+    lease: Duration,
+    mut changed: JobSignal,
+    signals: Signals,
+) {
     let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
     let mut renewed = Instant::now();
     loop {
-        tokio::time::sleep(HEARTBEAT.min(lease / 3)).await;
+        changed.wait(HEARTBEAT.min(lease / 3)).await;
+        changed.arm();
+        // Each trial changes the job, too: not every one of them is worth a write.
+        tokio::time::sleep(PAUSE).await;
         let asked = Instant::now();
         match store.renew(&fence, lease_ms).await {
             Ok(renewal) => {

@@ -4,6 +4,7 @@ mod answer;
 mod field;
 mod finals;
 mod lease;
+mod measure;
 mod recorder;
 mod session;
 mod worker;
@@ -29,7 +30,7 @@ impl Default for Measuring {
         Self {
             effort: Effort {
                 warmups: 3,
-                min_samples: 5,
+                min_samples: 6,
                 max_samples: 40,
                 budget_ms: 60.0,
                 give_up_us: None,

@@ -6,7 +6,7 @@ use crate::domain::{
 };
 use crate::service::Service;
 use crate::store::{Claim, Fence, StoreError};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The job as it stands and the trials it has.
@@ -34,6 +34,20 @@ impl Recorder {
     /// What an earlier attempt, or this one, found out about a candidate.
     pub fn known(&self, candidate: &Candidate) -> Option<&Outcome> {
         self.trials.get(&candidate.id()).and_then(|trial| trial.state.outcome())
+    }
+
+    /// The candidates that an earlier attempt left out, once one has chosen; what is not among them is to be tried.
+    pub fn chosen_before(&self) -> Option<HashSet<CandidateId>> {
+        let pruned = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
+        // Left-out candidates are stored before the first is tried, in one transaction.
+        (!self.trials.is_empty())
+            .then(|| self.trials.values().filter(pruned).map(|t| t.candidate.id()).collect())
+    }
+
+    /// How many candidates a constraint left out.
+    pub fn dropped_by(&self, constraint: &str) -> usize {
+        let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == constraint);
+        self.trials.values().filter(by).count()
     }
 
     /// Tried candidates with their outcomes, in the order they were tried.

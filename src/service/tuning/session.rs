@@ -5,24 +5,22 @@ use super::answer;
 use super::field::Field;
 use super::lease::Signals;
 use super::recorder::Recorder;
-use crate::domain::protocol::{Effort, Loaded};
+use crate::domain::job::Best;
+use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Outcome, Plan, Stage,
-    StoppedBy, Strategy as Wanted, Timestamp,
+    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Plan, Stage, StoppedBy,
+    Strategy as Wanted, Timestamp,
 };
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, Contender, Decision, Strategy};
 use crate::service::Service;
 use crate::store::blobs::BlobError;
-use crate::store::{Finish, Quarantined, StoreError};
+use crate::store::{Finish, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A candidate this many times slower than the best so far is timed once and no more.
-const HOPELESS: f64 = 8.0;
-
-/// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
-const SLACK: Duration = Duration::from_secs(3);
+/// The constraint that the cut to the top K goes by.
+const RANK: &str = "rank";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -38,6 +36,15 @@ pub enum SessionError {
     /// Cancelled, lease lost, or the worker shuts down: `Signals` says which.
     #[error("the session was told to stop")]
     Stopped,
+}
+
+/// How a session left its worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The job has its end, or is another's, or is back in the queue by intent.
+    Answered,
+    /// The device does not work, with the reason; the job is back in the queue.
+    DeviceGone(String),
 }
 
 /// A worker's hold on one job.
@@ -66,7 +73,7 @@ pub struct Outcomes {
 
 impl Session<'_> {
     /// Runs the job to its end and records that end, whatever it is. `Err` only when the store fails.
-    pub async fn run(mut self) -> Result<(), StoreError> {
+    pub async fn run(mut self) -> Result<Ended, StoreError> {
         let end = self.search().await;
         let mut job = self.recorder.job.clone();
         let plan = match end {
@@ -75,20 +82,34 @@ impl Session<'_> {
                 job.stage = Stage::Done;
                 job.plan = Some(plan.id.clone());
                 job.stopped_by = Some(plan.provenance.stopped_by);
+                // The finals may have turned the order of the single timings.
+                job.best = Some(Best {
+                    candidate: plan.candidate.clone(),
+                    median_us: plan.measured.median_us,
+                    speedup: plan.speedup,
+                });
                 Some(plan)
             }
             Err(SessionError::Store(error)) => return Err(error),
             Err(SessionError::Stopped | SessionError::Pool(PoolError::Cancelled)) => {
                 if self.signals.lost.is_cancelled() {
-                    return Ok(());
+                    return Ok(Ended::Answered);
                 }
                 if !self.signals.cancelled.is_cancelled() {
                     tracing::info!(job = %job.id, "given back to the queue: the worker shuts down");
-                    return self.service.store().release(self.recorder.fence()).await;
+                    self.service.store().release(self.recorder.fence()).await?;
+                    return Ok(Ended::Answered);
                 }
                 job.state = JobState::Cancelled;
                 job.stopped_by = Some(StoppedBy::Cancelled);
                 None
+            }
+            Err(SessionError::Pool(PoolError::Unavailable { last: detail, .. }))
+                if !self.device_opens().await =>
+            {
+                tracing::warn!(job = %job.id, detail, "given back to the queue: the device is gone");
+                self.service.store().release(self.recorder.fence()).await?;
+                return Ok(Ended::DeviceGone(detail));
             }
             Err(error) => {
                 tracing::warn!(job = %job.id, %error, "job failed");
@@ -97,7 +118,13 @@ impl Session<'_> {
                 None
             }
         };
-        self.finish(job, plan).await
+        self.finish(job, plan).await?;
+        Ok(Ended::Answered)
+    }
+
+    /// Whether the device still answers when it has nothing to load: if so, the job is to blame.
+    async fn device_opens(&mut self) -> bool {
+        self.evaluator.open(&self.signals.stop).await.is_ok()
     }
 
     async fn finish(self, mut job: Job, plan: Option<Plan>) -> Result<(), StoreError> {
@@ -114,9 +141,10 @@ impl Session<'_> {
         let seed = request.search.seed.unwrap_or(defaults.seed);
         let spent =
             Duration::try_from_secs_f64(self.recorder.job.search_seconds).unwrap_or_default();
-        let budget = Budget::start(Some(seconds), Some(trials), spent);
 
         let mut field = self.enter(seed).await?;
+        // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
+        let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, request.search.strategy, top_k).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
         let (contenders, decision) = self.finals(&budget, request.expected_calls).await?;
@@ -144,7 +172,19 @@ impl Session<'_> {
         wanted: Wanted,
         top_k: u32,
     ) -> Result<Box<dyn Strategy>, SessionError> {
-        let scored = field.space.scored.clone();
+        let mut scored = field.space.scored.clone();
+        if let Some(dropped) = self.recorder.chosen_before() {
+            // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
+            scored.retain(|(candidate, _)| !dropped.contains(&candidate.id()));
+            let strategy = search::exhaustive(scored);
+            if wanted == Wanted::Ranked {
+                field.funnel.push(search::rank_step(
+                    self.recorder.dropped_by(RANK),
+                    strategy.upcoming().len(),
+                ));
+            }
+            return self.begin(field, strategy).await;
+        }
         let mut removed: Vec<(Candidate, String)> = field
             .space
             .pruned
@@ -156,7 +196,7 @@ impl Session<'_> {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Ranked => {
                 let ranked = search::ranked(scored, top_k as usize);
-                removed.extend(ranked.dropped.into_iter().map(|c| (c, "rank".to_owned())));
+                removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);
                 ranked.strategy
             }
@@ -165,107 +205,19 @@ impl Session<'_> {
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
         };
-        let (left, always) = (strategy.upcoming().len(), field.always.len());
-        self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
         self.recorder.pruned(&removed).await?;
+        self.begin(field, strategy).await
+    }
+
+    async fn begin(
+        &mut self,
+        field: &Field,
+        strategy: Box<dyn Strategy>,
+    ) -> Result<Box<dyn Strategy>, SessionError> {
+        let (left, always) = (strategy.upcoming().len(), field.always.len());
         self.recorder.job.progress.total = (left + always) as u32;
+        self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
         Ok(strategy)
-    }
-
-    /// Tries the vendor's routines and the strategy's candidates in turn until both, or the budget, end.
-    async fn measure(
-        &mut self,
-        field: &Field,
-        strategy: &mut dyn Strategy,
-        budget: &Budget,
-    ) -> Result<StoppedBy, SessionError> {
-        let own = strategy.upcoming().len();
-        let fixed = field.always.len();
-        let message = format!("measuring {own} ranked candidates and {fixed} fixed ones");
-        self.recorder.stage(Stage::Measuring, message).await?;
-        let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
-        let ahead: Vec<Candidate> = strategy.upcoming().iter().filter(unknown).cloned().collect();
-        self.evaluator.prepare(ahead, &self.signals.stop).await?;
-
-        let mut always = field.always.iter().cloned();
-        let mut always_next = true;
-        loop {
-            // In turn, so that a small budget has seen a baseline and a candidate of ours.
-            let fixed = if always_next { always.next() } else { None };
-            let candidate = match fixed {
-                Some(candidate) => candidate,
-                None => match strategy.next() {
-                    Some(candidate) => candidate,
-                    None => match always.next() {
-                        Some(candidate) => candidate,
-                        None => return Ok(StoppedBy::Completed),
-                    },
-                },
-            };
-            always_next = !always_next;
-            if self.recorder.known(&candidate).is_none() {
-                if let Some(stopped_by) = budget.exhausted(self.recorder.tried_count()) {
-                    return Ok(stopped_by);
-                }
-                self.try_one(field, &candidate, budget).await?;
-            }
-            let median = self.recorder.known(&candidate).and_then(Outcome::median_us);
-            strategy.observe(&candidate, median);
-        }
-    }
-
-    async fn try_one(
-        &mut self,
-        field: &Field,
-        candidate: &Candidate,
-        budget: &Budget,
-    ) -> Result<(), SessionError> {
-        if self.signals.stop.is_cancelled() {
-            return Err(SessionError::Stopped);
-        }
-        let outcome = if field.quarantined.contains(&candidate.id()) {
-            let detail = "quarantined: it hung or killed this device before".to_owned();
-            Outcome::Refused { detail }
-        } else {
-            let best_us = self.recorder.job.best.as_ref().map(|best| best.median_us);
-            let give_up_us = best_us.map(|us| us * HOPELESS);
-            let effort = Effort { give_up_us, ..self.measuring.effort };
-            let patience = self.patience();
-            self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
-        };
-        if let Outcome::TimedOut { detail } | Outcome::Crashed { detail } = &outcome {
-            self.quarantine(candidate, outcome.state(), detail).await?;
-        }
-        let predicted = field.predicted.get(&candidate.id()).copied();
-        self.recorder.outcome(candidate, outcome, predicted, budget.spent()).await?;
-        Ok(())
-    }
-
-    /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
-    /// `None` while nothing is known of this matrix.
-    fn patience(&self) -> Option<Duration> {
-        let best = self.recorder.job.best.as_ref()?;
-        Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
-    }
-
-    async fn quarantine(
-        &self,
-        candidate: &Candidate,
-        state: &str,
-        detail: &str,
-    ) -> Result<(), StoreError> {
-        tracing::warn!(%candidate, state, detail, "candidate quarantined");
-        let Some(kernel_digest) = self.device.kernels.get(&candidate.family).copied() else {
-            return Ok(());
-        };
-        let entry = Quarantined {
-            class: self.device.class(),
-            kernel_digest,
-            candidate: candidate.clone(),
-            reason: format!("{state}: {detail}"),
-            at: Timestamp::now(),
-        };
-        self.service.store().quarantine(&entry).await
     }
 }
 

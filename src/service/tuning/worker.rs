@@ -3,13 +3,16 @@
 use super::Measuring;
 use super::lease::{LeaseKeeper, Signals};
 use super::recorder::Recorder;
-use super::session::Session;
+use super::session::{Ended, Session};
 use crate::domain::Device;
 use crate::pool::{Evaluator, PoolError};
 use crate::service::{Service, ServiceError};
 use crate::store::{Claim, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+
+/// Longest pause between two attempts to open a device that does not answer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -79,19 +82,47 @@ impl Worker {
         let Some(claim) = store.claim(&self.device.id, &self.owner, lease_ms).await? else {
             return Ok(false);
         };
-        self.run_job(claim, shutdown).await.map(|()| true)
+        if let Ended::DeviceGone(detail) = self.run_job(claim, shutdown).await? {
+            self.wait_for_device(detail, shutdown).await;
+        }
+        Ok(true)
+    }
+
+    /// Claims nothing more until the device opens again, and says so meanwhile.
+    async fn wait_for_device(&mut self, detail: String, shutdown: &CancellationToken) {
+        let id = self.device.id.clone();
+        self.service.set_device_trouble(&id, Some(detail));
+        let mut pause = self.service.settings().poll;
+        while !shutdown.is_cancelled() {
+            let opened = self.evaluator.open(shutdown).await;
+            match opened {
+                Ok(device) => {
+                    tracing::info!(device = %id, "the device answers again");
+                    self.device = device;
+                    self.service.set_device_trouble(&id, None);
+                    return;
+                }
+                Err(error) => tracing::warn!(device = %id, %error, "the device does not answer"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shutdown.cancelled() => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     async fn run_job(
         &mut self,
         claim: Claim,
         shutdown: &CancellationToken,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Ended, StoreError> {
         let signals = Signals { stop: shutdown.child_token(), ..Signals::default() };
         let store = self.service.store().clone();
         let fence = claim.fence.clone();
         let lease = Duration::from_millis(self.service.settings().lease_ms.max(0) as u64);
-        let _keeper = LeaseKeeper::start(store, fence, lease, signals.clone());
+        let changed = self.service.signals().job(&claim.job.id);
+        let _keeper = LeaseKeeper::start(store, fence, lease, changed, signals.clone());
         let recorder = Recorder::take_up(self.service.clone(), claim).await?;
         let session = Session {
             service: self.service.clone(),
@@ -105,7 +136,7 @@ impl Worker {
             // The lease is gone: the job is somebody else's now, and nothing of ours was written.
             Err(StoreError::Fenced(job)) => {
                 tracing::warn!(%job, "the job was taken over by another worker");
-                Ok(())
+                Ok(Ended::Answered)
             }
             end => end,
         }

@@ -1,0 +1,138 @@
+//! The measuring of a session: which candidate comes next, one trial of it, and what a hang or a crash leaves behind.
+
+use super::field::Field;
+use super::session::{Session, SessionError};
+use crate::domain::protocol::Effort;
+use crate::domain::{Candidate, Outcome, Stage, StoppedBy, Timestamp};
+use crate::pool::PoolError;
+use crate::search::{Budget, Strategy};
+use crate::store::{Quarantined, StoreError};
+use std::time::Duration;
+
+/// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
+const SLACK: Duration = Duration::from_secs(3);
+
+/// Candidates lowered and compiled ahead of measuring: enough to keep the compiler's threads busy, few enough that
+/// their packed arrays fit beside the matrix.
+const AHEAD: usize = 32;
+
+/// A candidate this many times slower than the best so far is timed once and no more.
+const HOPELESS: f64 = 8.0;
+
+impl Session<'_> {
+    /// Tries the vendor's routines, so that there is a whole baseline, then the strategy's candidates, until they or the
+    /// budget end. At least one candidate is measured whatever the seconds.
+    pub(super) async fn measure(
+        &mut self,
+        field: &Field,
+        strategy: &mut dyn Strategy,
+        budget: &Budget,
+    ) -> Result<StoppedBy, SessionError> {
+        let own = strategy.upcoming().len();
+        let fixed = field.always.len();
+        let message =
+            format!("measuring {fixed} routines that are always tried and {own} candidates");
+        self.recorder.stage(Stage::Measuring, message).await?;
+        self.prepare(strategy).await?;
+        let mut always = field.always.iter().cloned();
+        let mut handed_out = 0;
+        loop {
+            let candidate = match always.next() {
+                Some(candidate) => candidate,
+                None => {
+                    handed_out += 1;
+                    if handed_out % (AHEAD / 2) == 0 {
+                        self.prepare(strategy).await?;
+                    }
+                    match strategy.next() {
+                        Some(candidate) => candidate,
+                        None => return Ok(StoppedBy::Completed),
+                    }
+                }
+            };
+            if self.recorder.known(&candidate).is_none() {
+                match budget.exhausted(self.recorder.tried_count()) {
+                    Some(StoppedBy::Seconds) if self.recorder.job.best.is_none() => {}
+                    Some(stopped_by) => return Ok(stopped_by),
+                    None => {}
+                }
+                self.try_one(field, &candidate, budget).await?;
+            }
+            let median = self.recorder.known(&candidate).and_then(Outcome::median_us);
+            strategy.observe(&candidate, median);
+        }
+    }
+
+    /// Has the next candidates compiled while others are measured. Failing here loses only the head start.
+    async fn prepare(&mut self, strategy: &dyn Strategy) -> Result<(), SessionError> {
+        let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
+        let ahead: Vec<Candidate> =
+            strategy.upcoming().iter().filter(unknown).take(AHEAD).cloned().collect();
+        match self.evaluator.prepare(ahead, &self.signals.stop).await {
+            Ok(()) => Ok(()),
+            Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
+                Err(error.into())
+            }
+            Err(error) => {
+                self.recorder.log(format!("candidates are not compiled ahead: {error}")).await?;
+                Ok(())
+            }
+        }
+    }
+
+    async fn try_one(
+        &mut self,
+        field: &Field,
+        candidate: &Candidate,
+        budget: &Budget,
+    ) -> Result<(), SessionError> {
+        if self.signals.stop.is_cancelled() {
+            return Err(SessionError::Stopped);
+        }
+        let outcome = if field.quarantined.contains(&candidate.id()) {
+            let detail = "quarantined: it hung or killed this device before".to_owned();
+            Outcome::Refused { detail }
+        } else {
+            let best_us = self.recorder.job.best.as_ref().map(|best| best.median_us);
+            let give_up_us = best_us.map(|us| us * HOPELESS);
+            let effort = Effort { give_up_us, ..self.measuring.effort };
+            let patience = self.patience();
+            self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
+        };
+        if let Outcome::TimedOut { detail } | Outcome::Crashed { detail } = &outcome {
+            self.quarantine(candidate, outcome.state(), detail).await?;
+        }
+        let predicted = field.predicted.get(&candidate.id()).copied();
+        self.recorder.outcome(candidate, outcome, predicted, budget.spent()).await?;
+        Ok(())
+    }
+
+    /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
+    /// `None` while nothing is known of this matrix.
+    fn patience(&self) -> Option<Duration> {
+        let best = self.recorder.job.best.as_ref()?;
+        Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
+    }
+
+    async fn quarantine(
+        &self,
+        candidate: &Candidate,
+        state: &str,
+        detail: &str,
+    ) -> Result<(), StoreError> {
+        let Some(kernel_digest) = self.device.kernels.get(&candidate.family).copied() else {
+            tracing::warn!(%candidate, state, detail, "not quarantined: its family has no digest here");
+            return Ok(());
+        };
+        let entry = Quarantined {
+            class: self.device.class(),
+            kernel_digest,
+            candidate: candidate.clone(),
+            reason: format!("{state}: {detail}"),
+            at: Timestamp::now(),
+        };
+        self.service.store().quarantine(&entry).await?;
+        tracing::warn!(%candidate, state, detail, "candidate quarantined");
+        Ok(())
+    }
+}

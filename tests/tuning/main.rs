@@ -1,0 +1,10 @@
+//! Jobs and their evaluators through real processes: whatever a candidate or a process does, the job comes to its end,
+//! and no trial is run twice or lost.
+
+mod bench;
+mod budgets;
+mod hostile;
+mod interruptions;
+mod outcomes;
+mod restart;
+mod server;
