@@ -37,7 +37,8 @@ pub(super) async fn claim(
         let (id, epoch) = (row.id(), row.epoch);
         match row.announce(&mut tx).await {
             Ok(job) => {
-                break Some(Claim { job, fence: Fence { job: id, owner: owner.to_owned(), epoch } });
+                let fence = Fence { job: id, owner: owner.to_owned(), epoch };
+                break Some(Claim { job, fence });
             }
             // Every claim would meet it again, and none come past it.
             Err(error @ StoreError::Corrupt { .. }) => {
