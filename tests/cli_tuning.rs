@@ -1,9 +1,12 @@
 //! The subcommands that tune, end to end: the real binary, its server, its evaluator, on the host's processor.
 
 use serde_json::Value;
+use sparsetune::domain::JobState;
+use sparsetune::store::{Jobs, SqliteStore};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
@@ -63,8 +66,7 @@ impl Server {
 
     /// SIGTERM, and the exit code.
     fn stop(mut self) -> Option<i32> {
-        // SAFETY: a signal to a child of ours that has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
+        signal(&self.child, libc::SIGTERM);
         self.child.wait().unwrap().code()
     }
 }
@@ -75,6 +77,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn signal(child: &Child, number: libc::c_int) {
+    // SAFETY: a signal to a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, number) }, 0);
 }
 
 fn assert_plan(plan: &Value) {
@@ -174,4 +181,55 @@ fn a_device_that_is_not_there_is_told_at_once() {
     let output = sparsetune(&["tune", file.to_str().unwrap(), "--device", "cuda:99"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(told(&output).contains("cuda:99"), "{}", told(&output));
+}
+
+/// How many jobs of a data folder are in this state.
+async fn jobs(data: &Path, state: JobState) -> u64 {
+    let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
+    let counts = store.job_counts().await.unwrap();
+    counts.iter().find(|(of, _)| *of == state).map_or(0, |(_, count)| *count)
+}
+
+#[tokio::test]
+async fn an_interrupted_tune_cancels_its_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large.mtx");
+    let spec = "poisson2d:nx=300,ny=300";
+    assert!(sparsetune(&["generate", spec, "-o", file.to_str().unwrap()]).status.success());
+    let data = folder.path().join("kept");
+    let (file, kept) = (file.to_str().unwrap(), data.to_str().unwrap());
+    let args = ["tune", file, "--device", "cpu", "--n", "128", "--strategy", "exhaustive"];
+    let mut tune = binary()
+        .args(args)
+        .args(["--data", kept])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !data.join("sparsetune.db").is_file() || jobs(&data, JobState::Running).await == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no job has begun");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    signal(&tune, libc::SIGINT);
+    assert_eq!(tune.wait().unwrap().code(), Some(130));
+    assert_eq!(jobs(&data, JobState::Cancelled).await, 1);
+}
+
+#[test]
+fn a_server_whose_output_nobody_reads_serves_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = binary()
+        .args(["serve", "--listen", "127.0.0.1:0", "--data", folder.path().to_str().unwrap()])
+        .env("SPARSETUNE_DEVICES__USE", "[]")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("serving")), "it ended before it served");
+    signal(&child, libc::SIGTERM);
+    log.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// `sparsetune serve`: HTTP and a worker for each device, until a signal.
@@ -25,8 +26,18 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (workers, opening) = workers(&config)?;
     let verdict = tokio::spawn(opening.verdict_or_stop(shutdown.clone()));
     serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await?;
-    verdict.await??;
+    spoken(verdict).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The verdict as far as it was spoken. A server that has ended waits for none: a device that hangs while it is opened
+/// holds its worker's end of the channel for as long.
+async fn spoken(verdict: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
+    verdict.abort();
+    match verdict.await {
+        Err(error) if error.is_cancelled() => Ok(()),
+        spoken => spoken?,
+    }
 }
 
 /// The workers that a configuration asks for, not yet started.
@@ -152,4 +163,37 @@ pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<Eval
         ..Deadlines::default()
     };
     Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Opened, Opening, spoken};
+    use crate::domain::DeviceId;
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
+    #[tokio::test]
+    async fn a_server_that_has_ended_waits_for_no_device() {
+        let (told, heard) = mpsc::unbounded_channel();
+        let opening = Opening { wanted: 1, automatic: false, heard };
+        let stop = CancellationToken::new();
+        let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
+        tokio::task::yield_now().await;
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), spoken(verdict)).await;
+        assert!(ended.unwrap().is_ok());
+        drop(told);
+    }
+
+    #[tokio::test]
+    async fn a_verdict_that_ended_the_server_is_told() {
+        let (told, heard) = mpsc::unbounded_channel();
+        let opening = Opening { wanted: 1, automatic: false, heard };
+        let stop = CancellationToken::new();
+        let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
+        let error = Some("it is on fire".to_owned());
+        told.send(Opened { device: DeviceId("cuda:0".to_owned()), error }).unwrap();
+        stop.cancelled().await;
+        let error = spoken(verdict).await.unwrap_err();
+        assert_eq!(error.to_string(), "device cuda:0: it is on fire");
+    }
 }

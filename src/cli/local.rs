@@ -1,5 +1,6 @@
 //! A server of one's own for the length of a command: on loopback, on a free port, behind a token nobody else knows.
 
+use super::INTERRUPTED;
 use super::assemble;
 use super::client::Client;
 use super::config::Config;
@@ -7,7 +8,14 @@ use super::serve::{self, Running};
 use anyhow::Context;
 use figment::value::Value;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+
+/// How long an interrupted job has to end, and the time between two looks at it.
+const CANCEL: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server and a client that knows its token.
 pub struct Local {
@@ -47,8 +55,46 @@ impl Local {
         }
     }
 
+    /// Does `work`, which says what job it has submitted, and ends the server. Ctrl-c cancels that job first: in a folder
+    /// that stays it would otherwise be taken up again by the next server.
+    pub async fn carry<F>(self, work: F) -> anyhow::Result<ExitCode>
+    where
+        F: AsyncFnOnce(&Client, &OnceLock<String>) -> anyhow::Result<()>,
+    {
+        let job = OnceLock::new();
+        let done = tokio::select! {
+            done = work(&self.client, &job) => done.map(|()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => {
+                eprintln!("sparsetune: interrupted");
+                if let Some(id) = job.get() {
+                    self.cancel(id).await;
+                }
+                Ok(ExitCode::from(INTERRUPTED))
+            }
+        };
+        self.stop().await;
+        done
+    }
+
+    /// Until the job has ended: a server that stops meanwhile would give it back to the queue.
+    async fn cancel(&self, id: &str) {
+        let cancelled = async {
+            let mut job = self.client.cancel(id).await?;
+            while !job.view.state.is_final() {
+                tokio::time::sleep(PAUSE).await;
+                job = self.client.job(id).await?;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(CANCEL, cancelled).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(job = id, %error, "the job was not cancelled"),
+            Err(_) => tracing::warn!(job = id, "the job did not end in time"),
+        }
+    }
+
     /// Ends the server, and removes the folder if it was temporary.
-    pub async fn stop(self) {
+    async fn stop(self) {
         self.shutdown.cancel();
         self.running.finished().await;
     }

@@ -28,7 +28,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit codes: 0 it is done, 1 it failed (the reason is on standard error), 2 the arguments make no sense.
+/// Exit code after ctrl-c, as a shell has it for a program that dies of it.
+const INTERRUPTED: u8 = 130;
+
+/// Exit codes: 0 it is done, 1 it failed (the reason is on standard error), 2 the arguments make no sense, 130 it was
+/// interrupted.
 #[derive(Parser)]
 #[command(name = "sparsetune", version, about, max_term_width = 100)]
 struct Args {

@@ -8,6 +8,7 @@ use super::tune::Tuned;
 use super::{say, show};
 use serde_json::json;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// A triangulated mesh of 32768 points; where it comes from and its licence are in data/README.md.
 const MATRIX: &[u8] = include_bytes!("../../data/delaunay_n15.mtx.gz");
@@ -34,15 +35,14 @@ pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
         say("Starting a server on loopback, with a temporary folder ...")?;
     }
     let local = Local::start(None, &args.device).await?;
-    let done = tokio::select! {
-        done = walk(&local.client, &args) => done,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-    };
-    local.stop().await;
-    done.map(|()| ExitCode::SUCCESS)
+    local.carry(async |client, job| walk(client, &args, job).await).await
 }
 
-async fn walk(client: &Client, args: &QuickstartArgs) -> anyhow::Result<()> {
+async fn walk(
+    client: &Client,
+    args: &QuickstartArgs,
+    job: &OnceLock<String>,
+) -> anyhow::Result<()> {
     let server = client.server();
     // For people; with --json, standard output holds one value and nothing else.
     let tell = |text: String| if args.json { Ok(()) } else { say(text) };
@@ -59,7 +59,7 @@ async fn walk(client: &Client, args: &QuickstartArgs) -> anyhow::Result<()> {
     let search = SearchArgs { seconds: Some(args.seconds), ..SearchArgs::default() };
     tell(format!("\nPOST {server}/v1/jobs: C = A B with {} columns, f32, row-major\n", args.n))?;
     let shown = if args.json { Show::Nothing } else { Show::Progress };
-    let tuned = Tuned::find(client, &matrix.view.digest, &problem, &search, shown).await?;
+    let tuned = Tuned::find(client, &matrix.view.digest, (&problem, &search), shown, job).await?;
     let plan = &tuned.plan.view;
     tell(format!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))?;
 

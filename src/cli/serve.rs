@@ -1,6 +1,7 @@
 //! `sparsetune serve`: opens store and blobs, makes the service, listens, and stops in order.
 
 use super::config::{Config, LogFormat};
+use super::{INTERRUPTED, say};
 use crate::http::{Access, App, Limits, Metrics, PATHS, Server};
 use crate::service::{SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
@@ -119,7 +120,10 @@ where
 {
     let running = start(config, shutdown, workers).await?;
     // On standard output, for scripts that asked for port 0; the log goes elsewhere.
-    println!("listening on http://{}", running.address);
+    // Nobody may be reading any more, which is no reason not to serve.
+    if let Err(error) = say(format_args!("listening on http://{}", running.address)) {
+        tracing::debug!(%error, "the address was not printed");
+    }
     tracing::info!(address = %running.address, data = %config.data.dir.display(), "serving");
     running.finished().await;
     tracing::info!("stopped");
@@ -140,7 +144,7 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
                 _ = interrupt.recv() => {}
             }
             if stop.is_cancelled() {
-                std::process::exit(130);
+                std::process::exit(INTERRUPTED.into());
             }
             tracing::info!("stopping: requests in flight may finish");
             stop.cancel();
@@ -168,7 +172,12 @@ fn settings(config: &Config) -> ServiceSettings {
     let most = config.server.max_upload_bytes as u64;
     ServiceSettings {
         owner: config.worker.name(),
-        limits: read::Limits { max_decompressed_bytes: most, ..read::Limits::default() },
+        limits: read::Limits {
+            max_decompressed_bytes: most,
+            max_matrix_bytes: config.server.max_matrix_bytes,
+            spool: Some(config.data.uploads()),
+            ..read::Limits::default()
+        },
         max_upload_bytes: most,
         temp_dir: config.data.uploads(),
         search: SearchDefaults {

@@ -2,7 +2,7 @@
 
 use super::follow::{Show, follow};
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{ServerArgs, say, show};
+use super::{INTERRUPTED, ServerArgs, say, show};
 use crate::domain::Digest;
 use anyhow::Context;
 use std::path::Path;
@@ -57,7 +57,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         _ = tokio::signal::ctrl_c() => {
             let id = &job.view.id;
             eprintln!("the job goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
-            return Ok(ExitCode::from(130));
+            return Ok(ExitCode::from(INTERRUPTED));
         }
     };
     let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;

@@ -11,6 +11,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 #[derive(Debug, clap::Args)]
 pub struct TuneArgs {
@@ -31,22 +32,17 @@ pub struct TuneArgs {
 pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
     let local = Local::start(args.data.clone(), &args.problem.device).await?;
-    let done = tokio::select! {
-        done = tune(&local.client, &args) => done,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-    };
-    local.stop().await;
-    done.map(|()| ExitCode::SUCCESS)
+    local.carry(async |client, job| tune(client, &args, job).await).await
 }
 
-async fn tune(client: &Client, args: &TuneArgs) -> anyhow::Result<()> {
+async fn tune(client: &Client, args: &TuneArgs, job: &OnceLock<String>) -> anyhow::Result<()> {
     let matrix = client.upload_file(&args.file).await?;
     if !args.json {
         say(format_args!("{}\n", show::matrix(&matrix.view)))?;
     }
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let tuned =
-        Tuned::find(client, &matrix.view.digest, &args.problem, &args.search, shown).await?;
+        Tuned::find(client, &matrix.view.digest, (&args.problem, &args.search), shown, job).await?;
     if args.json {
         return say(json!({
             "matrix": matrix.raw,
@@ -68,15 +64,16 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// Submits a job, waits for its end, and gets its plan and its trials.
+    /// Submits a job, says in `started` which, waits for its end, and gets its plan and its trials.
     pub async fn find(
         client: &Client,
         matrix: &Digest,
-        problem: &ProblemArgs,
-        search: &SearchArgs,
+        (problem, search): (&ProblemArgs, &SearchArgs),
         shown: Show,
+        started: &OnceLock<String>,
     ) -> anyhow::Result<Self> {
         let submitted = client.submit(&problem.job(matrix, search)).await?;
+        started.get_or_init(|| submitted.view.id.clone());
         let job = follow(client, &submitted.view.id, shown).await?;
         let id = job.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;

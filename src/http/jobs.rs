@@ -176,7 +176,12 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     match value.to_str() {
-        Ok(text) if (1..=255).contains(&text.len()) => Ok(Some(text.to_owned())),
+        Ok(text)
+            if (1..=255).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic()) =>
+        {
+            Ok(Some(text.to_owned()))
+        }
         _ => {
             let detail = "Idempotency-Key must be 1 to 255 visible ASCII characters";
             let problem = Problem::new(Kind::InvalidParameter, detail);

@@ -163,6 +163,9 @@ fn refusal(error: ReadError) -> ServiceError {
             ServiceError::Unsupported { pointer: None, message: error.to_string() }
         }
         ReadErrorKind::TooLarge => ServiceError::TooLarge { message: error.to_string() },
+        ReadErrorKind::StorageFull => {
+            ServiceError::of_io("an upload", &std::io::ErrorKind::StorageFull.into())
+        }
         ReadErrorKind::Io => ServiceError::Internal(error.to_string()),
         ReadErrorKind::NotRecognised
         | ReadErrorKind::Malformed
@@ -179,5 +182,19 @@ fn not_written(error: &canonical::CanonicalError) -> ServiceError {
     match error {
         canonical::CanonicalError::Io(cause) => ServiceError::of_io("a matrix file", cause),
         other => ServiceError::Internal(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ReadError, ReadErrorKind, ServiceError, refusal};
+
+    #[test]
+    fn a_full_disk_passes_and_is_not_the_upload_s_fault() {
+        let of = |kind| {
+            refusal(ReadError { kind, message: "writing".to_owned(), line: None, byte: None })
+        };
+        assert!(matches!(of(ReadErrorKind::StorageFull), ServiceError::Unavailable { .. }));
+        assert!(matches!(of(ReadErrorKind::Io), ServiceError::Internal(_)));
     }
 }

@@ -14,6 +14,8 @@ pub const VERSION: u32 = 1;
 
 /// Most column histograms kept at once: each is as long as the matrix is wide.
 const HISTOGRAMS: usize = 8;
+/// Entries that are worth a histogram of their own.
+const MIN_ENTRIES: usize = 1 << 16;
 
 /// Rows a parallel task takes at least.
 const MIN_ROWS: usize = 1024;
@@ -82,7 +84,8 @@ fn spread(counts: impl Iterator<Item = u64>) -> Spread {
 
 /// Entries a column. A column has at most 2^31 - 1 of them, one a row.
 fn column_counts(matrix: &Csr) -> Vec<u32> {
-    let share = matrix.nnz().div_ceil(HISTOGRAMS.min(rayon::current_num_threads())).max(1 << 16);
+    let histograms = histograms(matrix.nnz(), matrix.cols()).min(rayon::current_num_threads());
+    let share = matrix.nnz().div_ceil(histograms).max(1);
     let histogram = |indices: &[u32]| {
         let mut counts = vec![0u32; matrix.cols()];
         indices.iter().for_each(|&col| counts[col as usize] += 1);
@@ -94,6 +97,11 @@ fn column_counts(matrix: &Csr) -> Vec<u32> {
     };
     let partial = matrix.indices().par_chunks(share).map(histogram);
     partial.reduce_with(sum).unwrap_or_else(|| vec![0; matrix.cols()])
+}
+
+/// How many histograms to count in: together they are never longer than the list of entries, unless one alone is.
+fn histograms(nnz: usize, cols: usize) -> usize {
+    (nnz / cols.max(MIN_ENTRIES)).clamp(1, HISTOGRAMS)
 }
 
 /// Sums over the entries.
@@ -202,7 +210,7 @@ fn is_symmetric(matrix: &Csr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{facts, features};
+    use super::{HISTOGRAMS, column_counts, facts, features, histograms};
     use crate::sparse::Csr;
 
     #[test]
@@ -224,6 +232,26 @@ mod tests {
         let lower = found.lower.unwrap();
         assert_eq!((lower.nnz, lower.levels, lower.lnnz.max), (4, 2, 2));
         assert_eq!(lower.dep_dist, 0.5 / 3.0);
+    }
+
+    #[test]
+    fn columns_without_entries_are_counted_once() {
+        // 32 columns an entry, and enough entries for one task each but for the width.
+        assert_eq!(histograms(1 << 20, 1 << 25), 1);
+        assert_eq!(histograms(1 << 20, 1 << 19), 2);
+        assert_eq!(histograms(1 << 20, 10), HISTOGRAMS);
+        assert_eq!((histograms(0, 0), histograms(0, 1 << 31)), (1, 1));
+        for cols in [70_000, 1 << 21] {
+            let indices: Vec<u32> = (0..70_000).map(|entry| entry * (cols / 70_000)).collect();
+            let nnz = indices.len();
+            let indptr = vec![0, nnz, 2 * nnz];
+            let wide =
+                Csr::new(2, cols as usize, indptr, indices.repeat(2), vec![1.0; 2 * nnz]).unwrap();
+            let counts = column_counts(&wide);
+            assert_eq!(counts.len(), cols as usize);
+            assert!(indices.iter().all(|&col| counts[col as usize] == 2));
+            assert_eq!(counts.iter().sum::<u32>(), 140_000);
+        }
     }
 
     #[test]

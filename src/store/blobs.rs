@@ -6,6 +6,7 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Location;
 use object_store::{ObjectStoreExt, PutPayload};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::{NamedTempFile, TempPath};
@@ -17,7 +18,6 @@ const STAGING: &str = "staging";
 #[derive(Clone, Debug)]
 pub struct Blobs {
     root: Arc<PathBuf>,
-    // No fsync: what a loss of power takes can be uploaded or tuned again, and it is found missing, not wrong.
     store: Arc<LocalFileSystem>,
 }
 
@@ -44,7 +44,8 @@ impl Blobs {
     pub fn open(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root.join(STAGING))?;
         let root = root.canonicalize()?;
-        let store = LocalFileSystem::new_with_prefix(&root)?;
+        // A loss of power may take the newest blobs, but never leaves a name without its content.
+        let store = LocalFileSystem::new_with_prefix(&root)?.with_fsync(true);
         Ok(Self { root: Arc::new(root), store: Arc::new(store) })
     }
 
@@ -123,8 +124,15 @@ fn publish(staged: &Path, target: &Path) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(staged, std::fs::Permissions::from_mode(0o644))?;
     }
+    // Content first, name after: a name on the disk must not come to stand for nothing.
+    File::open(staged)?.sync_all()?;
     // The guard of the temporary file will find nothing left to remove.
-    std::fs::rename(staged, target)
+    std::fs::rename(staged, target)?;
+    // The row that follows says that the blob is there: so must the folder.
+    match target.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// 256 folders: no folder grows too long to list.

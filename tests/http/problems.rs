@@ -125,11 +125,10 @@ async fn bodies_that_are_not_json() {
     problem(post("application/json", long).await, 413, "too-large").await;
     let encoded = app.request(Method::POST, "/v1/jobs").header("content-encoding", "br");
     problem(encoded.json(&json!({})).send().await.unwrap(), 415, "unsupported-media-type").await;
-    let key = app.request(Method::POST, "/v1/jobs").header("idempotency-key", "");
-    problem(
-        key.json(&spmm(&json!({"digest": DIGEST}), 1)).send().await.unwrap(),
-        400,
-        "invalid-parameter",
-    )
-    .await;
+    let long = "x".repeat(256);
+    for key in ["", "two words", "a\tb", "caf\u{e9}", &long] {
+        let request = app.request(Method::POST, "/v1/jobs").header("idempotency-key", key);
+        let answer = request.json(&spmm(&json!({"digest": DIGEST}), 1)).send().await.unwrap();
+        problem(answer, 400, "invalid-parameter").await;
+    }
 }

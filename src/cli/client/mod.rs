@@ -103,6 +103,11 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 
+    /// Asks for a job's end; it may take a moment.
+    pub async fn cancel(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
+        self.answer(self.request(Method::DELETE, &format!("v1/jobs/{id}"), &[])?).await
+    }
+
     /// Every candidate of a job, page after page.
     pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<TrialView>>> {
         #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! Why an upload is not a matrix: a kind that callers can act on, a sentence that people can, and the place.
 
 use super::super::CsrError;
-use std::fmt;
+use std::{fmt, io};
 
 /// What sort of refusal it is; the service maps each to one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,8 @@ pub enum ReadErrorKind {
     NotFinite,
     /// Beyond one of the [`Limits`](super::Limits).
     TooLarge,
+    /// There is no room to unpack it: it may work later.
+    StorageFull,
     /// The operating system failed, not the upload.
     Io,
 }
@@ -66,8 +68,12 @@ impl ReadError {
         Self::new(ReadErrorKind::TooLarge, message)
     }
 
-    pub(super) fn io(doing: &str, error: &std::io::Error) -> Self {
-        Self::new(ReadErrorKind::Io, format!("{doing}: {error}"))
+    pub(super) fn io(doing: &str, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReadErrorKind::StorageFull,
+            _ => ReadErrorKind::Io,
+        };
+        Self::new(kind, format!("{doing}: {error}"))
     }
 
     /// Names the byte of `text` at fault, and so its line. Lines are counted only here, on the way out, so that

@@ -18,6 +18,10 @@ use std::ops::Range;
 const MAX_BUCKETS: usize = 1024;
 const WAVES: usize = 16;
 
+/// Bytes an entry may take at the most, wherever it is on its way: 16 in a run, or 12 in the CSR and 8 as a key of a row
+/// that is being sorted.
+pub(super) const ENTRY: u64 = 20;
+
 /// Which bucket a row is in: 2^shift rows each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buckets {

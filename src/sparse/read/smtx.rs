@@ -43,6 +43,9 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         let error = format!("{numbers} numbers must follow, but only {left} bytes do");
         return Err(place(ReadError::malformed(error)));
     }
+    let mut budget = limits.budget();
+    budget.charge(rows as u64 + 1, 8).map_err(place)?;
+    budget.charge(nnz as u64, triplets::ENTRY).map_err(place)?;
     let mut indptr = Vec::with_capacity(rows + 1);
     for _ in 0..=rows {
         indptr.push(next(text, &mut at, nnz as u64 + 1, "row offset")? as usize);
@@ -59,7 +62,7 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         return Err(ReadError::malformed(error).at(text, at));
     }
     let values = vec![1.0; nnz];
-    triplets::finish(rows, cols, indptr, indices, values)
+    triplets::finish(rows, cols, indptr, indices, values, &mut budget)
 }
 
 fn skip_space(text: &[u8], at: &mut usize) {

@@ -65,14 +65,19 @@ pub(super) fn unpack(bytes: &[u8], limits: &Limits) -> Result<Option<Bytes>, Rea
 const IN_MEMORY: usize = 8 << 20;
 
 /// Unpacked bytes so far: the first in memory, then in a file that has no name and so cannot be left behind.
-#[derive(Default)]
-struct Spool {
+struct Spool<'a> {
+    /// Where the file is made.
+    folder: &'a Path,
     memory: Vec<u8>,
     file: Option<File>,
     total: u64,
 }
 
-impl Spool {
+impl<'a> Spool<'a> {
+    fn new(folder: &'a Path) -> Self {
+        Self { folder, memory: Vec::new(), file: None, total: 0 }
+    }
+
     fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.total += bytes.len() as u64;
         self.memory.extend_from_slice(bytes);
@@ -82,7 +87,7 @@ impl Spool {
     fn spill(&mut self) -> io::Result<&File> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => tempfile::tempfile()?,
+            None => tempfile::tempfile_in(self.folder)?,
         };
         file.write_all(&self.memory)?;
         self.memory.clear();
@@ -105,7 +110,8 @@ fn spool_error(error: io::Error) -> ReadError {
 fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, ReadError> {
     let limit = limits.max_decompressed_bytes;
     let mut buffer = vec![0u8; 256 << 10];
-    let mut spool = Spool::default();
+    let anywhere = std::env::temp_dir();
+    let mut spool = Spool::new(limits.spool.as_deref().unwrap_or(&anywhere));
     loop {
         let got = match packed.read(&mut buffer) {
             Ok(0) => return spool.close(),
@@ -124,5 +130,24 @@ fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, Re
             )));
         }
         spool.push(&buffer[..got]).map_err(spool_error)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IN_MEMORY, Spool, spool_error};
+    use crate::sparse::read::ReadErrorKind;
+    use std::fs::File;
+    use std::path::Path;
+
+    #[test]
+    fn a_full_disk_is_told_from_a_broken_one() {
+        let much = vec![0; IN_MEMORY + 1];
+        let mut full = Spool::new(Path::new("/"));
+        full.file = Some(File::options().write(true).open("/dev/full").unwrap());
+        let error = spool_error(full.push(&much).unwrap_err());
+        assert_eq!(error.kind, ReadErrorKind::StorageFull, "{error}");
+        let error = spool_error(Spool::new(Path::new("/dev/null")).push(&much).unwrap_err());
+        assert_eq!(error.kind, ReadErrorKind::Io, "{error}");
     }
 }

@@ -1,10 +1,14 @@
 //! Canonical CSR from entries that can be walked twice: count, scatter, put rows in order. For what is held as arrays.
 
+use super::limits::Budget;
 use super::{ReadError, rows};
 use crate::sparse::Csr;
 
 /// One stored entry, 0-based.
 pub(super) type Entry = (u32, u32, f64);
+
+/// Bytes of one entry of a CSR: a column and a value.
+pub(super) const ENTRY: u64 = 12;
 
 /// How stored entries stand for the rest of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +33,24 @@ impl Symmetry {
 
 /// Builds the matrix. Every entry must be inside the shape; the walk must be the same each time.
 ///
-/// Memory: the CSR (12 bytes an entry, 8 a row) and 8 bytes for each entry of the longest unordered row.
-pub(super) fn assemble<I>(rows: usize, cols: usize, entries: I) -> Result<Csr, ReadError>
+/// Memory, charged to `budget`: the CSR (12 bytes an entry, 8 a row) and what [`finish`] takes.
+pub(super) fn assemble<I>(
+    rows: usize,
+    cols: usize,
+    entries: I,
+    budget: &mut Budget,
+) -> Result<Csr, ReadError>
 where
     I: Iterator<Item = Entry> + Clone,
 {
+    budget.charge(rows as u64 + 1, 8)?;
     let mut indptr = vec![0usize; rows + 1];
     let mut nnz = 0;
     for (row, _, _) in entries.clone() {
         indptr[row as usize + 1] += 1;
         nnz += 1;
     }
+    budget.charge(nnz as u64, ENTRY)?;
     let ends = &mut indptr[1..];
     let mut start = 0;
     for end in ends.iter_mut() {
@@ -53,17 +64,22 @@ where
         values[*place] = value;
         *place += 1;
     }
-    finish(rows, cols, indptr, indices, values)
+    finish(rows, cols, indptr, indices, values, budget)
 }
 
 /// Builds the matrix from CSR arrays whose row pointers are sound but whose rows may be in any order.
+///
+/// Memory: that of the arrays, charged already, and 8 bytes for each entry of the longest row, which may be unordered.
 pub(super) fn finish(
     rows: usize,
     cols: usize,
     mut indptr: Vec<usize>,
     mut indices: Vec<u32>,
     mut values: Vec<f64>,
+    budget: &mut Budget,
 ) -> Result<Csr, ReadError> {
+    let longest = indptr.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+    budget.charge(longest as u64, 8)?;
     let kept = rows::canonicalise(&mut indptr[1..], &mut indices, &mut values);
     if kept < indices.len() {
         indices.truncate(kept);

@@ -14,6 +14,9 @@ use std::ops::Range;
 pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr, ReadError> {
     let whole = header.rows as u64 * header.cols as u64;
     limits.entries(whole)?;
+    let mut budget = limits.budget();
+    // The values as they are parsed, in lists that grow by doubling.
+    budget.charge(header.stored, 16)?;
     let parsed: Vec<Result<Vec<f64>, ReadError>> = pieces(text, header.body)
         .into_par_iter()
         .map(|range| piece(text, range, header.field))
@@ -35,7 +38,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         .zip(places)
         .map(|(&value, (row, col))| (row, col, value))
         .flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
-    triplets::assemble(header.rows, header.cols, entries)
+    triplets::assemble(header.rows, header.cols, entries, &mut budget)
 }
 
 fn piece(text: &[u8], range: Range<usize>, field: Field) -> Result<Vec<f64>, ReadError> {

@@ -21,6 +21,10 @@ struct Progress {
 }
 
 pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr, ReadError> {
+    let mut budget = limits.budget();
+    budget.charge(header.rows as u64 + 1, 8)?;
+    budget.charge(header.stored, runs::ENTRY)?;
+    let most = limits.max_entries().min(header.stored + budget.room(runs::ENTRY));
     let buckets = Buckets::new(header.rows);
     let progress =
         Progress { stored: 0.into(), expanded: 0.into(), bad: AtomicUsize::new(usize::MAX) };
@@ -37,7 +41,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
                 let stored = progress.stored.fetch_add(stored, Relaxed) + stored;
                 let expanded = entries.len() as u64;
                 let expanded = progress.expanded.fetch_add(expanded, Relaxed) + expanded;
-                if stored > header.stored || expanded > limits.max_entries() {
+                if stored > header.stored || expanded > most {
                     progress.bad.store(0, Relaxed);
                     entries.clear();
                 }
@@ -45,7 +49,9 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
             Run::new(buckets, entries)
         })
         .collect();
-    limits.entries(progress.expanded.into_inner())?;
+    let expanded = progress.expanded.into_inner();
+    limits.entries(expanded)?;
+    budget.charge(expanded.saturating_sub(header.stored), runs::ENTRY)?;
     let stored = progress.stored.into_inner();
     if stored > header.stored {
         check_count(text, header, stored)?;

@@ -65,10 +65,14 @@ impl<R: Read> Array<R> {
         }
     }
 
-    /// Bytes that the elements take once unpacked, if the header is right.
+    /// The number of elements, if the header is right.
+    pub(super) fn count(&self) -> u64 {
+        self.shape.iter().fold(1u64, |product, &side| product.saturating_mul(side))
+    }
+
+    /// Bytes that the elements take once unpacked.
     pub(super) fn bytes(&self) -> u64 {
-        let count = self.shape.iter().fold(1u64, |product, &side| product.saturating_mul(side));
-        count.saturating_mul(self.width as u64)
+        self.count().saturating_mul(self.width as u64)
     }
 
     /// The text of a scalar of bytes or code points.

@@ -2,6 +2,7 @@
 
 mod array;
 
+use super::limits::Budget;
 use super::triplets::{self, check_pointers};
 use super::{Limits, ReadError, ReadErrorKind};
 use crate::sparse::Csr;
@@ -22,6 +23,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
         left: limits.max_decompressed_bytes,
         // Deflate cannot do better than 1032 to 1: an array that claims more is not there in full.
         roomy: (bytes.len() as u64).saturating_mul(1032).min(limits.max_decompressed_bytes),
+        budget: limits.budget(),
         limits,
     };
     if archive.zip.index_for_name("format.npy").is_none() {
@@ -30,38 +32,37 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
             "a zip archive, but not of a SciPy sparse matrix: it has no member format.npy",
         ));
     }
-    let format = archive.open("format")?.text()?;
+    let format = archive.open("format", 1)?.text()?;
     let (rows, cols) = archive.shape()?;
     match format.as_str() {
         "csr" => {
-            let (indptr, mut indices, mut values) = archive.compressed(rows, cols)?;
+            let (indptr, mut indices, mut values) = archive.compressed(Lines::Rows, rows, cols)?;
             // SciPy takes the pointers' word where the arrays are longer.
             let nnz = *indptr.last().unwrap_or(&0);
             indices.truncate(nnz);
             values.truncate(nnz);
-            triplets::finish(rows, cols, indptr, indices, values)
+            triplets::finish(rows, cols, indptr, indices, values, &mut archive.budget)
         }
         "csc" => {
-            let (indptr, indices, values) = archive.compressed(cols, rows)?;
-            archive.check_rows(rows, cols)?;
+            let (indptr, indices, values) = archive.compressed(Lines::Columns, rows, cols)?;
             let entries = indptr.windows(2).zip(0u32..).flat_map(|(pair, col)| {
                 let column = pair[0]..pair[1];
                 let (indices, values) = (&indices[column.clone()], &values[column]);
                 indices.iter().zip(values).map(move |(&row, &value)| (row, col, value))
             });
-            triplets::assemble(rows, cols, entries)
+            triplets::assemble(rows, cols, entries, &mut archive.budget)
         }
         "coo" => {
             let row = archive.indices("row", rows)?;
             let col = archive.indices("col", cols)?;
             let values = archive.values()?;
-            archive.check_rows(rows, cols)?;
+            archive.check_shape(rows, cols)?;
             if row.len() != col.len() || row.len() != values.len() {
                 return Err(ReadError::malformed("the arrays row, col and data differ in length"));
             }
             let entries =
                 row.iter().zip(&col).zip(&values).map(|((&row, &col), &value)| (row, col, value));
-            triplets::assemble(rows, cols, entries)
+            triplets::assemble(rows, cols, entries, &mut archive.budget)
         }
         other => Err(ReadError::unsupported(format!(
             "SciPy format '{}' is not supported, only csr, csc and coo: convert with .tocsr()",
@@ -73,17 +74,27 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
 /// Pointers, indices and values of csr or csc.
 type Compressed = (Vec<usize>, Vec<u32>, Vec<f64>);
 
+/// What the pointers of a compressed format point at.
+#[derive(Clone, Copy)]
+enum Lines {
+    Rows,
+    Columns,
+}
+
 struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
     /// Bytes that members may still unpack to.
     left: u64,
+    /// Memory that what they become may still take.
+    budget: Budget,
     roomy: u64,
     limits: &'a Limits,
 }
 
 impl<'a> Archive<'a> {
-    /// Opens the array `name`, charging what it will unpack to: no more than that is read of it.
-    fn open(&mut self, name: &'static str) -> Result<Array<impl Read>, ReadError> {
+    /// Opens the array `name`, charging what it will unpack to, no more than which is read of it, and the `width` bytes
+    /// of memory that each element becomes.
+    fn open(&mut self, name: &'static str, width: u64) -> Result<Array<impl Read>, ReadError> {
         let member = format!("{name}.npy");
         let file = self.zip.by_name(&member).map_err(|error| zip_error(&member, error))?;
         let array = Array::open(name, file, self.roomy)?;
@@ -96,11 +107,12 @@ impl<'a> Archive<'a> {
                 )));
             }
         }
+        self.budget.charge(array.count(), width)?;
         Ok(array)
     }
 
     fn shape(&mut self) -> Result<(usize, usize), ReadError> {
-        let array = self.open("shape")?;
+        let array = self.open("shape", 8)?;
         match array.length()? {
             2 => {}
             1 => return Err(ReadError::unsupported("a one-dimensional array is not a matrix")),
@@ -110,33 +122,46 @@ impl<'a> Archive<'a> {
         let [rows, cols] = shape[..] else {
             return Err(ReadError::malformed("the array shape must have two elements"));
         };
-        // Whether the rows are in proportion shows when the other arrays have come.
+        // Whether they are in proportion shows when the entries have come.
         self.limits.shape(rows, cols, u64::MAX)
     }
 
-    /// For the formats that hold no row pointers of their own.
-    fn check_rows(&self, rows: usize, cols: usize) -> Result<(), ReadError> {
+    /// Refuses a shape out of proportion to what has been unpacked. Asked before pointers are read: those of empty lines
+    /// cost a zip next to nothing.
+    fn check_shape(&self, rows: usize, cols: usize) -> Result<(), ReadError> {
         let unpacked = self.limits.max_decompressed_bytes - self.left;
         self.limits.shape(rows as u64, cols as u64, unpacked).map(drop)
     }
 
     fn indices(&mut self, name: &'static str, limit: usize) -> Result<Vec<u32>, ReadError> {
         let limits = self.limits;
-        let array = self.open(name)?;
+        let array = self.open(name, 4)?;
         limits.entries(array.length()?)?;
         array.indices(limit as u64, |index| index as u32)
     }
 
     fn values(&mut self) -> Result<Vec<f64>, ReadError> {
         let limits = self.limits;
-        let array = self.open("data")?;
+        let array = self.open("data", 8)?;
         limits.entries(array.length()?)?;
         array.values()
     }
 
-    /// Reads a compressed format with `major` lines of `minor` places.
-    fn compressed(&mut self, major: usize, minor: usize) -> Result<Compressed, ReadError> {
-        let pointers = self.open("indptr")?;
+    /// Reads csr or csc, whose lines are rows or columns.
+    fn compressed(
+        &mut self,
+        lines: Lines,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Compressed, ReadError> {
+        let (major, minor) = match lines {
+            Lines::Rows => (rows, cols),
+            Lines::Columns => (cols, rows),
+        };
+        let indices = self.indices("indices", minor)?;
+        let values = self.values()?;
+        self.check_shape(rows, cols)?;
+        let pointers = self.open("indptr", 8)?;
         if pointers.length()? != major as u64 + 1 {
             return Err(ReadError::malformed(format!(
                 "the array indptr must have {} elements",
@@ -144,8 +169,6 @@ impl<'a> Archive<'a> {
             )));
         }
         let pointers = pointers.indices(u64::MAX, |pointer| pointer as usize)?;
-        let indices = self.indices("indices", minor)?;
-        let values = self.values()?;
         if indices.len() != values.len() {
             return Err(ReadError::malformed("the arrays indices and data differ in length"));
         }

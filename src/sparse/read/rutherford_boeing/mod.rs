@@ -3,6 +3,7 @@
 
 mod fortran;
 
+use super::limits::Budget;
 use super::number::{self, NumberError};
 use super::text::line;
 use super::triplets::{self, Symmetry, check_pointers};
@@ -170,6 +171,12 @@ pub(super) fn read(
     limits: &Limits,
 ) -> Result<(Format, Csr, Option<String>), ReadError> {
     let header = header(text, limits)?;
+    let mut budget = limits.budget();
+    // The columns as they are stored; the rows that they become are charged when their number is known.
+    let stored = header.stored as u64;
+    let held = budget.charge(header.cols as u64 + 1, 8);
+    held.and_then(|()| budget.charge(stored, triplets::ENTRY))
+        .map_err(|error| error.at(text, header.body))?;
     let mut fields = Fields::new(text, header.body);
     let index = |limit: usize| {
         move |field: &[u8]| {
@@ -204,20 +211,19 @@ pub(super) fn read(
     if header.cards.right_sides == 0 && !text[rest..].trim_ascii().is_empty() {
         return Err(ReadError::malformed("unexpected lines after the last section").at(text, rest));
     }
-    let csr =
-        build(&header, &pointers, &indices, &values, limits).map_err(|error| match error.line {
-            None => error.at(text, body),
-            Some(_) => error,
-        })?;
+    let sections = (&pointers[..], &indices[..], &values[..]);
+    let csr = build(&header, sections, limits, &mut budget).map_err(|error| match error.line {
+        None => error.at(text, body),
+        Some(_) => error,
+    })?;
     Ok((header.cards.format, csr, header.name))
 }
 
 fn build(
     header: &Header,
-    pointers: &[usize],
-    indices: &[u32],
-    values: &[f64],
+    (pointers, indices, values): (&[usize], &[u32], &[f64]),
     limits: &Limits,
+    budget: &mut Budget,
 ) -> Result<Csr, ReadError> {
     let symmetry = header.symmetry;
     let stored = pointers.windows(2).zip(0u32..).flat_map(|(pair, col)| {
@@ -235,5 +241,5 @@ fn build(
         limits.entries(2 * header.stored as u64 - diagonal as u64)?;
     }
     let entries = stored.flat_map(|entry| std::iter::once(entry).chain(symmetry.mirror(entry)));
-    triplets::assemble(header.rows, header.cols, entries)
+    triplets::assemble(header.rows, header.cols, entries, budget)
 }

@@ -2,7 +2,7 @@
 
 use super::fixtures::{npz, rutherford_boeing, smtx};
 use crate::sparse::Csr;
-use crate::sparse::read::{Limits, read_bytes};
+use crate::sparse::read::{Limits, ReadErrorKind, read_bytes};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::time::{Duration, Instant};
@@ -109,6 +109,46 @@ proptest! {
         ];
         let _ = read_bytes(&[heads[head], &bytes].concat(), &Limits::default());
     }
+}
+
+/// The same few entries in every format: what they take is charged, and none is taken beyond the budget.
+#[test]
+fn every_format_keeps_to_its_memory() {
+    for bytes in sound() {
+        for max_matrix_bytes in [0, 8, 40, 100] {
+            let limits = Limits { max_matrix_bytes, ..Limits::default() };
+            let error = read_bytes(&bytes, &limits).unwrap_err();
+            assert_eq!(error.kind, ReadErrorKind::TooLarge, "{max_matrix_bytes}: {error}");
+        }
+        let limits = Limits { max_matrix_bytes: 400, ..Limits::default() };
+        read_bytes(&bytes, &limits).unwrap();
+    }
+}
+
+/// Counting columns takes memory for each: as many as a small file likes to declare would be gigabytes.
+#[test]
+fn columns_are_paid_for_by_content() {
+    let market = "%%MatrixMarket matrix coordinate pattern general\n1 2000000000 1\n1 1\n";
+    let card = |rows: &str, cols: &str| {
+        format!(
+            "{:80}\n{:14}{:14}{:14}{:14}\nrua{:11}{rows:>14}{cols:>14}{:>14}{:>14}\n",
+            "wide", 3, 1, 1, 1, "", 1, 0
+        )
+    };
+    let files = [
+        market.to_owned(),
+        "1, 2000000000, 1\n0 1\n5\n".to_owned(),
+        card("1", "2000000000"),
+        card("2000000000", "1"),
+    ];
+    for file in files {
+        let error = read_bytes(file.as_bytes(), &Limits::default()).unwrap_err();
+        assert_eq!(error.kind, ReadErrorKind::TooLarge, "{error}");
+        assert!(error.message.contains("almost all would be empty"), "{error}");
+    }
+    // As many as a sparse file may well have.
+    let wide = "%%MatrixMarket matrix coordinate pattern general\n1 16777216 1\n1 1\n";
+    read_bytes(wide.as_bytes(), &Limits::default()).unwrap();
 }
 
 #[test]

@@ -33,6 +33,14 @@ fn large_ones_go_through_a_file() {
     let mut text = TEXT.to_vec();
     text.extend(std::iter::repeat_n(b"% filling\n", 1 << 20).flatten());
     assert_eq!(read(&zstd(&text)).unwrap().csr.nnz(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let spool = folder.path().to_owned();
+    let limits = Limits { spool: Some(spool), ..Limits::default() };
+    assert_eq!(read_bytes(&gzip(&text), &limits).unwrap().csr.nnz(), 2);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // It is that folder, and no other.
+    folder.close().unwrap();
+    assert_eq!(read_bytes(&gzip(&text), &limits).unwrap_err().kind, Io);
 }
 
 #[test]

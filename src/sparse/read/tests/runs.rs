@@ -1,7 +1,7 @@
 //! The partitioned way to CSR against the plain one.
 
 use crate::sparse::read::runs::{Buckets, Run, assemble};
-use crate::sparse::read::triplets;
+use crate::sparse::read::{Limits, triplets};
 
 /// Entries by a little congruential generator; many rows are dense, many entries stored twice.
 fn entries(rows: u64, cols: u64, count: usize) -> Vec<(u32, u32, f64)> {
@@ -25,8 +25,10 @@ fn agrees_with_the_plain_way_whatever_the_cut() {
         [(1, 1, 9), (5000, 300, 20_000), (1024, 70, 50_000), (3, 100_000, 9000)]
     {
         let entries = entries(rows, cols, count);
+        let mut budget = Limits::default().budget();
         let plain =
-            triplets::assemble(rows as usize, cols as usize, entries.iter().copied()).unwrap();
+            triplets::assemble(rows as usize, cols as usize, entries.iter().copied(), &mut budget)
+                .unwrap();
         let buckets = Buckets::new(rows as usize);
         for piece in [count, 777] {
             let runs = entries.chunks(piece).map(|part| Run::new(buckets, part).unwrap()).collect();
