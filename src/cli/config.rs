@@ -72,6 +72,8 @@ pub struct Worker {
     name: String,
     pub lease_ms: i64,
     pub poll_ms: u64,
+    pub max_attempts: u32,
+    pub max_host_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

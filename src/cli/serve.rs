@@ -187,6 +187,11 @@ fn settings(config: &Config) -> ServiceSettings {
             seed: search.seed,
         },
         lease_ms: config.worker.lease_ms,
+        max_attempts: config.worker.max_attempts,
+        max_host_bytes: match config.worker.max_host_bytes {
+            0 => ServiceSettings::default().max_host_bytes,
+            bytes => bytes,
+        },
         poll: Duration::from_millis(config.worker.poll_ms),
         ..ServiceSettings::default()
     }

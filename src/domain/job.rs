@@ -154,7 +154,7 @@ pub struct Job {
     pub stopped_by: Option<StoppedBy>,
     /// Why it failed, for the client.
     pub error: Option<String>,
-    /// How often a worker has taken it up.
+    /// How often a worker has taken it up; one that shut down and gave it back does not count.
     pub attempts: u32,
     /// Wall-clock seconds of search, over all attempts.
     pub search_seconds: f64,

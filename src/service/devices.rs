@@ -1,6 +1,6 @@
 //! Devices: what serves here and elsewhere, how it is, and which one `auto` means.
 
-use super::{Result, Service, ServiceError, known_devices};
+use super::{Result, Service, ServiceError};
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
 use crate::store::{JobFilter, PageRequest};
 use std::cmp::Reverse;
@@ -63,7 +63,7 @@ impl Service {
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
         let local = self.local_devices();
         let settings = &self.inner.settings;
-        let silent_since = Timestamp::now().plus_millis(-3 * settings.heartbeat.as_millis() as i64);
+        let silent_since = self.silent_since();
         let mut found = Vec::new();
         for (owner, device, last_seen) in self.inner.store.devices().await? {
             let here = (owner == settings.owner)
@@ -85,6 +85,12 @@ impl Service {
         Ok(found)
     }
 
+    /// A worker not heard of since then is gone: three heartbeats were missed.
+    fn silent_since(&self) -> Timestamp {
+        let window = self.inner.settings.heartbeat.saturating_mul(3);
+        Timestamp::now().plus_millis(-i64::try_from(window.as_millis()).unwrap_or(i64::MAX))
+    }
+
     async fn running_on(&self, id: &DeviceId) -> Result<Option<JobId>> {
         let filter = JobFilter {
             state: Some(JobState::Running),
@@ -95,56 +101,89 @@ impl Service {
         Ok(page.items.into_iter().next().map(|job| job.id))
     }
 
-    /// Known devices, those of this process first, the best first among each.
+    /// Known devices: those of this process first, then those heard of lately, then the others; the best first among each.
     pub(super) async fn ranked_devices(&self) -> Result<Vec<Device>> {
-        let mut here: Vec<Device> =
-            self.local_devices().into_iter().map(|known| known.device).collect();
-        here.sort_by_key(rank);
-        let mut elsewhere: Vec<Device> =
-            self.inner.store.devices().await?.into_iter().map(|(_, device, _)| device).collect();
-        elsewhere.retain(|device| !here.contains(device));
-        elsewhere.sort_by_key(rank);
-        here.append(&mut elsewhere);
-        Ok(here)
+        Ok(self.known().await?.into_iter().map(|known| known.device).collect())
     }
 
-    /// The device a job is for. `auto` is the best one that serves here, or else the best one known.
+    async fn known(&self) -> Result<Vec<Known>> {
+        let here = self.local_devices();
+        let mut known: Vec<Known> = here
+            .into_iter()
+            .map(|local| Known { device: local.device, local: true, online: true })
+            .collect();
+        let silent_since = self.silent_since();
+        for (_, device, last_seen) in self.inner.store.devices().await? {
+            if !known.iter().any(|known| known.local && known.device == device) {
+                known.push(Known { device, local: false, online: last_seen > silent_since });
+            }
+        }
+        known.sort_by_key(|known| (!known.local, !known.online, rank(&known.device)));
+        Ok(known)
+    }
+
+    /// The device a job is for. `auto` is the best one that serves here, or else the best one that serves elsewhere.
     pub(super) async fn resolve_device(&self, name: &str) -> Result<Device> {
-        let known = self.ranked_devices().await?;
-        let found = known.iter().find(|device| name == AUTO || device.id.0 == name);
-        match found {
-            Some(device) => Ok(device.clone()),
-            None if known.is_empty() => Err(nothing_registered()),
-            None => Err(ServiceError::invalid(
-                "/device",
-                format!("there is no device {name}; known are auto and: {}", known_devices(&known)),
-            )),
+        let known = self.known().await?;
+        let mut named = known.iter().filter(|known| known.is(name)).peekable();
+        if named.peek().is_none() {
+            return Err(if known.is_empty() {
+                nothing_registered()
+            } else {
+                unknown_device("/device", name, "auto and", &known)
+            });
+        }
+        // One that is not heard of any more would leave the job waiting, perhaps for ever.
+        match named.find(|known| known.online) {
+            Some(known) => Ok(known.device.clone()),
+            None => Err(ServiceError::Unavailable { message: silent(name) }),
         }
     }
 
-    /// The class a lookup is for: that of a device, or one named in full, whose silicon need not be here.
-    pub(super) async fn resolve_class(&self, name: Option<&str>) -> Result<DeviceClass> {
-        let name = name.unwrap_or(AUTO);
-        let known = self.ranked_devices().await?;
-        let found = known.iter().find(|device| name == AUTO || device.id.0 == name);
-        match found {
-            Some(device) => Ok(device.class()),
+    /// The class a lookup is for: that of a device, or one named in full, whose silicon need not be here. `None` where
+    /// no device is known at all: an id means nothing then.
+    pub(super) async fn resolve_class(&self, name: &str) -> Result<Option<DeviceClass>> {
+        let known = self.known().await?;
+        match known.iter().find(|known| known.is(name)) {
+            Some(known) => Ok(Some(known.device.class())),
             // Classes are written kind/name/..., ids never hold a slash.
-            None if name.contains('/') => Ok(DeviceClass(name.to_owned())),
-            None if known.is_empty() => Err(nothing_registered()),
-            None => Err(ServiceError::invalid(
-                "device",
-                format!(
-                    "there is no device {name}; known are auto, {}, and any device class",
-                    known_devices(&known)
-                ),
-            )),
+            None if name.contains('/') => Ok(Some(DeviceClass(name.to_owned()))),
+            None if known.is_empty() => Ok(None),
+            None => Err(unknown_device("device", name, "auto, any device class, and", &known)),
         }
+    }
+}
+
+/// A device, and whether somebody serves it.
+struct Known {
+    device: Device,
+    local: bool,
+    online: bool,
+}
+
+impl Known {
+    fn is(&self, name: &str) -> bool {
+        name == AUTO || self.device.id.0 == name
     }
 }
 
 fn nothing_registered() -> ServiceError {
     ServiceError::Unavailable { message: "no device is registered yet".to_owned() }
+}
+
+fn unknown_device(pointer: &str, name: &str, also: &str, known: &[Known]) -> ServiceError {
+    let mut ids: Vec<&str> = known.iter().map(|known| known.device.id.0.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let ids = ids.join(", ");
+    ServiceError::invalid(pointer, format!("there is no device {name}; known are {also}: {ids}"))
+}
+
+fn silent(name: &str) -> String {
+    match name {
+        AUTO => "no device is online: the workers of all known ones have fallen silent".to_owned(),
+        id => format!("device {id} is offline: its worker has fallen silent"),
+    }
 }
 
 /// Sorts the best first: GPUs before the host, then the faster memory, then by name.

@@ -13,32 +13,36 @@ pub struct Submitted {
 }
 
 impl Service {
-    /// Queues a job. An equal request while one is queued or running gets the same job.
+    /// Queues a job. An equal request while one is queued or running gets the same job. A key that was used before
+    /// answers with the job of then, also where its matrix or device has gone since: a retry must not fail for that.
     pub async fn submit(
         &self,
         asked: &JobRequest,
         idempotency_key: Option<String>,
     ) -> Result<Submitted> {
-        let settings = &self.inner.settings;
-        let filled = request::fill(asked, &settings.search)?;
-        let matrix = self.inner.store.matrix(&asked.matrix).await?;
-        let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
-        let device = self.resolve_device(&asked.device).await?;
-        request::check(&matrix, &asked.problem, &device, settings.max_dense_bytes)?;
         let idempotency = match idempotency_key {
             // What the client sent, not what today's defaults make of it.
             Some(key) => Some((key, digest_of(asked)?)),
             None => None,
         };
+        if let Some((key, request)) = &idempotency
+            && let Some(known) = self.inner.store.keyed(key, request).await?
+        {
+            return submitted(known);
+        }
+        let settings = &self.inner.settings;
+        let filled = request::fill(asked, &settings.search)?;
+        let matrix = self.inner.store.matrix(&asked.matrix).await?;
+        let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
+        let device = self.resolve_device(&asked.device).await?;
+        request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
         let new = NewJob {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
             job: queued(filled, &device),
             idempotency,
         };
         match self.inner.store.submit(&new).await {
-            Ok(Submission::Created(job)) => Ok(Submitted { job, created: true }),
-            Ok(Submission::Existing(job)) => Ok(Submitted { job, created: false }),
-            Ok(Submission::KeyReused) => Err(ServiceError::KeyReused),
+            Ok(submission) => submitted(submission),
             // Deleted since it was looked up.
             Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
             Err(error) => Err(error.into()),
@@ -63,6 +67,14 @@ impl Service {
     pub async fn trials(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
         self.job(id).await?;
         Ok(self.inner.store.trials_page(id, page).await?)
+    }
+}
+
+fn submitted(submission: Submission) -> Result<Submitted> {
+    match submission {
+        Submission::Created(job) => Ok(Submitted { job, created: true }),
+        Submission::Existing(job) => Ok(Submitted { job, created: false }),
+        Submission::KeyReused => Err(ServiceError::KeyReused),
     }
 }
 

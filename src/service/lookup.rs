@@ -1,5 +1,6 @@
 //! Lookup: the plan for a matrix named by its hash, how well it matches, and why not better.
 
+use super::devices::AUTO;
 use super::{Result, Service, neighbours};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
@@ -34,10 +35,16 @@ impl Service {
     async fn look(&self, query: &LookupQuery) -> Result<Lookup> {
         let store = &self.inner.store;
         let facts = store.facts(&query.matrix).await?;
+        let pattern_digest = facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest);
+        let device = query.device.as_deref().unwrap_or(AUTO);
+        let Some(device_class) = self.resolve_class(device).await? else {
+            let known = store.plan_keys(&pattern_digest).await?;
+            return Ok(none(without_devices(device, &pattern_digest, known)));
+        };
         let key = PlanKey {
-            pattern_digest: facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest),
+            pattern_digest,
             problem: query.problem,
-            device_class: self.resolve_class(query.device.as_deref()).await?,
+            device_class,
             l2_policy: query.l2_policy.unwrap_or(self.inner.settings.l2_policy),
         };
         let mut reasons = match store.plan_by_key(&key).await? {
@@ -143,11 +150,30 @@ fn none(reasons: Vec<String>) -> Lookup {
     Lookup { grade: Grade::None, reasons, neighbour: None, distance: None, plan: None }
 }
 
+/// Why there is no answer where no device is known, and which classes to ask for by name.
+fn without_devices(device: &str, pattern: &Digest, known: Vec<PlanKey>) -> Vec<String> {
+    let first = format!("no device is registered yet, so `{device}` names no device class");
+    let mut classes: Vec<String> = known.into_iter().map(|key| key.device_class.0).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let second = if classes.is_empty() {
+        unplanned(pattern)
+    } else {
+        let classes = classes.join(", ");
+        format!("plans of this pattern exist for other names of `device`: {classes}; ask for one")
+    };
+    vec![first, second]
+}
+
+fn unplanned(pattern: &Digest) -> String {
+    format!("nothing has a plan that has the pattern {pattern}")
+}
+
 /// In what the key differs from the closest keys of the same pattern.
 fn differences(key: &PlanKey, known: &[PlanKey]) -> Vec<String> {
     let mut all: Vec<Vec<String>> = known.iter().map(|known| differing(key, known)).collect();
     let Some(fewest) = all.iter().map(Vec::len).min() else {
-        return vec![format!("nothing has a plan that has the pattern {}", key.pattern_digest)];
+        return vec![unplanned(&key.pattern_digest)];
     };
     all.retain(|differing| differing.len() == fewest);
     all.truncate(CLOSEST);

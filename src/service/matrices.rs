@@ -79,20 +79,21 @@ impl Service {
         if let Some(png) = self.pictures().get(&key) {
             return Ok(png);
         }
-        let permit = self.inner.parses.clone().acquire_owned().await;
+        let permit = self.inner.drawing.clone().acquire_owned().await;
         let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
         // Another request may have drawn it while this one waited.
         if let Some(png) = self.pictures().get(&key) {
             return Ok(png);
         }
-        let path = self.matrix_path(digest);
-        let png = tokio::task::spawn_blocking(move || {
+        let (service, path) = (self.clone(), self.matrix_path(digest));
+        // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
+        tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            draw(&path, size)
+            let png = draw(&path, size)?;
+            service.pictures().put(key, png.clone());
+            Ok(png)
         })
-        .await??;
-        self.pictures().put(key, png.clone());
-        Ok(png)
+        .await?
     }
 
     fn pictures(&self) -> MutexGuard<'_, Pictures> {
@@ -110,6 +111,40 @@ fn draw(path: &std::path::Path, size: u32) -> Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::ServiceSettings;
+    use crate::store::{Blobs, SqliteStore};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_picture_nobody_waits_for_any_more_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let settings =
+            ServiceSettings { temp_dir: folder.path().to_owned(), ..ServiceSettings::default() };
+        let service = Service::new(Arc::new(store), blobs, settings);
+        let text = "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 1.0\n";
+        let body = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+        let digest = service.upload(body, None).await.unwrap().matrix.digest;
+        // Uploads that parse hold up no picture.
+        let permits = service.inner.parses.available_permits() as u32;
+        let _parses = service.inner.parses.acquire_many(permits).await.unwrap();
+        let mut waiter = Box::pin(service.spy_png(&digest, 64));
+        while service.inner.drawing.available_permits() > 0 {
+            tokio::select! {
+                biased;
+                drawn = &mut waiter => {
+                    drawn.unwrap();
+                    break;
+                }
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        drop(waiter);
+        // Free again once the task has ended.
+        let _permit = service.inner.drawing.acquire().await.unwrap();
+        assert!(service.pictures().get(&(digest, 64)).is_some());
+    }
 
     #[test]
     fn pictures_are_bounded_and_forgotten() {

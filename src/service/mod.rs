@@ -25,7 +25,7 @@ pub use lookup::LookupQuery;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{Device, JobState, Plan, PlanId};
+use crate::domain::{JobState, Plan, PlanId};
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
@@ -46,6 +46,9 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
+    /// One picture at a time: it takes all cores and a matrix in memory, and who asks twice finds it drawn. Not of
+    /// `parses`, so that pictures and uploads do not wait for each other.
+    drawing: Arc<Semaphore>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
     pictures: Mutex<Pictures>,
@@ -54,7 +57,9 @@ struct Inner {
 impl Service {
     pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
-        let store = Arc::new(watched::Watched { store, signals: Arc::clone(&signals) });
+        let max_attempts = settings.max_attempts.max(1);
+        let store =
+            Arc::new(watched::Watched { store, signals: Arc::clone(&signals), max_attempts });
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let inner = Inner {
             store,
@@ -63,6 +68,7 @@ impl Service {
             signals,
             local: RwLock::default(),
             parses,
+            drawing: Arc::new(Semaphore::new(1)),
             publishing: tokio::sync::Mutex::default(),
             pictures: Mutex::default(),
         };
@@ -112,12 +118,4 @@ impl Service {
         }
         Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })
     }
-}
-
-/// The names that devices go by in messages.
-fn known_devices(devices: &[Device]) -> String {
-    let mut names: Vec<&str> = devices.iter().map(|device| device.id.0.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -1,7 +1,7 @@
 //! What a job request must be before anything is stored, and the question it asks once its defaults are filled in.
 
 use super::{Result, SearchDefaults, ServiceError};
-use crate::domain::{Device, JobRequest, L2Policy, Matrix, Problem, Search, Strategy};
+use crate::domain::{Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, Strategy};
 use crate::ops;
 
 /// The longest search: a budget beyond it is a mistake, not a wish.
@@ -47,7 +47,7 @@ pub(super) fn check(
     matrix: &Matrix,
     problem: &Problem,
     device: &Device,
-    max_dense_bytes: u64,
+    max_host_bytes: u64,
 ) -> Result<()> {
     if let Problem::Spmm(spmm) = problem
         && !(1..=ops::MAX_COLUMNS).contains(&spmm.n)
@@ -59,36 +59,66 @@ pub(super) fn check(
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),
     })?;
-    let dense = dense_bytes(matrix, problem);
-    if dense > u128::from(max_dense_bytes) {
-        return Err(ServiceError::TooLarge {
-            message: format!(
-                "B and C would take {dense} bytes together, the most that is taken here is {max_dense_bytes}"
-            ),
-        });
+    let sizes = Sizes::of(matrix, problem);
+    let host = sizes.on_host();
+    if host > u128::from(max_host_bytes) {
+        let message = format!(
+            "A, B, C and the reference result take {host} bytes of a host's memory, at most {max_host_bytes} are \
+             granted here"
+        );
+        return Err(ServiceError::TooLarge { message });
     }
-    // Column indices and values of 4 bytes each, row pointers of 4: what every device holds of A.
-    let sparse = 8 * u128::from(matrix.nnz) + 4 * (u128::from(matrix.rows) + 1);
-    if sparse + dense > u128::from(device.memory_bytes) {
-        return Err(ServiceError::TooLarge {
-            message: format!(
-                "A, B and C take {} bytes, device {} has {}",
-                sparse + dense,
-                device.id,
-                device.memory_bytes
-            ),
-        });
+    let held = match device.kind {
+        DeviceKind::Cpu => host,
+        DeviceKind::Cuda => sizes.on_gpu(),
+    };
+    if held > u128::from(device.memory_bytes) {
+        let Device { id, memory_bytes, .. } = device;
+        let message =
+            format!("the operands take {held} bytes on device {id}, which has {memory_bytes}");
+        return Err(ServiceError::TooLarge { message });
     }
     Ok(())
 }
 
-/// Bytes of the dense operands; shapes and widths below 2^32 cannot overflow 128 bits.
-fn dense_bytes(matrix: &Matrix, problem: &Problem) -> u128 {
-    let (lines, width, dtype) = match problem {
-        Problem::Spmm(p) => (u128::from(matrix.rows) + u128::from(matrix.cols), p.n, p.dtype),
-        Problem::Sptrsv(p) => (2 * u128::from(matrix.rows), p.rhs, p.dtype),
-    };
-    lines * u128::from(width) * u128::from(dtype.bytes())
+/// Elements of the operands; shapes and widths below 2^32 cannot overflow 128 bits.
+struct Sizes {
+    rows: u128,
+    nnz: u128,
+    b: u128,
+    c: u128,
+    element: u128,
+}
+
+impl Sizes {
+    fn of(matrix: &Matrix, problem: &Problem) -> Self {
+        let (b_lines, width, dtype) = match problem {
+            Problem::Spmm(p) => (matrix.cols, p.n, p.dtype),
+            Problem::Sptrsv(p) => (matrix.rows, p.rhs, p.dtype),
+        };
+        let (rows, width) = (u128::from(matrix.rows), u128::from(width));
+        Self {
+            rows,
+            nnz: u128::from(matrix.nnz),
+            b: u128::from(b_lines) * width,
+            c: rows * width,
+            element: u128::from(dtype.bytes()),
+        }
+    }
+
+    /// What the evaluator's process holds at its fullest, with f32 operands. For an element of C 16 bytes: the
+    /// reference's value (8) and scale (4), and the result itself. For one of B 8: as it was made, and the engine's
+    /// aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and its value as the
+    /// problem's type has it, which the oracle widens to f64 again (8).
+    fn on_host(&self) -> u128 {
+        (8 + 4 + self.element) * self.c + 2 * self.element * self.b + 20 * self.nnz
+    }
+
+    /// What a GPU must hold: A with 4-byte columns and row pointers, B and C. The reference adapts to what is left: it
+    /// is compared in slices where it does not fit beside them.
+    fn on_gpu(&self) -> u128 {
+        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * (self.b + self.c)
+    }
 }
 
 /// Requests with one key ask one question: while one is being answered, the others wait for the same answer.

@@ -15,15 +15,17 @@ pub struct ServiceSettings {
     pub max_upload_bytes: u64,
     /// Where uploads wait to be parsed.
     pub temp_dir: PathBuf,
-    /// Matrices parsed or drawn at once; each takes a few times its CSR in memory.
+    /// Uploads parsed at once; each takes a few times its CSR in memory.
     pub parses_at_once: usize,
     pub search: SearchDefaults,
     pub lease_ms: i64,
+    /// How often a job is taken up: one whose workers were lost so often without an answer is failed.
+    pub max_attempts: u32,
     pub l2_policy: L2Policy,
     /// Farthest matrix that stands in for another without being asked to; see `neighbours` for the unit.
     pub neighbour_distance: f64,
-    /// Bytes of B and C together, whatever the device could hold: the oracle computes C on the host.
-    pub max_dense_bytes: u64,
+    /// Bytes that one job's operands and reference result may take on the host, whatever the device could hold.
+    pub max_host_bytes: u64,
     /// How soon what another process did is seen.
     pub poll: Duration,
     /// How often a device says that it is alive; one that is silent for three of these is offline.
@@ -66,9 +68,10 @@ impl Default for ServiceSettings {
             parses_at_once: 2,
             search: SearchDefaults { top_k: 16, seconds: 60.0, trials: 512, seed: 1 },
             lease_ms: 15_000,
+            max_attempts: 5,
             l2_policy: L2Policy::Warm,
             neighbour_distance: 0.5,
-            max_dense_bytes: 16 << 30,
+            max_host_bytes: half_of_host().unwrap_or(16 << 30),
             poll: Duration::from_secs(1),
             heartbeat: Duration::from_secs(10),
             upkeep: Duration::from_secs(600),
@@ -78,6 +81,31 @@ impl Default for ServiceSettings {
                 devices: 30 * 24 * HOUR,
                 temp_files: 6 * HOUR,
             },
+        }
+    }
+}
+
+/// Half of this host's memory; the other half is for its other work. `None` where the system does not say.
+fn half_of_host() -> Option<u64> {
+    std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| half_of(&text))
+}
+
+/// From the text of `/proc/meminfo`, whose kB are KiB.
+fn half_of(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(512)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half_of;
+
+    #[test]
+    fn half_of_the_memory_is_granted() {
+        assert_eq!(half_of("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(8 << 20));
+        for text in ["", "MemFree: 1 kB\n", "MemTotal: many kB\n", "MemTotal: 16384\n"] {
+            assert_eq!(half_of(text), None, "{text:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Signals {
     jobs: Mutex<HashMap<JobId, watch::Sender<()>>>,
     queue: watch::Sender<()>,
     revision: AtomicU64,
-    /// Changes of what is here alone, which the store's revision does not tell of.
+    /// Changes made here: what the store's revision does not tell of, or not yet.
     local_changes: AtomicU64,
 }
 

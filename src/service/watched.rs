@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(super) struct Watched {
     pub(super) store: Arc<dyn Store>,
     pub(super) signals: Arc<Signals>,
+    /// How often a job is taken up before it is given up.
+    pub(super) max_attempts: u32,
 }
 
 impl Watched {
@@ -40,7 +42,12 @@ impl Watched {
 #[async_trait]
 impl Matrices for Watched {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
-        self.store.insert_matrix(matrix).await
+        let new = self.store.insert_matrix(matrix).await?;
+        if new {
+            // Lookups answer from the facts of matrices: a neighbour is sought by them.
+            self.signals.changed_here();
+        }
+        Ok(new)
     }
 
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
@@ -52,7 +59,11 @@ impl Matrices for Watched {
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
-        self.store.delete_matrix(digest).await
+        let gone = self.store.delete_matrix(digest).await?;
+        if gone {
+            self.signals.changed_here();
+        }
+        Ok(gone)
     }
 }
 
@@ -65,6 +76,10 @@ impl Jobs for Watched {
             counter!("sparsetune_jobs_submitted_total").increment(1);
         }
         Ok(submission)
+    }
+
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>> {
+        self.store.keyed(key, request).await
     }
 
     async fn job(&self, id: &JobId) -> Result<Option<Job>> {
@@ -88,11 +103,22 @@ impl Jobs for Watched {
     }
 
     async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
+        self.give_up(device, self.max_attempts).await?;
         let claim = self.store.claim(device, owner, lease_ms).await?;
         if let Some(claim) = &claim {
             self.signals.job_changed(&claim.job.id);
         }
         Ok(claim)
+    }
+
+    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>> {
+        let ended = self.store.give_up(device, most).await?;
+        for job in &ended {
+            tracing::warn!(job = %job.id, attempts = job.attempts, "job given up: it lost all its workers");
+            self.signals.job_changed(&job.id);
+            Self::job_ended(job);
+        }
+        Ok(ended)
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {

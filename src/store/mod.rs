@@ -127,17 +127,24 @@ pub trait Matrices: Send + Sync {
 #[async_trait]
 pub trait Jobs: Send + Sync {
     async fn submit(&self, new: &NewJob) -> Result<Submission>;
+    /// What [`Self::submit`] would answer for this idempotency key and digest of a request: `Existing`, `KeyReused`, or
+    /// `None` where the key is new.
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>>;
     async fn job(&self, id: &JobId) -> Result<Option<Job>>;
     async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>>;
     /// A queued job ends at once; a running one is asked to. `None` when there is no such job.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Job>>;
-    /// The oldest job of the device that is queued, or running with a lease that has run out.
+    /// The oldest job of the device that is queued, or running with a lease that has run out. One that cannot be read
+    /// is failed on the way.
     async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>>;
+    /// Fails the device's jobs whose worker is gone and that were taken up `most` times or more: what killed so many
+    /// workers would kill the next.
+    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>>;
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
     /// Stage, progress and best as they now stand; also written as an event.
     async fn update(&self, fence: &Fence, job: &Job) -> Result<()>;
     async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<()>;
-    /// Gives the job back to the queue (a worker that shuts down).
+    /// Gives the job back to the queue (a worker that shuts down), and the attempt with it.
     async fn release(&self, fence: &Fence) -> Result<()>;
     /// Events after `after`, oldest first.
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
@@ -208,7 +215,7 @@ pub struct Pruned {
 pub trait Upkeep: Send + Sync {
     /// Also ends running jobs whose worker is gone and that were asked to stop.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
-    /// Grows whenever a plan or a device's facts are stored, by whichever process.
+    /// Grows whenever a plan or a device's facts are stored, or a matrix's come or go, by whichever process.
     async fn revision(&self) -> Result<u64>;
 }
 

@@ -41,6 +41,19 @@ async fn a_lookup_goes_from_none_to_exact_at_once() {
 }
 
 #[tokio::test]
+async fn an_answer_is_not_kept_beyond_the_facts_it_was_made_from() {
+    let app = TestApp::new().await;
+    let matrix = app.matrix(9).await;
+    let path = lookup(&matrix, 32);
+    let known = app.json(&path).await;
+    let stored = format!("/v1/matrices/{}", matrix["digest"].as_str().unwrap());
+    assert_eq!(app.request(Method::DELETE, &stored).send().await.unwrap().status(), 204);
+    assert_ne!(app.json(&path).await, known, "of a matrix that is not known here");
+    app.matrix(9).await;
+    assert_eq!(app.json(&path).await, known);
+}
+
+#[tokio::test]
 async fn a_plan_by_id_is_the_plan_of_the_lookup() {
     let app = TestApp::new().await;
     let (matrix, plan) = app.tuned(9, 32).await;

@@ -24,6 +24,33 @@ async fn auto_is_the_best_device_here() {
 }
 
 #[tokio::test]
+async fn jobs_are_for_devices_that_are_online() {
+    let world = World::with(|settings| settings.heartbeat = Duration::from_millis(200)).await;
+    let elsewhere = world.elsewhere("there").await;
+    elsewhere.register(gpu(9, 9000.0)).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let submit = async |name: &str| {
+        let device = name.to_owned();
+        world.service.submit(&JobRequest { device, ..request(&matrix, 1) }, None).await
+    };
+    for name in ["auto", "cuda:9"] {
+        match submit(name).await {
+            Err(ServiceError::Unavailable { message }) => {
+                assert!(message.contains("silent"), "{message}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    world.service.register(device()).await.unwrap();
+    assert_eq!(submit("auto").await.unwrap().job.device.0, "cpu", "here, however long silent");
+    assert!(matches!(submit("cuda:9").await, Err(ServiceError::Unavailable { .. })));
+    assert!(matches!(submit("cuda:8").await, Err(ServiceError::Invalid { .. })));
+    elsewhere.register(gpu(9, 9000.0)).await.unwrap();
+    assert_eq!(submit("cuda:9").await.unwrap().job.device.0, "cuda:9");
+}
+
+#[tokio::test]
 async fn devices_tell_how_they_are() {
     let world = World::with(|settings| settings.heartbeat = Duration::from_millis(30)).await;
     assert!(matches!(world.service.ready().await, Err(ServiceError::Unavailable { .. })));

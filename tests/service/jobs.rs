@@ -3,6 +3,7 @@
 use crate::world::*;
 use sparsetune::domain::*;
 use sparsetune::service::{JobFilter, PageRequest, ServiceError};
+use sparsetune::store::Retention;
 
 async fn ready() -> (World, Matrix) {
     let world = World::new().await;
@@ -63,18 +64,33 @@ async fn nonsense_is_refused_where_it_stands() {
 
 #[tokio::test]
 async fn operands_that_fit_nowhere_are_refused() {
-    let world = World::with(|settings| settings.max_dense_bytes = 40 * 4 * 100).await;
+    // 20 x 20 with 58 entries. On the host: 16 bytes an element of C, 8 of B, 20 an entry of A.
+    let world = World::with(|settings| settings.max_host_bytes = 24 * 20 * 100 + 20 * 58).await;
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
-    let early = world.service.submit(&request(&matrix, 1), None).await;
-    assert!(matches!(early, Err(ServiceError::Unavailable { .. })), "no device yet");
+    let submit = async |n| world.service.submit(&request(&matrix, n), None).await;
+    let refused = async |n, numbers: [u64; 2]| match submit(n).await {
+        Err(ServiceError::TooLarge { message }) => {
+            for number in numbers {
+                assert!(message.contains(&number.to_string()), "{number}: {message}");
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(submit(1).await, Err(ServiceError::Unavailable { .. })), "no device yet");
     world.service.register(device()).await.unwrap();
-    world.service.submit(&request(&matrix, 100), None).await.unwrap();
-    let wide = world.service.submit(&request(&matrix, 101), None).await;
-    assert!(matches!(wide, Err(ServiceError::TooLarge { .. })));
-    let tiny = Device { memory_bytes: 1000, ..device() };
-    world.service.register(tiny).await.unwrap();
-    let full = world.service.submit(&request(&matrix, 5), None).await;
-    assert!(matches!(full, Err(ServiceError::TooLarge { .. })));
+    submit(100).await.unwrap();
+    refused(101, [24 * 20 * 101 + 1160, 24 * 20 * 100 + 1160]).await;
+    // A processor's memory is the host's.
+    let small = Device { memory_bytes: 24 * 20 * 5 + 1160, ..device() };
+    world.service.register(small).await.unwrap();
+    submit(5).await.unwrap();
+    refused(6, [24 * 20 * 6 + 1160, 24 * 20 * 5 + 1160]).await;
+    // A GPU holds A, B and C in f32, and of the reference what fits beside them.
+    let a = 8 * 58 + 4 * 21;
+    let small = Device { memory_bytes: a + 4 * 40 * 5, ..gpu(0, 1000.0) };
+    world.service.register(small).await.unwrap();
+    assert_eq!(submit(5).await.unwrap().job.device.0, "cuda:0");
+    refused(6, [a + 4 * 40 * 6, a + 4 * 40 * 5]).await;
 }
 
 #[tokio::test]
@@ -120,6 +136,25 @@ async fn an_idempotency_key_answers_for_its_request() {
 }
 
 #[tokio::test]
+async fn a_retry_gets_its_job_whatever_has_gone_since() {
+    let (world, matrix) = ready().await;
+    let key = || Some("k".to_owned());
+    let first = world.service.submit(&request(&matrix, 32), key()).await.unwrap();
+    let cancelled = world.service.cancel(&first.job.id).await.unwrap();
+    world.service.delete_matrix(&matrix.digest).await.unwrap();
+    // Another process, started after the device went away.
+    let later = world.elsewhere("later").await;
+    let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
+    let old = Retention { idempotency_keys: nothing, events: nothing, devices: now };
+    later.store().prune(&old).await.unwrap();
+    let again = later.submit(&request(&matrix, 32), key()).await.unwrap();
+    assert_eq!((again.created, again.job), (false, cancelled));
+    // Nonsense under a used key is the key's mistake first.
+    let other = later.submit(&request(&matrix, 0), key()).await;
+    assert!(matches!(other, Err(ServiceError::KeyReused)), "{other:?}");
+}
+
+#[tokio::test]
 async fn a_job_keeps_its_matrix_until_it_is_cancelled() {
     let (world, matrix) = ready().await;
     let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
@@ -149,4 +184,23 @@ async fn unknown_jobs_are_not_found_and_foreign_cursors_invalid() {
         Err(ServiceError::Invalid { pointer, .. }) => assert_eq!(pointer, "cursor"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_job_that_kills_its_workers_fails_with_a_reason() {
+    let world = World::with(|settings| settings.max_attempts = 2).await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
+    let claim = async |lease| world.service.store().claim(&device().id, "w", lease).await.unwrap();
+    for _ in 0..4 {
+        let claim = claim(60_000).await.unwrap();
+        world.service.store().release(&claim.fence).await.unwrap();
+    }
+    assert!(claim(0).await.is_some());
+    assert!(claim(0).await.is_some());
+    assert_eq!(claim(0).await, None);
+    let failed = world.service.job(&job.id).await.unwrap();
+    assert_eq!((failed.state, failed.attempts), (JobState::Failed, 2));
+    assert!(failed.error.unwrap().contains("worker was lost"));
 }

@@ -3,6 +3,7 @@
 use crate::world::*;
 use sparsetune::domain::*;
 use sparsetune::service::{LookupQuery, ServiceError};
+use sparsetune::store::Retention;
 
 fn query(matrix: Digest, n: u32) -> LookupQuery {
     LookupQuery { matrix, problem: problem(n), device: None, l2_policy: None, neighbour: false }
@@ -106,6 +107,33 @@ async fn a_class_that_is_not_here_is_answered_with_a_caveat() {
 }
 
 #[tokio::test]
+async fn without_devices_none_names_the_classes_to_ask_for() {
+    let world = World::new().await;
+    let bare = world.service.lookup(&query(Digest::of(b"?"), 32)).await.unwrap();
+    assert_eq!((bare.grade, bare.plan), (Grade::None, None));
+    assert!(bare.reasons[0].contains("no device is registered"), "{:?}", bare.reasons);
+    assert!(bare.reasons[1].contains("nothing has a plan"), "{:?}", bare.reasons);
+
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let plan = world.tune(&matrix, 32).await;
+    // Its worker is gone for so long that its row is, too.
+    let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
+    let old = Retention { idempotency_keys: nothing, events: nothing, devices: now };
+    world.service.store().prune(&old).await.unwrap();
+    let service = world.elsewhere("later").await;
+    for name in [None, Some("cpu".to_owned())] {
+        let asked = LookupQuery { device: name, ..query(matrix.digest, 32) };
+        let found = service.lookup(&asked).await.unwrap();
+        assert_eq!((found.grade, found.plan), (Grade::None, None));
+        assert!(found.reasons[1].contains(&device().class().0), "{:?}", found.reasons);
+    }
+    let class = Some(device().class().0);
+    let asked = LookupQuery { device: class, ..query(matrix.digest, 32) };
+    assert_eq!(service.lookup(&asked).await.unwrap().plan, Some(plan));
+}
+
+#[tokio::test]
 async fn none_says_what_differs() {
     let (world, matrix, _) = tuned().await;
     let found = world.service.lookup(&query(matrix.digest, 64)).await.unwrap();
@@ -164,7 +192,7 @@ async fn the_epoch_moves_when_answers_may() {
     let service = &world.service;
     let before = service.plans_epoch();
     service.submit(&request(&matrix, 64), None).await.unwrap();
-    world.upload(&tridiagonal(9)).await;
+    world.upload(&tridiagonal(20)).await;
     service.lookup(&query(matrix.digest, 32)).await.unwrap();
     assert_eq!(service.plans_epoch(), before, "no plan was stored");
     let claim = world.claim().await;
@@ -173,5 +201,12 @@ async fn the_epoch_moves_when_answers_may() {
     let stored = service.plans_epoch();
     assert!(stored > before);
     service.register(gpu(0, 100.0)).await.unwrap();
-    assert!(service.plans_epoch() > stored);
+    let registered = service.plans_epoch();
+    assert!(registered > stored);
+    // Lookups read the facts of stored matrices.
+    let other = world.upload(&tridiagonal(9)).await.matrix;
+    let uploaded = service.plans_epoch();
+    assert!(uploaded > registered);
+    service.delete_matrix(&other.digest).await.unwrap();
+    assert!(service.plans_epoch() > uploaded);
 }

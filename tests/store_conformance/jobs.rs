@@ -38,6 +38,10 @@ pub async fn idempotency_keys_hold_their_request(harness: &Sqlite) {
     assert_eq!(again, Submission::Existing(first.clone()));
     let other = store.submit(&keyed("b", b"another")).await.unwrap();
     assert_eq!(other, Submission::KeyReused);
+    let asked = async |request: &[u8]| store.keyed("key", &Digest::of(request)).await.unwrap();
+    assert_eq!(asked(b"request").await, Some(Submission::Existing(first.clone())));
+    assert_eq!(asked(b"another").await, Some(Submission::KeyReused));
+    assert_eq!(store.keyed("new", &Digest::of(b"request")).await.unwrap(), None);
     // The key answers with its job also after that job's end, when an unkeyed request would make a new one.
     let cancelled = store.request_cancel(&first.id).await.unwrap().unwrap();
     let late = store.submit(&keyed("a", b"request")).await.unwrap();

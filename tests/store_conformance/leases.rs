@@ -106,6 +106,7 @@ pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
     let free = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((free.state, free.stage), (JobState::Queued, Stage::Waiting));
     assert_eq!(free.search_seconds, 1.25, "the next worker goes on counting from here");
+    assert_eq!(free.attempts, 0, "a worker that shuts down is not the job's fault");
     assert_fenced(&*store, &first.fence, &first.job).await;
     let second = claim(&*store, "v", LEASE).await.unwrap();
     assert!(second.fence.epoch > first.fence.epoch);
@@ -124,4 +125,51 @@ pub async fn a_job_ends_once(harness: &Sqlite) {
     assert_fenced(&*store, &claim.fence, &claim.job).await;
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Failed);
     assert_eq!(store.job_counts().await.unwrap(), [(JobState::Failed, 1)]);
+}
+
+pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, job) = queued(&*store).await;
+    claim(&*store, "u", 0).await.unwrap();
+    let alive = claim(&*store, "v", LEASE).await.unwrap();
+    assert_eq!(store.give_up(&cpu(), 2).await.unwrap(), [], "its worker lives");
+    store.renew(&alive.fence, 0).await.unwrap();
+    assert_eq!(store.give_up(&cpu(), 3).await.unwrap(), [], "not yet");
+    assert_eq!(store.give_up(&DeviceId("cuda:0".to_owned()), 2).await.unwrap(), []);
+    let waiting = created(store.submit(&new_job(&matrix, "next", 2)).await.unwrap());
+    let ended = store.give_up(&cpu(), 2).await.unwrap();
+    let stored = store.job(&job.id).await.unwrap().unwrap();
+    assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 2));
+    assert!(stored.error.as_ref().unwrap().contains("taken up 2 times"), "{:?}", stored.error);
+    assert_eq!(ended, std::slice::from_ref(&stored));
+    let events = store.events(&job.id, 0, 100).await.unwrap();
+    assert_eq!(events.last().unwrap().kind, EventKind::Job(Box::new(stored)));
+    assert_fenced(&*store, &alive.fence, &alive.job).await;
+    assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, waiting.id);
+}
+
+pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, spoilt) = queued(&*store).await;
+    let shown = created(store.submit(&new_job(&matrix, "second", 2)).await.unwrap());
+    let sound = created(store.submit(&new_job(&matrix, "third", 3)).await.unwrap());
+    harness.spoil("UPDATE jobs SET request = '{}' WHERE created_at = 1").await;
+    harness.spoil("UPDATE jobs SET stage = 'dreaming' WHERE created_at = 2").await;
+    assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, sound.id);
+    assert_eq!(claim(&*store, "w", LEASE).await, None);
+    let shown = store.job(&shown.id).await.unwrap().unwrap();
+    assert_eq!((shown.state, shown.stage), (JobState::Failed, Stage::Done));
+    assert!(shown.error.as_ref().unwrap().contains("dreaming"), "{:?}", shown.error);
+    let events = store.events(&shown.id, 0, 100).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    assert_eq!((numbers, &events[1].kind), (vec![1, 2], &EventKind::Job(Box::new(shown))));
+    let events = store.events(&spoilt.id, 0, 100).await.unwrap();
+    assert!(matches!(&events[1].kind, EventKind::Log { message } if message.contains("request")));
+    assert_eq!(store.job_counts().await.unwrap(), [(JobState::Failed, 2), (JobState::Running, 1)]);
+
+    // Nor does one that was asked to stop.
+    store.request_cancel(&sound.id).await.unwrap();
+    harness.spoil("UPDATE jobs SET request = '{}', lease_until = 0 WHERE state = 'running'").await;
+    let last = created(store.submit(&new_job(&matrix, "fourth", 4)).await.unwrap());
+    assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, last.id);
 }

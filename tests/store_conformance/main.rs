@@ -65,6 +65,8 @@ conform! { Sqlite:
     leases::a_lapsed_job_asked_to_stop_is_not_claimed,
     leases::a_released_job_is_queued_again,
     leases::a_job_ends_once,
+    leases::a_job_that_loses_its_workers_is_given_up,
+    leases::an_unreadable_job_does_not_hold_up_the_queue,
     records::a_resumed_job_finds_its_trials,
     records::a_recorded_trial_stays,
     records::events_have_no_gaps,

@@ -98,13 +98,23 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {
     store.put_device("w", &device()).await.unwrap();
     let registered = elsewhere.revision().await.unwrap();
     assert!(registered > start);
+    let other = matrix("other", 1);
+    store.insert_matrix(&other).await.unwrap();
+    let inserted = elsewhere.revision().await.unwrap();
+    assert!(inserted > registered);
+    assert!(store.delete_matrix(&other.digest).await.unwrap());
+    let deleted = elsewhere.revision().await.unwrap();
+    assert!(deleted > inserted);
+    store.delete_matrix(&other.digest).await.unwrap();
+    store.insert_matrix(&matrix("m", 1)).await.unwrap();
+    let before = elsewhere.revision().await.unwrap();
     store.put_device("w", &device()).await.unwrap();
     queued(&*store).await;
-    assert_eq!(elsewhere.revision().await.unwrap(), registered);
+    assert_eq!(elsewhere.revision().await.unwrap(), before, "nothing new");
     let (job, m) = (claim(&*store, "w", LEASE).await.unwrap(), matrix("m", 1));
     let plan = plan(&m, &job.job.id, 1);
     store.finish(&job.fence, &ended(&job.job, JobState::Succeeded, Some(plan))).await.unwrap();
-    assert!(elsewhere.revision().await.unwrap() > registered);
+    assert!(elsewhere.revision().await.unwrap() > before);
 }
 
 pub async fn old_things_are_pruned(harness: &Sqlite) {

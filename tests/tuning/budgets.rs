@@ -72,7 +72,7 @@ async fn a_budget_is_of_the_job_however_often_it_is_taken_up() {
     let third = bench.work(&bench.service, &device(), acts).await;
     let job = bench.ended(&brief).await;
     let plan = bench.plan(&job).await;
-    assert_eq!((job.stopped_by, job.attempts), (Some(StoppedBy::Seconds), 2));
+    assert_eq!((job.stopped_by, job.attempts), (Some(StoppedBy::Seconds), 1));
     let spent = plan.provenance.search_seconds;
     assert!((0.7..1.5).contains(&spent), "{spent}");
     // 0.7 s hold 11 pauses of 60 ms, and each attempt may overrun by one.

@@ -25,6 +25,7 @@ impl Config {
         found.unless(search.seconds <= 86_400.0, "search.seconds", "must be at most a day");
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
         found.at_least_one("worker.poll_ms", worker.poll_ms);
+        found.at_least_one("worker.max_attempts", u64::from(worker.max_attempts));
         found.seconds("evaluator.open_s", evaluator.open_s);
         found.seconds("evaluator.load_s", evaluator.load_s);
         found.seconds("evaluator.compile_s", evaluator.compile_s);

@@ -1,9 +1,10 @@
 //! Jobs: submission, lists and cancellation. What a worker does under a lease is in `leases`.
 
 use super::codec::{self, Stored, decode, encode};
-use super::{SqliteStore, events, leases};
+use super::{SqliteStore, endings, events, leases};
 use crate::domain::{
-    DeviceId, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp, job::Progress,
+    DeviceId, Digest, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp,
+    job::Progress,
 };
 use crate::store::{
     Claim, Fence, Finish, JobFilter, Jobs, NewJob, Page, PageRequest, Renewal, Result, StoreError,
@@ -47,6 +48,10 @@ pub(super) struct JobRow {
 }
 
 impl JobRow {
+    pub(super) fn id(&self) -> JobId {
+        JobId(self.id.clone())
+    }
+
     pub(super) fn job(self) -> Result<Job> {
         let request: JobRequest = decode(self.version, &self.request)?;
         Ok(Job {
@@ -81,13 +86,30 @@ impl JobRow {
         events::append(tx, &job.id, seq, &EventKind::Job(Box::new(job.clone()))).await?;
         Ok(job)
     }
+
+    /// [`Self::announce`] for a job that no worker ends. Where the row cannot be read, an event says so instead: one
+    /// such row must not keep the others from their end.
+    pub(super) async fn announce_end(self, tx: &mut SqliteConnection) -> Result<Option<Job>> {
+        let (id, seq) = (self.id(), self.last_seq);
+        match self.announce(tx).await {
+            Ok(job) => Ok(Some(job)),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                let message = format!("the job has ended: {error}");
+                events::append(tx, &id, seq, &EventKind::Log { message }).await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 #[async_trait]
 impl Jobs for SqliteStore {
     async fn submit(&self, new: &NewJob) -> Result<Submission> {
         let mut tx = self.begin().await?;
-        if let Some(known) = by_idempotency_key(&mut tx, new).await? {
+        if let Some((key, request)) = &new.idempotency
+            && let Some(known) = by_idempotency_key(&mut tx, key, request).await?
+        {
             return Ok(known);
         }
         let submission = match live_twin(&mut tx, &new.dedup_key).await? {
@@ -111,13 +133,14 @@ impl Jobs for SqliteStore {
         Ok(submission)
     }
 
+    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>> {
+        let mut reader = self.readers.acquire().await?;
+        by_idempotency_key(&mut reader, key, request).await
+    }
+
     async fn job(&self, id: &JobId) -> Result<Option<Job>> {
-        let row: Option<JobRow> =
-            sqlx::query_as(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?"))
-                .bind(&id.0)
-                .fetch_optional(&self.readers)
-                .await?;
-        row.map(JobRow::job).transpose()
+        let mut reader = self.readers.acquire().await?;
+        by_id(&mut reader, id).await
     }
 
     async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
@@ -150,7 +173,7 @@ impl Jobs for SqliteStore {
             .bind(&id.0)
             .execute(&mut *tx)
             .await?;
-        let ended = leases::end_cancelled(&mut tx, Some(id)).await?.pop();
+        let ended = endings::cancelled(&mut tx, Some(id)).await?.pop();
         let job = match ended {
             Some(job) => Some(job),
             None => by_id(&mut tx, id).await?,
@@ -161,6 +184,10 @@ impl Jobs for SqliteStore {
 
     async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
         leases::claim(self, device, owner, lease_ms).await
+    }
+
+    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>> {
+        endings::given_up(self, device, most).await
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
@@ -204,27 +231,30 @@ impl Jobs for SqliteStore {
     }
 }
 
-async fn by_id(tx: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {
+async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {
     let row: Option<JobRow> =
         sqlx::query_as(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?"))
             .bind(&id.0)
-            .fetch_optional(tx)
+            .fetch_optional(connection)
             .await?;
     row.map(JobRow::job).transpose()
 }
 
-async fn by_idempotency_key(tx: &mut SqliteConnection, new: &NewJob) -> Result<Option<Submission>> {
-    let Some((key, request)) = &new.idempotency else { return Ok(None) };
+async fn by_idempotency_key(
+    connection: &mut SqliteConnection,
+    key: &str,
+    request: &Digest,
+) -> Result<Option<Submission>> {
     let row: Option<(Vec<u8>, String)> =
         sqlx::query_as("SELECT request, job FROM idempotency_keys WHERE key = ?")
             .bind(key)
-            .fetch_optional(&mut *tx)
+            .fetch_optional(&mut *connection)
             .await?;
     let Some((stored, job)) = row else { return Ok(None) };
     if codec::digest("idempotency key", &stored)? != *request {
         return Ok(Some(Submission::KeyReused));
     }
-    let job = by_id(tx, &JobId(job)).await?;
+    let job = by_id(connection, &JobId(job)).await?;
     Ok(job.map(Submission::Existing))
 }
 

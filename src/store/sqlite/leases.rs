@@ -3,8 +3,8 @@
 use super::SqliteStore;
 use super::codec;
 use super::jobs::{JobRow, job_columns};
-use super::{plans, upkeep};
-use crate::domain::{DeviceId, Job, JobId, Timestamp};
+use super::{endings, plans, upkeep};
+use crate::domain::{DeviceId, Job, Timestamp};
 use crate::store::{Claim, Fence, Finish, Renewal, Result, StoreError};
 use sqlx::SqliteConnection;
 
@@ -30,8 +30,35 @@ pub(super) async fn claim(
         return Ok(None);
     }
     let mut tx = store.begin().await?;
-    end_cancelled(&mut tx, None).await?;
-    let row: Option<JobRow> = sqlx::query_as(concat!(
+    endings::cancelled(&mut tx, None).await?;
+    let claim = loop {
+        let until = now.plus_millis(lease_ms);
+        let Some(row) = take(&mut tx, device, owner, now, until).await? else { break None };
+        let (id, epoch) = (row.id(), row.epoch);
+        match row.announce(&mut tx).await {
+            Ok(job) => {
+                let fence = Fence { job: id, owner: owner.to_owned(), epoch };
+                break Some(Claim { job, fence });
+            }
+            // Every claim would meet it again, and none come past it.
+            Err(error @ StoreError::Corrupt { .. }) => {
+                endings::unreadable(&mut tx, &id, &error.to_string()).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    tx.commit().await?;
+    Ok(claim)
+}
+
+async fn take(
+    tx: &mut SqliteConnection,
+    device: &DeviceId,
+    owner: &str,
+    now: Timestamp,
+    until: Timestamp,
+) -> Result<Option<JobRow>> {
+    let row = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2,
              attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
          WHERE id = (
@@ -42,22 +69,12 @@ pub(super) async fn claim(
         job_columns!()
     ))
     .bind(owner)
-    .bind(now.plus_millis(lease_ms).0)
+    .bind(until.0)
     .bind(now.0)
     .bind(&device.0)
-    .fetch_optional(&mut *tx)
+    .fetch_optional(tx)
     .await?;
-    let claim = match row {
-        None => None,
-        Some(row) => {
-            let epoch = row.epoch;
-            let job = row.announce(&mut tx).await?;
-            let fence = Fence { job: job.id.clone(), owner: owner.to_owned(), epoch };
-            Some(Claim { job, fence })
-        }
-    };
-    tx.commit().await?;
-    Ok(claim)
+    Ok(row)
 }
 
 pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
@@ -149,13 +166,15 @@ async fn end(
 
 pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     let mut tx = store.begin().await?;
-    // A job that was asked to stop is not given to another worker: its lease ends now, and it with it.
+    // A job that was asked to stop is not given to another worker: its lease ends now, and it with it. An attempt that
+    // ends so did the worker no harm and is not held against the job.
     let row: Option<JobRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET
              lease_until = CASE cancel_requested WHEN 1 THEN 0 END,
              owner = CASE cancel_requested WHEN 1 THEN owner END,
              state = CASE cancel_requested WHEN 1 THEN state ELSE 'queued' END,
              stage = CASE cancel_requested WHEN 1 THEN stage ELSE 'waiting' END,
+             attempts = MAX(attempts - 1, 0),
              last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
         job_columns!()
@@ -166,35 +185,9 @@ pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     .fetch_optional(&mut *tx)
     .await?;
     row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
-    end_cancelled(&mut tx, None).await?;
+    endings::cancelled(&mut tx, None).await?;
     tx.commit().await?;
     Ok(())
-}
-
-/// Ends jobs that were asked to stop and have no worker to hear it: their lease has run out. With an id, ends that job
-/// and no other, also where it is queued.
-pub(super) async fn end_cancelled(
-    tx: &mut SqliteConnection,
-    only: Option<&JobId>,
-) -> Result<Vec<Job>> {
-    let rows: Vec<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET state = 'cancelled', stage = 'done', stopped_by = 'cancelled', finished_at = ?1,
-             owner = NULL, lease_until = NULL, last_seq = last_seq + 1
-         WHERE state IN ('queued', 'running') AND (?2 IS NULL OR id = ?2)
-             AND ((state = 'queued' AND id = ?2)
-                 OR (state = 'running' AND cancel_requested = 1 AND lease_until <= ?1))
-         RETURNING ",
-        job_columns!()
-    ))
-    .bind(Timestamp::now().0)
-    .bind(only.map(|id| id.0.as_str()))
-    .fetch_all(&mut *tx)
-    .await?;
-    let mut ended = Vec::with_capacity(rows.len());
-    for row in rows {
-        ended.push(row.announce(tx).await?);
-    }
-    Ok(ended)
 }
 
 fn best(job: &Job) -> Result<Option<String>> {

@@ -1,7 +1,7 @@
 //! Matrices: facts by digest, newest first.
 
-use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
+use super::{SqliteStore, upkeep};
 use crate::domain::{Digest, Matrix};
 use crate::store::{Matrices, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
@@ -23,6 +23,7 @@ pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
 impl Matrices for SqliteStore {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
         let facts = encode(matrix)?;
+        let mut tx = self.begin().await?;
         let done = sqlx::query(
             "INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
              VALUES (?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
@@ -32,9 +33,14 @@ impl Matrices for SqliteStore {
         .bind(matrix.created_at.0)
         .bind(Matrix::VERSION)
         .bind(facts)
-        .execute(&self.writer)
+        .execute(&mut *tx)
         .await?;
-        Ok(done.rows_affected() == 1)
+        let new = done.rows_affected() == 1;
+        if new {
+            upkeep::revise(&mut tx).await?;
+        }
+        tx.commit().await?;
+        Ok(new)
     }
 
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
@@ -89,7 +95,11 @@ impl Matrices for SqliteStore {
             .bind(&digest.as_bytes()[..])
             .execute(&mut *tx)
             .await?;
+        let gone = done.rows_affected() == 1;
+        if gone {
+            upkeep::revise(&mut tx).await?;
+        }
         tx.commit().await?;
-        Ok(done.rows_affected() == 1)
+        Ok(gone)
     }
 }

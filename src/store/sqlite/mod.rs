@@ -2,6 +2,7 @@
 
 mod codec;
 mod devices;
+mod endings;
 mod events;
 mod jobs;
 mod leases;

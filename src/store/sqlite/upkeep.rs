@@ -1,6 +1,6 @@
 //! What is removed with age, and the counter that tells caches when answers may have changed.
 
-use super::{SqliteStore, codec, leases};
+use super::{SqliteStore, codec, endings};
 use crate::store::{Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -12,7 +12,7 @@ const BATCH: i64 = 200;
 impl Upkeep for SqliteStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut tx = self.begin().await?;
-        leases::end_cancelled(&mut tx, None).await?;
+        endings::cancelled(&mut tx, None).await?;
         let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
             .bind(retention.devices.0)
             .execute(&mut *tx)
