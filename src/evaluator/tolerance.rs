@@ -31,17 +31,20 @@ fn weight(row_nnz: usize) -> f32 {
     ((row_nnz as f64 + FRAME) / FRAME) as f32
 }
 
-/// Multiplies each element's scale by its row's weight, in the layout of the product.
+/// Multiplies each element's scale by its row's weight, in the layout of the product. An infinite scale would excuse
+/// anything, so it stays finite.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
     let weights: Vec<f32> = (0..matrix.rows()).map(|row| weight(matrix.row_nnz(row))).collect();
     match spmm.layout {
-        Layout::Row => scale
-            .par_chunks_mut(spmm.n.max(1) as usize)
-            .zip(&weights)
-            .for_each(|(row, weight)| row.iter_mut().for_each(|scale| *scale *= weight)),
+        Layout::Row => {
+            scale.par_chunks_mut(spmm.n.max(1) as usize).zip(&weights).for_each(|(row, weight)| {
+                row.iter_mut().for_each(|scale| *scale = (*scale * weight).min(f32::MAX))
+            })
+        }
         Layout::Col => scale.par_chunks_mut(rows).for_each(|column| {
-            column.iter_mut().zip(&weights).for_each(|(scale, weight)| *scale *= weight);
+            let weighed = column.iter_mut().zip(&weights);
+            weighed.for_each(|(scale, weight)| *scale = (*scale * weight).min(f32::MAX));
         }),
     }
 }

@@ -81,6 +81,11 @@ impl Evaluator {
         Err(self.unavailable(last))
     }
 
+    /// Forgets the loaded problem: a child that is started from now on opens the device and no more.
+    pub fn forget(&mut self) {
+        self.loaded = None;
+    }
+
     /// Has candidates lowered and compiled ahead. Losing the child here loses only the head start.
     pub async fn prepare(
         &mut self,

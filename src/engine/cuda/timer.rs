@@ -108,7 +108,10 @@ impl Timer {
         let mut spent_us = 0.0;
         // A device that throttles without end gets twice the samples to come back, not for ever.
         while kept.len() < most && kept.len() + dropped < 2 * most {
-            if kept.len() >= least && spent_us >= effort.budget_ms * 1e3 {
+            let budget_us = effort.budget_ms * 1e3;
+            let enough = kept.len() >= least && spent_us >= budget_us;
+            let hopeless = kept.len() + dropped >= least && spent_us >= 2.0 * budget_us;
+            if enough || hopeless {
                 break;
             }
             let calls = calls.min(most - kept.len());

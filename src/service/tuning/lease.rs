@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How often a running job asks whether it was cancelled: a cancel must take effect within 2 s.
-const HEARTBEAT: Duration = Duration::from_millis(400);
+const HEARTBEAT: Duration = Duration::from_millis(300);
 
 /// At most this often.
 const PAUSE: Duration = Duration::from_millis(50);

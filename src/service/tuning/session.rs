@@ -43,7 +43,7 @@ pub enum SessionError {
 pub enum Ended {
     /// The job has its end, or is another's, or is back in the queue by intent.
     Answered,
-    /// The device does not work, with the reason; the job is back in the queue.
+    /// The device does not work, with the reason; the job can be claimed once its lease has run out.
     DeviceGone(String),
 }
 
@@ -104,11 +104,11 @@ impl Session<'_> {
                 job.stopped_by = Some(StoppedBy::Cancelled);
                 None
             }
-            Err(SessionError::Pool(PoolError::Unavailable { last: detail, .. }))
-                if !self.device_opens().await =>
-            {
-                tracing::warn!(job = %job.id, detail, "given back to the queue: the device is gone");
-                self.service.store().release(self.recorder.fence()).await?;
+            Err(SessionError::Pool(
+                PoolError::Unavailable { last: detail, .. } | PoolError::Failed(detail),
+            )) if !self.device_opens().await => {
+                // Left to its lease, not given back: an attempt that took the device down counts against the job.
+                tracing::warn!(job = %job.id, detail, "left to its lease: the device is gone");
                 return Ok(Ended::DeviceGone(detail));
             }
             Err(error) => {
@@ -124,6 +124,7 @@ impl Session<'_> {
 
     /// Whether the device still answers when it has nothing to load: if so, the job is to blame.
     async fn device_opens(&mut self) -> bool {
+        self.evaluator.forget();
         self.evaluator.open(&self.signals.stop).await.is_ok()
     }
 
