@@ -1,8 +1,12 @@
 //! The use cases over a real store and real files, with no transport and no device.
 
+#[path = "../fixture/device.rs"]
+mod device;
 mod devices;
 mod events;
 mod ingest;
 mod jobs;
 mod lookup;
+#[path = "../fixture/plan.rs"]
+mod plan;
 mod world;

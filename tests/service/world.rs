@@ -1,8 +1,9 @@
 //! A service on a temporary folder, and a worker's part played by hand.
 
+use crate::device::processor;
+use crate::plan as fixture;
 use bytes::Bytes;
 use futures_util::stream;
-use sparsetune::domain::plan::{Bound, Limit, Measured, Provenance, TrialCounts, Validity};
 use sparsetune::domain::*;
 use sparsetune::service::{Service, ServiceSettings, Uploaded};
 use sparsetune::store::{Blobs, Claim, Finish, SqliteStore};
@@ -114,29 +115,7 @@ pub fn tridiagonal(rows: usize) -> String {
 }
 
 pub fn device() -> Device {
-    Device {
-        id: DeviceId("cpu".to_owned()),
-        kind: DeviceKind::Cpu,
-        name: "a processor".to_owned(),
-        compute_capability: "avx2".to_owned(),
-        multiprocessors: 2,
-        warp_size: 8,
-        max_threads_per_block: 1,
-        max_threads_per_multiprocessor: 1,
-        max_blocks_per_multiprocessor: 1,
-        registers_per_thread: 16,
-        registers_per_block: 16,
-        registers_per_multiprocessor: 16,
-        shared_bytes_per_block: 0,
-        shared_bytes_per_multiprocessor: 0,
-        l2_bytes: 1 << 20,
-        memory_bytes: 1 << 30,
-        copy_gbps: 10.0,
-        driver: "kernel 6".to_owned(),
-        compiler: "rustc".to_owned(),
-        vendor: Some("sprs 0.11".to_owned()),
-        kernels: [("row_split".to_owned(), kernel_text())].into(),
-    }
+    Device { kernels: [("row_split".to_owned(), kernel_text())].into(), ..processor() }
 }
 
 pub fn gpu(index: u32, copy_gbps: f64) -> Device {
@@ -192,43 +171,5 @@ pub fn ended(job: &Job, plan: Option<Plan>) -> Finish {
 }
 
 pub fn plan(device: &Device, matrix: &Matrix, job: &Job) -> Plan {
-    Plan {
-        version: plan::PLAN_VERSION,
-        id: PlanId::fresh(),
-        matrix: matrix.digest,
-        pattern_digest: matrix.pattern_digest,
-        problem: job.request.problem,
-        l2_policy: L2Policy::Warm,
-        device: device.clone(),
-        candidate: Candidate::new("row_split").with("lanes", 8),
-        measured: Measured { median_us: 1.5, ci95_us: [1.4, 1.6], samples: 9, rel_error: 1e-7 },
-        tie: false,
-        runner_up: None,
-        baseline: None,
-        speedup: Some(1.1),
-        limit: Limit { us: 1.0, bound: Bound::Bytes, fraction: 0.66, bytes: 1000 },
-        predicted: None,
-        funnel: Vec::new(),
-        trials: TrialCounts::default(),
-        preprocess_ms: 0.0,
-        break_even_calls: None,
-        validity: Validity {
-            values_may_change: true,
-            pattern_may_change: false,
-            dense_must_be_finite: false,
-            n_may_change: false,
-        },
-        launch: None,
-        resources: None,
-        provenance: Provenance {
-            job: job.id.clone(),
-            version: "0.1.0".to_owned(),
-            environment: device.environment(),
-            kernel_digest: Some(kernel_text()),
-            seed: 1,
-            stopped_by: StoppedBy::Completed,
-            search_seconds: 0.5,
-        },
-        created_at: Timestamp::now(),
-    }
+    fixture::plan(device, matrix, job.request.problem, &job.id, Timestamp::now())
 }

@@ -1,9 +1,13 @@
 //! What every store must do, written against the traits alone: a second store joins by one more `conform!` line.
 
+#[path = "../fixture/device.rs"]
+mod device;
 mod durability;
 mod jobs;
 mod leases;
 mod lists;
+#[path = "../fixture/plan.rs"]
+mod plan;
 mod plans;
 mod records;
 mod words;

@@ -1,5 +1,6 @@
 //! A service in this process, workers whose evaluators play recordings, and a log of what those were asked.
 
+use crate::device::processor;
 use futures_util::StreamExt;
 use sparsetune::domain::protocol::{Request, RequestBody};
 use sparsetune::domain::*;
@@ -234,27 +235,9 @@ pub fn distinct<'a>(candidates: impl IntoIterator<Item = &'a Candidate>) -> bool
 pub fn device() -> Device {
     let text = |family: &str| (family.to_owned(), Digest::of(family.as_bytes()));
     Device {
-        id: DeviceId("cpu".to_owned()),
-        kind: DeviceKind::Cpu,
         name: "Recorded".to_owned(),
-        compute_capability: "avx2".to_owned(),
-        multiprocessors: 2,
-        warp_size: 8,
-        max_threads_per_block: 1,
-        max_threads_per_multiprocessor: 1,
-        max_blocks_per_multiprocessor: 1,
-        registers_per_thread: 16,
-        registers_per_block: 16,
-        registers_per_multiprocessor: 16,
-        shared_bytes_per_block: 0,
-        shared_bytes_per_multiprocessor: 0,
-        l2_bytes: 1 << 20,
-        memory_bytes: 1 << 30,
-        copy_gbps: 10.0,
-        driver: "kernel 6".to_owned(),
-        compiler: "rustc".to_owned(),
-        vendor: Some("sprs 0.11".to_owned()),
         kernels: ["row_panel", "row_split", "vendor"].map(text).into(),
+        ..processor()
     }
 }
 

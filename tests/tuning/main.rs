@@ -3,6 +3,8 @@
 
 mod bench;
 mod budgets;
+#[path = "../fixture/device.rs"]
+mod device;
 mod hostile;
 mod interruptions;
 mod outcomes;

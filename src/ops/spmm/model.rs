@@ -10,8 +10,8 @@
 //! scale with the device's measured copy bandwidth; `benches/NOTES.md` has the figures.
 
 use super::inspect::{Inspection, Locality};
-use super::shape::{RowOrder, Shape, effective_layout};
-use crate::domain::{Candidate, Device, Layout, Spmm};
+use super::shape::{RowOrder, Shape};
+use crate::domain::{Candidate, Device, Spmm};
 
 pub const NAME: &str = "effective_intensity_v2";
 
@@ -76,10 +76,6 @@ pub fn predict_us(
         Shape::ColumnMajor { .. } => column_major(&shape, seen),
         _ => row_major(&shape, seen, problem),
     };
-    debug_assert_eq!(
-        matches!(shape, Shape::ColumnMajor { .. }),
-        effective_layout(problem) == Layout::Col
-    );
     let column_tiles = f64::from(problem.n.div_ceil(shape.columns_a_tile()));
     let parts = [
         memory_us(&work, column_tiles, seen, problem, device),

@@ -28,7 +28,8 @@ pub async fn plan(
     let median_us = winner.timing.median_us;
     let (rel_error, resources) = match recorder.known(&candidate) {
         Some(Outcome::Measured { rel_error, resources, .. }) => (*rel_error, *resources),
-        _ => (f64::NAN, None),
+        // Only what was measured is a contender; NaN would not survive being stored.
+        _ => return Err(SessionError::Hopeless(format!("{candidate} won without a measurement"))),
     };
     let request = &recorder.job.request;
     Ok(Plan {
