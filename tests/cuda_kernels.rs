@@ -5,7 +5,7 @@
 use sparsetune::domain::recipe::Program;
 use sparsetune::domain::{DeviceKind, Dtype, L2Policy, Layout, Problem, Spmm};
 use sparsetune::engine::cuda::{CudaEngine, Options};
-use sparsetune::engine::{Engine, Operands};
+use sparsetune::engine::{Engine, Expected, Operands};
 use sparsetune::evaluator::{tolerance, weigh_rows};
 use sparsetune::ops::Lowerer;
 use sparsetune::ops::spmm::shape::Shape;
@@ -77,7 +77,7 @@ fn every_family_agrees_with_the_oracle() {
                     problem,
                     l2_policy: L2Policy::Warm,
                     b: b.into(),
-                    reference: Arc::new(reference),
+                    expected: Expected::Product(Arc::new(reference)),
                 };
                 engine.load(operands).expect("loads");
                 let device = engine.device().clone();
@@ -102,7 +102,7 @@ fn every_family_agrees_with_the_oracle() {
                         continue;
                     }
                     tried += 1;
-                    match engine.verify(&recipe) {
+                    match engine.verify(&recipe, None) {
                         Ok(check)
                             if check.unwritten == 0 && check.rel_error <= tolerance(Dtype::F32) => {
                         }

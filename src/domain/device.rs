@@ -50,6 +50,10 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Measured device copy, bytes read + bytes written, in GB/s (1e9 bytes).
     pub copy_gbps: f64,
+    /// Measured time from one multiprocessor's store to another's dependent load, nanoseconds: the least that a level of
+    /// a triangular solve can take across multiprocessors. On a CPU, between two threads. 0 where not measured.
+    #[serde(default)]
+    pub hop_ns: f64,
     /// Driver version (`13.0/580.159.04`), or the operating system's release on a CPU.
     pub driver: String,
     /// `nvrtc 13.0`, or the compiler of this binary on a CPU.

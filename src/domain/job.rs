@@ -72,6 +72,18 @@ pub enum Strategy {
     Exhaustive,
     /// Answer from the model alone.
     Predicted,
+    /// Many candidates with few samples each, then fewer with more, until one stands (successive halving).
+    Halving,
+}
+
+impl Strategy {
+    /// What a request means that names no strategy.
+    pub const fn default_for(problem: &Problem) -> Self {
+        match problem {
+            Problem::Spmm(_) => Self::Ranked,
+            Problem::Sptrsv(_) => Self::Halving,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

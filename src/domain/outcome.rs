@@ -27,6 +27,10 @@ pub enum Outcome {
     },
     TimedOut {
         detail: String,
+        /// Its own watchdog ended the kernel: far slower than the best so far, and the device is well. Such a candidate
+        /// is not quarantined.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        stopped: bool,
     },
     Crashed {
         detail: String,

@@ -1,5 +1,6 @@
 //! A plan: the answer. Winner, measurements, baseline, limit, provenance, and all that is needed to run it elsewhere.
 
+use super::recipe::Scratch;
 use super::{
     Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, L2Policy, Problem, Resources,
     StoppedBy, Timestamp,
@@ -63,6 +64,9 @@ pub struct Plan {
     pub break_even_calls: Option<u64>,
     pub validity: Validity,
     pub launch: Option<Launch>,
+    /// The host's time for the same problem, where it is known: it may be faster than any kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostTime>,
     pub resources: Option<Resources>,
     pub provenance: Provenance,
     pub created_at: Timestamp,
@@ -102,9 +106,10 @@ pub struct Limit {
     pub bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
+    #[default]
     Bytes,
     Latency,
     Flops,
@@ -132,6 +137,10 @@ pub struct Validity {
     pub dense_must_be_finite: bool,
     /// The widths of B for which the kernel is legal as compiled (its speed was measured for one).
     pub n_may_change: bool,
+    /// Host time to bring new values of the same pattern into the plan's arrays, milliseconds; 0 where the kernel reads
+    /// the matrix's own values.
+    #[serde(default)]
+    pub update_values_ms: f64,
 }
 
 /// All that is needed to run the kernel elsewhere, short of the arrays.
@@ -147,6 +156,46 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Kernel arguments in order, by name.
     pub arguments: Vec<String>,
+    /// All launches of one call in order, where it has more than the one above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<LaunchStep>,
+    /// Arrays beyond the matrix itself that the arguments name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrays: Vec<PlanArray>,
+    /// Device memory that the arguments name, with what fills it before the first call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scratch: Vec<Scratch>,
+}
+
+/// One kernel launch of a call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LaunchStep {
+    pub entry: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Blocks of a cluster; 1 without clusters.
+    pub cluster: u32,
+    pub shared_bytes: u32,
+    /// Kernel arguments in order, by name.
+    pub arguments: Vec<String>,
+}
+
+/// An array that the kernel needs beside the matrix: schedules, packed panels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanArray {
+    pub name: String,
+    /// `u16`, `u32`, `f32` or `f64`, little-endian.
+    pub element: String,
+    pub length: u64,
+    pub blob: Digest,
+}
+
+/// What the same problem takes on the host CPU, where a plan for it is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostTime {
+    pub plan: PlanId,
+    pub device: DeviceClass,
+    pub median_us: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

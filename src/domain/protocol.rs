@@ -3,7 +3,8 @@
 //! Every request is answered by exactly one `Reply` with the same `seq`; before it, any number of `Stage` notes may
 //! come, each of which restarts the deadline of the request. Matrices travel by path, never over the pipe.
 
-use super::recipe::Compiled;
+use super::plan::{Bound, LaunchStep};
+use super::recipe::{Compiled, Scratch};
 use super::{Candidate, Device, Digest, L2Policy, Outcome, Problem, Timing};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -35,7 +36,12 @@ pub enum RequestBody {
     /// Time several candidates in turn (A B C A B C ...), each already measured right.
     Pair { candidates: Vec<Candidate>, rounds: u32 },
     /// Launch facts of a candidate for its plan: geometry, source, cubin.
-    Export { candidate: Candidate },
+    /// With a folder, the recipe's arrays are written there, one file each, little-endian.
+    Export {
+        candidate: Candidate,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        folder: Option<PathBuf>,
+    },
     /// End the process cleanly.
     Close,
 }
@@ -67,7 +73,8 @@ pub struct Effort {
     pub max_samples: u32,
     /// Stop sampling after this much measured time, milliseconds.
     pub budget_ms: f64,
-    /// A first call slower than this, microseconds, is the only sample: such a candidate cannot win.
+    /// A first call slower than this, microseconds, is the only sample: such a candidate cannot win. A kernel with a
+    /// watchdog ends itself there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub give_up_us: Option<f64>,
 }
@@ -116,23 +123,51 @@ pub enum Reply {
 pub struct Loaded {
     /// Compulsory bytes of one call on the device.
     pub compulsory_bytes: u64,
-    /// Compulsory bytes over the device's measured copy bandwidth, microseconds.
+    /// The least time of one call, microseconds: compulsory bytes over the device's measured copy bandwidth, and for
+    /// SpTRSV the larger of that and levels x hop.
     pub limit_us: f64,
+    /// Which of them `limit_us` is.
+    #[serde(default)]
+    pub bound: Bound,
     pub load_ms: f64,
 }
 
 /// What a plan keeps of its winner's program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exported {
-    pub entry: String,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub shared_bytes: u32,
-    pub arguments: Vec<String>,
+    /// The launches of one call in order; for a vendor's routine one that names it.
+    pub steps: Vec<LaunchStep>,
+    #[serde(default)]
+    pub arrays: Vec<ExportedArray>,
+    #[serde(default)]
+    pub scratch: Vec<Scratch>,
+    /// Host time that new values of the same pattern take; see `Recipe::update_ms`.
+    #[serde(default)]
+    pub update_ms: Option<f64>,
     /// Full source text, headers inlined; absent for vendor and host programs.
     pub source: Option<String>,
     /// Compiled kernel, base64.
     pub cubin: Option<String>,
     /// Digest of the family's kernel text.
     pub kernel_digest: Option<Digest>,
+}
+
+impl Exported {
+    /// What can be said of a routine that is no kernel of ours: its name, and what it was told.
+    pub fn routine(entry: &str, arguments: Vec<String>) -> Self {
+        let (entry, grid, block) = (entry.to_owned(), [1; 3], [1; 3]);
+        let step = LaunchStep { entry, grid, block, cluster: 1, shared_bytes: 0, arguments };
+        Self { steps: vec![step], ..Self::default() }
+    }
+}
+
+/// An array of a recipe, written to a file for the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExportedArray {
+    pub name: String,
+    /// `u16`, `u32`, `f32` or `f64`.
+    pub element: String,
+    pub length: u64,
+    /// Absent where no folder was named.
+    pub file: Option<PathBuf>,
 }

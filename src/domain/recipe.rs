@@ -8,10 +8,29 @@ use serde::{Deserialize, Serialize};
 pub struct Recipe {
     pub candidate: Candidate,
     pub program: Program,
-    /// Arrays beyond the CSR itself, uploaded before the first call.
+    /// Arrays beyond the loaded operands, uploaded before the first call.
     pub arrays: Vec<Array>,
-    /// Host time spent lowering (sorting, packing), in milliseconds.
+    /// Device memory that calls share and nobody else reads: flags, partial results.
+    pub scratch: Vec<Scratch>,
+    /// Host time spent lowering (sorting, packing, scheduling), in milliseconds.
     pub lowering_ms: f64,
+    /// The part of it that new values of the same pattern would take again, in milliseconds; absent where the kernel
+    /// reads the operands' own values, so that nothing has to be done.
+    pub update_ms: Option<f64>,
+}
+
+impl Recipe {
+    /// A recipe that brings nothing along.
+    pub fn bare(candidate: &Candidate, program: Program) -> Self {
+        Self {
+            candidate: candidate.clone(),
+            program,
+            arrays: Vec::new(),
+            scratch: Vec::new(),
+            lowering_ms: 0.0,
+            update_ms: None,
+        }
+    }
 }
 
 /// What runs.
@@ -25,39 +44,98 @@ pub enum Program {
     },
 }
 
-/// One CUDA kernel and its launch.
+/// One program text and the kernels of it that make one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CudaProgram {
     /// A few lines that include a header of `kernels/` and instantiate it; hashed with all headers for the cubin cache.
     pub source: String,
-    /// Name of the `extern "C"` kernel.
-    pub entry: String,
     /// Register cap a thread, when the family asks for one (`--maxrregcount`).
     pub max_registers: Option<u32>,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    /// Dynamic shared memory a block, bytes.
-    pub shared_bytes: u32,
-    pub args: Vec<Arg>,
+    /// The launches of one call, in order, at least one. Several are launched as one CUDA graph, so that no host time
+    /// lies between them.
+    pub steps: Vec<Step>,
     /// Whether C must be zeroed before each call (atomic finish); the zeroing is timed.
     pub zero_output: bool,
+}
+
+/// One launch of one kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Name of the `extern "C"` kernel.
+    pub entry: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Blocks of a thread block cluster along x; 1 launches without clusters.
+    pub cluster: u32,
+    /// Dynamic shared memory a block, bytes.
+    pub shared_bytes: u32,
+    /// Blocks wait for one another, so all must be on the device at once: refused where they would not be.
+    pub resident: bool,
+    pub args: Vec<Arg>,
+}
+
+impl CudaProgram {
+    /// A program of one launch.
+    pub fn of(source: String, step: Step) -> Self {
+        Self { source, max_registers: None, steps: vec![step], zero_output: false }
+    }
+}
+
+impl Step {
+    /// A launch along x without dynamic shared memory.
+    pub fn of(entry: &str, grid: u32, block: u32, args: Vec<Arg>) -> Self {
+        Self {
+            entry: entry.to_owned(),
+            grid: [grid, 1, 1],
+            block: [block, 1, 1],
+            cluster: 1,
+            shared_bytes: 0,
+            resident: false,
+            args,
+        }
+    }
+}
+
+/// Device memory of a recipe's own that starts with a pattern and then belongs to its kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scratch {
+    pub bytes: u64,
+    /// The 32-bit word that fills it before the first call, and again after a call that was cut short.
+    pub fill: u32,
 }
 
 /// A kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arg {
-    /// `u32[rows + 1]`, device pointer.
+    /// `u32[rows + 1]`, device pointer. For SpTRSV these three are the strictly lower triangle of the system in solve
+    /// order (`sparse::Triangular`), not the uploaded matrix.
     RowPtr,
     /// `u32[nnz]`, device pointer.
     ColIdx,
     /// `dtype[nnz]`, device pointer.
     Values,
-    /// Dense input, cols x n in the problem's layout.
+    /// SpTRSV: `dtype[rows]`, the diagonal in solve order, 1 throughout for a unit diagonal.
+    Diagonal,
+    /// Dense input, cols x n in the problem's layout; for SpTRSV the right-hand sides, rows x rhs row-major, in the
+    /// matrix's own row order.
     B,
-    /// Dense output, rows x n in the problem's layout.
+    /// Dense output, rows x n in the problem's layout; for SpTRSV x, as B.
     C,
     /// `recipe.arrays[i]`, device pointer.
     Array(usize),
+    /// `recipe.scratch[i]`, device pointer.
+    Scratch(usize),
+    /// `recipe.scratch[even]` on the first call, `recipe.scratch[odd]` on the next, and so on in turn.
+    Turn {
+        even: usize,
+        odd: usize,
+    },
+    /// `u32` that is another in every call, never 0; not for programs of several steps.
+    Epoch,
+    /// `u64`: nanoseconds after which a kernel that waits must give up, by its own clock from its own start.
+    DeadlineNs,
+    /// Pointer to a `u32` that a kernel which gives up sets to 1, and that waiting kernels look at.
+    Status,
     U32(u32),
     U64(u64),
     F32(f32),
@@ -76,6 +154,7 @@ pub enum ArrayData {
     U16(std::sync::Arc<[u16]>),
     U32(std::sync::Arc<[u32]>),
     F32(std::sync::Arc<[f32]>),
+    F64(std::sync::Arc<[f64]>),
 }
 
 /// A kernel of the CPU engine, monomorphised over the supported parameter values.
@@ -86,6 +165,12 @@ pub enum HostProgram {
     RowPanel { m1: u32, n1: u32 },
     /// Contiguous rows with about equal nonzeros a task, `n1` columns of one row at a time.
     RowSplit { n1: u32, rows_per_task: u32 },
+    /// SpTRSV row by row on one thread.
+    SolveSerial,
+    /// SpTRSV level by level with a barrier; runs of levels narrower than `narrow` rows are one thread's, without one.
+    SolveLevels { threads: u32, narrow: u32 },
+    /// SpTRSV in merged groups of `rows` consecutive rows, dealt to the threads in turn, each waiting for what it needs.
+    SolveMerged { threads: u32, rows: u32 },
 }
 
 /// What an engine says of a recipe that compiled.

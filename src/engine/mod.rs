@@ -7,8 +7,8 @@ pub mod replay;
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, Recipe};
 use crate::domain::{Device, L2Policy, Problem, Timing};
-use crate::sparse::Csr;
 use crate::sparse::oracle::Product;
+use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
 
 /// The loaded problem: the matrix, the dense operand, and what the result must be.
@@ -17,15 +17,74 @@ pub struct Operands {
     pub matrix: Arc<Csr>,
     pub problem: Problem,
     pub l2_policy: L2Policy,
-    /// B, cols x n in the problem's layout.
-    pub b: Arc<[f32]>,
-    pub reference: Arc<Product>,
+    /// B, cols x n in the problem's layout; for SpTRSV rows x rhs, row-major.
+    pub b: Dense,
+    pub expected: Expected,
+}
+
+/// A dense operand of the problem's type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Dense {
+    F32(Arc<[f32]>),
+    F64(Arc<[f64]>),
+}
+
+impl Dense {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(data) => data.len(),
+            Self::F64(data) => data.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Vec<f32>> for Dense {
+    fn from(data: Vec<f32>) -> Self {
+        Self::F32(data.into())
+    }
+}
+
+impl From<Vec<f64>> for Dense {
+    fn from(data: Vec<f64>) -> Self {
+        Self::F64(data.into())
+    }
+}
+
+impl Operands {
+    /// B and the product of an SpMM in f32; none for another problem.
+    pub fn product(&self) -> Option<(&Arc<[f32]>, &Arc<Product>)> {
+        match (&self.b, &self.expected) {
+            (Dense::F32(b), Expected::Product(product)) => Some((b, product)),
+            _ => None,
+        }
+    }
+}
+
+/// How a result is judged.
+#[derive(Clone)]
+pub enum Expected {
+    /// SpMM: the product itself, elementwise.
+    Product(Arc<Product>),
+    /// SpTRSV: x must satisfy the system, for two right-hand sides.
+    Solution(Arc<Solve>),
+}
+
+/// A triangular system and the second right-hand side that a scheme is verified with.
+pub struct Solve {
+    pub system: Arc<Triangular>,
+    /// As `Operands::b`, other numbers.
+    pub second: Dense,
 }
 
 /// How one verified call compared with the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
-    /// Largest |c - value| / scale; NaN in the output counts as infinity.
+    /// SpMM: largest |c - value| / scale. SpTRSV: largest componentwise backward error |T x - b| / (|T||x| + |b|) over
+    /// both right-hand sides, each row's divided by its weight (row_nnz + 8) / 8. NaN in the output counts as infinity.
     pub rel_error: f64,
     /// Elements that still hold the poison.
     pub unwritten: u64,
@@ -48,6 +107,9 @@ pub enum EngineError {
     /// The operands do not fit the device.
     #[error("{0}")]
     OutOfMemory(String),
+    /// The kernel's own watchdog ended a call; the device is well.
+    #[error("{0}")]
+    Watchdog(String),
 }
 
 /// One device that can run recipes. Lives in the evaluator process alone.
@@ -63,8 +125,9 @@ pub trait Engine {
     /// Waits for the recipe's binary and uploads its arrays.
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError>;
 
-    /// One call on a poisoned output buffer, compared with the reference.
-    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError>;
+    /// One call on a poisoned output buffer, compared with the reference; for SpTRSV one for each right-hand side. A
+    /// kernel with a watchdog ends itself after `give_up_us` (a first call's own cost added), or after a second.
+    fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError>;
 
     /// Warm-up, then samples of single calls, with all that each call needs inside the timer.
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError>;

@@ -4,7 +4,7 @@
 //! `--allow-hostile`; a family of its own, so that no search space ever holds it by accident.
 
 use crate::domain::protocol::{Effort, Exported};
-use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe};
+use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe, Step};
 use crate::domain::{Candidate, Device, Layout, Problem, Timing};
 use crate::engine::{Check, Engine, EngineError, Operands};
 use crate::ops::Refusal;
@@ -59,7 +59,7 @@ pub(super) fn lower(
             return Err(Refusal("the hostile kernels know SpMM only".to_owned()));
         }
     };
-    Ok(Recipe { candidate: candidate.clone(), program, arrays: Vec::new(), lowering_ms: 0.0 })
+    Ok(Recipe::bare(candidate, program))
 }
 
 fn kernel(kind: Kind, matrix: &Csr, n: u32, layout: Layout) -> CudaProgram {
@@ -84,16 +84,7 @@ fn kernel(kind: Kind, matrix: &Csr, n: u32, layout: Layout) -> CudaProgram {
         }
     };
     let threads = if blocks == 1 && !matches!(kind, Kind::Slow { .. }) { 1 } else { BLOCK };
-    CudaProgram {
-        source: SOURCE.to_owned(),
-        entry: entry.to_owned(),
-        max_registers: None,
-        grid: [blocks, 1, 1],
-        block: [threads, 1, 1],
-        shared_bytes: 0,
-        args,
-        zero_output: false,
-    }
+    CudaProgram::of(SOURCE.to_owned(), Step::of(entry, blocks, threads, args))
 }
 
 /// An engine that also carries out hostile candidates, as code of this very process.
@@ -131,9 +122,9 @@ impl Engine for OnHost {
         }
     }
 
-    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError> {
+    fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError> {
         let Some(kind) = Self::hostile(recipe) else {
-            return self.engine.verify(recipe);
+            return self.engine.verify(recipe, give_up_us);
         };
         let check = Check { rel_error: 0.0, unwritten: 0, worst: 0 };
         Ok(match kind? {
@@ -167,7 +158,7 @@ impl Engine for OnHost {
 
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
         match Self::hostile(recipe) {
-            Some(_) => Ok(Exported { entry: FAMILY.to_owned(), ..Exported::default() }),
+            Some(_) => Ok(Exported::routine(FAMILY, Vec::new())),
             None => self.engine.export(recipe),
         }
     }
@@ -214,9 +205,9 @@ mod tests {
             let candidate = Candidate::new(FAMILY).with_text("kind", kind);
             let recipe = lower(&candidate, &matrix, &problem, true).unwrap();
             let Program::Cuda(program) = recipe.program else { panic!("not a kernel") };
-            let start = format!("void {}(", program.entry);
+            let start = format!("void {}(", program.steps[0].entry);
             let signature = header.split_once(&start).unwrap().1.split_once(')').unwrap().0;
-            assert_eq!(signature.split(',').count(), program.args.len(), "{kind}");
+            assert_eq!(signature.split(',').count(), program.steps[0].args.len(), "{kind}");
         }
         assert!(lower(&Candidate::new(FAMILY), &matrix, &problem, true).is_err());
     }

@@ -1,9 +1,10 @@
 //! Loading a problem: the canonical file, the operands, the reference result, and the least time any kernel can take.
 
 use super::tolerance::weigh_rows;
+use crate::domain::plan::Bound;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Layout, Problem, Spmm};
-use crate::engine::Operands;
+use crate::engine::{Expected, Operands};
 use crate::ops::Unsupported;
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::{Csr, canonical, operand, oracle};
@@ -75,7 +76,7 @@ pub(super) fn operands(load: &Load, matrix: Arc<Csr>, spmm: &Spmm) -> Result<Ope
         problem: load.problem,
         l2_policy: load.l2_policy,
         b: b.into(),
-        reference: Arc::new(reference),
+        expected: Expected::Product(Arc::new(reference)),
     })
 }
 
@@ -85,6 +86,7 @@ pub(super) fn facts(matrix: &Csr, spmm: &Spmm, device: &Device, started: Instant
     Loaded {
         compulsory_bytes,
         limit_us: limit_us(compulsory_bytes, device),
+        bound: Bound::Bytes,
         load_ms: started.elapsed().as_secs_f64() * 1e3,
     }
 }

@@ -55,11 +55,7 @@ impl Lowering for Unlowered {
 
 impl Lowerer for Unlowered {
     fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
-        Ok(Recipe {
-            candidate: candidate.clone(),
-            program: Program::Vendor { algorithm: candidate.family.clone() },
-            arrays: Vec::new(),
-            lowering_ms: 0.0,
-        })
+        let program = Program::Vendor { algorithm: candidate.family.clone() };
+        Ok(Recipe::bare(candidate, program))
     }
 }

@@ -63,7 +63,7 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
             RequestBody::Pair { candidates, rounds } => self.pair(&candidates, rounds),
-            RequestBody::Export { candidate } => self.export(&candidate),
+            RequestBody::Export { candidate, .. } => self.export(&candidate),
             RequestBody::Close => Ok(Reply::Closed),
         }
     }

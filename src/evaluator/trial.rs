@@ -31,7 +31,7 @@ pub(super) fn run(
         recipe.lowering_ms + uploads_ms(&recipe.program, &compiled, compile_call_ms);
 
     enter(VERIFYING)?;
-    let check = match engine.verify(recipe) {
+    let check = match engine.verify(recipe, effort.give_up_us) {
         Ok(check) => check,
         Err(error) => return Ok(measured(outcome_of(error), Some(compiled))),
     };
@@ -88,6 +88,7 @@ fn outcome_of(error: EngineError) -> Outcome {
         EngineError::Refused(detail) | EngineError::OutOfMemory(detail) => {
             Outcome::Refused { detail }
         }
+        EngineError::Watchdog(detail) => Outcome::TimedOut { detail, stopped: true },
         EngineError::Lost(detail) => Outcome::Crashed { detail },
     }
 }

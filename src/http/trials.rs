@@ -108,7 +108,7 @@ impl TrialOut {
             }
             Outcome::CompileFailed { detail }
             | Outcome::Refused { detail }
-            | Outcome::TimedOut { detail }
+            | Outcome::TimedOut { detail, .. }
             | Outcome::Crashed { detail } => self.detail = Some(detail),
         }
     }

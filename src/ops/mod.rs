@@ -1,6 +1,7 @@
 //! What is known of each operation: its space, its constraints, its models and its lowering.
 
 pub mod spmm;
+pub mod sptrsv;
 
 use crate::domain::recipe::Recipe;
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Matrix, Problem};
@@ -59,9 +60,7 @@ pub struct Space {
 pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
     match problem {
         Problem::Spmm(spmm) => Ok(spmm::space(matrix, spmm, device)),
-        Problem::Sptrsv(_) => {
-            Err(Unsupported("the operation sptrsv cannot be tuned yet".to_owned()))
-        }
+        Problem::Sptrsv(solve) => sptrsv::space(matrix, solve, device),
     }
 }
 
@@ -94,24 +93,31 @@ pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
     kind == DeviceKind::Cuda && candidate.family == "row_panel" && candidate.int("m1") != Some(1)
 }
 
-/// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels).
+/// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).
 pub struct Lowerer {
-    inner: spmm::Lowerer,
+    inner: Inner,
+}
+
+enum Inner {
+    Spmm(spmm::Lowerer),
+    Sptrsv(Box<sptrsv::Lowerer>),
 }
 
 impl Lowerer {
     pub fn new(matrix: Arc<Csr>, problem: &Problem, device: &Device) -> Result<Self, Unsupported> {
-        match problem {
-            Problem::Spmm(spmm) => {
-                Ok(Self { inner: spmm::Lowerer::new(matrix, *spmm, device.clone()) })
+        let inner = match problem {
+            Problem::Spmm(spmm) => Inner::Spmm(spmm::Lowerer::new(matrix, *spmm, device.clone())),
+            Problem::Sptrsv(solve) => {
+                Inner::Sptrsv(Box::new(sptrsv::Lowerer::new(&matrix, *solve, device.clone())?))
             }
-            Problem::Sptrsv(_) => {
-                Err(Unsupported("the operation sptrsv cannot be tuned yet".to_owned()))
-            }
-        }
+        };
+        Ok(Self { inner })
     }
 
     pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
-        self.inner.lower(candidate)
+        match &mut self.inner {
+            Inner::Spmm(lowerer) => lowerer.lower(candidate),
+            Inner::Sptrsv(lowerer) => lowerer.lower(candidate),
+        }
     }
 }

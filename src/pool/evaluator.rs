@@ -112,7 +112,7 @@ impl Evaluator {
         let outcome = match self.call_on(child, request, deadline, cancel).await {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
             Ok(other) => return Err(self.absurd(&other).await),
-            Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail },
+            Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
             Err(PoolError::Crashed(detail)) => Outcome::Crashed { detail },
             Err(error) => return Err(error),
         };
@@ -139,7 +139,7 @@ impl Evaluator {
         candidate: &Candidate,
         cancel: &CancellationToken,
     ) -> Result<Exported, PoolError> {
-        let request = RequestBody::Export { candidate: candidate.clone() };
+        let request = RequestBody::Export { candidate: candidate.clone(), folder: None };
         match self.call(request, None, cancel).await? {
             Reply::Exported(exported) => Ok(*exported),
             other => Err(self.absurd(&other).await),

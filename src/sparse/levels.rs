@@ -14,10 +14,16 @@ pub struct Levels {
 /// Levels of tril(A): a row comes one level after the last of the rows that its strictly lower entries name. The
 /// diagonal counts as present and explicit zeros as entries. One pass in row order; it is sequential by nature.
 pub fn lower_levels(matrix: &Csr) -> Levels {
-    let mut level_of_row = vec![0u32; matrix.rows()];
+    levels_of(matrix.indptr(), matrix.indices())
+}
+
+/// Levels of the strictly lower part of rows given by their pointers and rising columns.
+pub fn levels_of(indptr: &[usize], indices: &[u32]) -> Levels {
+    let rows = indptr.len() - 1;
+    let mut level_of_row = vec![0u32; rows];
     let mut widths: Vec<u32> = Vec::new();
-    for row in 0..matrix.rows() {
-        let columns = matrix.row(row).0.iter().map(|&col| col as usize);
+    for row in 0..rows {
+        let columns = indices[indptr[row]..indptr[row + 1]].iter().map(|&col| col as usize);
         let lower = columns.take_while(|&col| col < row);
         let level = lower.map(|col| level_of_row[col] + 1).max().unwrap_or(0);
         level_of_row[row] = level;

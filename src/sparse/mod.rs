@@ -11,9 +11,11 @@ pub mod oracle;
 mod random;
 pub mod read;
 pub mod spy;
+pub mod triangle;
 pub mod write;
 
 pub use csr::{Csr, CsrError};
+pub use triangle::{TriangleError, Triangular};
 
 // Canonical files and digests are the little-endian bytes of these arrays, taken without a copy.
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]

@@ -1,6 +1,6 @@
-//! The oracle: plain float64 SpMM that every kernel on every device must agree with.
+//! The oracle: plain float64 SpMM and SpTRSV that every kernel on every device must agree with.
 
-use super::Csr;
+use super::{Csr, Triangular};
 use crate::domain::{Dtype, Layout, Spmm};
 use rayon::prelude::*;
 
@@ -11,6 +11,27 @@ pub struct Product {
     pub value: Vec<f64>,
     /// `(|A| |B|)` elementwise: the componentwise error is |c - value| / scale.
     pub scale: Vec<f32>,
+}
+
+/// Forward substitution in float64, `rhs` right-hand sides row-major in the matrix's row order, x in the same order.
+///
+/// # Panics
+/// If `b` does not have rows x rhs elements.
+pub fn sptrsv(system: &Triangular, b: &[f64], rhs: usize) -> Vec<f64> {
+    assert_eq!(b.len(), system.rows() * rhs, "b must be rows x rhs");
+    let mut x = vec![0f64; b.len()];
+    for s in 0..system.rows() {
+        let row = system.original(s);
+        let (columns, values) = system.row(s);
+        for j in 0..rhs {
+            let mut sum = b[row * rhs + j];
+            for (&col, &value) in columns.iter().zip(values) {
+                sum -= value * x[system.original(col as usize) * rhs + j];
+            }
+            x[row * rhs + j] = sum / system.diagonal[s];
+        }
+    }
+    x
 }
 
 /// Columns accumulated at a time: four vector registers of f64 for the product and four for its scale.

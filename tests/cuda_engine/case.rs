@@ -1,8 +1,8 @@
 //! A random problem for the engine, and a plain kernel for it.
 
-use sparsetune::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Recipe};
+use sparsetune::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Recipe, Step};
 use sparsetune::domain::{Candidate, Dtype, L2Policy, Layout, Problem, Spmm};
-use sparsetune::engine::Operands;
+use sparsetune::engine::{Expected, Operands};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::oracle::Product;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub fn case(rows: usize, cols: usize, row_nnz: usize, n: usize, layout: Layout) 
         problem: Problem::Spmm(spmm),
         l2_policy: L2Policy::Warm,
         b: b.into(),
-        reference: Arc::new(product),
+        expected: Expected::Product(Arc::new(product)),
     };
     Case { operands, rows, cols, spmm }
 }
@@ -111,21 +111,10 @@ impl Case {
         let elements = self.rows as u64 * u64::from(self.spmm.n);
         let [rows, cols] = [self.rows, self.cols].map(|count| Arg::U32(count as u32));
         let operands = [Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, Arg::Array(0)];
-        let program = CudaProgram {
-            source,
-            entry: "spmm".to_owned(),
-            max_registers: None,
-            grid: [elements.div_ceil(u64::from(BLOCK)).max(1) as u32, 1, 1],
-            block: [BLOCK, 1, 1],
-            shared_bytes: 0,
-            args: operands.into_iter().chain([rows, cols, Arg::U32(self.spmm.n)]).collect(),
-            zero_output: false,
-        };
-        Recipe {
-            candidate: Candidate::new("test"),
-            program: Program::Cuda(program),
-            arrays: vec![Array { name: "order".to_owned(), data: ArrayData::U32(order) }],
-            lowering_ms: 0.0,
-        }
+        let grid = elements.div_ceil(u64::from(BLOCK)).max(1) as u32;
+        let args = operands.into_iter().chain([rows, cols, Arg::U32(self.spmm.n)]).collect();
+        let program = CudaProgram::of(source, Step::of("spmm", grid, BLOCK, args));
+        let arrays = vec![Array { name: "order".to_owned(), data: ArrayData::U32(order) }];
+        Recipe { arrays, ..Recipe::bare(&Candidate::new("test"), Program::Cuda(program)) }
     }
 }

@@ -17,12 +17,8 @@ const EFFORT: Effort =
     Effort { warmups: 3, min_samples: 20, max_samples: 200, budget_ms: 50.0, give_up_us: None };
 
 fn vendor(algorithm: &str) -> Recipe {
-    Recipe {
-        candidate: Candidate::new("vendor").with_text("algorithm", algorithm),
-        program: Program::Vendor { algorithm: algorithm.to_owned() },
-        arrays: Vec::new(),
-        lowering_ms: 0.0,
-    }
+    let candidate = Candidate::new("vendor").with_text("algorithm", algorithm);
+    Recipe::bare(&candidate, Program::Vendor { algorithm: algorithm.to_owned() })
 }
 
 fn altered(mut recipe: Recipe, change: impl FnOnce(&mut CudaProgram)) -> Recipe {
@@ -85,7 +81,7 @@ fn verification(engine: &mut CudaEngine) {
             Layout::Col => j * rows + row,
         };
         engine.load(case.operands.clone()).expect("loads");
-        let mut verify = |store: &str| engine.verify(&case.kernel(store)).expect("verifies");
+        let mut verify = |store: &str| engine.verify(&case.kernel(store), None).expect("verifies");
         let check = verify(STORE);
         println!("{layout}: {check:?}");
         assert!(right(check), "{check:?}");
@@ -101,10 +97,10 @@ fn verification(engine: &mut CudaEngine) {
         assert_eq!((check.rel_error, check.worst), (f64::INFINITY, rows * n + 17));
         // Adding to the output is right only where it is zeroed first.
         let adding = case.kernel("c[C_AT(row, j)] += sum;");
-        assert_eq!(engine.verify(&adding).expect("verifies").rel_error, f64::INFINITY);
+        assert_eq!(engine.verify(&adding, None).expect("verifies").rel_error, f64::INFINITY);
         let zeroed = altered(adding, |program| program.zero_output = true);
-        assert!(right(engine.verify(&zeroed).expect("verifies")));
-        assert!(right(engine.verify(&case.kernel(STORE)).expect("verifies")));
+        assert!(right(engine.verify(&zeroed, None).expect("verifies")));
+        assert!(right(engine.verify(&case.kernel(STORE), None).expect("verifies")));
     }
 }
 
@@ -116,16 +112,16 @@ fn refusals(engine: &mut CudaEngine) {
             Err(EngineError::Refused(reason)) => println!("refused: {reason}"),
             other => panic!("{other:?}"),
         };
-    refusal(|program| program.grid[1] = 65_536);
-    refusal(|program| program.block = [1025, 1, 1]);
-    refusal(|program| program.block[0] = 0);
-    refusal(|program| program.shared_bytes = 1 << 20);
-    refusal(|program| program.entry = "nothing".to_owned());
-    refusal(|program| program.args.push(Arg::Array(1)));
+    refusal(|program| program.steps[0].grid[1] = 65_536);
+    refusal(|program| program.steps[0].block = [1025, 1, 1]);
+    refusal(|program| program.steps[0].block[0] = 0);
+    refusal(|program| program.steps[0].shared_bytes = 1 << 20);
+    refusal(|program| program.steps[0].entry = "nothing".to_owned());
+    refusal(|program| program.steps[0].args.push(Arg::Array(1)));
     let unknown = engine.compile(&vendor("csr_alg9"));
     assert!(matches!(unknown, Err(EngineError::Refused(_))), "{unknown:?}");
     let fewer = engine.compile(&altered(case.kernel(STORE), |program| {
-        program.args.pop();
+        program.steps[0].args.pop();
     }));
     println!("one argument too few: {fewer:?}");
     let broken = engine.compile(&case.kernel("int x = ;"));
@@ -133,7 +129,7 @@ fn refusals(engine: &mut CudaEngine) {
     let half = Spmm { dtype: Dtype::F16, ..case.spmm };
     let half = Operands { problem: Problem::Spmm(half), ..case.operands.clone() };
     assert!(matches!(engine.load(half), Err(EngineError::Refused(_))));
-    let unloaded = engine.verify(&case.kernel(STORE));
+    let unloaded = engine.verify(&case.kernel(STORE), None);
     assert!(matches!(unloaded, Err(EngineError::Refused(_))), "{unloaded:?}");
 }
 
@@ -151,7 +147,7 @@ fn compiling(engine: &mut CudaEngine, cache: &Path) {
         assert!(!compiled.cached && resources.registers > 0 && resources.occupancy > 0.0);
     }
     println!("12 variants on 4 threads in {:.0?}", started.elapsed());
-    let shared = altered(case.kernel(STORE), |program| program.shared_bytes = 64 << 10);
+    let shared = altered(case.kernel(STORE), |program| program.steps[0].shared_bytes = 64 << 10);
     println!("64 KiB shared: {:?}", engine.compile(&shared).expect("compiles"));
     let exported = engine.export(&variants[0]).expect("exports");
     println!("exported: {} {:?} {:?}", exported.entry, exported.grid, exported.arguments);
@@ -170,8 +166,8 @@ fn shapes(engine: &mut CudaEngine) {
         for layout in [Layout::Row, Layout::Col] {
             let case = case(rows, cols, row_nnz, n, layout);
             engine.load(case.operands.clone()).expect("loads");
-            let check = engine.verify(&case.kernel(STORE)).expect("verifies");
-            let vendors = engine.verify(&vendor("csr_alg2"));
+            let check = engine.verify(&case.kernel(STORE), None).expect("verifies");
+            let vendors = engine.verify(&vendor("csr_alg2"), None);
             println!("{rows} x {cols}, n {n}, {layout}: {check:?}; csr_alg2 {vendors:?}");
             assert!(right(check), "{check:?}");
         }
@@ -182,9 +178,9 @@ fn slices(cache: &Path) {
     let mut engine = open(cache, Some(100_000));
     let case = case(3000, 500, 5, 32, Layout::Row);
     engine.load(case.operands.clone()).expect("loads");
-    assert!(right(engine.verify(&case.kernel(STORE)).expect("verifies")));
+    assert!(right(engine.verify(&case.kernel(STORE), None).expect("verifies")));
     let store = "c[C_AT(row, j)] = sum + (row == 2990 && j == 31 ? 1.f : 0.f);";
-    let check = engine.verify(&case.kernel(store)).expect("verifies");
+    let check = engine.verify(&case.kernel(store), None).expect("verifies");
     assert_eq!(check.worst, 2990 * 32 + 31, "{check:?}");
 }
 
@@ -195,7 +191,7 @@ fn timing(engine: &mut CudaEngine) {
         engine.load(case.operands.clone()).expect("loads");
         let real = case.kernel(STORE);
         let empty = case.kernel("if (sum == 1e30f) c[0] = sum;");
-        let empty = altered(empty, |program| program.grid = [1, 1, 1]);
+        let empty = altered(empty, |program| program.steps[0].grid = [1, 1, 1]);
         let zeroed = altered(real.clone(), |program| program.zero_output = true);
         for (name, recipe) in
             [("real", &real), ("again", &real), ("zeroed", &zeroed), ("one block", &empty)]
@@ -229,7 +225,7 @@ fn vendors(engine: &mut CudaEngine) {
         let mut ran = 0;
         for algorithm in ["default", "csr_alg1", "csr_alg2", "csr_alg3"] {
             let recipe = vendor(algorithm);
-            match engine.verify(&recipe) {
+            match engine.verify(&recipe, None) {
                 Ok(check) => {
                     assert!(right(check), "{algorithm} {layout}: {check:?}");
                     let timing = engine.time(&recipe, &EFFORT).expect("times");
@@ -256,9 +252,9 @@ fn fault(engine: &mut CudaEngine) {
     let case = case(100, 100, 4, 8, Layout::Row);
     engine.load(case.operands.clone()).expect("loads");
     let faulting = case.kernel("*(volatile float*)0x10 = sum;");
-    let fault = engine.verify(&faulting);
+    let fault = engine.verify(&faulting, None);
     println!("fault: {fault:?}");
     assert!(matches!(fault, Err(EngineError::Lost(_))), "{fault:?}");
-    let after = engine.verify(&case.kernel(STORE));
+    let after = engine.verify(&case.kernel(STORE), None);
     assert!(matches!(after, Err(EngineError::Lost(_))), "{after:?}");
 }

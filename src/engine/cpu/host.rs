@@ -37,6 +37,7 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         l2_bytes: last_level_cache(),
         memory_bytes: memory_bytes(),
         copy_gbps,
+        hop_ns: 0.0,
         driver: operating_system(),
         compiler: env!("SPARSETUNE_RUSTC").to_owned(),
         vendor: Some(VENDOR.to_owned()),

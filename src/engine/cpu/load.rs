@@ -4,8 +4,10 @@ use super::buffer::Buffer;
 use super::schedule::Threads;
 use crate::domain::{Dtype, Layout, Problem};
 use crate::engine::{EngineError, Operands};
+use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Rows of B that one packing job takes: its columns' pieces are then a page each.
 const PACK_ROWS: usize = 1024;
@@ -19,6 +21,9 @@ const LINE: usize = 64;
 /// Operands as the kernels read them.
 pub struct Loaded {
     pub operands: Operands,
+    /// B as it was given.
+    pub b: Arc<[f32]>,
+    pub reference: Arc<Product>,
     /// A's values in f32.
     pub values: Vec<f32>,
     pub n: usize,
@@ -42,13 +47,14 @@ impl Loaded {
                 problem.dtype
             )));
         }
+        let (b, reference) = match operands.product() {
+            Some((b, reference)) => (b.clone(), reference.clone()),
+            None => return Err(EngineError::Refused("B is not in f32".to_owned())),
+        };
         let matrix = &operands.matrix;
         let n = problem.n as usize;
         let [b_len, c_len] = [matrix.cols(), matrix.rows()].map(|height| height.checked_mul(n));
-        if n == 0
-            || b_len != Some(operands.b.len())
-            || c_len != Some(operands.reference.value.len())
-        {
+        if n == 0 || b_len != Some(b.len()) || c_len != Some(reference.value.len()) {
             return Err(EngineError::Refused(
                 "B and the reference do not fit the matrix and n".to_owned(),
             ));
@@ -56,14 +62,14 @@ impl Loaded {
         let values = threads.install(|| in_f32(matrix.values()))?;
         let no_memory =
             || EngineError::OutOfMemory("B and C do not fit the host's memory".to_owned());
-        let mut dense = Buffer::zeroed(operands.b.len()).ok_or_else(no_memory)?;
-        let output = Buffer::zeroed(operands.reference.value.len()).ok_or_else(no_memory)?;
+        let mut dense = Buffer::zeroed(b.len()).ok_or_else(no_memory)?;
+        let output = Buffer::zeroed(reference.value.len()).ok_or_else(no_memory)?;
         let layout = if n == 1 { Layout::Row } else { problem.layout };
         if layout == Layout::Row {
-            let pieces = dense.as_mut_slice().par_chunks_mut(COPY).zip(operands.b.par_chunks(COPY));
+            let pieces = dense.as_mut_slice().par_chunks_mut(COPY).zip(b.par_chunks(COPY));
             threads.install(|| pieces.for_each(|(to, from)| to.copy_from_slice(from)));
         }
-        Ok(Self { operands, values, n, layout, dense, output })
+        Ok(Self { operands, b, reference, values, n, layout, dense, output })
     }
 
     /// Column-major B into panels, each a row-major matrix as wide as the panel; nothing to do if B is row-major.
@@ -72,7 +78,7 @@ impl Loaded {
             return;
         }
         let cols = self.operands.matrix.cols();
-        let b = &self.operands.b;
+        let b = &self.b;
         let mut rest = self.dense.as_mut_slice();
         let mut jobs = Vec::new();
         for panel in panels {

@@ -132,14 +132,13 @@ impl Engine for CpuEngine {
         Ok(Compiled { resources: None, cached: true, compile_ms })
     }
 
-    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError> {
+    fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
         let (prepared, mut session) = self.ready(recipe)?;
         let threads = session.threads;
         let output = session.loaded.output.as_mut_slice();
         threads.install(|| check::poison(output));
         session.run(&prepared)?;
-        let (output, reference) =
-            (session.loaded.output.as_slice(), &session.loaded.operands.reference);
+        let (output, reference) = (session.loaded.output.as_slice(), &session.loaded.reference);
         Ok(threads.install(|| check::compare(output, reference)))
     }
 
@@ -195,6 +194,7 @@ impl Engine for CpuEngine {
                 (format!("row_split<n1={n1}, {}>", self.isa.name()), kernel_digest())
             }
             Program::Vendor { algorithm } => (algorithm.clone(), vendor::kernel_digest()),
+            Program::Host(_) => return Err(EngineError::Refused("not here yet".to_owned())),
             Program::Cuda(_) => {
                 return Err(EngineError::Refused(
                     "a CUDA kernel cannot run on the host CPU".to_owned(),
@@ -203,16 +203,9 @@ impl Engine for CpuEngine {
         };
         let mut arguments = ["row_ptr", "col_idx", "values", "b", "c"].map(str::to_owned).to_vec();
         arguments.extend(recipe.arrays.iter().map(|array| array.name.clone()));
-        Ok(Exported {
-            entry: format!("cpu::{name}"),
-            grid: [prepared.jobs() as u32, 1, 1],
-            block: [1, 1, 1],
-            shared_bytes: 0,
-            arguments,
-            source: None,
-            cubin: None,
-            kernel_digest: Some(digest),
-        })
+        let mut exported = Exported::routine(&format!("cpu::{name}"), arguments);
+        exported.steps[0].grid[0] = prepared.jobs() as u32;
+        Ok(Exported { kernel_digest: Some(digest), ..exported })
     }
 }
 

@@ -58,6 +58,7 @@ impl Prepared {
                 let panels = columns(loaded.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
                 Ok(Self::RowSplit { tasks, panels })
             }
+            Program::Host(_) => Err(refused("the CPU engine does not solve yet")),
             Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => Ok(Self::Vendor),
             Program::Vendor { algorithm } => Err(EngineError::Refused(format!(
                 "the vendor on a CPU is sprs and its one algorithm is `sprs`, not `{algorithm}`"

@@ -3,6 +3,7 @@
 use super::*;
 use crate::domain::recipe::{Array, ArrayData};
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm};
+use crate::engine::Expected;
 use crate::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
 
@@ -23,16 +24,16 @@ fn matrix(lengths: &[usize], cols: usize) -> Csr {
 fn operands(matrix: &Arc<Csr>, n: u32, layout: Layout) -> Operands {
     let problem = Spmm { n, dtype: Dtype::F32, layout };
     let b = operand::random(matrix.cols() * n as usize, 1);
-    let reference = Arc::new(oracle::spmm(matrix, &b, &problem));
+    let expected = Expected::Product(Arc::new(oracle::spmm(matrix, &b, &problem)));
     let (problem, l2_policy) = (Problem::Spmm(problem), L2Policy::Warm);
-    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), reference }
+    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), expected }
 }
 
 fn recipe(program: Program, order: Option<Vec<u32>>) -> Recipe {
     let data = |order: Vec<u32>| ArrayData::U32(order.into());
     let array = |order| Array { name: "rows_by_length".to_owned(), data: data(order) };
     let arrays = order.into_iter().map(array).collect();
-    Recipe { candidate: Candidate::new("test"), program, arrays, lowering_ms: 0.0 }
+    Recipe { arrays, ..Recipe::bare(&Candidate::new("test"), program) }
 }
 
 fn by_length(matrix: &Csr) -> Vec<u32> {
@@ -74,7 +75,7 @@ fn agrees_on(lengths: &[usize], cols: usize) {
             for layout in [Layout::Row, Layout::Col] {
                 engine.load(operands(&matrix, n, layout)).unwrap();
                 for recipe in every_recipe(&matrix) {
-                    let check = engine.verify(&recipe).unwrap();
+                    let check = engine.verify(&recipe, None).unwrap();
                     let case = (isa, n, layout, &recipe.program);
                     assert_eq!(check.unwritten, 0, "{case:?}");
                     assert!(check.rel_error < 1e-6, "{case:?}: {check:?}");
@@ -109,7 +110,7 @@ fn agrees_with_the_oracle_over_many_tasks() {
     for layout in [Layout::Row, Layout::Col] {
         engine.load(operands(&matrix, 17, layout)).unwrap();
         for recipe in [row_panel(4, 16, by_length(&matrix)), row_split(8, 64)] {
-            let check = engine.verify(&recipe).unwrap();
+            let check = engine.verify(&recipe, None).unwrap();
             assert!(check.rel_error < 1e-6 && check.unwritten == 0, "{:?}", recipe.program);
         }
     }
@@ -119,12 +120,12 @@ fn agrees_with_the_oracle_over_many_tasks() {
 fn a_wrong_product_and_an_unwritten_element_are_seen() {
     let matrix = Arc::new(matrix(&[2, 3, 1], 4));
     let mut operands = operands(&matrix, 3, Layout::Row);
-    let mut reference = (*operands.reference).clone();
+    let mut reference = (**operands.product().unwrap().1).clone();
     reference.value[4] += 1.0;
-    operands.reference = Arc::new(reference);
+    operands.expected = Expected::Product(Arc::new(reference));
     let mut engine = engine(Isa::Scalar);
     engine.load(operands).unwrap();
-    let check = engine.verify(&row_split(8, 1)).unwrap();
+    let check = engine.verify(&row_split(8, 1), None).unwrap();
     assert!(check.rel_error > 0.1 && check.worst == 4, "{check:?}");
 }
 
@@ -160,7 +161,7 @@ fn refuses_what_it_cannot_run() {
         Err(EngineError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(engine.verify(&sprs()).map(drop)), "no matrix is loaded");
+    assert_eq!(refusal(engine.verify(&sprs(), None).map(drop)), "no matrix is loaded");
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
     for bad in [
         row_panel(3, 8, order()),
@@ -180,7 +181,7 @@ fn refuses_what_it_cannot_run() {
     assert!(refusal(loaded).contains("f32 only, not f16"));
     let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());
     assert!(refusal(engine.load(operands(&large, 1, Layout::Row))).contains("too large for f32"));
-    let short = Operands { b: vec![0.0; 2].into(), ..operands(&matrix, 3, Layout::Row) };
+    let short = Operands { b: vec![0f32; 2].into(), ..operands(&matrix, 3, Layout::Row) };
     assert!(refusal(engine.load(short)).contains("do not fit"));
 }
 
@@ -190,12 +191,12 @@ fn exports_what_a_plan_keeps() {
     let mut engine = engine(Isa::Scalar);
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
     let panel = engine.export(&row_panel(2, 8, by_length(&matrix))).unwrap();
-    assert_eq!(panel.entry, "cpu::row_panel<m1=2, n1=8, scalar>");
-    assert_eq!(panel.arguments.last().map(String::as_str), Some("rows_by_length"));
+    assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, scalar>");
+    assert_eq!(panel.steps[0].arguments.last().map(String::as_str), Some("rows_by_length"));
     let vendor = engine.export(&sprs()).unwrap();
     assert_ne!(vendor.kernel_digest, panel.kernel_digest);
     let kernels = &engine.device().kernels;
     assert_eq!(kernels.get("row_panel").copied(), panel.kernel_digest);
     assert_eq!(kernels.get("vendor").copied(), vendor.kernel_digest);
-    assert_eq!(panel.grid, [1, 1, 1]);
+    assert_eq!(panel.steps[0].grid, [1, 1, 1]);
 }

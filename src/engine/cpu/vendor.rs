@@ -36,8 +36,7 @@ pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
             csr_mulacc_dense_rowmaj(a, b, c);
         }
         Layout::Col => {
-            let b =
-                ArrayView2::from_shape((shape.1, n).f(), &loaded.operands.b[..]).map_err(misfit)?;
+            let b = ArrayView2::from_shape((shape.1, n).f(), &loaded.b[..]).map_err(misfit)?;
             let c = ArrayViewMut2::from_shape((shape.0, n).f(), output).map_err(misfit)?;
             csr_mulacc_dense_colmaj(a, b, c);
         }

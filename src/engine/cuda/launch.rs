@@ -4,7 +4,7 @@ use super::compile::Done;
 use super::context::{Context, Module};
 use super::operands::Loaded;
 use crate::domain::Resources;
-use crate::domain::recipe::{Arg, CudaProgram, Recipe};
+use crate::domain::recipe::{Arg, Recipe, Step};
 use crate::engine::EngineError;
 use cudarc::driver::sys::{CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact};
 use std::ffi::{CString, c_void};
@@ -68,7 +68,7 @@ impl Kernel {
     pub(super) fn resources(
         &self,
         context: &Context,
-        program: &CudaProgram,
+        program: &Step,
     ) -> Result<Resources, EngineError> {
         let threads = self.check_limits(context, program)?;
         let mut blocks = 0;
@@ -98,7 +98,7 @@ impl Kernel {
     }
 
     /// Checks the geometry against device and kernel; gives the threads of a block.
-    fn check_limits(&self, context: &Context, program: &CudaProgram) -> Result<u32, EngineError> {
+    fn check_limits(&self, context: &Context, program: &Step) -> Result<u32, EngineError> {
         let limit = |limit| context.driver.attribute(context.device, limit);
         let grid = [
             limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
@@ -173,7 +173,8 @@ impl Launch {
     pub(super) fn of(
         context: &Arc<Context>,
         kernel: &Arc<Kernel>,
-        program: &CudaProgram,
+        program: &Step,
+        zero_output: bool,
         recipe: &Recipe,
         loaded: &Loaded,
     ) -> Result<Self, EngineError> {
@@ -190,6 +191,7 @@ impl Launch {
                 Arg::U32(value) => (u64::from(value), 4),
                 Arg::U64(value) => (value, 8),
                 Arg::F32(value) => (u64::from(value.to_bits()), 4),
+                other => return Err(refused(format!("the engine has no {other:?} yet"))),
             };
             arguments.push(word);
             sizes.push(size);
@@ -210,7 +212,7 @@ impl Launch {
             block: program.block,
             shared_bytes: program.shared_bytes,
             arguments,
-            zero: program.zero_output.then(|| (loaded.c.pointer, loaded.elements())),
+            zero: zero_output.then(|| (loaded.c.pointer, loaded.elements())),
         })
     }
 

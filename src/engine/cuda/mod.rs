@@ -33,8 +33,9 @@ use self::operands::Loaded;
 use self::own::OwnKernels;
 use self::timer::{Call, Timer};
 use super::{Check, Engine, EngineError, Operands};
+use crate::domain::plan::LaunchStep;
 use crate::domain::protocol::{Effort, Exported};
-use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe};
+use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe, Step};
 use crate::domain::{Device, Digest, Timing};
 use base64::Engine as _;
 use std::collections::HashMap;
@@ -78,12 +79,12 @@ impl CudaEngine {
             .compiler
             .job(&program.source, program.max_registers)
             .map_err(|error| EngineError::Compile(error.to_string()))?;
-        let key = (job.digest, program.entry.clone());
+        let key = (job.digest, program.steps[0].entry.clone());
         if let Some(kernel) = self.kernels.get(&key) {
             return Ok(kernel.clone());
         }
         let done = self.compiler.wait(&job).map_err(EngineError::Compile)?;
-        let kernel = Arc::new(Kernel::load(&self.context, done, &program.entry)?);
+        let kernel = Arc::new(Kernel::load(&self.context, done, &program.steps[0].entry)?);
         self.kernels.insert(key, kernel.clone());
         Ok(kernel)
     }
@@ -99,7 +100,7 @@ impl CudaEngine {
                     let started = Instant::now();
                     let kernel = self.kernel(program)?;
                     let compile_ms = started.elapsed().as_secs_f64() * 1e3;
-                    let resources = kernel.resources(&self.context, program)?;
+                    let resources = kernel.resources(&self.context, &program.steps[0])?;
                     let cached = kernel.done.cached;
                     let compiled = Compiled { resources: Some(resources), cached, compile_ms };
                     Ready::Kernel(program, kernel, compiled)
@@ -113,7 +114,14 @@ impl CudaEngine {
         loaded.upload_arrays(context, recipes)?;
         let calls = recipes.iter().zip(ready).map(|(recipe, ready)| match ready {
             Ready::Kernel(program, kernel, compiled) => {
-                let launch = Launch::of(context, &kernel, program, recipe, loaded)?;
+                let launch = Launch::of(
+                    context,
+                    &kernel,
+                    &program.steps[0],
+                    program.zero_output,
+                    recipe,
+                    loaded,
+                )?;
                 Ok((Call::Kernel(launch), compiled))
             }
             Ready::Vendor(spmm) => Ok((Call::Vendor(spmm), Compiled::default())),
@@ -179,7 +187,7 @@ impl Engine for CudaEngine {
         self.call(recipe).map(|(_, compiled)| compiled)
     }
 
-    fn verify(&mut self, recipe: &Recipe) -> Result<Check, EngineError> {
+    fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
         self.context.bind()?;
         let (call, _) = self.call(recipe)?;
         verify::verify(&self.context, &self.own, self.loaded()?, &call)
@@ -204,8 +212,7 @@ impl Engine for CudaEngine {
         let program = match &recipe.program {
             Program::Cuda(program) => program,
             Program::Vendor { algorithm } => {
-                let (entry, arguments) = ("cusparseSpMM".to_owned(), vec![algorithm.clone()]);
-                return Ok(Exported { entry, arguments, ..Exported::default() });
+                return Ok(Exported::routine("cusparseSpMM", vec![algorithm.clone()]));
             }
             Program::Host(_) => return Err(host_program()),
         };
@@ -213,14 +220,13 @@ impl Engine for CudaEngine {
         let unassembled = |error: source::SourceError| EngineError::Compile(error.to_string());
         let cubin = &kernel.done.binary.cubin;
         Ok(Exported {
-            entry: program.entry.clone(),
-            grid: program.grid,
-            block: program.block,
-            shared_bytes: program.shared_bytes,
-            arguments: program.args.iter().map(|arg| argument_name(arg, recipe)).collect(),
+            steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
+            scratch: recipe.scratch.clone(),
+            update_ms: recipe.update_ms,
             source: Some(source::inlined(&program.source).map_err(unassembled)?),
             cubin: Some(base64::engine::general_purpose::STANDARD.encode(cubin)),
             kernel_digest: Some(source::closure_digest(&program.source).map_err(unassembled)?),
+            ..Exported::default()
         })
     }
 }
@@ -249,6 +255,18 @@ fn host_program() -> EngineError {
     refused("a host program does not run on a CUDA device".to_owned())
 }
 
+/// A launch as a plan keeps it.
+fn launch_step(step: &Step, recipe: &Recipe) -> LaunchStep {
+    LaunchStep {
+        entry: step.entry.clone(),
+        grid: step.grid,
+        block: step.block,
+        cluster: step.cluster,
+        shared_bytes: step.shared_bytes,
+        arguments: step.args.iter().map(|arg| argument_name(arg, recipe)).collect(),
+    }
+}
+
 /// How a plan names an argument: the operand, `array:NAME`, or the constant itself.
 fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
     match *arg {
@@ -260,6 +278,12 @@ fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
         Arg::Array(index) => {
             format!("array:{}", recipe.arrays.get(index).map_or("?", |array| &array.name))
         }
+        Arg::Diagonal => "diagonal".to_owned(),
+        Arg::Scratch(index) => format!("scratch:{index}"),
+        Arg::Turn { even, odd } => format!("turn:{even},{odd}"),
+        Arg::Epoch => "epoch".to_owned(),
+        Arg::DeadlineNs => "deadline_ns".to_owned(),
+        Arg::Status => "status".to_owned(),
         Arg::U32(value) => format!("u32:{value}"),
         Arg::U64(value) => format!("u64:{value}"),
         Arg::F32(value) => format!("f32:{value}"),

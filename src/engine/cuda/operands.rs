@@ -65,7 +65,10 @@ impl Loaded {
         operands: Operands,
         reference_bytes: Option<u64>,
     ) -> Result<Self, EngineError> {
-        let Operands { matrix, problem, l2_policy, b, reference } = operands;
+        let Some((b, reference)) = operands.product().map(|(b, r)| (b.clone(), r.clone())) else {
+            return Err(refused("the CUDA engine takes products in f32".to_owned()));
+        };
+        let Operands { matrix, problem, l2_policy, .. } = operands;
         let Problem::Spmm(spmm) = problem else {
             return Err(refused(format!("the CUDA engine does not solve `{problem}`")));
         };
@@ -134,6 +137,7 @@ impl Loaded {
                     ArrayData::U16(data) => Buffer::of(context, data)?,
                     ArrayData::U32(data) => Buffer::of(context, data)?,
                     ArrayData::F32(data) => Buffer::of(context, data)?,
+                    ArrayData::F64(data) => Buffer::of(context, data)?,
                 });
             }
         }
@@ -184,6 +188,7 @@ impl ArrayKey {
             ArrayData::U16(data) => ("u16", data.len()),
             ArrayData::U32(data) => ("u32", data.len()),
             ArrayData::F32(data) => ("f32", data.len()),
+            ArrayData::F64(data) => ("f64", data.len()),
         };
         Self { name: array.name.clone(), kind, length }
     }

@@ -4,7 +4,9 @@ use super::inspect::rows_by_length;
 use super::panels::{self, Panels};
 use super::shape::{RowOrder, Shape};
 use super::space::is_legal;
-use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, HostProgram, Program, Recipe};
+use crate::domain::recipe::{
+    Arg, Array, ArrayData, CudaProgram, HostProgram, Program, Recipe, Step,
+};
 use crate::domain::{Candidate, Device, DeviceKind, Spmm};
 use crate::ops::Refusal;
 use crate::sparse::Csr;
@@ -43,12 +45,8 @@ impl Lowerer {
             }
             (_, DeviceKind::Cpu) => self.host(candidate).ok_or_else(refused)?,
         };
-        Ok(Recipe {
-            candidate: candidate.clone(),
-            program: lowered.program,
-            arrays: lowered.arrays,
-            lowering_ms: lowered.ms,
-        })
+        let bare = Recipe::bare(candidate, lowered.program);
+        Ok(Recipe { arrays: lowered.arrays, lowering_ms: lowered.ms, ..bare })
     }
 
     fn cuda(&mut self, shape: &Shape) -> Result<Lowered, Refusal> {
@@ -72,19 +70,15 @@ impl Lowerer {
                 "{column_tiles} column tiles exceed the grid's {MAX_GRID_Y}"
             )));
         }
-        let program = Program::Cuda(CudaProgram {
-            source: cuda_source(shape),
-            entry: ENTRY.to_owned(),
-            max_registers: None,
+        let step = Step {
             grid: [tiles.div_ceil(shape.tiles_a_block()), column_tiles, 1],
             block: match *shape {
                 Shape::RowPanel { n1, vec, tiles, .. } => [n1 / vec, tiles, 1],
                 _ => [shape.threads(), 1, 1],
             },
-            shared_bytes: 0,
-            args,
-            zero_output: false,
-        });
+            ..Step::of(ENTRY, 1, 1, args)
+        };
+        let program = Program::Cuda(CudaProgram::of(cuda_source(shape), step));
         Ok(Lowered { program, arrays, ms })
     }
 

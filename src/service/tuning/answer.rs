@@ -72,10 +72,12 @@ pub async fn plan(
         validity: Validity {
             values_may_change: true,
             pattern_may_change: false,
+            update_values_ms: exported.update_ms.unwrap_or(0.0),
             dense_must_be_finite: ops::dense_must_be_finite(&candidate, device.kind),
             n_may_change: false,
         },
         launch: launch(service, &exported).await?,
+        host: None,
         resources,
         provenance: Provenance {
             job: recorder.job.id.clone(),
@@ -135,13 +137,16 @@ async fn launch(service: &Service, exported: &Exported) -> Result<Option<Launch>
         }
         None => None,
     };
-    Ok((!exported.entry.is_empty()).then(|| Launch {
-        entry: exported.entry.clone(),
+    Ok(exported.steps.first().map(|first| Launch {
+        entry: first.entry.clone(),
         source,
         cubin,
-        grid: exported.grid,
-        block: exported.block,
-        shared_bytes: exported.shared_bytes,
-        arguments: exported.arguments.clone(),
+        grid: first.grid,
+        block: first.block,
+        shared_bytes: first.shared_bytes,
+        arguments: first.arguments.clone(),
+        steps: if exported.steps.len() > 1 { exported.steps.clone() } else { Vec::new() },
+        arrays: Vec::new(),
+        scratch: exported.scratch.clone(),
     }))
 }

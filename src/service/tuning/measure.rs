@@ -99,7 +99,8 @@ impl Session<'_> {
             let patience = self.patience();
             self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
         };
-        if let Outcome::TimedOut { detail } | Outcome::Crashed { detail } = &outcome {
+        if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome
+        {
             self.quarantine(candidate, outcome.state(), detail).await?;
         }
         let predicted = field.predicted.get(&candidate.id()).copied();

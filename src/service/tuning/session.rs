@@ -195,7 +195,7 @@ impl Session<'_> {
             .collect();
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
-            Wanted::Ranked => {
+            Wanted::Ranked | Wanted::Halving => {
                 let ranked = search::ranked(scored, top_k as usize);
                 removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);

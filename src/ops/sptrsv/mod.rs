@@ -1,0 +1,111 @@
+//! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
+
+pub mod ag;
+pub mod host;
+pub mod progress;
+pub mod slices;
+
+use super::{Refusal, Space, Unsupported};
+use crate::domain::recipe::{Program, Recipe};
+use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv};
+use crate::search::Pruned;
+use crate::sparse::levels::Levels;
+use crate::sparse::{Csr, Triangular};
+use std::sync::Arc;
+
+/// The system of a problem with what every stage asks of it.
+pub struct System {
+    pub triangular: Arc<Triangular>,
+    pub levels: Levels,
+    pub problem: Sptrsv,
+    pub device: Device,
+}
+
+impl System {
+    pub fn of(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Self, Unsupported> {
+        let triangular =
+            Triangular::of(matrix, problem).map_err(|error| Unsupported(error.to_string()))?;
+        let levels = triangular.levels();
+        let (problem, device) = (*problem, device.clone());
+        Ok(Self { triangular: Arc::new(triangular), levels, problem, device })
+    }
+}
+
+/// What one family brings to the space.
+pub struct Share {
+    /// Candidates of the reduced list with predicted microseconds.
+    pub scored: Vec<(Candidate, f64)>,
+    /// Schemes of the family's full space, before any rule.
+    pub full: u64,
+    /// The rules that reduced it, as sentences.
+    pub rules: Vec<String>,
+}
+
+/// The model behind `Space::model`.
+const MODEL: &str = "sptrsv_levels_v1";
+
+/// Counts the full space, lists the reduced one, predicts each scheme's time.
+pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {
+    let system = System::of(matrix, problem, device)?;
+    let shares = match device.kind {
+        DeviceKind::Cuda => vec![slices::share(&system), ag::share(&system)],
+        DeviceKind::Cpu => vec![host::share(&system)],
+    };
+    let full: u64 = shares.iter().map(|share| share.full).sum();
+    let rules: Vec<&str> =
+        shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
+    let detail = (!rules.is_empty()).then(|| rules.join("; "));
+    let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
+    let left = scored.len() as u64;
+    let step = FunnelStep {
+        constraint: "reduction".to_owned(),
+        removed: full.saturating_sub(left),
+        left,
+        detail,
+    };
+    let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
+    let pruned = Pruned { kept, removed: Vec::new(), funnel: vec![step] };
+    Ok(Space { scored, vendor: vendor(problem, device), pruned, model: MODEL })
+}
+
+/// The vendor's routine: SpSV for one right-hand side, SpSM for several.
+fn vendor(problem: &Sptrsv, device: &Device) -> Vec<Candidate> {
+    let algorithm = match (device.kind, problem.rhs) {
+        (DeviceKind::Cpu, _) => "sprs",
+        (DeviceKind::Cuda, 1) => "spsv",
+        (DeviceKind::Cuda, _) => "spsm",
+    };
+    let there = device.vendor.is_some();
+    there.then(|| Candidate::new("vendor").with_text("algorithm", algorithm)).into_iter().collect()
+}
+
+/// Lowers schemes for one system; each family keeps what its schemes share.
+pub struct Lowerer {
+    system: System,
+    slices: slices::Lowerer,
+    ag: ag::Lowerer,
+}
+
+impl Lowerer {
+    pub fn new(matrix: &Csr, problem: Sptrsv, device: Device) -> Result<Self, Unsupported> {
+        let system = System::of(matrix, &problem, &device)?;
+        Ok(Self { system, slices: slices::Lowerer::default(), ag: ag::Lowerer::default() })
+    }
+
+    pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        match (candidate.family.as_str(), self.system.device.kind) {
+            ("vendor", _) => {
+                let algorithm = candidate.text("algorithm");
+                let algorithm = algorithm.ok_or_else(|| no_candidate(candidate))?.to_owned();
+                Ok(Recipe::bare(candidate, Program::Vendor { algorithm }))
+            }
+            ("ag", DeviceKind::Cuda) => self.ag.lower(candidate, &self.system),
+            (_, DeviceKind::Cuda) => self.slices.lower(candidate, &self.system),
+            (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),
+        }
+    }
+}
+
+pub(crate) fn no_candidate(candidate: &Candidate) -> Refusal {
+    Refusal(format!("{candidate} is not a candidate of this problem"))
+}

@@ -1,0 +1,1 @@
+//! Proof of forward progress: parents precede their children in execution order.

@@ -1,0 +1,204 @@
+//! A triangular system in solve order: whatever triangle, transpose and diagonal a problem names, forward substitution.
+//!
+//! An upper system is solved from its last row to its first. Counted from there it is a lower one, so every scheme is
+//! written once: `solve index` s is row s of a lower system, and row n - 1 - s of an upper one.
+
+use super::Csr;
+use super::levels::{Levels, levels_of};
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Dtype, Sptrsv};
+
+/// The strictly lower triangle and the diagonal of a system, both in solve order; columns rise in each row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Triangular {
+    pub indptr: Vec<usize>,
+    pub indices: Vec<u32>,
+    /// As rounded to the problem's type.
+    pub values: Vec<f64>,
+    /// As rounded to the problem's type, never 0; 1 throughout for a unit diagonal.
+    pub diagonal: Vec<f64>,
+    /// Solve index s is row n - 1 - s of the matrix.
+    pub reversed: bool,
+}
+
+/// Rows named in a complaint about the diagonal, at most.
+const NAMED: usize = 10;
+
+/// Why a matrix has no such system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TriangleError {
+    #[error("the matrix is {rows} x {cols}: a triangular solve needs a square one")]
+    NotSquare { rows: usize, cols: usize },
+    /// `rows` are the first few, counted from 0.
+    #[error(
+        "{count} rows have no diagonal entry or a zero one, among them {rows:?} (counted from 0): a non-unit diagonal must be whole"
+    )]
+    Diagonal { rows: Vec<usize>, count: usize },
+    #[error("row {row}, column {col}: the value is beyond the range of the problem's type")]
+    Range { row: usize, col: u32 },
+}
+
+impl Triangular {
+    /// Takes the triangle that the problem names out of the matrix; what lies in the other one is passed over.
+    pub fn of(matrix: &Csr, problem: &Sptrsv) -> Result<Self, TriangleError> {
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        if rows != cols {
+            return Err(TriangleError::NotSquare { rows, cols });
+        }
+        let diagonal = diagonal(matrix, problem)?;
+        let lower = problem.triangle == Triangle::Lower;
+        // The transpose of a lower triangle is an upper one.
+        let reversed = lower == problem.transpose;
+        let at = |row: usize| if reversed { rows - 1 - row } else { row };
+        let inside = |row: usize, col: usize| if lower { col < row } else { col > row };
+        let mut indptr = vec![0usize; rows + 1];
+        for row in 0..rows {
+            for &col in matrix.row(row).0 {
+                if inside(row, col as usize) {
+                    let to = if problem.transpose { col as usize } else { row };
+                    indptr[at(to) + 1] += 1;
+                }
+            }
+        }
+        for s in 0..rows {
+            indptr[s + 1] += indptr[s];
+        }
+        let mut next = indptr.clone();
+        let mut indices = vec![0u32; indptr[rows]];
+        let mut values = vec![0f64; indptr[rows]];
+        // In solve order of the source, so that the columns of each row of a transpose rise as well.
+        for s in 0..rows {
+            let row = at(s);
+            let (columns, entries) = matrix.row(row);
+            let mut put = |col: u32, value: f64| {
+                if !inside(row, col as usize) {
+                    return Ok(());
+                }
+                let (to, from) =
+                    if problem.transpose { (col as usize, row) } else { (row, col as usize) };
+                let place = &mut next[at(to)];
+                indices[*place] = at(from) as u32;
+                values[*place] = rounded(value, problem.dtype, row, col)?;
+                *place += 1;
+                Ok(())
+            };
+            let entries = columns.iter().copied().zip(entries.iter().copied());
+            if reversed && !problem.transpose {
+                entries.rev().try_for_each(|(col, value)| put(col, value))?;
+            } else {
+                entries.into_iter().try_for_each(|(col, value)| put(col, value))?;
+            }
+        }
+        let diagonal = if reversed { diagonal.into_iter().rev().collect() } else { diagonal };
+        Ok(Self { indptr, indices, values, diagonal, reversed })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.diagonal.len()
+    }
+
+    /// Entries of the strictly lower triangle.
+    pub fn nnz(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Columns (solve indices, all below `s`) and values of one row.
+    pub fn row(&self, s: usize) -> (&[u32], &[f64]) {
+        let range = self.indptr[s]..self.indptr[s + 1];
+        (&self.indices[range.clone()], &self.values[range])
+    }
+
+    /// The matrix's row of a solve index.
+    pub fn original(&self, s: usize) -> usize {
+        if self.reversed { self.rows() - 1 - s } else { s }
+    }
+
+    pub fn levels(&self) -> Levels {
+        levels_of(&self.indptr, &self.indices)
+    }
+}
+
+/// The diagonal in the matrix's row order, or the rows that lack it.
+fn diagonal(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
+    if problem.diagonal == Diagonal::Unit {
+        return Ok(vec![1.0; matrix.rows()]);
+    }
+    let (mut lacking, mut count) = (Vec::new(), 0);
+    let mut diagonal = vec![1.0; matrix.rows()];
+    for (row, entry) in diagonal.iter_mut().enumerate() {
+        let (columns, values) = matrix.row(row);
+        let value = columns.binary_search(&(row as u32)).map_or(0.0, |at| values[at]);
+        let value = rounded(value, problem.dtype, row, row as u32)?;
+        if value == 0.0 {
+            count += 1;
+            if lacking.len() < NAMED {
+                lacking.push(row);
+            }
+        } else {
+            *entry = value;
+        }
+    }
+    if count > 0 {
+        return Err(TriangleError::Diagonal { rows: lacking, count });
+    }
+    Ok(diagonal)
+}
+
+fn rounded(value: f64, dtype: Dtype, row: usize, col: u32) -> Result<f64, TriangleError> {
+    let value = match dtype {
+        Dtype::F64 => value,
+        Dtype::F32 | Dtype::F16 => f64::from(value as f32),
+    };
+    if value.is_finite() { Ok(value) } else { Err(TriangleError::Range { row, col }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 . 5
+    /// 2 3 .
+    /// . 4 6
+    fn matrix() -> Csr {
+        let indices = vec![0, 2, 0, 1, 1, 2];
+        let values = vec![1.0, 5.0, 2.0, 3.0, 4.0, 6.0];
+        Csr::new(3, 3, vec![0, 2, 4, 6], indices, values).unwrap()
+    }
+
+    fn problem(triangle: Triangle, transpose: bool) -> Sptrsv {
+        let (rhs, dtype, diagonal) = (1, Dtype::F64, Diagonal::NonUnit);
+        Sptrsv { rhs, dtype, triangle, diagonal, transpose }
+    }
+
+    #[test]
+    fn every_triangle_becomes_a_lower_one() {
+        let of =
+            |triangle, transpose| Triangular::of(&matrix(), &problem(triangle, transpose)).unwrap();
+        let lower = of(Triangle::Lower, false);
+        assert_eq!((&lower.indptr, &lower.indices), (&vec![0, 0, 1, 2], &vec![0, 1]));
+        assert_eq!((&lower.values, lower.reversed), (&vec![2.0, 4.0], false));
+        // L^T is upper: rows 2, 1, 0 in solve order; row 1 holds 4 in column 2, row 0 holds 2 in column 1.
+        let transposed = of(Triangle::Lower, true);
+        assert_eq!((&transposed.indptr, &transposed.indices), (&vec![0, 0, 1, 2], &vec![0, 1]));
+        assert_eq!((&transposed.values, transposed.reversed), (&vec![4.0, 2.0], true));
+        assert_eq!(transposed.diagonal, [6.0, 3.0, 1.0]);
+        let upper = of(Triangle::Upper, false);
+        assert_eq!((&upper.indptr, &upper.indices), (&vec![0, 0, 0, 1], &vec![0]));
+        assert_eq!((&upper.values, upper.original(2)), (&vec![5.0], 0));
+        let transposed = of(Triangle::Upper, true);
+        assert_eq!((&transposed.indptr, &transposed.indices), (&vec![0, 0, 0, 1], &vec![0]));
+        assert!(!transposed.reversed);
+    }
+
+    #[test]
+    fn rows_without_a_diagonal_are_named() {
+        let matrix = Csr::new(3, 3, vec![0, 1, 2, 3], vec![0, 1, 0], vec![1.0, 0.0, 2.0]).unwrap();
+        let mut lower = problem(Triangle::Lower, false);
+        let error = Triangular::of(&matrix, &lower).unwrap_err();
+        assert_eq!(error, TriangleError::Diagonal { rows: vec![1, 2], count: 2 });
+        lower.diagonal = Diagonal::Unit;
+        assert_eq!(Triangular::of(&matrix, &lower).unwrap().diagonal, [1.0; 3]);
+        let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();
+        assert!(Triangular::of(&wide, &lower).is_err());
+    }
+}
