@@ -125,7 +125,7 @@ pub fn detail(outcome: &Outcome) -> &str {
         Outcome::CompileFailed { detail }
         | Outcome::Refused { detail }
         | Outcome::Wrong { detail, .. }
-        | Outcome::TimedOut { detail }
+        | Outcome::TimedOut { detail, .. }
         | Outcome::Crashed { detail } => detail,
     }
 }
