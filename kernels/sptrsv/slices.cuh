@@ -1,0 +1,309 @@
+// SpTRSV over slices: equations x = P b + M x, rewritten to few windows, a few rows a warp, the value itself the flag.
+// maps:    warp -> slices in rising order; subwarp of 2^k entry lanes -> one equation; kRhsLanes lanes -> right-hand sides
+// tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1
+// needs:   slices in an order in which every equation follows those it needs; a resident grid, or tickets
+// refuses: more right-hand sides than kRhsLanes x kColumns; shared scope where the work array does not fit
+//
+// An equation's terms lie side by side: step t of a slice holds one entry for each entry lane of the warp, so a step is
+// one coalesced load. Terms in b come first: they wait for nothing. The terms of kUnroll steps are in flight at once and
+// are added in their own order once all are there, so that results repeat bit by bit.
+#pragma once
+#include "sptrsv/wait.cuh"
+
+namespace sparsetune {
+
+constexpr u32 kNoTerm = 0xFFFFFFFFu;  // column of a padding entry
+
+enum class Take { kBlock, kSpread, kTicket };
+
+template <class ValueType, class SyncType, int kRhsLanesValue, int kColumnsValue, int kUnrollValue, Take kTakeValue,
+          bool kWaitsValue, int kPauseValue>
+struct SlicesConfig {
+    using Value = ValueType;
+    using Sync = SyncType;
+    static constexpr int kRhsLanes = kRhsLanesValue;  // lanes across right-hand sides
+    static constexpr int kColumns = kColumnsValue;    // right-hand sides a lane
+    static constexpr int kUnroll = kUnrollValue;      // steps in flight
+    static constexpr Take kTake = kTakeValue;         // how a warp comes by its slices
+    static constexpr bool kWaits = kWaitsValue;       // false: all that this launch needs was written by earlier ones
+    static constexpr int kPause = kPauseValue;        // sleep after a poll that found nothing, in units of 32 ns
+    static constexpr int kWidth = 32 / kRhsLanes;     // entry lanes of a warp
+    static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32, "right-hand sides share a warp by powers of two");
+    static_assert(kColumns >= 1 && kColumns <= 4, "more columns a lane leave no room for loads in flight");
+};
+
+// What a launch works on. `meta[s]` is {first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8}.
+template <class Value>
+struct Slices {
+    const uint4* meta;
+    const u32* cols;  // b terms: row of b; x terms: slot
+    const Value* vals;
+    const int* rows;  // row of x a slot stands for; -1: a partial sum
+    const Value* b;
+    Value* x;
+    u32 first, end;  // slices of this launch
+    u32 rhs;
+};
+
+// Work array in global memory, seen by all blocks.
+template <class Sync>
+struct GlobalWork {
+    using Slot = typename Sync::Slot;
+    Slot* work;
+    Slot* other;  // the next call's
+    u32 epoch;
+    __device__ __forceinline__ Slot Load(size_t at) const { return Sync::Load(work + at); }
+    template <class Value>
+    __device__ __forceinline__ void Store(size_t at, Value value) const {
+        Sync::Store(work + at, epoch, value);
+        if (Sync::kResets) Sync::Reset(other + at);
+    }
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ __forceinline__ u32 ClusterRank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ u32 AddressIn(u32 address, u32 rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void StoreIn(u32 address, u32 word) {
+    asm volatile("st.relaxed.cluster.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word));
+}
+__device__ __forceinline__ void StoreIn(u32 address, u64 word) {
+    asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(word));
+}
+__device__ __forceinline__ void ClusterBarrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#endif
+
+// A copy of the work array in the shared memory of each block of one cluster: a value is pushed to all copies (distributed
+// shared memory), and everybody polls his own, a few tens of nanoseconds away. With one block it is that block's alone.
+template <class ValueType, int kCluster>
+struct SharedWork {
+    using Word = typename Bits<ValueType>::Word;
+    using Slot = Word;
+    volatile Word* words;
+    __device__ __forceinline__ Slot Load(size_t at) const { return words[at]; }
+    template <class Value>
+    __device__ __forceinline__ void Store(size_t at, Value value) const {
+        const Word word = PresentBits<Value>(value);
+        words[at] = word;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+        if (kCluster > 1) {
+            const u32 here = static_cast<u32>(__cvta_generic_to_shared(const_cast<Word*>(words + at)));
+            const u32 rank = ClusterRank();
+#pragma unroll
+            for (int next = 1; next < kCluster; ++next) StoreIn(AddressIn(here, (rank + next) % kCluster), word);
+        }
+#endif
+    }
+};
+
+// One lane's place in its warp's slice.
+template <class Config>
+struct SliceLane {
+    int log_lanes, b_steps, x_steps;
+    u32 slot;     // of this lane's equation
+    bool leads;   // publishes: the first entry lane of an equation that exists
+    size_t b_at;  // this lane's first entry in b
+    size_t x_at;  // and in x
+
+    __device__ __forceinline__ SliceLane(uint4 meta, int entry_lane) {
+        log_lanes = meta.w & 0xFF;
+        b_steps = meta.z & 0xFFFF;
+        x_steps = meta.z >> 16;
+        const u32 row = static_cast<u32>(entry_lane) >> log_lanes;
+        slot = meta.x + row;
+        leads = (entry_lane & ((1 << log_lanes) - 1)) == 0 && row < (meta.w >> 8);
+        b_at = static_cast<size_t>(meta.y) * Config::kWidth + entry_lane;
+        x_at = b_at + static_cast<size_t>(b_steps) * Config::kWidth;
+    }
+};
+
+// kUnroll entries of one lane, loaded together.
+template <class Config>
+struct Terms {
+    using Value = typename Config::Value;
+    u32 col[Config::kUnroll];
+    Value val[Config::kUnroll];
+
+    __device__ __forceinline__ void Fetch(const Slices<Value>& a, size_t at, int left) {
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+            const bool inside = u < left;
+            col[u] = inside ? a.cols[at + static_cast<size_t>(u) * Config::kWidth] : kNoTerm;
+            val[u] = inside ? a.vals[at + static_cast<size_t>(u) * Config::kWidth] : Value(0);
+        }
+    }
+};
+
+// Adds the terms in b.
+template <class Config>
+__device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane, u32 column,
+                                         typename Config::Value (&sum)[Config::kColumns]) {
+    for (int t = 0; t < lane.b_steps; t += Config::kUnroll) {
+        Terms<Config> terms;
+        terms.Fetch(a, lane.b_at + static_cast<size_t>(t) * Config::kWidth, lane.b_steps - t);
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) {
+                const u32 j = column + c * Config::kRhsLanes;
+                if (terms.col[u] != kNoTerm && j < a.rhs) {
+                    sum[c] += terms.val[u] * a.b[static_cast<size_t>(terms.col[u]) * a.rhs + j];
+                }
+            }
+        }
+    }
+}
+
+// Adds kUnroll terms in x, waiting for those that are not there yet. False: the watchdog ended the wait.
+template <class Config, class Work>
+__device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work, u32 epoch,
+                                           Watchdog& watchdog, typename Config::Value (&sum)[Config::kColumns]) {
+    using Value = typename Config::Value;
+    using Sync = typename Config::Sync;
+    typename Work::Slot found[Config::kUnroll][Config::kColumns];
+    Value value[Config::kUnroll][Config::kColumns];
+    bool wanted[Config::kUnroll][Config::kColumns];
+#pragma unroll
+    for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+        for (int c = 0; c < Config::kColumns; ++c) {
+            const u32 j = column + c * Config::kRhsLanes;
+            value[u][c] = Value(0);
+            wanted[u][c] = terms.col[u] != kNoTerm && j < rhs;
+            if (wanted[u][c]) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+        }
+    }
+    while (true) {
+        bool missing = false;
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) {
+                // What is there is not looked at again.
+                if (wanted[u][c] && Sync::Unpack(found[u][c], epoch, value[u][c])) wanted[u][c] = false;
+                if (wanted[u][c]) missing = true;
+            }
+        }
+        if (!Config::kWaits || !missing) break;
+        if (watchdog.Expired()) return false;
+        if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
+#pragma unroll
+        for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+            for (int c = 0; c < Config::kColumns; ++c) {
+                const u32 j = column + c * Config::kRhsLanes;
+                if (wanted[u][c]) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+            }
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < Config::kUnroll; ++u) {
+#pragma unroll
+        for (int c = 0; c < Config::kColumns; ++c) sum[c] += terms.val[u] * value[u][c];
+    }
+    return true;
+}
+
+// All slices of one warp, `warp` of `warps`.
+template <class Config, class Work>
+__device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch, u32 warp,
+                                            u32 warps, u32* ticket, Watchdog& watchdog) {
+    using Value = typename Config::Value;
+    constexpr u32 kAll = 0xFFFFFFFFu;
+    const int lane_id = threadIdx.x & 31;
+    const u32 column = lane_id % Config::kRhsLanes;
+    const int entry_lane = lane_id / Config::kRhsLanes;
+    const auto take = [&](u32 last) -> u32 {
+        if (Config::kTake != Take::kTicket) return last + warps;
+        u32 mine = 0;
+        if (lane_id == 0) mine = a.first + atomicAdd(ticket, 1u);
+        return __shfl_sync(kAll, mine, 0);
+    };
+    u32 s = Config::kTake == Take::kTicket ? take(0) : a.first + warp;
+    if (s >= a.end) return;
+    uint4 meta = a.meta[s];
+    while (true) {
+        // The next slice is known before this one is done: its description is on its way during the wait.
+        const u32 next = take(s);
+        uint4 next_meta = meta;
+        if (next < a.end) next_meta = a.meta[next];
+
+        const SliceLane<Config> lane(meta, entry_lane);
+        const int row = lane.leads ? a.rows[lane.slot] : -1;
+        Terms<Config> terms;
+        terms.Fetch(a, lane.x_at, lane.x_steps);
+        Value sum[Config::kColumns];
+#pragma unroll
+        for (int c = 0; c < Config::kColumns; ++c) sum[c] = Value(0);
+        AddKnown<Config>(a, lane, column, sum);
+        bool there = true;
+        for (int t = 0; t < lane.x_steps && there; t += Config::kUnroll) {
+            if (t > 0) terms.Fetch(a, lane.x_at + static_cast<size_t>(t) * Config::kWidth, lane.x_steps - t);
+            there = AddUnknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
+        }
+        // One lane that gives up takes its warp along: nothing half-summed is published.
+        if (!__all_sync(kAll, there)) return;
+#pragma unroll
+        for (int c = 0; c < Config::kColumns; ++c) {
+            for (int reach = (Config::kRhsLanes << lane.log_lanes) >> 1; reach >= Config::kRhsLanes; reach >>= 1) {
+                sum[c] += __shfl_xor_sync(kAll, sum[c], reach);
+            }
+            const u32 j = column + c * Config::kRhsLanes;
+            if (lane.leads && j < a.rhs) {
+                work.template Store<Value>(static_cast<size_t>(lane.slot) * a.rhs + j, sum[c]);
+                if (row >= 0) a.x[static_cast<size_t>(row) * a.rhs + j] = sum[c];
+            }
+        }
+        if (next >= a.end) return;
+        s = next;
+        meta = next_meta;
+    }
+}
+
+// The whole grid works; the work array is in global memory.
+template <class Config>
+__device__ __forceinline__ void SlicesGlobal(const Slices<typename Config::Value>& a, typename Config::Sync::Slot* work,
+                                             typename Config::Sync::Slot* other, u32 epoch, u32* ticket, u32* other_ticket,
+                                             u64 deadline_ns, u32* status) {
+    const u32 of_block = threadIdx.x >> 5, a_block = blockDim.x >> 5;
+    const u32 warp = Config::kTake == Take::kSpread ? of_block * gridDim.x + blockIdx.x : blockIdx.x * a_block + of_block;
+    if (Config::kTake == Take::kTicket && blockIdx.x == 0 && threadIdx.x == 0) *other_ticket = 0;
+    Watchdog watchdog(deadline_ns, status);
+    const GlobalWork<typename Config::Sync> array{work, other, epoch};
+    SolveSlices<Config>(a, array, epoch, warp, gridDim.x * a_block, ticket, watchdog);
+}
+
+// One cluster of kCluster blocks works; each has a copy of the work array in its shared memory.
+template <class Config, int kCluster>
+__device__ __forceinline__ void SlicesShared(const Slices<typename Config::Value>& a, u32 slots, u64 deadline_ns, u32* status) {
+    using Value = typename Config::Value;
+    using Word = typename Bits<Value>::Word;
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    Word* words = reinterpret_cast<Word*>(shared_bytes);
+    for (u32 i = threadIdx.x; i < slots * a.rhs; i += blockDim.x) words[i] = Bits<Value>::kAbsent;
+    __syncthreads();
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    // Nobody may push into a copy that is still being emptied.
+    if (kCluster > 1) ClusterBarrier();
+#endif
+    const u32 warp = (threadIdx.x >> 5) * kCluster + blockIdx.x;
+    Watchdog watchdog(deadline_ns, status);
+    const SharedWork<Value, kCluster> array{words};
+    SolveSlices<Config>(a, array, 0, warp, kCluster * (blockDim.x >> 5), nullptr, watchdog);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    // A block's memory must outlive the others' pushes.
+    __syncwarp();
+    if (kCluster > 1) ClusterBarrier();
+#endif
+}
+
+}  // namespace sparsetune
