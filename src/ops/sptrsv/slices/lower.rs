@@ -1,0 +1,256 @@
+//! Lowers a scheme: rewrites, splits and packs the system (what schemes share is kept), proves progress, lays the launches.
+
+use super::equations::Equations;
+use super::pack::{NO_TERM, Packed, Packing, pack};
+use super::rewrite::{Rewrite, rewrite};
+use super::scheme::{ENTRY, ENTRY_OF_A_WINDOW, Scheme, Scope, Sync, Take, source};
+use super::space::legal;
+use super::split::split;
+use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
+use crate::domain::{Candidate, Dtype};
+use crate::ops::Refusal;
+use crate::ops::sptrsv::{System, no_candidate};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of rewritten and packed systems that are kept for the next schemes.
+const KEPT_BYTES: u64 = 3 << 30;
+
+/// Threads a block of a launch that does not wait.
+const WINDOW_BLOCK: u32 = 256;
+
+/// Most warps a block; more on a multiprocessor come as several blocks.
+const WARPS_A_BLOCK: u32 = 16;
+
+/// Keeps what schemes of one system share: each rewriting, each packing of it. Oldest go first.
+#[derive(Default)]
+pub struct Lowerer {
+    equations: Vec<(Rewrite, Arc<Equations>)>,
+    packed: Vec<((Rewrite, Packing), Arc<Packed>)>,
+}
+
+impl Lowerer {
+    pub fn lower(&mut self, candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
+        let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
+        legal(&scheme, system).map_err(Refusal)?;
+        let packing = scheme.packing(system.problem.rhs, system.device.multiprocessors);
+        let (equations_ms, packed) = self.packed(scheme.rewrite, packing, system)?;
+        let started = Instant::now();
+        let layout = Layout { scheme: &scheme, system, packed: &packed };
+        let (program, scratch) = layout.program()?;
+        let arrays = arrays(&scheme, packing, &packed);
+        let bare = Recipe::bare(candidate, Program::Cuda(program));
+        let values_ms = equations_ms + packed.ms;
+        let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
+        // New values go the whole way again but for the levels: the coefficients are functions of all values.
+        Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
+    }
+
+    fn packed(
+        &mut self,
+        rewriting: Rewrite,
+        packing: Packing,
+        system: &System,
+    ) -> Result<(f64, Arc<Packed>), Refusal> {
+        let equations = self.equations(rewriting, system);
+        let key = (rewriting, packing);
+        if let Some((_, packed)) = self.packed.iter().find(|(known, _)| *known == key) {
+            return Ok((equations.ms, packed.clone()));
+        }
+        let packed = Arc::new(pack(&equations, system.problem.dtype, packing)?);
+        prove(&packed, packing)?;
+        self.make_room(packed.bytes());
+        self.packed.push((key, packed.clone()));
+        Ok((equations.ms, packed))
+    }
+
+    fn equations(&mut self, rewriting: Rewrite, system: &System) -> Arc<Equations> {
+        if let Some((_, known)) = self.equations.iter().find(|(known, _)| *known == rewriting) {
+            return known.clone();
+        }
+        let equations = Arc::new(split(rewrite(system, rewriting)));
+        self.make_room(equations.bytes());
+        self.equations.push((rewriting, equations.clone()));
+        equations
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        let equations: u64 = self.equations.iter().map(|(_, equations)| equations.bytes()).sum();
+        let packed: u64 = self.packed.iter().map(|(_, packed)| packed.bytes()).sum();
+        let mut over = (equations + packed + bytes).saturating_sub(KEPT_BYTES);
+        while over > 0 && !(self.packed.is_empty() && self.equations.is_empty()) {
+            // Packings first: they are made again faster than equations.
+            let gone = if self.packed.is_empty() {
+                self.equations.remove(0).1.bytes()
+            } else {
+                self.packed.remove(0).1.bytes()
+            };
+            over = over.saturating_sub(gone);
+        }
+    }
+}
+
+/// The O(nnz) proof of progress: every term's unknown is of an earlier slice than its equation's.
+///
+/// Warps take slices in rising order and all of them are resident, or take them by ticket. So the lowest slice that is
+/// not done is being worked on, and all it waits for is there.
+fn prove(packed: &Packed, packing: Packing) -> Result<(), Refusal> {
+    let width = packing.width as usize;
+    for slice in packed.meta.chunks_exact(4) {
+        let [first, at, steps, shape] = [slice[0], slice[1], slice[2], slice[3]];
+        let (b, x) = ((steps & 0xFFFF) as usize, (steps >> 16) as usize);
+        let entries = (at as usize + b) * width..(at as usize + b + x) * width;
+        let late = packed.cols[entries].iter().find(|&&col| col != NO_TERM && col >= first);
+        if let Some(col) = late {
+            let row = packed.rows[first as usize];
+            return Err(Refusal(format!(
+                "row {row} (or one of {} beside it) would wait for slot {col}, which is not before its own, {first}",
+                (shape >> 8).saturating_sub(1)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn arrays(scheme: &Scheme, packing: Packing, packed: &Packed) -> Vec<Array> {
+    let Rewrite { window_ns, terms } = scheme.rewrite;
+    let Packing { width, lanes, warps, .. } = packing;
+    let name = |what| format!("slices_{what}_{window_ns}_{terms}_{width}_{lanes}_{warps}");
+    let array = |what, data| Array { name: name(what), data };
+    vec![
+        array("meta", ArrayData::U32(packed.meta.clone())),
+        array("cols", ArrayData::U32(packed.cols.clone())),
+        array("vals", packed.vals.clone()),
+        array("rows", ArrayData::U32(packed.rows.clone())),
+    ]
+}
+
+struct Layout<'a> {
+    scheme: &'a Scheme,
+    system: &'a System,
+    packed: &'a Packed,
+}
+
+impl Layout<'_> {
+    fn program(&self) -> Result<(CudaProgram, Vec<Scratch>), Refusal> {
+        let source = source(self.scheme, &self.system.problem);
+        let (steps, scratch) = match self.scheme.scope {
+            Scope::Shared { blocks } => (vec![self.shared(blocks)], Vec::new()),
+            Scope::Global => (self.launches(), self.scratch()),
+        };
+        let program =
+            CudaProgram { steps, ..CudaProgram::of(source, Step::of(ENTRY, 1, 32, vec![])) };
+        Ok((program, scratch))
+    }
+
+    fn work_bytes(&self) -> u64 {
+        let problem = &self.system.problem;
+        self.packed.slots as u64 * u64::from(problem.rhs) * problem.dtype.bytes()
+    }
+
+    fn slices(&self, first: u32, end: u32) -> Vec<Arg> {
+        let mut args: Vec<Arg> = (0..4).map(Arg::Array).collect();
+        args.extend([Arg::B, Arg::C, Arg::U32(first), Arg::U32(end)]);
+        args.push(Arg::U32(self.system.problem.rhs));
+        args
+    }
+
+    fn shared(&self, blocks: u32) -> Step {
+        let mut args = self.slices(0, self.packed.slices());
+        args.extend([Arg::U32(self.packed.slots as u32), Arg::DeadlineNs, Arg::Status]);
+        Step {
+            cluster: blocks,
+            shared_bytes: self.work_bytes() as u32,
+            resident: true,
+            ..Step::of(ENTRY, blocks, self.scheme.warps * 32, args)
+        }
+    }
+
+    /// Launches in order: windows with many slices alone, runs of others together.
+    fn launches(&self) -> Vec<Step> {
+        let windows = &self.packed.window_start;
+        let end = self.packed.slices();
+        let warps = self.scheme.warps * self.system.device.multiprocessors;
+        let wide = |window: &[u32]| {
+            self.scheme.alpha > 0
+                && u64::from(window[1] - window[0])
+                    > u64::from(self.scheme.alpha) * u64::from(warps)
+        };
+        let mut steps = Vec::new();
+        let mut first = 0;
+        for window in windows.windows(2).filter(|window| wide(window)) {
+            if window[0] > first {
+                steps.push(self.waiting(first, window[0]));
+            }
+            steps.push(self.window(window[0], window[1]));
+            first = window[1];
+        }
+        // An empty system still is one launch, which does nothing.
+        if first < end || steps.is_empty() {
+            steps.push(self.waiting(first, end));
+        }
+        steps
+    }
+
+    fn waiting(&self, first: u32, end: u32) -> Step {
+        let a_block = self.scheme.warps.min(WARPS_A_BLOCK);
+        let blocks = self.scheme.warps / a_block * self.system.device.multiprocessors;
+        // No more blocks than there are slices for.
+        let grid = blocks.min((end - first).div_ceil(a_block)).max(1);
+        let resident = self.scheme.take != Take::Ticket;
+        Step { resident, ..Step::of(ENTRY, grid, a_block * 32, self.global(first, end)) }
+    }
+
+    fn window(&self, first: u32, end: u32) -> Step {
+        let grid = (end - first).div_ceil(WINDOW_BLOCK / 32);
+        Step::of(ENTRY_OF_A_WINDOW, grid, WINDOW_BLOCK, self.global(first, end))
+    }
+
+    fn global(&self, first: u32, end: u32) -> Vec<Arg> {
+        let mut args = self.slices(first, end);
+        match self.scheme.sync {
+            Sync::Sentinel => args.extend([
+                Arg::Turn { even: 0, odd: 1 },
+                Arg::Turn { even: 1, odd: 0 },
+                Arg::U32(0),
+            ]),
+            // Never reset, so that there is no other.
+            Sync::Packed => args.extend([Arg::Scratch(0), Arg::U64(0), Arg::Epoch]),
+        }
+        match self.scheme.take {
+            Take::Ticket => {
+                let at = self.work_arrays();
+                let (even, odd) = (at, at + 1);
+                args.extend([Arg::Turn { even, odd }, Arg::Turn { even: odd, odd: even }]);
+            }
+            Take::Block | Take::Spread => args.extend([Arg::U64(0), Arg::U64(0)]),
+        }
+        args.extend([Arg::DeadlineNs, Arg::Status]);
+        args
+    }
+
+    fn work_arrays(&self) -> usize {
+        match self.scheme.sync {
+            Sync::Sentinel => 2,
+            Sync::Packed => 1,
+        }
+    }
+
+    fn scratch(&self) -> Vec<Scratch> {
+        let bytes = self.work_bytes();
+        let mut scratch = match self.scheme.sync {
+            Sync::Sentinel => vec![Scratch { bytes, fill: u32::MAX }; 2],
+            // {value, epoch}: 8 bytes for f32, 16 for f64.
+            Sync::Packed => vec![Scratch { bytes: bytes * 2, fill: 0 }],
+        };
+        if self.scheme.take == Take::Ticket {
+            scratch.extend([Scratch { bytes: 4, fill: 0 }; 2]);
+        }
+        scratch
+    }
+}
+
+/// Bytes that one call of a packed scheme streams in: what its predicted time starts from.
+pub fn term_bytes(dtype: Dtype) -> u64 {
+    4 + dtype.bytes()
+}

@@ -1,0 +1,15 @@
+//! The family `slices`: equations rewritten to few windows, a few of them a warp, the value itself the flag.
+//!
+//! Beyond the paper: rewriting (inverted blocks and dense tails are cases of it), splitting of long rows, and shared memory
+//! of one multiprocessor or one cluster as the place where unknowns are awaited.
+
+pub mod equations;
+pub mod lower;
+pub mod pack;
+pub mod rewrite;
+pub mod scheme;
+pub mod space;
+pub mod split;
+
+pub use lower::Lowerer;
+pub use space::share;

@@ -1,0 +1,200 @@
+//! Packing: equations into slices, the piece of work of one warp, with entries side by side as its lanes read them.
+
+use super::equations::{ByLevel, Equations};
+use crate::domain::Dtype;
+use crate::domain::recipe::ArrayData;
+use crate::ops::Refusal;
+use rayon::prelude::*;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Column of an entry that is padding; `kNoTerm` of the kernel.
+pub const NO_TERM: u32 = u32::MAX;
+
+/// Steps of one kind in a slice, at most: they are counted with 16 bits.
+const MOST_STEPS: usize = u16::MAX as usize;
+
+/// Entries of a packed system, at most, so that steps are counted with 32 bits and memory stays in bounds.
+const MOST_ENTRIES: usize = 1 << 31;
+
+/// How equations share a warp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packing {
+    /// Entry lanes of a warp: 32, or fewer where lanes also spread over right-hand sides.
+    pub width: u32,
+    /// Entry lanes an equation; 0 chooses for each slice.
+    pub lanes: u32,
+    /// Steps an equation should take at most where lanes are chosen.
+    pub steps: u32,
+    /// Warps that a window should keep busy where lanes are chosen.
+    pub warps: u32,
+}
+
+/// Slices in execution order, in arrays as the kernel takes them.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// Four words a slice: first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8.
+    pub meta: Arc<[u32]>,
+    pub cols: Arc<[u32]>,
+    pub vals: ArrayData,
+    /// Row of the matrix a slot stands for; all ones for a partial sum.
+    pub rows: Arc<[u32]>,
+    /// First slice of each window, and the end.
+    pub window_start: Vec<u32>,
+    pub slots: usize,
+    /// Host time of packing, milliseconds.
+    pub ms: f64,
+}
+
+impl Packed {
+    pub fn slices(&self) -> u32 {
+        (self.meta.len() / 4) as u32
+    }
+
+    pub fn bytes(&self) -> u64 {
+        let value = if matches!(self.vals, ArrayData::F64(_)) { 8 } else { 4 };
+        (self.cols.len() * (4 + value) + self.meta.len() * 4 + self.rows.len() * 4) as u64
+    }
+}
+
+/// One slice before its entries are placed.
+struct Slice {
+    first_slot: usize,
+    rows: usize,
+    log_lanes: u32,
+    b_steps: usize,
+    x_steps: usize,
+    /// In steps.
+    at: usize,
+}
+
+/// Packs equations window by window, the longest of a window first.
+pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed, Refusal> {
+    let started = Instant::now();
+    let by_window = ByLevel::sorted(&equations.window_of, equations.windows as usize);
+    let mut order = by_window.order;
+    let length = |&row: &u32| equations.unknown.len_of(row as usize);
+    let mut window_start = vec![0u32];
+    let mut slices: Vec<Slice> = Vec::new();
+    let mut steps = 0usize;
+    for window in by_window.start.windows(2) {
+        let rows = &mut order[window[0]..window[1]];
+        rows.sort_by_key(|row| std::cmp::Reverse(length(row)));
+        let mut first = 0;
+        while first < rows.len() {
+            let log_lanes = how.log_lanes(length(&rows[first]), rows.len());
+            let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
+            let these = &rows[first..first + count];
+            let most = |terms: &dyn Fn(usize) -> usize| {
+                let longest = these.iter().map(|&row| terms(row as usize)).max().unwrap_or(0);
+                longest.div_ceil(1 << log_lanes)
+            };
+            let b_steps = most(&|row| equations.known.len_of(row));
+            let x_steps = most(&|row| equations.unknown.len_of(row));
+            if b_steps > MOST_STEPS || x_steps > MOST_STEPS {
+                let steps = b_steps.max(x_steps);
+                return Err(Refusal(format!("a slice takes {steps} steps, at most {MOST_STEPS}")));
+            }
+            let (first_slot, at) = (window[0] + first, steps);
+            slices.push(Slice { first_slot, rows: count, log_lanes, b_steps, x_steps, at });
+            steps += b_steps + x_steps;
+            first += count;
+        }
+        window_start.push(slices.len() as u32);
+    }
+    let entries = steps * how.width as usize;
+    if entries > MOST_ENTRIES {
+        return Err(Refusal(format!("{entries} packed entries, at most {MOST_ENTRIES}")));
+    }
+    let mut slot_of = vec![0u32; order.len()];
+    order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);
+    let placed = Placing { equations, order: &order, slot_of: &slot_of, width: how.width as usize };
+    let (cols, vals) = match dtype {
+        Dtype::F64 => placed.entries(&slices, entries, |value| value, ArrayData::F64),
+        Dtype::F32 | Dtype::F16 => {
+            placed.entries(&slices, entries, |value| value as f32, ArrayData::F32)
+        }
+    };
+    let rows = order.iter().map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
+    let meta = slices.iter().flat_map(Slice::words).collect();
+    let ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(Packed { meta, cols, vals, rows, window_start, slots: order.len(), ms })
+}
+
+impl Packing {
+    /// Lanes of a slice whose longest equation has `length` terms, in a window of `rows` equations.
+    fn log_lanes(&self, length: usize, rows: usize) -> u32 {
+        let most = self.width.ilog2();
+        if self.lanes > 0 {
+            return self.lanes.ilog2().min(most);
+        }
+        let mut log = 0;
+        while log < most && length.div_ceil(1 << log) > self.steps as usize {
+            log += 1;
+        }
+        // A narrow window leaves warps idle: more lanes an equation cost nothing there.
+        let warps = |log: u32| (rows << log) / self.width as usize;
+        while log < most && warps(log + 1) < self.warps as usize && 2 << log <= length {
+            log += 1;
+        }
+        log
+    }
+}
+
+impl Slice {
+    fn words(&self) -> [u32; 4] {
+        let steps = self.b_steps as u32 | (self.x_steps as u32) << 16;
+        let shape = self.log_lanes | (self.rows as u32) << 8;
+        [self.first_slot as u32, self.at as u32, steps, shape]
+    }
+}
+
+struct Placing<'a> {
+    equations: &'a Equations,
+    /// Equation of each slot.
+    order: &'a [u32],
+    slot_of: &'a [u32],
+    width: usize,
+}
+
+impl Placing<'_> {
+    /// Columns and values of all slices; slices are cut out of the arrays and filled in parallel.
+    fn entries<V: Copy + Default + Send + Sync>(
+        &self,
+        slices: &[Slice],
+        entries: usize,
+        value: impl Fn(f64) -> V + Sync,
+        array: impl Fn(Arc<[V]>) -> ArrayData,
+    ) -> (Arc<[u32]>, ArrayData) {
+        let mut cols = vec![NO_TERM; entries];
+        let mut vals = vec![V::default(); entries];
+        let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
+        let mut jobs = Vec::with_capacity(slices.len());
+        for slice in slices {
+            let length = (slice.b_steps + slice.x_steps) * self.width;
+            let (c, after_c) = rest_cols.split_at_mut(length);
+            let (v, after_v) = rest_vals.split_at_mut(length);
+            (rest_cols, rest_vals) = (after_c, after_v);
+            jobs.push((slice, c, v));
+        }
+        jobs.into_par_iter().with_min_len(256).for_each(|(slice, cols, vals)| {
+            let lanes = 1usize << slice.log_lanes;
+            let split = slice.b_steps * self.width;
+            for row in 0..slice.rows {
+                let equation = self.order[slice.first_slot + row] as usize;
+                let place = |at: usize| at / lanes * self.width + row * lanes + at % lanes;
+                let (known, factors) = self.equations.known.row(equation);
+                for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
+                    cols[place(at)] = col;
+                    vals[place(at)] = value(factor);
+                }
+                let (unknown, factors) = self.equations.unknown.row(equation);
+                for (at, (&col, &factor)) in unknown.iter().zip(factors).enumerate() {
+                    cols[split + place(at)] = self.slot_of[col as usize];
+                    vals[split + place(at)] = value(factor);
+                }
+            }
+        });
+        (cols.into(), array(vals.into()))
+    }
+}

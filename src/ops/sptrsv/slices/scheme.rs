@@ -1,0 +1,197 @@
+//! A scheme of the `slices` family: its parameters as types, and the kernel text they name.
+
+use super::pack::Packing;
+use super::rewrite::Rewrite;
+use crate::domain::{Candidate, Dtype, Sptrsv};
+
+/// Where the unknowns that warps wait for are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Global memory: the whole device works.
+    Global,
+    /// Shared memory of one cluster of this many blocks, each with a copy; 1 is a single multiprocessor.
+    Shared { blocks: u32 },
+}
+
+/// How a warp comes by its slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Take {
+    /// Dealt; neighbouring slices go to warps of one block.
+    Block,
+    /// Dealt; neighbouring slices go to different multiprocessors.
+    Spread,
+    /// By an atomic counter.
+    Ticket,
+}
+
+/// How an unknown says that it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sync {
+    /// By not being the sentinel.
+    Sentinel,
+    /// By the epoch beside it.
+    Packed,
+}
+
+/// All parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scheme {
+    pub rewrite: Rewrite,
+    /// Entry lanes an equation; 0 chooses for each slice.
+    pub lanes: u32,
+    /// Solving warps a multiprocessor.
+    pub warps: u32,
+    pub unroll: u32,
+    pub take: Take,
+    pub sync: Sync,
+    pub scope: Scope,
+    pub pause: u32,
+    /// Windows of more than this many slices a resident warp are launches of their own, without waiting (the paper's
+    /// alpha_level); 0: all windows in one launch.
+    pub alpha: u32,
+}
+
+/// The family's name.
+pub const FAMILY: &str = "slices";
+
+impl Scheme {
+    /// The parameters of a candidate of this family; `None` where one is missing or no value of its domain.
+    pub fn of(candidate: &Candidate) -> Option<Self> {
+        let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
+        let (window_ns, terms) = (int("window_ns")?, int("terms")?);
+        let scheme = Self {
+            rewrite: Rewrite { window_ns, terms },
+            lanes: int("lanes")?,
+            warps: int("warps")?,
+            unroll: int("unroll")?,
+            take: match candidate.text("take")? {
+                "block" => Take::Block,
+                "spread" => Take::Spread,
+                "ticket" => Take::Ticket,
+                _ => return None,
+            },
+            sync: match candidate.text("sync")? {
+                "sentinel" => Sync::Sentinel,
+                "packed" => Sync::Packed,
+                _ => return None,
+            },
+            scope: match candidate.text("scope")? {
+                "global" => Scope::Global,
+                "sm" => Scope::Shared { blocks: 1 },
+                "cluster8" => Scope::Shared { blocks: 8 },
+                "cluster16" => Scope::Shared { blocks: 16 },
+                _ => return None,
+            },
+            pause: int("pause")?,
+            alpha: int("alpha")?,
+        };
+        let lanes = scheme.lanes == 0 || scheme.lanes.is_power_of_two() && scheme.lanes <= 32;
+        let warps = (1..=32).contains(&scheme.warps) && scheme.warps.is_power_of_two();
+        (lanes && warps && [4, 8].contains(&scheme.unroll) && scheme.pause <= 8).then_some(scheme)
+    }
+
+    pub fn candidate(&self) -> Candidate {
+        let take = match self.take {
+            Take::Block => "block",
+            Take::Spread => "spread",
+            Take::Ticket => "ticket",
+        };
+        let sync = match self.sync {
+            Sync::Sentinel => "sentinel",
+            Sync::Packed => "packed",
+        };
+        let scope = match self.scope {
+            Scope::Global => "global",
+            Scope::Shared { blocks: 1 } => "sm",
+            Scope::Shared { blocks: 8 } => "cluster8",
+            Scope::Shared { .. } => "cluster16",
+        };
+        Candidate::new(FAMILY)
+            .with("window_ns", i64::from(self.rewrite.window_ns))
+            .with("terms", i64::from(self.rewrite.terms))
+            .with("lanes", i64::from(self.lanes))
+            .with("warps", i64::from(self.warps))
+            .with("unroll", i64::from(self.unroll))
+            .with_text("take", take)
+            .with_text("sync", sync)
+            .with_text("scope", scope)
+            .with("pause", i64::from(self.pause))
+            .with("alpha", i64::from(self.alpha))
+    }
+
+    /// How equations share a warp for this many right-hand sides on this many multiprocessors.
+    pub fn packing(&self, rhs: u32, multiprocessors: u32) -> Packing {
+        let width = 32 / Columns::of(rhs).lanes;
+        // Rounded to one of two, so that schemes with different numbers of warps share their packed arrays.
+        let warps = match self.scope {
+            Scope::Global => multiprocessors * 2,
+            Scope::Shared { .. } => 32,
+        };
+        Packing { width, lanes: self.lanes, steps: 4, warps }
+    }
+}
+
+/// How right-hand sides spread over a warp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// Lanes across right-hand sides.
+    pub lanes: u32,
+    /// Right-hand sides a lane.
+    pub a_lane: u32,
+}
+
+impl Columns {
+    pub fn of(rhs: u32) -> Self {
+        let lanes = rhs.next_power_of_two().min(32);
+        Self { lanes, a_lane: rhs.div_ceil(lanes) }
+    }
+}
+
+/// Names of the kernels in a program: one that waits, and one for windows that need not.
+pub const ENTRY: &str = "solve";
+pub const ENTRY_OF_A_WINDOW: &str = "solve_window";
+
+/// The text a compiler sees. The matrix is data, so one text serves all matrices of a problem.
+pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
+    let value = if problem.dtype == Dtype::F64 { "double" } else { "float" };
+    let sync = match scheme.sync {
+        Sync::Sentinel => "Sentinel",
+        Sync::Packed => "Packed",
+    };
+    let take = match scheme.take {
+        Take::Block => "kBlock",
+        Take::Spread => "kSpread",
+        Take::Ticket => "kTicket",
+    };
+    let Columns { lanes, a_lane } = Columns::of(problem.rhs);
+    let (unroll, pause) = (scheme.unroll, scheme.pause);
+    let config = |take: &str, waits: bool| {
+        format!(
+            "SlicesConfig<{value}, {sync}<{value}>, {lanes}, {a_lane}, {unroll}, Take::{take}, {waits}, {pause}>"
+        )
+    };
+    let slices = format!(
+        "const uint4* meta, const u32* cols, const {value}* vals, const int* rows, const {value}* b, {value}* x, u32 first, u32 end, u32 rhs"
+    );
+    let pass = "{meta, cols, vals, rows, b, x, first, end, rhs}";
+    let mut text = "#include \"sptrsv/slices.cuh\"\nusing namespace sparsetune;\n".to_owned();
+    match scheme.scope {
+        Scope::Shared { blocks } => text.push_str(&format!(
+            "using Solve = {};\nextern \"C\" __global__ void {ENTRY}({slices}, u32 slots, u64 deadline_ns, u32* status) {{\n    SlicesShared<Solve, {blocks}>({pass}, slots, deadline_ns, status);\n}}\n",
+            config("kSpread", true)
+        )),
+        Scope::Global => {
+            let mut kernel = |name: &str, entry: &str, take: &str, waits: bool| {
+                text.push_str(&format!(
+                    "using {name} = {};\nextern \"C\" __global__ void {entry}({slices}, {name}::Sync::Slot* work, {name}::Sync::Slot* other, u32 epoch, u32* ticket, u32* other_ticket, u64 deadline_ns, u32* status) {{\n    SlicesGlobal<{name}>({pass}, work, other, epoch, ticket, other_ticket, deadline_ns, status);\n}}\n",
+                    config(take, waits)
+                ));
+            };
+            kernel("Solve", ENTRY, take, true);
+            if scheme.alpha > 0 {
+                kernel("SolveWindow", ENTRY_OF_A_WINDOW, "kBlock", false);
+            }
+        }
+    }
+    text
+}
