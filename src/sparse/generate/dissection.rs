@@ -60,8 +60,7 @@ impl Region {
     /// Whether a point outside lies beside a face.
     fn touches(&self, point: [usize; 3]) -> bool {
         let mut beside = 0;
-        for axis in 0..3 {
-            let at = point[axis];
+        for (axis, at) in point.into_iter().enumerate() {
             if at + 1 == self.low[axis] || at == self.high[axis] {
                 beside += 1;
             } else if at < self.low[axis] || at > self.high[axis] {
