@@ -3,6 +3,8 @@
 use super::run::{Figures, Run};
 use super::subject::CLASSES;
 use crate::cli::show;
+use crate::domain::Problem;
+use crate::domain::problem::{Diagonal, Triangle};
 use comfy_table::Table;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -76,8 +78,6 @@ fn measured(figures: &Figures) -> String {
 
 /// The task, and what is uncommon about this matrix's triangle.
 fn label(run: &Run) -> String {
-    use crate::domain::Problem;
-    use crate::domain::problem::{Diagonal, Triangle};
     let mut label = run.task.clone();
     if let Problem::Sptrsv(solve) = &run.problem {
         let marks = [
