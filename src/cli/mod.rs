@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, all roles in one binary, so that they can never differ in version.
 
 mod assemble;
+mod bench;
 pub mod client;
 pub mod config;
 mod digest;
@@ -52,6 +53,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Work on the jobs of a server's data folder, without HTTP
     Worker(worker::WorkerArgs),
+    /// Tune a suite of matrices and problems, and compare every plan with the vendor's routine
+    Bench(bench::BenchArgs),
     /// Have a server tune a matrix
     Submit(submit::SubmitArgs),
     /// Look a plan up by a matrix's hash
@@ -119,6 +122,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
         Command::Tune(args) => on_all_cores(tune::run(args)),
+        Command::Bench(args) => on_all_cores(bench::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),

@@ -154,7 +154,7 @@ fn stopped(by: StoppedBy) -> &'static str {
 }
 
 /// Four significant digits: more would be noise.
-fn us(value: f64) -> String {
+pub fn us(value: f64) -> String {
     match value.abs() {
         v if v < 10.0 => format!("{value:.3}"),
         v if v < 100.0 => format!("{value:.2}"),
@@ -178,7 +178,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-fn right(table: &mut Table, columns: std::ops::Range<usize>) {
+pub fn right(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -2,6 +2,7 @@
 //! unknowns a node, so 3 x 3 blocks, in rows of up to 27 of them.
 
 use super::build::{bounded, build};
+use super::stencil::lower_row;
 use super::{GenerateError, dimension, within};
 use crate::sparse::Csr;
 use crate::sparse::random::{bits, unit};
@@ -22,16 +23,7 @@ struct Brick {
 
 /// The stiffness matrix of nx x ny x nz free nodes: symmetric positive definite.
 pub fn brick(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
-    for (name, size) in ["nx", "ny", "nz"].into_iter().zip(sizes) {
-        dimension(name, size)?;
-    }
-    for (name, size) in [("ny", sizes[1]), ("nz", sizes[2])] {
-        within(name, size, 2, Csr::MAX_DIMENSION, "at least 2: bricks lie between nodes")?;
-    }
-    let nodes = sizes.iter().map(|&size| u128::from(size)).product::<u128>();
-    let rows = dimension("unknowns", u64::try_from(3 * nodes).unwrap_or(u64::MAX))?;
-    bounded(81 * rows as u64)?;
-    let brick = Brick { sizes: sizes.map(|size| size as usize), seed, element: element() };
+    let (brick, rows) = Brick::of(sizes, seed)?;
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
         let (node, axis) = (brick.coordinates(row / 3), row % 3);
         let entries = columns.chunks_exact_mut(3).zip(values.chunks_exact_mut(3));
@@ -44,7 +36,39 @@ pub fn brick(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     build(rows, rows, |row| 3 * brick.neighbours(brick.coordinates(row / 3)).count(), fill)
 }
 
+/// A lower triangle with the pattern of the stiffness matrix and the tame values of `lower_row`.
+pub fn factor(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
+    let (brick, rows) = Brick::of(sizes, seed)?;
+    // Blocks of earlier nodes in full, then the own block up to the diagonal.
+    let earlier = |row: usize| {
+        let node = row / 3;
+        let numbers = brick.neighbours(brick.coordinates(node)).map(|other| brick.number(other));
+        numbers.take_while(move |&other| other < node)
+    };
+    let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
+        let blocks = earlier(row).flat_map(|other| 3 * other..3 * other + 3);
+        let lower = blocks.chain(row - row % 3..=row);
+        columns.iter_mut().zip(lower).for_each(|(to, column)| *to = column as u32);
+        lower_row(seed, row, values);
+    };
+    build(rows, rows, |row| 3 * earlier(row).count() + row % 3 + 1, fill)
+}
+
 impl Brick {
+    /// The brick and its number of unknowns, refused where its matrix would be too large.
+    fn of(sizes: [u64; 3], seed: u64) -> Result<(Self, usize), GenerateError> {
+        for (name, size) in ["nx", "ny", "nz"].into_iter().zip(sizes) {
+            dimension(name, size)?;
+        }
+        for (name, size) in [("ny", sizes[1]), ("nz", sizes[2])] {
+            within(name, size, 2, Csr::MAX_DIMENSION, "at least 2: bricks lie between nodes")?;
+        }
+        let nodes = sizes.iter().map(|&size| u128::from(size)).product::<u128>();
+        let rows = dimension("unknowns", u64::try_from(3 * nodes).unwrap_or(u64::MAX))?;
+        bounded(81 * rows as u64)?;
+        Ok((Self { sizes: sizes.map(|size| size as usize), seed, element: element() }, rows))
+    }
+
     fn number(&self, [x, y, z]: [usize; 3]) -> usize {
         (z * self.sizes[1] + y) * self.sizes[0] + x
     }

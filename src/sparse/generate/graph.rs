@@ -9,41 +9,84 @@ use std::collections::BTreeSet;
 
 /// RMAT without a list of edges: the draws are first shared out down the tree of row halves, binomially, which tells
 /// every row its number of draws; each row then draws its columns, bit by bit, given its own bits.
-pub fn rmat(scale: u32, edge_factor: u64, p: [f64; 4], seed: u64) -> Result<Csr, GenerateError> {
-    within("scale", scale, 1, 28, "between 1 and 28")?;
-    within("edge_factor", edge_factor, 1, 1 << 20, "between 1 and 2^20")?;
-    for (name, p) in ["a", "b", "c", "d"].into_iter().zip(p) {
-        within(name, p, 0.0, 1.0, "between 0 and 1")?;
-    }
-    let sum: f64 = p.iter().sum();
-    within("a + b + c + d", sum, 1.0 - 1e-9, 1.0 + 1e-9, "1")?;
-    let rows = 1usize << scale;
-    bounded(edge_factor << scale)?;
+struct Rmat {
+    scale: u32,
+    /// Draws of each row.
+    draws: Vec<u32>,
+    /// Chance of the right half of the columns in 2^-32, given the half of the rows.
+    right: [u64; 2],
+    seed: u64,
+}
 
-    let [a, b, c, d] = p;
-    let mut draws = vec![0u32; rows];
-    share_draws(&mut draws, edge_factor << scale, a + b, seed, 1);
-    // Chance of the right half of the columns, given the half of the rows.
-    let share = |x: f64, y: f64| if x + y > 0.0 { y / (x + y) } else { 0.0 };
-    let right = [share(a, b), share(c, d)].map(|p| (p * 4_294_967_296.0) as u64);
-    let columns_of = |row: usize| {
-        let mut stream = Stream::new(seed ^ 0x5eed, row as u64);
-        let mut columns: Vec<u32> =
-            (0..draws[row]).map(|_| draw_column(&mut stream, row, scale, right)).collect();
+impl Rmat {
+    fn of(scale: u32, edge_factor: u64, p: [f64; 4], seed: u64) -> Result<Self, GenerateError> {
+        within("scale", scale, 1, 28, "between 1 and 28")?;
+        within("edge_factor", edge_factor, 1, 1 << 20, "between 1 and 2^20")?;
+        for (name, p) in ["a", "b", "c", "d"].into_iter().zip(p) {
+            within(name, p, 0.0, 1.0, "between 0 and 1")?;
+        }
+        let sum: f64 = p.iter().sum();
+        within("a + b + c + d", sum, 1.0 - 1e-9, 1.0 + 1e-9, "1")?;
+        bounded(edge_factor << scale)?;
+        let [a, b, c, d] = p;
+        let mut draws = vec![0u32; 1 << scale];
+        share_draws(&mut draws, edge_factor << scale, a + b, seed, 1);
+        let share = |x: f64, y: f64| if x + y > 0.0 { y / (x + y) } else { 0.0 };
+        let right = [share(a, b), share(c, d)].map(|p| (p * 4_294_967_296.0) as u64);
+        Ok(Self { scale, draws, right, seed })
+    }
+
+    fn rows(&self) -> usize {
+        self.draws.len()
+    }
+
+    /// The columns drawn for a row, rising, duplicates and all. Drawn again for lengths and for entries rather than
+    /// kept: time for half of the memory.
+    fn columns(&self, row: usize) -> Vec<u32> {
+        let mut stream = Stream::new(self.seed ^ 0x5eed, row as u64);
+        let draw = |_| draw_column(&mut stream, row, self.scale, self.right);
+        let mut columns: Vec<u32> = (0..self.draws[row]).map(draw).collect();
         columns.sort_unstable();
         columns
-    };
-    let length = |row: usize| columns_of(row).chunk_by(|a, b| a == b).count();
-    // Drawn a second time rather than kept: time for half of the memory.
+    }
+}
+
+pub fn rmat(scale: u32, edge_factor: u64, p: [f64; 4], seed: u64) -> Result<Csr, GenerateError> {
+    let graph = Rmat::of(scale, edge_factor, p, seed)?;
+    let length = |row: usize| graph.columns(row).chunk_by(|a, b| a == b).count();
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
-        let drawn = columns_of(row);
+        let drawn = graph.columns(row);
         for ((column, value), same) in
             columns.iter_mut().zip(values).zip(drawn.chunk_by(|a, b| a == b))
         {
             (*column, *value) = (same[0], same.len() as f64);
         }
     };
-    build(rows, rows, length, fill)
+    build(graph.rows(), graph.rows(), length, fill)
+}
+
+/// A lower triangle with a diagonal and the pattern of an RMAT graph's upper one, vertices from last to first: the hubs,
+/// which RMAT numbers first, come last, as orderings against fill put them.
+pub fn rmat_factor(
+    scale: u32,
+    edge_factor: u64,
+    p: [f64; 4],
+    seed: u64,
+) -> Result<Csr, GenerateError> {
+    let graph = Rmat::of(scale, edge_factor, p, seed)?;
+    let last = graph.rows() - 1;
+    let lower = |row: usize| {
+        let mut columns = graph.columns(last - row);
+        columns.dedup();
+        columns.retain(|&column| column as usize > last - row);
+        columns
+    };
+    let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
+        let drawn = lower(row).into_iter().rev().map(|column| last as u32 - column);
+        columns.iter_mut().zip(drawn.chain([row as u32])).for_each(|(to, column)| *to = column);
+        lower_row(seed, row, values);
+    };
+    build(last + 1, last + 1, |row| lower(row).len() + 1, fill)
 }
 
 /// Shares `count` draws among rows, of which each half of each half gets its part; `node` numbers the tree.

@@ -1,9 +1,11 @@
 //! Deterministic generated matrices: a seeded specification in, canonical CSR out, the same on any number of threads.
 
 mod build;
+mod dissection;
 mod elasticity;
 mod graph;
 mod irregular;
+mod layered;
 mod pruned;
 mod spec;
 mod stencil;

@@ -1,6 +1,6 @@
 //! The specification of a generated matrix, as JSON (`{"kind": "poisson2d", ...}`) or as a line of text.
 
-use super::{GenerateError, elasticity, graph, irregular, pruned, stencil};
+use super::{GenerateError, dissection, elasticity, graph, irregular, layered, pruned, stencil};
 use crate::sparse::Csr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -119,6 +119,61 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
+    /// Lower factor with the pattern of ILU(0) of `elasticity`: 3 x 3 blocks.
+    Ilu0Elasticity {
+        nx: u64,
+        ny: u64,
+        nz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Lower factor with the pattern of one triangle of `rmat`, its hubs last; about half of the draws remain.
+    Ilu0Rmat {
+        scale: u32,
+        #[serde(default = "default_edge_factor")]
+        edge_factor: u64,
+        #[serde(default = "default_a")]
+        a: f64,
+        #[serde(default = "default_b")]
+        b: f64,
+        #[serde(default = "default_c")]
+        c: f64,
+        #[serde(default = "default_d")]
+        d: f64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Cholesky factor of `poisson2d` under nested dissection: supernodes, the last one dense and nx or ny wide.
+    CholeskyPoisson2d {
+        nx: u64,
+        ny: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Cholesky factor of `poisson3d` under nested dissection: supernodes, the last one a dense plane of the grid.
+    CholeskyPoisson3d {
+        nx: u64,
+        ny: u64,
+        nz: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Cholesky factor of a full band: all entries with 0 <= row - column <= half, so a level a row.
+    CholeskyBanded {
+        n: u64,
+        half: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// Random lower factor with so many levels of equal width and about `per_row` entries a row.
+    LowerLevels {
+        n: u64,
+        levels: u64,
+        #[serde(default = "default_per_row")]
+        per_row: u64,
+        #[serde(default)]
+        seed: u64,
+    },
 }
 
 /// Why a text is not a specification.
@@ -175,6 +230,18 @@ impl Spec {
             Self::Ilu0Poisson2d { nx, ny, seed } => stencil::factor([nx, ny, 1], seed),
             Self::Ilu0Poisson3d { nx, ny, nz, seed } => stencil::factor([nx, ny, nz], seed),
             Self::Ilu0Random { n, per_row, seed } => graph::factor(n, per_row, seed),
+            Self::Ilu0Elasticity { nx, ny, nz, seed } => elasticity::factor([nx, ny, nz], seed),
+            Self::Ilu0Rmat { scale, edge_factor, a, b, c, d, seed } => {
+                graph::rmat_factor(scale, edge_factor, [a, b, c, d], seed)
+            }
+            Self::CholeskyPoisson2d { nx, ny, seed } => dissection::cholesky([nx, ny, 1], seed),
+            Self::CholeskyPoisson3d { nx, ny, nz, seed } => {
+                dissection::cholesky([nx, ny, nz], seed)
+            }
+            Self::CholeskyBanded { n, half, seed } => layered::band(n, half, seed),
+            Self::LowerLevels { n, levels, per_row, seed } => {
+                layered::levels(n, levels, per_row, seed)
+            }
         }
     }
 }
@@ -217,41 +284,4 @@ fn default_per_row() -> u64 {
 
 fn default_hubs() -> u64 {
     2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Spec, SpecError};
-
-    #[test]
-    fn reads_text_and_json_alike() {
-        let spec = Spec::Poisson3d { nx: 64, ny: 32, nz: 1000, seed: 1 };
-        assert_eq!(Spec::parse("poisson3d:nx=64, ny=32,nz=1e3,seed=1"), Ok(spec.clone()));
-        let json = r#"{"kind":"poisson3d","nx":64,"ny":32,"nz":1000,"seed":1}"#;
-        assert_eq!(serde_json::from_str::<Spec>(json).unwrap(), spec);
-        assert_eq!(serde_json::to_string(&spec).unwrap(), json);
-        let Ok(Spec::Rmat { a, d, edge_factor, .. }) = Spec::parse("rmat:scale=10,edge_factor=4")
-        else {
-            panic!("not an RMAT specification");
-        };
-        assert_eq!((a, d, edge_factor), (0.57, 0.05, 4));
-    }
-
-    #[test]
-    fn says_what_is_wrong() {
-        let fit = |text: &str| match Spec::parse(text) {
-            Err(SpecError::Fit(why)) => why,
-            other => panic!("{other:?}"),
-        };
-        assert!(fit("poisson4d:nx=2").contains("unknown variant `poisson4d`, expected one of"));
-        assert!(fit("poisson2d:nx=2").contains("missing field `ny`"));
-        assert!(fit("poisson2d:nx=2,ny=2,nz=2").contains("unknown field `nz`"));
-        assert!(fit("poisson2d:nx=2.5,ny=2").contains("expected u64"));
-        assert!(fit("poisson2d:nx=-2,ny=2").contains("expected u64"));
-        assert_eq!(Spec::parse("poisson2d:nx"), Err(SpecError::Pair("nx".to_owned())));
-        let twice = SpecError::Twice { name: "nx".to_owned() };
-        assert_eq!(Spec::parse("poisson2d:nx=1,nx=2,ny=3"), Err(twice));
-        let number = Spec::parse("poisson2d:nx=many,ny=3").unwrap_err();
-        assert_eq!(number.to_string(), "`nx=many`: the value must be a number");
-    }
 }

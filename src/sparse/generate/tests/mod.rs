@@ -1,15 +1,21 @@
 //! Every generator: the same on any number of threads, and with the structure it promises.
 
+mod factors;
+mod spec;
+
 use super::{GenerateError, Spec};
 use crate::sparse::features::facts;
-use crate::sparse::levels::lower_levels;
 use crate::sparse::{Csr, digest};
 
 fn generate(text: &str) -> Csr {
     Spec::parse(text).unwrap().generate().unwrap()
 }
 
-const EACH: [&str; 13] = [
+fn refusal(text: &str) -> GenerateError {
+    Spec::parse(text).unwrap().generate().unwrap_err()
+}
+
+const EACH: [&str; 19] = [
     "poisson2d:nx=40,ny=30,seed=4",
     "poisson3d:nx=12,ny=11,nz=9",
     "elasticity:nx=5,ny=4,nz=6,seed=2",
@@ -23,6 +29,12 @@ const EACH: [&str; 13] = [
     "ilu0_poisson2d:nx=30,ny=31",
     "ilu0_poisson3d:nx=9,ny=8,nz=10,seed=1",
     "ilu0_random:n=2000,per_row=12",
+    "ilu0_elasticity:nx=5,ny=4,nz=6,seed=2",
+    "ilu0_rmat:scale=11,edge_factor=8,seed=5",
+    "cholesky_poisson2d:nx=40,ny=30,seed=4",
+    "cholesky_poisson3d:nx=12,ny=11,nz=9",
+    "cholesky_banded:n=900,half=7",
+    "lower_levels:n=3000,levels=50,seed=6",
 ];
 
 #[test]
@@ -122,28 +134,7 @@ fn circuits_have_hubs_among_short_rows() {
 }
 
 #[test]
-fn factors_are_lower_and_tame() {
-    for text in ["ilu0_poisson2d:nx=20,ny=30", "ilu0_poisson3d:nx=7,ny=6,nz=5", "ilu0_random:n=500"]
-    {
-        let matrix = generate(text);
-        let mut x = vec![0.0f64; matrix.rows()];
-        for row in 0..matrix.rows() {
-            let (columns, values) = matrix.row(row);
-            let (&last, lower) = columns.split_last().unwrap();
-            assert_eq!(last as usize, row, "{text}: the diagonal is there and nothing is above it");
-            let sum: f64 = lower.iter().zip(values).map(|(&c, v)| v * x[c as usize]).sum();
-            x[row] = (1.0 - sum) / values[lower.len()];
-        }
-        assert!(x.iter().all(|x| x.abs() < 2.5), "{text}");
-    }
-    // Wavefronts of a grid are its anti-diagonals.
-    let levels = lower_levels(&generate("ilu0_poisson3d:nx=7,ny=6,nz=5"));
-    assert_eq!(levels.widths.len(), 7 + 6 + 5 - 2);
-}
-
-#[test]
 fn refuses_what_is_too_large_before_making_it() {
-    let refusal = |text: &str| Spec::parse(text).unwrap().generate().unwrap_err();
     for text in [
         "poisson3d:nx=2000,ny=1000,nz=1000",
         "elasticity:nx=1000,ny=100,nz=100",

@@ -1,0 +1,232 @@
+//! What a person reads of a suite: a line a run, a table by problem and class, and the same as JSON.
+
+use super::run::{Figures, Run};
+use super::subject::CLASSES;
+use crate::cli::show;
+use crate::domain::Problem;
+use crate::domain::problem::{Diagonal, Triangle};
+use comfy_table::Table;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Over the columns of `line`.
+pub fn header(dry: bool) -> String {
+    let shape = format!(
+        "{:<9} {:<30} {:<24} {:>9} {:>10} {:>7} {:>9}",
+        "class", "matrix", "problem", "rows", "nnz", "levels", "rows/lev"
+    );
+    if dry {
+        return format!("{shape} {:>9}", "max |x|");
+    }
+    format!(
+        "{shape} {:>9} {:>9} {:>8} {:>8} {:<7} {:>8} {:>8} {:>8} {:>10}  winner; failed trials",
+        "us",
+        "vendor us",
+        "speed-up",
+        "of limit",
+        "bound",
+        "measured",
+        "tuning s",
+        "prep ms",
+        "break-even"
+    )
+}
+
+/// One run.
+pub fn line(run: &Run) -> String {
+    let count = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
+    let shape = format!(
+        "{:<9} {:<30} {:<24} {:>9} {:>10} {:>7} {:>9}",
+        run.class,
+        run.matrix,
+        label(run),
+        count(run.rows),
+        count(run.nnz),
+        count(run.levels),
+        run.rows_per_level.map_or("-".to_owned(), |width| format!("{width:.1}")),
+    );
+    match (&run.error, &run.figures) {
+        (Some(error), _) => format!("{shape} FAILED: {}", error.replace('\n', " ")),
+        (None, Some(figures)) => format!("{shape} {}", measured(figures)),
+        (None, None) => {
+            format!("{shape} {:>9}", run.growth.map_or("-".to_owned(), |x| format!("{x:.1e}")))
+        }
+    }
+}
+
+fn measured(figures: &Figures) -> String {
+    let time = |us: Option<f64>| us.map_or("-".to_owned(), show::us);
+    let failed: Vec<String> =
+        figures.failed.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    format!(
+        "{:>9} {:>9} {:>8} {:>8} {:<7} {:>8} {:>8.2} {:>8.2} {:>10}  {}{}{}",
+        show::us(figures.us),
+        time(figures.vendor_us),
+        times(figures.speedup),
+        percent(Some(figures.limit_fraction)),
+        figures.bound,
+        figures.measured,
+        figures.tuning_s,
+        figures.preprocess_ms,
+        figures.break_even_calls.map_or("never".to_owned(), |calls| calls.to_string()),
+        figures.winner,
+        if failed.is_empty() { "" } else { "; " },
+        failed.join(", "),
+    )
+}
+
+/// The task, and what is uncommon about this matrix's triangle.
+fn label(run: &Run) -> String {
+    let mut label = run.task.clone();
+    if let Problem::Sptrsv(solve) = &run.problem {
+        let marks = [
+            (solve.triangle == Triangle::Upper, " up"),
+            (solve.transpose, " T"),
+            (solve.diagonal == Diagonal::Unit, " unit"),
+        ];
+        label.extend(marks.iter().filter(|(there, _)| *there).map(|(_, mark)| *mark));
+    }
+    label
+}
+
+/// Runs of one problem and one class, or of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    pub task: String,
+    pub class: String,
+    pub runs: usize,
+    pub failed: usize,
+    /// Geometric mean over the runs that have a vendor's time.
+    pub speedup: Option<f64>,
+    pub worst: Option<f64>,
+    pub worst_matrix: Option<String>,
+    /// Geometric mean.
+    pub limit_fraction: Option<f64>,
+    /// Median and most.
+    pub tuning_s: Option<f64>,
+    pub longest_s: Option<f64>,
+}
+
+impl Group {
+    fn of(task: &str, class: &str, runs: &[&Run]) -> Self {
+        let figures = || runs.iter().filter_map(|run| run.figures.as_ref());
+        let worst = runs
+            .iter()
+            .filter_map(|run| Some((run.figures.as_ref()?.speedup?, &run.matrix)))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let mut seconds: Vec<f64> = figures().map(|figures| figures.tuning_s).collect();
+        seconds.sort_by(f64::total_cmp);
+        Self {
+            task: task.to_owned(),
+            class: class.to_owned(),
+            runs: runs.len(),
+            failed: runs.iter().filter(|run| run.error.is_some()).count(),
+            speedup: geometric_mean(figures().filter_map(|figures| figures.speedup)),
+            worst: worst.map(|(speedup, _)| speedup),
+            worst_matrix: worst.map(|(_, matrix)| matrix.clone()),
+            limit_fraction: geometric_mean(figures().map(|figures| figures.limit_fraction)),
+            tuning_s: median(&seconds),
+            longest_s: seconds.last().copied(),
+        }
+    }
+}
+
+/// Each problem's classes in order, then the problem; where there are several problems, last the whole suite.
+pub fn groups(runs: &[Run]) -> Vec<Group> {
+    let mut tasks: Vec<&str> = Vec::new();
+    for run in runs {
+        if !tasks.contains(&run.task.as_str()) {
+            tasks.push(&run.task);
+        }
+    }
+    let mut groups = Vec::new();
+    for task in &tasks {
+        let of_task: Vec<&Run> = runs.iter().filter(|run| run.task == *task).collect();
+        let mut classes: BTreeMap<(usize, &str), Vec<&Run>> = BTreeMap::new();
+        for run in &of_task {
+            classes.entry(place(&run.class)).or_default().push(run);
+        }
+        if classes.len() > 1 {
+            groups.extend(classes.iter().map(|((_, class), runs)| Group::of(task, class, runs)));
+        }
+        groups.push(Group::of(task, "all", &of_task));
+    }
+    if tasks.len() > 1 {
+        groups.push(Group::of("all", "all", &runs.iter().collect::<Vec<_>>()));
+    }
+    groups
+}
+
+/// Computed classes in their order, others behind them by name.
+fn place(class: &str) -> (usize, &str) {
+    let at = CLASSES.iter().position(|(name, _)| *name == class);
+    (at.unwrap_or(CLASSES.len()), class)
+}
+
+pub fn table(groups: &[Group]) -> Table {
+    let mut table = show::table(&[
+        "problem",
+        "class",
+        "runs",
+        "failed",
+        "speed-up",
+        "worst",
+        "of limit",
+        "tuning s",
+        "longest s",
+        "worst matrix",
+    ]);
+    let seconds = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    for group in groups {
+        table.add_row([
+            group.task.clone(),
+            group.class.clone(),
+            group.runs.to_string(),
+            group.failed.to_string(),
+            times(group.speedup),
+            times(group.worst),
+            percent(group.limit_fraction),
+            seconds(group.tuning_s),
+            seconds(group.longest_s),
+            group.worst_matrix.clone().unwrap_or_default(),
+        ]);
+    }
+    show::right(&mut table, 2..9);
+    table
+}
+
+/// Everything: the rows with their plans, and the table.
+pub fn json(suite: &str, runs: &[Run]) -> Value {
+    json!({
+        "suite": suite,
+        "sparsetune": env!("CARGO_PKG_VERSION"),
+        "groups": groups(runs),
+        "runs": runs,
+    })
+}
+
+fn times(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}x"))
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{:.1} %", 100.0 * value))
+}
+
+fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0u32);
+    for value in values {
+        (sum, count) = (sum + value.ln(), count + 1);
+    }
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}
+
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { (sorted[middle - 1] + upper) / 2.0 })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Means, classes and lines of made-up runs.
+
+use super::{Run, geometric_mean, groups, line, median, table};
+use crate::cli::bench::run::Figures;
+use std::collections::BTreeMap;
+
+fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
+    let problem =
+        r#"{"op":"sptrsv","rhs":1,"triangle":"upper","diagonal":"unit","transpose":true}"#;
+    let figures = speedup.map(|speedup| Figures {
+        device: "a device".to_owned(),
+        us: 10.0,
+        vendor: Some("v".to_owned()),
+        vendor_us: Some(10.0 * speedup),
+        speedup: Some(speedup),
+        limit_fraction: 0.25,
+        bound: "latency".to_owned(),
+        winner: "ag nw=2".to_owned(),
+        vendor_won: false,
+        tie: false,
+        measured: 9,
+        failed: BTreeMap::from([("timed_out".to_owned(), 2)]),
+        tuning_s: speedup,
+        search_s: 0.5,
+        preprocess_ms: 1.0,
+        break_even_calls: None,
+    });
+    Run {
+        matrix: matrix.to_owned(),
+        task: task.to_owned(),
+        problem: serde_json::from_str(problem).unwrap(),
+        class: class.to_owned(),
+        rows: Some(100),
+        nnz: Some(300),
+        levels: Some(10),
+        rows_per_level: Some(10.0),
+        growth: None,
+        error: figures.is_none().then(|| "no\nmemory".to_owned()),
+        figures,
+        plan: None,
+    }
+}
+
+#[test]
+fn groups_go_by_problem_and_class() {
+    let runs = [
+        run("f64", ">= 2000", "a", Some(2.0)),
+        run("f64", "4-32", "b", Some(8.0)),
+        run("f64", "4-32", "c", Some(2.0)),
+        run("f64", "4-32", "d", None),
+        run("f32", "4-32", "b", Some(4.0)),
+    ];
+    let groups = groups(&runs);
+    let names: Vec<_> = groups.iter().map(|g| (g.task.as_str(), g.class.as_str())).collect();
+    let f64s = [("f64", "4-32"), ("f64", ">= 2000"), ("f64", "all")];
+    assert_eq!(names, [&f64s[..], &[("f32", "all"), ("all", "all")]].concat());
+    let first = &groups[0];
+    assert_eq!((first.runs, first.failed), (3, 1));
+    assert!((first.speedup.unwrap() - 4.0).abs() < 1e-12);
+    assert_eq!((first.worst, first.worst_matrix.as_deref()), (Some(2.0), Some("c")));
+    assert_eq!((first.tuning_s, first.longest_s), (Some(5.0), Some(8.0)));
+    assert!((first.limit_fraction.unwrap() - 0.25).abs() < 1e-12);
+    let text = table(&groups).to_string();
+    assert!(text.contains("4.00x") && text.contains("25.0 %"), "{text}");
+}
+
+#[test]
+fn lines_say_what_failed_and_what_is_uncommon() {
+    let good = line(&run("sptrsv f64 x1", "4-32", "b", Some(8.0)));
+    for part in
+        ["sptrsv f64 x1 up T unit", "80.00", "8.00x", "latency", "never", "ag nw=2; 2 timed_out"]
+    {
+        assert!(good.contains(part), "`{part}` is not in {good}");
+    }
+    let bad = line(&run("f64", "4-32", "b", None));
+    assert!(bad.ends_with("FAILED: no memory"), "{bad}");
+}
+
+#[test]
+fn means_of_nothing_are_nothing() {
+    assert_eq!(geometric_mean([].into_iter()), None);
+    assert_eq!((median(&[]), median(&[1.0, 2.0])), (None, Some(1.5)));
+    assert!(groups(&[]).is_empty());
+}

@@ -1,0 +1,151 @@
+//! A matrix of a suite in memory, what its triangular system looks like, and its class by rows a level.
+
+use super::npz;
+use super::suite::Source;
+use crate::cli::client::Client;
+use crate::domain::problem::Diagonal;
+use crate::domain::{Digest, Problem, Sptrsv};
+use crate::sparse::read::{Limits, read_path};
+use crate::sparse::{Csr, TriangleError, Triangular, oracle};
+use anyhow::Context;
+
+/// Classes by rows / levels, with the least ratio of each: chains, narrow, medium, wide, nearly independent.
+pub const CLASSES: [(&str, f64); 5] =
+    [("< 4", 0.0), ("4-32", 4.0), ("32-256", 32.0), ("256-2000", 256.0), (">= 2000", 2000.0)];
+
+/// A matrix in memory, and what was found out about it.
+pub struct Subject {
+    source: Source,
+    csr: Csr,
+    /// By the problem with one right-hand side: the others change nothing.
+    known: Vec<(Sptrsv, Shape)>,
+}
+
+/// What decides how a problem runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub rows: usize,
+    /// Entries that a call reads: the triangle's, its diagonal included unless it is unit; for SpMM all.
+    pub nnz: usize,
+    /// SpTRSV only.
+    pub levels: Option<usize>,
+}
+
+impl Shape {
+    /// Rows a level.
+    pub fn width(&self) -> Option<f64> {
+        // Without rows there are no levels.
+        self.levels.map(|levels| self.rows as f64 / levels.max(1) as f64)
+    }
+
+    /// The class of an SpTRSV.
+    pub fn class(&self) -> Option<&'static str> {
+        let width = self.width()?;
+        CLASSES.iter().rev().find(|(_, least)| width >= *least).map(|(name, _)| *name)
+    }
+}
+
+impl Subject {
+    /// Reads or generates the matrix. Takes its time: not for a thread that others wait for.
+    pub fn bring(source: Source) -> anyhow::Result<Self> {
+        let csr = match &source {
+            Source::File(path) => {
+                let parsed = read_path(path, &Limits::default());
+                parsed.with_context(|| path.display().to_string())?.csr
+            }
+            Source::Generated(spec) => spec.generate()?,
+        };
+        Ok(Self { source, csr, known: Vec::new() })
+    }
+
+    pub fn shape(&mut self, problem: &Problem) -> Result<Shape, TriangleError> {
+        let Problem::Sptrsv(solve) = *problem else {
+            return Ok(Shape { rows: self.csr.rows(), nnz: self.csr.nnz(), levels: None });
+        };
+        let key = Sptrsv { rhs: 1, ..solve };
+        if let Some((_, shape)) = self.known.iter().find(|(known, _)| *known == key) {
+            return Ok(*shape);
+        }
+        let system = Triangular::of(&self.csr, &key)?;
+        let diagonal = if key.diagonal == Diagonal::Unit { 0 } else { system.rows() };
+        let levels = Some(system.levels().widths.len());
+        let shape = Shape { rows: system.rows(), nnz: system.nnz() + diagonal, levels };
+        self.known.push((key, shape));
+        Ok(shape)
+    }
+
+    /// The largest |x| where b is random in [-1, 1), in float64: beyond the range of the problem's type no scheme can solve
+    /// the system. None for SpMM.
+    pub fn growth(&self, problem: &Problem) -> Result<Option<f64>, TriangleError> {
+        let Problem::Sptrsv(solve) = problem else { return Ok(None) };
+        let system = Triangular::of(&self.csr, solve)?;
+        // A Weyl sequence: even enough, and the same every time.
+        let b =
+            (1..=system.rows()).map(|row| (row as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0);
+        let x = oracle::sptrsv(&system, &b.collect::<Vec<f64>>(), 1);
+        // A NaN, of infinities that cancelled, counts as infinite.
+        Ok(Some(x.iter().fold(0.0, |most: f64, x| {
+            if x.abs() <= most {
+                most
+            } else if x.is_nan() {
+                f64::INFINITY
+            } else {
+                x.abs()
+            }
+        })))
+    }
+
+    /// Sends the matrix, a file as it is and a generated one as npz: text of that size would take longer than tuning.
+    pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<Digest> {
+        let uploaded = match &self.source {
+            Source::File(path) => client.upload_file(path).await?,
+            Source::Generated(_) => {
+                let file =
+                    tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+                tokio::task::block_in_place(|| npz::write(&self.csr, file.as_file()))
+                    .context("cannot write the matrix for its upload")?;
+                let body = tokio::fs::File::open(file.path()).await?;
+                client.upload(body.into(), Some(name)).await?
+            }
+        };
+        Ok(uploaded.view.digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shape, Source, Subject};
+    use crate::domain::Problem;
+    use crate::sparse::generate::Spec;
+
+    #[test]
+    fn classes_are_by_rows_a_level() {
+        let class = |rows, levels| Shape { rows, nnz: 0, levels }.class();
+        let of = |rows| class(rows, Some(10));
+        assert_eq!(
+            [of(0), of(39), of(40), of(319)].map(Option::unwrap),
+            ["< 4", "< 4", "4-32", "4-32"]
+        );
+        assert_eq!(
+            [of(320), of(2560), of(19_999), of(20_000)].map(Option::unwrap),
+            ["32-256", "256-2000", "256-2000", ">= 2000"]
+        );
+        assert_eq!(class(5, None), None);
+        assert_eq!(class(0, Some(0)), Some("< 4"));
+    }
+
+    #[test]
+    fn shapes_count_what_a_solve_reads() {
+        let spec = Spec::parse("poisson2d:nx=4,ny=3").unwrap();
+        let mut subject = Subject::bring(Source::Generated(spec)).unwrap();
+        let mut shape = |diagonal: &str| {
+            let text = format!(
+                r#"{{"op":"sptrsv","rhs":7,"dtype":"f64","triangle":"upper","diagonal":"{diagonal}"}}"#
+            );
+            let problem: Problem = serde_json::from_str(&text).unwrap();
+            subject.shape(&problem).unwrap()
+        };
+        assert_eq!(shape("non-unit"), Shape { rows: 12, nnz: 12 + 17, levels: Some(6) });
+        assert_eq!(shape("unit"), Shape { rows: 12, nnz: 17, levels: Some(6) });
+    }
+}

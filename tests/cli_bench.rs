@@ -1,0 +1,107 @@
+//! `sparsetune bench`, end to end: the real binary, its server and its evaluator, on the host's processor.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn bench(folder: &Path, suite: &str, args: &[&str]) -> (Output, String) {
+    let file = folder.join("suite.toml");
+    std::fs::write(&file, suite).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sparsetune"))
+        .args(["bench", "--suite", file.to_str().unwrap()])
+        .args(["--matrices", folder.to_str().unwrap()])
+        .args(args)
+        .output()
+        .unwrap();
+    let told = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    (output, told)
+}
+
+const SUITE: &str = "
+[[matrix]]
+file = 'tiny.mtx'
+class = 'handmade'
+[[matrix]]
+generate = 'poisson2d:nx=12,ny=11'
+name = 'grid'
+class = 'stencil'
+[[problem]]
+op = 'spmm'
+n = 4
+";
+
+const TINY: &str = "%%MatrixMarket matrix coordinate real general\n\
+                    3 3 4\n1 1 2.0\n2 1 -1.0\n2 2 3.0\n3 3 1.5\n";
+
+#[test]
+fn a_suite_becomes_lines_a_table_a_document_and_a_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tiny.mtx"), TINY).unwrap();
+    let (out, svg) = (folder.path().join("out.json"), folder.path().join("out.svg"));
+    let args = ["--device", "cpu", "--top-k", "2", "--out", out.to_str().unwrap()];
+    let args = [&args[..], &["--svg", svg.to_str().unwrap()]].concat();
+    let (output, told) = bench(folder.path(), SUITE, &args);
+    assert!(output.status.success(), "{told}");
+    for part in ["spmm f32 n=4 row", "handmade  tiny", "stencil   grid", "speed-up", "of limit"] {
+        assert!(told.contains(part), "`{part}` is not in\n{told}");
+    }
+
+    let found: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    for (run, nnz) in runs.iter().zip([4, 132 + 2 * (11 * 11 + 12 * 10)]) {
+        assert_eq!(run["nnz"], nnz);
+        assert_eq!(run["plan"]["device"]["id"], "cpu", "{run}");
+        let figures = &run["figures"];
+        assert!(figures["us"].as_f64().unwrap() > 0.0 && figures["speedup"].as_f64().is_some());
+        assert!(figures["measured"].as_u64().unwrap() > 0, "{figures}");
+        assert!(figures["tuning_s"].as_f64() >= figures["search_s"].as_f64());
+    }
+    let groups = found["groups"].as_array().unwrap();
+    let classes: Vec<_> = groups.iter().map(|group| group["class"].as_str().unwrap()).collect();
+    assert_eq!(classes, ["handmade", "stencil", "all"]);
+    let product: f64 = runs.iter().map(|run| run["figures"]["speedup"].as_f64().unwrap()).product();
+    let mean = groups[2]["speedup"].as_f64().unwrap();
+    assert!((mean / product.sqrt() - 1.0).abs() < 1e-9, "{mean}");
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert_eq!(svg.matches("<title>").count(), 2, "{svg}");
+}
+
+#[test]
+fn what_fails_is_a_line_and_the_rest_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tiny.mtx"), "%%MatrixMarket matrix coordinate\n").unwrap();
+    let (output, told) = bench(folder.path(), SUITE, &["--device", "cpu", "--trials", "2"]);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("FAILED") && told.contains("1 of 2 runs failed"), "{told}");
+    let grid = told.lines().find(|line| line.starts_with("stencil   grid")).unwrap();
+    assert!(!grid.contains("FAILED") && grid.contains("bytes"), "{grid}");
+}
+
+#[test]
+fn a_dry_run_says_levels_and_class_and_needs_no_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let suite = "
+        [[matrix]]
+        generate = 'lower_levels:n=300,levels=100'
+        name = 'narrow'
+        [[matrix]]
+        generate = 'lower_levels:n=6000,levels=2'
+        name = 'wide'
+        [[matrix]]
+        generate = 'uniform:rows=30,cols=30,nnz=60'
+        name = 'holes'";
+    let args = ["--dry", "--problem", "1", "--device", "cuda:99"];
+    let (output, told) = bench(folder.path(), suite, &args);
+    let line = |name: &str| told.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(line("narrow").starts_with("< 4 "), "{told}");
+    assert!(line("wide").starts_with(">= 2000 "), "{told}");
+    assert!(line("holes").contains("have no diagonal entry"), "{told}");
+    assert_eq!(output.status.code(), Some(1));
+    let (output, told) = bench(folder.path(), suite, &[&args[..], &["--only", "narrow"]].concat());
+    assert!(output.status.success() && !told.contains("holes"), "{told}");
+}
