@@ -46,8 +46,8 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
-    /// One picture at a time: it takes all cores and a matrix in memory, and who asks twice finds it drawn. Not of
-    /// `parses`, so that pictures and uploads do not wait for each other.
+    /// One look into a stored matrix at a time, for a picture or for a diagonal: it takes the matrix in memory, and who
+    /// asks twice finds a picture drawn. Not of `parses`, so that looks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
