@@ -2,6 +2,7 @@
 
 use super::client::Answer;
 use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
+use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
 use comfy_table::{
     CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
@@ -102,23 +103,13 @@ pub fn plan(plan: &PlanView) -> String {
         ),
         _ => "vendor   no routine of the vendor's ran here".to_owned(),
     });
-    lines.push(format!(
-        "limit    {} us for {} bytes at {:.0} GB/s measured copy: {:.0} % of it reached",
-        us(plan.limit.us),
-        plan.limit.bytes,
-        plan.device.copy_gbps,
-        100.0 * plan.limit.fraction
-    ));
+    lines.push(limit(plan));
     if let Some(predicted) = &plan.predicted {
         lines.push(format!("model    {} said {} us", predicted.model, us(predicted.median_us)));
     }
-    lines.push(match plan.break_even_calls {
-        Some(calls) => format!(
-            "prepare  {:.2} ms once; pays for itself after {calls} calls",
-            plan.preprocess_ms
-        ),
-        None => format!("prepare  {:.2} ms once", plan.preprocess_ms),
-    });
+    lines.push(prepare(plan));
+    lines.extend(values(plan));
+    lines.extend(host(plan));
     let provenance = &plan.provenance;
     lines.push(format!(
         "search   {:.1} s, {}",
@@ -126,6 +117,45 @@ pub fn plan(plan: &PlanView) -> String {
         stopped(provenance.stopped_by)
     ));
     lines.join("\n")
+}
+
+/// What no kernel can be faster than, and why.
+fn limit(plan: &PlanView) -> String {
+    let (limit, device) = (&plan.limit, &plan.device);
+    let why = match limit.bound {
+        Bound::Latency => format!("for its levels at {:.0} ns a hop, measured", device.hop_ns),
+        Bound::Bytes | Bound::Flops => {
+            format!("for {} bytes at {:.0} GB/s measured copy", limit.bytes, device.copy_gbps)
+        }
+    };
+    format!("limit    {} us {why}: {:.0} % of it reached", us(limit.us), 100.0 * limit.fraction)
+}
+
+/// What must be done before the first call, and when that has paid for itself.
+fn prepare(plan: &PlanView) -> String {
+    let vendors = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
+    let vendors = vendors.filter(|ms| *ms > 0.0);
+    let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
+    let once = format!("prepare  {:.2} ms once{vendors}", plan.preprocess_ms);
+    match plan.break_even_calls {
+        Some(calls) => format!("{once}; pays for itself after {calls} calls"),
+        None => once,
+    }
+}
+
+/// What new values of the same pattern cost, where they cost something.
+fn values(plan: &PlanView) -> Option<String> {
+    let ms = plan.validity.update_values_ms;
+    let costs = plan.validity.values_may_change && ms > 0.0;
+    costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms on the host"))
+}
+
+/// What the host takes for the same, where that is known: it may be the better place.
+fn host(plan: &PlanView) -> Option<String> {
+    let host = plan.host.as_ref()?;
+    let faster = host.median_us < plan.measured.median_us;
+    let verdict = if faster { ": faster than this device" } else { "" };
+    Some(format!("host     {} us on {}{verdict}", us(host.median_us), host.device))
 }
 
 fn tie(plan: &PlanView) -> &'static str {

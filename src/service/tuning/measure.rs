@@ -52,8 +52,9 @@ impl Session<'_> {
                 None => {
                     handed_out += 1;
                     // A climb names a few ahead, and others after each outcome.
-                    let first = strategy.upcoming().first();
-                    let turned = first.is_some_and(|first| !prepared.contains(&first.id()));
+                    let turned = strategy.upcoming().first().is_some_and(|first| {
+                        self.recorder.known(first).is_none() && !prepared.contains(&first.id())
+                    });
                     if turned || handed_out % (AHEAD / 2) == 0 {
                         self.prepare(strategy, &mut prepared).await?;
                     }
