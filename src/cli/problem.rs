@@ -206,7 +206,8 @@ impl ProblemArgs {
 }
 
 impl SearchArgs {
-    fn wire(&self) -> Value {
+    /// The member `search` of a job; what was not said is absent.
+    pub fn wire(&self) -> Value {
         let strategy = self.strategy.map(|strategy| match strategy {
             StrategyArg::Ranked => Strategy::Ranked,
             StrategyArg::Exhaustive => Strategy::Exhaustive,

@@ -134,7 +134,7 @@ impl Evaluator {
         }
     }
 
-    /// What a plan keeps of a candidate's program; with a folder, the arrays it brings are written there.
+    /// What a plan keeps of a candidate's program. With a folder, the child writes the recipe's arrays there.
     pub async fn export(
         &mut self,
         candidate: &Candidate,
