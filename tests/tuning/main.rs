@@ -5,6 +5,7 @@ mod bench;
 mod budgets;
 #[path = "../fixture/device.rs"]
 mod device;
+mod halving;
 mod hostile;
 mod interruptions;
 mod outcomes;
