@@ -263,6 +263,26 @@ pub fn device() -> Device {
     }
 }
 
+/// A GPU as a recording describes it.
+pub fn gpu() -> Device {
+    Device {
+        id: DeviceId("cuda:0".to_owned()),
+        kind: DeviceKind::Cuda,
+        compute_capability: "9.0".to_owned(),
+        multiprocessors: 132,
+        warp_size: 32,
+        max_threads_per_block: 1024,
+        max_threads_per_multiprocessor: 2048,
+        max_blocks_per_multiprocessor: 32,
+        registers_per_thread: 255,
+        registers_per_block: 65_536,
+        registers_per_multiprocessor: 65_536,
+        shared_bytes_per_block: 99_000,
+        shared_bytes_per_multiprocessor: 228_000,
+        ..device()
+    }
+}
+
 fn tridiagonal(rows: usize) -> String {
     let mut text =
         format!("%%MatrixMarket matrix coordinate real general\n{rows} {rows} {}\n", 3 * rows - 2);

@@ -130,20 +130,7 @@ async fn a_plan_lists_what_the_host_takes() {
     assert_eq!(on_host.host, None, "it is the host's own");
     worker.stop().await;
 
-    let gpu = Device {
-        id: DeviceId("cuda:0".to_owned()),
-        kind: DeviceKind::Cuda,
-        warp_size: 32,
-        max_threads_per_block: 1024,
-        max_threads_per_multiprocessor: 2048,
-        max_blocks_per_multiprocessor: 32,
-        registers_per_thread: 255,
-        registers_per_block: 65_536,
-        registers_per_multiprocessor: 65_536,
-        shared_bytes_per_block: 99_000,
-        shared_bytes_per_multiprocessor: 228_000,
-        ..device()
-    };
+    let gpu = gpu();
     let all = bench.space(&gpu);
     let acts = all.scored.into_iter().map(|(candidate, _)| (candidate, takes(50.0)));
     let vendors = all.vendor.into_iter().map(|candidate| (candidate, takes(70.0)));

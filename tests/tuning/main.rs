@@ -11,3 +11,4 @@ mod interruptions;
 mod outcomes;
 mod restart;
 mod server;
+mod solves;

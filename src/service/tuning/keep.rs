@@ -79,3 +79,58 @@ async fn array(
     let blob = service.blobs().put_staged(file).await?;
     Ok(PlanArray { name, element, length, blob })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Digest;
+    use crate::service::ServiceSettings;
+    use crate::store::{Blobs, SqliteStore};
+    use std::sync::Arc;
+
+    fn exported(folder: &Path, name: &str, length: u64) -> Exported {
+        let array = ExportedArray {
+            name: "order".to_owned(),
+            element: "u32".to_owned(),
+            length,
+            file: Some(folder.join(name)),
+        };
+        let source = Some("text".to_owned());
+        Exported { arrays: vec![array], source, ..Exported::routine("solve", Vec::new()) }
+    }
+
+    #[tokio::test]
+    async fn arrays_become_blobs_and_what_does_not_fit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let service = Service::new(Arc::new(store), blobs.clone(), ServiceSettings::default());
+        let staged = blobs.stage_folder().unwrap();
+        let write = |name: &str| std::fs::write(staged.path().join(name), [3u8; 12]).unwrap();
+        write("array-0");
+        let whole = exported(staged.path(), "array-0", 3);
+        let kept = launch(&service, &whole, staged.path()).await.unwrap().unwrap();
+        assert_eq!(kept.source, Some(Digest::of(b"text")));
+        assert_eq!((kept.entry.as_str(), &kept.steps), ("solve", &Vec::new()));
+        let order = &kept.arrays[0];
+        assert_eq!((order.name.as_str(), order.length), ("order", 3));
+        assert_eq!(order.blob, Digest::of(&[3u8; 12]));
+        assert_eq!(blobs.get(&order.blob).await.unwrap(), [3u8; 12][..]);
+
+        write("array-1");
+        let mut garbled = vec![
+            exported(staged.path(), "array-1", 4),
+            exported(staged.path(), "absent", 3),
+            exported(folder.path(), "store", 3),
+            exported(staged.path(), "../store", 3),
+        ];
+        garbled[0].arrays[0].length = u64::MAX;
+        for exported in garbled {
+            let refused = launch(&service, &exported, staged.path()).await;
+            assert!(matches!(refused, Err(SessionError::Hopeless(_))), "{refused:?}");
+        }
+        assert!(folder.path().join("store").exists());
+        let nothing = launch(&service, &Exported::default(), staged.path()).await;
+        assert_eq!(nothing.unwrap(), None);
+    }
+}
