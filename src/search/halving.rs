@@ -27,7 +27,7 @@ pub fn halving(
     before: Vec<Candidate>,
 ) -> Halved {
     sort(&mut scored);
-    let places = places.clamp(1, scored.len().max(1)).max(before.len());
+    let places = places.max(1).min(scored.len()).max(before.len());
     let spread = (2 * places).div_ceil(3);
     let step = FunnelStep {
         constraint: "halving".to_owned(),
@@ -274,7 +274,8 @@ mod tests {
             assert_eq!(order.len(), places.min(78));
             assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), order.len());
         }
-        assert!(halving(Vec::new(), 9, Vec::new()).strategy.next().is_none());
+        let mut nothing = halving(Vec::new(), 9, Vec::new()).strategy;
+        assert_eq!((nothing.left(), nothing.next()), (0, None));
         let step = halving(scored(), 24, Vec::new()).step;
         assert_eq!((step.removed, step.left), (54, 24));
     }
