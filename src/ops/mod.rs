@@ -70,7 +70,9 @@ fn check_sptrsv(matrix: &Matrix, solve: &Sptrsv) -> Result<(), Unsupported> {
     }
     if rows > u64::from(u32::MAX >> 1) {
         let most = u32::MAX >> 1;
-        return Err(Unsupported(format!("the matrix has {rows} rows; at most {most} can be tuned")));
+        return Err(Unsupported(format!(
+            "the matrix has {rows} rows; at most {most} can be tuned"
+        )));
     }
     Ok(())
 }

@@ -21,11 +21,7 @@ pub struct Halved {
 ///
 /// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that
 /// their outcomes are observed, and take their places: what follows depends on outcomes and predictions alone.
-pub fn halving(
-    mut scored: Vec<(Candidate, f64)>,
-    places: usize,
-    before: Vec<Candidate>,
-) -> Halved {
+pub fn halving(mut scored: Vec<(Candidate, f64)>, places: usize, before: Vec<Candidate>) -> Halved {
     sort(&mut scored);
     let places = places.max(1).min(scored.len()).max(before.len());
     let spread = (2 * places).div_ceil(3);
@@ -99,7 +95,9 @@ impl Halving {
             .scored
             .iter()
             .filter(|(candidate, _)| !seen.contains(candidate))
-            .map(|(candidate, us)| (candidate, us.max(f64::MIN_POSITIVE).ln() + errors.at(candidate)))
+            .map(|(candidate, us)| {
+                (candidate, us.max(f64::MIN_POSITIVE).ln() + errors.at(candidate))
+            })
             .collect();
         open.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
         let mut best: Vec<(&Candidate, f64)> =
@@ -285,7 +283,8 @@ mod tests {
         let order = walk(Vec::new(), 30, 20);
         assert_eq!(order[..2].iter().map(|c| &*c.family).collect::<Vec<_>>(), ["wide", "narrow"]);
         let wide = |name: &str| {
-            let values = order.iter().filter(|c| c.family == "wide").map(|c| c.params[name].clone());
+            let values =
+                order.iter().filter(|c| c.family == "wide").map(|c| c.params[name].clone());
             values.collect::<BTreeSet<_>>().len()
         };
         assert_eq!((wide("order"), wide("x")), (2, 6));
@@ -295,9 +294,8 @@ mod tests {
 
     #[test]
     fn climbs_to_what_the_model_does_not_know() {
-        let best = |order: &[Candidate]| {
-            order.iter().filter_map(measured).min_by(f64::total_cmp).unwrap()
-        };
+        let best =
+            |order: &[Candidate]| order.iter().filter_map(measured).min_by(f64::total_cmp).unwrap();
         let (order, whole) = (walk(Vec::new(), 30, 30), walk(Vec::new(), 78, 78));
         assert!(best(&order[..20]) > best(&whole));
         assert_eq!(best(&order), best(&whole), "{order:?}");

@@ -161,7 +161,9 @@ impl Sizes {
     /// the other triangle is counted as well: the facts do not tell how much that is. Schemes bring their own arrays;
     /// one for which there is no room is refused by the engine.
     fn solve_on_gpu(&self) -> u128 {
-        (4 + self.element) * self.nnz + (4 + self.element) * (self.rows + 1) + 3 * self.element * self.b
+        (4 + self.element) * self.nnz
+            + (4 + self.element) * (self.rows + 1)
+            + 3 * self.element * self.b
     }
 }
 

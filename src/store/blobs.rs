@@ -114,7 +114,10 @@ impl Blobs {
     }
 
     /// The blob's length, and its bytes as they are read.
-    pub async fn stream(&self, digest: &Digest) -> Result<(u64, BoxStream<'static, Result<Bytes>>)> {
+    pub async fn stream(
+        &self,
+        digest: &Digest,
+    ) -> Result<(u64, BoxStream<'static, Result<Bytes>>)> {
         match self.store.get(&location(digest)).await {
             Ok(found) => {
                 let bytes = found.meta.size;

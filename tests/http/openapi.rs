@@ -134,7 +134,8 @@ async fn answers_fit_their_schemas() {
     let nothing = app.get(&format!("{path}/blobs/{array}")).await;
     checker.check("/v1/plans/{id}/blobs/{digest}", "get", nothing).await;
 
-    let solve = json!({"op": "sptrsv", "rhs": 2, "dtype": "f64", "triangle": "upper", "diagonal": "unit"});
+    let solve =
+        json!({"op": "sptrsv", "rhs": 2, "dtype": "f64", "triangle": "upper", "diagonal": "unit"});
     let job = app.submit(&json!({"matrix": matrix["digest"], "problem": solve})).await;
     let job = checker.check("/v1/jobs", "post", job).await;
     assert_eq!(job["search"]["strategy"], "halving");

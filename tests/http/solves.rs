@@ -30,7 +30,10 @@ async fn a_solve_is_queued_with_its_defaults_and_found_by_its_query() {
         "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "non-unit", "transpose": false
     });
     assert_eq!(job["problem"], problem);
-    assert_eq!((&job["search"]["strategy"], &job["search"]["trials"]), (&"halving".into(), &64.into()));
+    assert_eq!(
+        (&job["search"]["strategy"], &job["search"]["trials"]),
+        (&"halving".into(), &64.into())
+    );
     let plan = app.finish(&app.claim().await).await;
     let found = app.json(&lookup(&matrix, "rhs=1&diagonal=non-unit&transpose=false")).await;
     assert_eq!(found["match"]["grade"], "exact");
@@ -85,7 +88,10 @@ async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
     let again = again.header("if-none-match", &headers["etag"]).send().await.unwrap();
     assert_eq!((again.status().as_u16(), again.bytes().await.unwrap().len()), (304, 0));
     let head = app.request(Method::HEAD, &at(&array.to_string())).send().await.unwrap();
-    assert_eq!((head.status().as_u16(), &head.headers()["content-length"]), (200, &headers["content-length"]));
+    assert_eq!(
+        (head.status().as_u16(), &head.headers()["content-length"]),
+        (200, &headers["content-length"])
+    );
 
     // A blob, but not of this plan; one of this plan that has gone; none at all; no digest.
     let foreign = [matrix["digest"].as_str().unwrap().to_owned(), Digest::of(b"no").to_string()];

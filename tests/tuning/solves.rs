@@ -41,10 +41,6 @@ async fn a_solve_goes_from_submission_to_a_plan_that_is_found() {
     for device in [device(), gpu()] {
         let problem = Problem::Sptrsv(SOLVE);
         let acts = acts(&bench, &problem, &device);
-        let fastest = match acts.len() {
-            1 => 400.0,
-            _ => 100.0,
-        };
         let worker = bench.work(&bench.service, &device, acts.clone()).await;
         let id = bench.submit_for(problem, &device.id.0, halving()).await;
         let job = bench.ended(&id).await;
@@ -56,15 +52,15 @@ async fn a_solve_goes_from_submission_to_a_plan_that_is_found() {
         let best = tried.iter().filter_map(|trial| trial.state.outcome()?.median_us());
         let best = best.min_by(f64::total_cmp).unwrap();
         assert_eq!(plan.measured.median_us, best);
-        assert!(best <= 1.5 * fastest);
         // 300 levels at 250 ns are more than the bytes take.
         assert_eq!(plan.limit.bound, Bound::Latency);
         assert!((plan.limit.us - 75.0).abs() < 1.0, "{:?}", plan.limit);
         assert_eq!(plan.baseline.as_ref().unwrap().median_us, 400.0);
         assert_eq!(plan.host.is_some(), device.kind == DeviceKind::Cuda);
         // Far slower than the best: three times, since a kernel that waits ends itself there.
-        let gives_up = bench.asked().0.last().unwrap().give_up_us.unwrap();
-        assert!(gives_up <= 3.0 * 400.0 && gives_up >= 3.0 * best, "{gives_up}");
+        let gives_up = bench.asked().0.last().unwrap().give_up_us;
+        assert_eq!(gives_up.is_some(), tried.len() > 1);
+        assert!(gives_up.is_none_or(|us| us <= 3.0 * 400.0 && us >= 3.0 * best), "{gives_up:?}");
         arrays_are_kept(&bench, &plan).await;
         worker.stop().await;
 
