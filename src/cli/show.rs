@@ -218,7 +218,40 @@ fn right(table: &mut Table, columns: std::ops::Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::us;
+    use super::{PlanView, us};
+    use serde_json::json;
+
+    #[test]
+    fn a_plan_of_a_solve_tells_bound_costs_and_host() {
+        let plan: PlanView = serde_json::from_value(json!({
+            "id": "p",
+            "device": {"id": "cuda:0", "name": "G", "copy_gbps": 2000.0, "hop_ns": 263.0},
+            "candidate": {"family": "slices", "params": {"rows": 4}},
+            "measured": {"median_us": 80.0, "ci95_us": [79.0, 81.0], "samples": 9, "rel_error": 1e-16},
+            "tie": false,
+            "baseline": {
+                "name": "cuSPARSE", "version": "12.6", "algorithm": "spsv", "median_us": 240.0, "preprocess_ms": 2.5
+            },
+            "speedup": 3.0,
+            "limit": {"us": 40.0, "bound": "latency", "fraction": 0.5, "bytes": 9},
+            "funnel": [],
+            "preprocess_ms": 6.5,
+            "break_even_calls": 25,
+            "validity": {"values_may_change": true, "update_values_ms": 1.25},
+            "host": {"device": "cpu/P", "median_us": 60.0},
+            "provenance": {"stopped_by": "completed", "search_seconds": 1.0},
+        }))
+        .unwrap();
+        let shown = super::plan(&plan);
+        for line in [
+            "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
+            "prepare  6.50 ms once (the vendor's 2.50 ms); pays for itself after 25 calls",
+            "values   new ones of the same pattern cost 1.25 ms on the host",
+            "host     60.00 us on cpu/P: faster than this device",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}:\n{shown}");
+        }
+    }
 
     #[test]
     fn times_have_four_digits_or_so() {

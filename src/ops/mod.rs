@@ -95,12 +95,14 @@ pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, 
     }
 }
 
-/// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays.
+/// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what
+/// brings few. An AG-SpTRSV scheme brings a schedule for its warps beside its groups.
 pub fn complexity(candidate: &Candidate) -> u32 {
     let ordered = u32::from(candidate.text("order") == Some("length"));
     match candidate.family.as_str() {
         "vendor" => 0,
         "row_split" => 1 + ordered,
+        "ag" => 4,
         _ => 3,
     }
 }
