@@ -175,6 +175,35 @@ fn submit_and_lookup_speak_with_a_server() {
 }
 
 #[test]
+fn a_solve_is_asked_for_by_its_own_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let file = folder.path().join("holes.mtx");
+    let text = "%%MatrixMarket matrix coordinate real general\n3 3 3\n1 1 1.0\n2 1 3.0\n3 3 2.0\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let ask = |args: &[&str]| sparsetune(&[args, &["--server", &server.url]].concat());
+    for mixed in [&["--op", "sptrsv", "--n", "8"][..], &["--rhs", "2"], &["--transpose"]] {
+        let refused = ask(&[&["submit", file][..], mixed].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
+        assert!(told(&refused).contains("belongs to --op"), "{}", told(&refused));
+    }
+    let refused = ask(&["submit", file, "--op", "sptrsv", "--device", "cpu"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(told(&refused).contains("[1] (counted from 0)"), "{}", told(&refused));
+    let unit =
+        ["submit", file, "--op", "sptrsv", "--diagonal", "unit", "--dtype", "f64", "--detach"];
+    let job = json(&ask(&[&unit[..], &["--device", "cpu", "--json"]].concat()));
+    let problem = serde_json::json!({
+        "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "unit", "transpose": false
+    });
+    assert_eq!((&job["problem"], &job["search"]["strategy"]), (&problem, &"halving".into()));
+    let nothing = ask(&["lookup", file, "--op", "sptrsv", "--triangle", "upper"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(told(&nothing).contains("match    none"), "{}", told(&nothing));
+}
+
+#[test]
 fn a_device_that_is_not_there_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = matrix(folder.path(), "grid.mtx", 5);

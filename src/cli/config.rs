@@ -63,6 +63,7 @@ pub struct Search {
     pub top_k: u32,
     pub seconds: f64,
     pub trials: u32,
+    pub halving_trials: u32,
     pub seed: u64,
 }
 

@@ -24,6 +24,7 @@ pub struct LookupArgs {
 }
 
 pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
+    let query = args.problem.query()?;
     let (digest, pattern) = match args.matrix.parse::<Digest>() {
         Ok(digest) => (digest, None),
         Err(_) => {
@@ -31,7 +32,7 @@ pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
             (found.digest, Some(found.pattern_digest))
         }
     };
-    let (client, query) = (args.server.client()?, args.problem.query());
+    let client = args.server.client()?;
     let mut answer = client.lookup(&digest, &query).await?;
     if let (None, Some(pattern)) = (&answer.view.plan, pattern) {
         // A server that never saw these values may well have a plan for the pattern, which is all that most plans need.

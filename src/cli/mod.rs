@@ -32,6 +32,9 @@ use std::process::ExitCode;
 /// Exit code after ctrl-c, as a shell has it for a program that dies of it.
 const INTERRUPTED: u8 = 130;
 
+/// Exit code for arguments that make no sense, clap's own.
+const MISUSE: u8 = 2;
+
 /// Exit codes: 0 it is done, 1 it failed (the reason is on standard error), 2 the arguments make no sense, 130 it was
 /// interrupted.
 #[derive(Parser)]
@@ -104,7 +107,10 @@ pub fn main() -> ExitCode {
         if !is_broken_pipe(&error) {
             eprintln!("sparsetune: {error:#}");
         }
-        ExitCode::FAILURE
+        match error.downcast_ref::<problem::Misuse>() {
+            Some(_) => ExitCode::from(MISUSE),
+            None => ExitCode::FAILURE,
+        }
     })
 }
 

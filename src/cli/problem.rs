@@ -1,24 +1,49 @@
 //! The flags that say what to tune for and how to search, and their wire forms.
 
-use crate::domain::{Dtype, Layout, Strategy};
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Digest, Dtype, Layout, Problem, Spmm, Sptrsv, Strategy};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// The problem: SpMM is what this version tunes.
-#[derive(Clone, Debug, clap::Args)]
+/// The problem. Which flags belong together follows from `--op`.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct ProblemArgs {
-    /// Columns of the dense matrix B
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
-    pub n: u32,
+    /// Operation: spmm is C = A B, sptrsv is T x = b
+    #[arg(long, value_enum, default_value_t = OpArg::Spmm)]
+    pub op: OpArg,
+    /// spmm: columns of the dense matrix B [default: 32]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub n: Option<u32>,
     /// Type of the elements
     #[arg(long, value_enum, default_value_t = DtypeArg::F32)]
     pub dtype: DtypeArg,
-    /// Storage order of B and C
-    #[arg(long, value_enum, default_value_t = LayoutArg::Row)]
-    pub layout: LayoutArg,
+    /// spmm: storage order of B and C [default: row]
+    #[arg(long, value_enum)]
+    pub layout: Option<LayoutArg>,
+    /// sptrsv: right-hand sides [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rhs: Option<u32>,
+    /// sptrsv: the triangle of A that T is; entries of the other are passed over [default: lower]
+    #[arg(long, value_enum)]
+    pub triangle: Option<TriangleArg>,
+    /// sptrsv: whether T's diagonal is ones or A's [default: non-unit]
+    #[arg(long, value_enum)]
+    pub diagonal: Option<DiagonalArg>,
+    /// sptrsv: solve with the transpose of that triangle
+    #[arg(long)]
+    pub transpose: bool,
     /// Device: `auto`, `cpu`, `cuda:0`
     #[arg(long, default_value = "auto")]
     pub device: String,
+}
+
+/// Flags that make no sense together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag} belongs to --op {belongs}, not to --op {op}")]
+pub struct Misuse {
+    flag: &'static str,
+    belongs: &'static str,
+    op: &'static str,
 }
 
 /// The search. What is absent takes the server's defaults.
@@ -44,8 +69,16 @@ pub struct SearchArgs {
     pub expected_calls: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OpArg {
+    #[default]
+    Spmm,
+    Sptrsv,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DtypeArg {
+    #[default]
     F32,
     F16,
     F64,
@@ -58,13 +91,67 @@ pub enum LayoutArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TriangleArg {
+    Lower,
+    Upper,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiagonalArg {
+    Unit,
+    NonUnit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StrategyArg {
     Ranked,
     Exhaustive,
     Predicted,
+    Halving,
 }
 
 impl ProblemArgs {
+    /// The problem that the flags name, absent ones filled in.
+    pub fn problem(&self) -> Result<Problem, Misuse> {
+        let product = [("n", self.n.is_some()), ("layout", self.layout.is_some())];
+        let solve = [
+            ("rhs", self.rhs.is_some()),
+            ("triangle", self.triangle.is_some()),
+            ("diagonal", self.diagonal.is_some()),
+            ("transpose", self.transpose),
+        ];
+        let (foreign, op, belongs) = match self.op {
+            OpArg::Spmm => (&solve[..], "spmm", "sptrsv"),
+            OpArg::Sptrsv => (&product[..], "sptrsv", "spmm"),
+        };
+        if let Some(&(flag, _)) = foreign.iter().find(|(_, given)| *given) {
+            return Err(Misuse { flag, belongs, op });
+        }
+        Ok(match self.op {
+            OpArg::Spmm => Problem::Spmm(Spmm {
+                n: self.n.unwrap_or(32),
+                dtype: self.dtype(),
+                layout: self.layout.map_or(Layout::Row, |layout| match layout {
+                    LayoutArg::Row => Layout::Row,
+                    LayoutArg::Col => Layout::Col,
+                }),
+            }),
+            OpArg::Sptrsv => Problem::Sptrsv(Sptrsv {
+                rhs: self.rhs.unwrap_or(1),
+                dtype: self.dtype(),
+                triangle: self.triangle.map_or(Triangle::Lower, |triangle| match triangle {
+                    TriangleArg::Lower => Triangle::Lower,
+                    TriangleArg::Upper => Triangle::Upper,
+                }),
+                diagonal: self.diagonal.map_or(Diagonal::NonUnit, |diagonal| match diagonal {
+                    DiagonalArg::Unit => Diagonal::Unit,
+                    DiagonalArg::NonUnit => Diagonal::NonUnit,
+                }),
+                transpose: self.transpose,
+            }),
+        })
+    }
+
     fn dtype(&self) -> Dtype {
         match self.dtype {
             DtypeArg::F32 => Dtype::F32,
@@ -73,37 +160,48 @@ impl ProblemArgs {
         }
     }
 
-    fn layout(&self) -> Layout {
-        match self.layout {
-            LayoutArg::Row => Layout::Row,
-            LayoutArg::Col => Layout::Col,
-        }
-    }
-
     /// The query of `GET /v1/plans`, but for the matrix.
-    pub fn query(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("op", "spmm".to_owned()),
-            ("n", self.n.to_string()),
-            ("dtype", self.dtype().to_string()),
-            ("layout", self.layout().to_string()),
-            ("device", self.device.clone()),
-        ]
+    pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
+        let mut query = match self.problem()? {
+            Problem::Spmm(Spmm { n, dtype, layout }) => vec![
+                ("op", "spmm".to_owned()),
+                ("n", n.to_string()),
+                ("dtype", dtype.to_string()),
+                ("layout", layout.to_string()),
+            ],
+            Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => vec![
+                ("op", "sptrsv".to_owned()),
+                ("rhs", rhs.to_string()),
+                ("dtype", dtype.to_string()),
+                ("triangle", triangle.to_string()),
+                ("diagonal", diagonal.to_string()),
+                ("transpose", transpose.to_string()),
+            ],
+        };
+        query.push(("device", self.device.clone()));
+        Ok(query)
     }
 
     /// The body of `POST /v1/jobs`.
-    pub fn job(&self, matrix: &crate::domain::Digest, search: &SearchArgs) -> Value {
+    pub fn job(&self, matrix: &Digest, search: &SearchArgs) -> Result<Value, Misuse> {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
-        let problem =
-            json!({"op": "spmm", "n": self.n, "dtype": self.dtype(), "layout": self.layout()});
+        let problem = match self.problem()? {
+            Problem::Spmm(Spmm { n, dtype, layout }) => {
+                json!({"op": "spmm", "n": n, "dtype": dtype, "layout": layout})
+            }
+            Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => json!({
+                "op": "sptrsv", "rhs": rhs, "dtype": dtype, "triangle": triangle, "diagonal": diagonal,
+                "transpose": transpose,
+            }),
+        };
         job.insert("problem".to_owned(), problem);
         job.insert("device".to_owned(), json!(self.device));
         job.insert("search".to_owned(), search.wire());
         if let Some(calls) = search.expected_calls {
             job.insert("expected_calls".to_owned(), json!(calls));
         }
-        Value::Object(job)
+        Ok(Value::Object(job))
     }
 }
 
@@ -114,6 +212,7 @@ impl SearchArgs {
             StrategyArg::Ranked => Strategy::Ranked,
             StrategyArg::Exhaustive => Strategy::Exhaustive,
             StrategyArg::Predicted => Strategy::Predicted,
+            StrategyArg::Halving => Strategy::Halving,
         });
         let members = [
             ("strategy", strategy.map(|value| json!(value))),
@@ -124,5 +223,39 @@ impl SearchArgs {
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Value::Object(given.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        problem: ProblemArgs,
+    }
+
+    fn read(line: &str) -> Result<String, String> {
+        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        line.problem.problem().map(|p| p.to_string()).map_err(|misuse| misuse.to_string())
+    }
+
+    #[test]
+    fn each_operation_has_its_flags() {
+        assert_eq!(read("x").unwrap(), "spmm;n=32;dtype=f32;layout=row");
+        assert_eq!(read("x --n 8 --layout col").unwrap(), "spmm;n=8;dtype=f32;layout=col");
+        let solve = "sptrsv;rhs=1;dtype=f32;triangle=lower;diagonal=non-unit;transpose=false";
+        assert_eq!(read("x --op sptrsv").unwrap(), solve);
+        let all = "x --op sptrsv --rhs 3 --dtype f64 --triangle upper --diagonal unit --transpose";
+        let solve = "sptrsv;rhs=3;dtype=f64;triangle=upper;diagonal=unit;transpose=true";
+        assert_eq!(read(all).unwrap(), solve);
+        let wrong = read("x --op sptrsv --n 3").unwrap_err();
+        assert_eq!(wrong, "--n belongs to --op spmm, not to --op sptrsv");
+        for foreign in ["--rhs 1", "--triangle lower", "--diagonal unit", "--transpose"] {
+            let wrong = read(&format!("x {foreign}")).unwrap_err();
+            assert!(wrong.contains("belongs to --op sptrsv"), "{wrong}");
+        }
     }
 }

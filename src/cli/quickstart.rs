@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::follow::Show;
 use super::local::Local;
-use super::problem::{DtypeArg, LayoutArg, ProblemArgs, SearchArgs};
+use super::problem::{ProblemArgs, SearchArgs};
 use super::tune::Tuned;
 use super::{say, show};
 use serde_json::json;
@@ -50,12 +50,8 @@ async fn walk(
     let matrix = client.upload(MATRIX.into(), Some(NAME)).await?;
     tell(show::matrix(&matrix.view))?;
 
-    let problem = ProblemArgs {
-        n: args.n,
-        dtype: DtypeArg::F32,
-        layout: LayoutArg::Row,
-        device: args.device.clone(),
-    };
+    let device = args.device.clone();
+    let problem = ProblemArgs { n: Some(args.n), device, ..ProblemArgs::default() };
     let search = SearchArgs { seconds: Some(args.seconds), ..SearchArgs::default() };
     tell(format!("\nPOST {server}/v1/jobs: C = A B with {} columns, f32, row-major\n", args.n))?;
     let shown = if args.json { Show::Nothing } else { Show::Progress };
@@ -65,7 +61,7 @@ async fn walk(
 
     let digest = matrix.view.digest;
     tell(format!("\nGET {server}/v1/plans?matrix={digest}&op=spmm&n={}", args.n))?;
-    let lookup = client.lookup(&digest, &problem.query()).await?;
+    let lookup = client.lookup(&digest, &problem.query()?).await?;
     let found = lookup.view.plan.as_ref().map_or("no plan", |plan| plan.id.as_str());
     tell(format!("match    {}: {found}", lookup.view.matched.grade))?;
     anyhow::ensure!(found == plan.id, "the plan just made is not found by its matrix's hash");
@@ -86,4 +82,5 @@ Next:
   sparsetune submit MATRIX.mtx --n 128              a matrix of yours to that server
   sparsetune lookup MATRIX.mtx --n 128              its plan, by hash: the matrix is not sent
   sparsetune tune MATRIX.mtx --strategy exhaustive  without a server, every candidate measured
+  sparsetune tune MATRIX.mtx --op sptrsv            the triangular solve with its lower triangle
   sparsetune doctor                                 what devices and libraries are seen, and what is missing";

@@ -184,6 +184,7 @@ fn settings(config: &Config) -> ServiceSettings {
             top_k: search.top_k,
             seconds: search.seconds,
             trials: search.trials,
+            halving_trials: search.halving_trials,
             seed: search.seed,
         },
         lease_ms: config.worker.lease_ms,

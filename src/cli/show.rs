@@ -2,6 +2,7 @@
 
 use super::client::Answer;
 use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
+use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
 use comfy_table::{
     CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
@@ -102,23 +103,13 @@ pub fn plan(plan: &PlanView) -> String {
         ),
         _ => "vendor   no routine of the vendor's ran here".to_owned(),
     });
-    lines.push(format!(
-        "limit    {} us for {} bytes at {:.0} GB/s measured copy: {:.0} % of it reached",
-        us(plan.limit.us),
-        plan.limit.bytes,
-        plan.device.copy_gbps,
-        100.0 * plan.limit.fraction
-    ));
+    lines.push(limit(plan));
     if let Some(predicted) = &plan.predicted {
         lines.push(format!("model    {} said {} us", predicted.model, us(predicted.median_us)));
     }
-    lines.push(match plan.break_even_calls {
-        Some(calls) => format!(
-            "prepare  {:.2} ms once; pays for itself after {calls} calls",
-            plan.preprocess_ms
-        ),
-        None => format!("prepare  {:.2} ms once", plan.preprocess_ms),
-    });
+    lines.push(prepare(plan));
+    lines.extend(values(plan));
+    lines.extend(host(plan));
     let provenance = &plan.provenance;
     lines.push(format!(
         "search   {:.1} s, {}",
@@ -126,6 +117,45 @@ pub fn plan(plan: &PlanView) -> String {
         stopped(provenance.stopped_by)
     ));
     lines.join("\n")
+}
+
+/// What no kernel can be faster than, and why.
+fn limit(plan: &PlanView) -> String {
+    let (limit, device) = (&plan.limit, &plan.device);
+    let why = match limit.bound {
+        Bound::Latency => format!("for its levels at {:.0} ns a hop, measured", device.hop_ns),
+        Bound::Bytes | Bound::Flops => {
+            format!("for {} bytes at {:.0} GB/s measured copy", limit.bytes, device.copy_gbps)
+        }
+    };
+    format!("limit    {} us {why}: {:.0} % of it reached", us(limit.us), 100.0 * limit.fraction)
+}
+
+/// What must be done before the first call, and when that has paid for itself.
+fn prepare(plan: &PlanView) -> String {
+    let vendors = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
+    let vendors = vendors.filter(|ms| *ms > 0.0);
+    let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
+    let once = format!("prepare  {:.2} ms once{vendors}", plan.preprocess_ms);
+    match plan.break_even_calls {
+        Some(calls) => format!("{once}; pays for itself after {calls} calls"),
+        None => once,
+    }
+}
+
+/// What new values of the same pattern cost, where they cost something.
+fn values(plan: &PlanView) -> Option<String> {
+    let ms = plan.validity.update_values_ms;
+    let costs = plan.validity.values_may_change && ms > 0.0;
+    costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms on the host"))
+}
+
+/// What the host takes for the same, where that is known: it may be the better place.
+fn host(plan: &PlanView) -> Option<String> {
+    let host = plan.host.as_ref()?;
+    let faster = host.median_us < plan.measured.median_us;
+    let verdict = if faster { ": faster than this device" } else { "" };
+    Some(format!("host     {} us on {}{verdict}", us(host.median_us), host.device))
 }
 
 fn tie(plan: &PlanView) -> &'static str {
@@ -188,7 +218,40 @@ pub fn right(table: &mut Table, columns: std::ops::Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::us;
+    use super::{PlanView, us};
+    use serde_json::json;
+
+    #[test]
+    fn a_plan_of_a_solve_tells_bound_costs_and_host() {
+        let plan: PlanView = serde_json::from_value(json!({
+            "id": "p",
+            "device": {"id": "cuda:0", "name": "G", "copy_gbps": 2000.0, "hop_ns": 263.0},
+            "candidate": {"family": "slices", "params": {"rows": 4}},
+            "measured": {"median_us": 80.0, "ci95_us": [79.0, 81.0], "samples": 9, "rel_error": 1e-16},
+            "tie": false,
+            "baseline": {
+                "name": "cuSPARSE", "version": "12.6", "algorithm": "spsv", "median_us": 240.0, "preprocess_ms": 2.5
+            },
+            "speedup": 3.0,
+            "limit": {"us": 40.0, "bound": "latency", "fraction": 0.5, "bytes": 9},
+            "funnel": [],
+            "preprocess_ms": 6.5,
+            "break_even_calls": 25,
+            "validity": {"values_may_change": true, "update_values_ms": 1.25},
+            "host": {"device": "cpu/P", "median_us": 60.0},
+            "provenance": {"stopped_by": "completed", "search_seconds": 1.0},
+        }))
+        .unwrap();
+        let shown = super::plan(&plan);
+        for line in [
+            "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
+            "prepare  6.50 ms once (the vendor's 2.50 ms); pays for itself after 25 calls",
+            "values   new ones of the same pattern cost 1.25 ms on the host",
+            "host     60.00 us on cpu/P: faster than this device",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}:\n{shown}");
+        }
+    }
 
     #[test]
     fn times_have_four_digits_or_so() {

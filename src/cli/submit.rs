@@ -27,6 +27,8 @@ pub struct SubmitArgs {
 }
 
 pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
+    // Before the matrix is sent.
+    args.problem.problem()?;
     let client = args.server.client()?;
     let digest = match args.matrix.parse::<Digest>() {
         Ok(digest) => digest,
@@ -38,7 +40,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
             matrix.view.digest
         }
     };
-    let job = client.submit(&args.problem.job(&digest, &args.search)).await?;
+    let job = client.submit(&args.problem.job(&digest, &args.search)?).await?;
     if args.detach {
         match args.json {
             true => say(&job.raw)?,

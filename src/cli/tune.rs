@@ -30,6 +30,7 @@ pub struct TuneArgs {
 }
 
 pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
+    args.problem.problem()?;
     anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
     let local = Local::start(args.data.clone(), &args.problem.device).await?;
     local.carry(async |client, job| tune(client, &args, job).await).await
@@ -72,7 +73,7 @@ impl Tuned {
         shown: Show,
         started: &OnceLock<String>,
     ) -> anyhow::Result<Self> {
-        let submitted = client.submit(&problem.job(matrix, search)).await?;
+        let submitted = client.submit(&problem.job(matrix, search)?).await?;
         started.get_or_init(|| submitted.view.id.clone());
         let job = follow(client, &submitted.view.id, shown).await?;
         let id = job.view.plan.as_deref().context("the job has succeeded, but names no plan")?;

@@ -60,7 +60,8 @@ pub struct Plan {
     pub funnel: Vec<FunnelStep>,
     pub trials: TrialCounts,
     pub preprocess_ms: f64,
-    /// Calls after which preprocessing has paid for itself against the baseline; absent where it never does.
+    /// Calls after which what the winner's preprocessing takes beyond the baseline's has paid for itself; absent where it
+    /// never does.
     pub break_even_calls: Option<u64>,
     pub validity: Validity,
     pub launch: Option<Launch>,
@@ -93,6 +94,9 @@ pub struct Baseline {
     pub version: String,
     pub algorithm: String,
     pub median_us: f64,
+    /// Its own work before the first call, milliseconds: SpSV's analysis, SpMM's preprocessing.
+    #[serde(default)]
+    pub preprocess_ms: f64,
 }
 
 /// The least time any kernel could take on this device.

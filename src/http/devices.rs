@@ -28,6 +28,7 @@ pub struct DeviceOut {
     l2_bytes: u64,
     memory_bytes: u64,
     copy_gbps: f64,
+    hop_ns: f64,
     driver: String,
     compiler: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +54,7 @@ impl From<Device> for DeviceOut {
             l2_bytes: device.l2_bytes,
             memory_bytes: device.memory_bytes,
             copy_gbps: device.copy_gbps,
+            hop_ns: device.hop_ns,
             driver: device.driver,
             compiler: device.compiler,
             vendor: device.vendor,

@@ -7,7 +7,12 @@ use axum::response::Response;
 
 /// The tag of some bytes: 128 bits of their BLAKE3, quoted.
 pub fn of(bytes: &[u8]) -> HeaderValue {
-    let digest = Digest::of(bytes).to_string();
+    named(&Digest::of(bytes))
+}
+
+/// The tag of the bytes that have this digest.
+pub fn named(digest: &Digest) -> HeaderValue {
+    let digest = digest.to_string();
     let mut quoted = String::with_capacity(34);
     quoted.push('"');
     quoted.push_str(&digest[..32]);
@@ -26,16 +31,16 @@ pub fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     })
 }
 
-/// 200 with the bytes, or 304 without, under one tag.
+/// 200 with the body, or 304 without, under one tag.
 pub fn respond(
     headers: &HeaderMap,
     tag: HeaderValue,
     media_type: HeaderValue,
     cache_control: HeaderValue,
-    bytes: Bytes,
+    body: impl Into<Body>,
 ) -> Response {
     let fresh = matches(headers, &tag);
-    let mut response = Response::new(if fresh { Body::empty() } else { Body::from(bytes) });
+    let mut response = Response::new(if fresh { Body::empty() } else { body.into() });
     let out = response.headers_mut();
     out.insert(header::ETAG, tag);
     out.insert(header::CACHE_CONTROL, cache_control);

@@ -164,6 +164,23 @@ impl<S: Send + Sync, T: PathName> FromRequestParts<S> for Path<T> {
     }
 }
 
+/// The two path parameters of a route.
+pub struct PathPair<T, U>(pub T, pub U);
+
+impl<S: Send + Sync, T: PathName, U: PathName> FromRequestParts<S> for PathPair<T, U> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let refused = |what| Problem::new(Kind::InvalidParameter, format!("the path needs {what}"));
+        let axum::extract::Path((first, second)) =
+            axum::extract::Path::<(String, String)>::from_request_parts(parts, state)
+                .await
+                .map_err(|_| refused(T::WHAT))?;
+        let first = T::parse(&first).ok_or_else(|| refused(T::WHAT))?;
+        Ok(Self(first, U::parse(&second).ok_or_else(|| refused(U::WHAT))?))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Deserialize, Kind, canonical_uuid, parse};

@@ -50,12 +50,14 @@ impl TryFrom<JobIn> for JobRequest {
     type Error = Problem;
 
     fn try_from(input: JobIn) -> Result<Self, Problem> {
+        let problem = input.problem.try_into().map_err(super::problems::Misfit::in_body)?;
+        let strategy = input.search.strategy.unwrap_or_else(|| Strategy::default_for(&problem));
         Ok(Self {
             matrix: input.matrix,
-            problem: input.problem.try_into().map_err(super::problems::Misfit::in_body)?,
+            problem,
             device: input.device.unwrap_or_else(|| "auto".to_owned()),
             search: Search {
-                strategy: input.search.strategy.unwrap_or_default(),
+                strategy,
                 top_k: input.search.top_k,
                 seconds: input.search.seconds,
                 trials: input.search.trials,

@@ -4,16 +4,20 @@ use super::App;
 use super::devices::DeviceOut;
 use super::error::Problem;
 use super::etag;
-use super::extract::Path;
+use super::extract::{Path, PathPair};
 use super::problems::ProblemOut;
 use super::trials::CandidateOut;
 use crate::domain::plan::{
-    Baseline, Bound, Launch, Limit, Measured, Predicted, Provenance, RunnerUp, TrialCounts,
-    Validity,
+    Baseline, Bound, HostTime, Launch, LaunchStep, Limit, Measured, PlanArray, Predicted,
+    Provenance, RunnerUp, TrialCounts, Validity,
 };
-use crate::domain::{Digest, FunnelStep, JobId, L2Policy, Plan, PlanId, Resources, StoppedBy};
+use crate::domain::recipe::Scratch;
+use crate::domain::{
+    DeviceClass, Digest, FunnelStep, JobId, L2Policy, Plan, PlanId, Resources, StoppedBy,
+};
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,6 +52,8 @@ pub struct PlanOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     launch: Option<LaunchOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<HostTimeOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     resources: Option<ResourcesOut>,
     provenance: ProvenanceOut,
     created_at: String,
@@ -77,7 +83,13 @@ macro_rules! shown {
 }
 
 shown!(MeasuredOut from Measured { median_us: f64, ci95_us: [f64; 2], samples: u32, rel_error: f64 });
-shown!(BaselineOut from Baseline { name: String, version: String, algorithm: String, median_us: f64 });
+shown!(BaselineOut from Baseline {
+    name: String,
+    version: String,
+    algorithm: String,
+    median_us: f64,
+    preprocess_ms: f64,
+});
 shown!(LimitOut from Limit { us: f64, bound: Bound, fraction: f64, bytes: u64 });
 shown!(PredictedOut from Predicted { model: String, median_us: f64 });
 shown!(TrialCountsOut from TrialCounts { measured: u32, failed: BTreeMap<String, u32> });
@@ -86,16 +98,19 @@ shown!(ValidityOut from Validity {
     pattern_may_change: bool,
     dense_must_be_finite: bool,
     n_may_change: bool,
+    update_values_ms: f64,
 });
-shown!(LaunchOut from Launch {
+shown!(LaunchStepOut from LaunchStep {
     entry: String,
-    source: Option<Digest>,
-    cubin: Option<Digest>,
     grid: [u32; 3],
     block: [u32; 3],
+    cluster: u32,
     shared_bytes: u32,
     arguments: Vec<String>,
 });
+shown!(PlanArrayOut from PlanArray { name: String, element: String, length: u64, blob: Digest });
+shown!(ScratchOut from Scratch { bytes: u64, fill: u32 });
+shown!(HostTimeOut from HostTime { plan: PlanId, device: DeviceClass, median_us: f64 });
 shown!(ResourcesOut from Resources {
     registers: u32,
     local_bytes: u32,
@@ -112,6 +127,38 @@ shown!(ProvenanceOut from Provenance {
     stopped_by: StoppedBy,
     search_seconds: f64,
 });
+
+/// All that is needed to run the kernel elsewhere; digests are of `/v1/plans/{id}/blobs/{digest}`.
+#[derive(Debug, Serialize)]
+struct LaunchOut {
+    entry: String,
+    source: Option<Digest>,
+    cubin: Option<Digest>,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    arguments: Vec<String>,
+    steps: Vec<LaunchStepOut>,
+    arrays: Vec<PlanArrayOut>,
+    scratch: Vec<ScratchOut>,
+}
+
+impl From<Launch> for LaunchOut {
+    fn from(launch: Launch) -> Self {
+        Self {
+            entry: launch.entry,
+            source: launch.source,
+            cubin: launch.cubin,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+            arguments: launch.arguments,
+            steps: launch.steps.into_iter().map(LaunchStepOut::from).collect(),
+            arrays: launch.arrays.into_iter().map(PlanArrayOut::from).collect(),
+            scratch: launch.scratch.into_iter().map(ScratchOut::from).collect(),
+        }
+    }
+}
 
 /// One constraint's share of the pruning.
 #[derive(Debug, Serialize)]
@@ -159,6 +206,7 @@ impl From<Plan> for PlanOut {
             break_even_calls: plan.break_even_calls,
             validity: plan.validity.into(),
             launch: plan.launch.map(LaunchOut::from),
+            host: plan.host.map(HostTimeOut::from),
             resources: plan.resources.map(ResourcesOut::from),
             provenance: plan.provenance.into(),
             created_at: plan.created_at.to_rfc3339(),
@@ -174,5 +222,25 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     let plan = PlanOut::from(app.service.plan(&id).await?);
     let body = serde_json::to_vec(&plan).map_err(Problem::internal)?;
-    Ok(etag::tagged(&headers, "application/json", "private, max-age=86400, immutable", body.into()))
+    Ok(etag::tagged(&headers, "application/json", FOR_EVER, body.into()))
+}
+
+const FOR_EVER: &str = "private, max-age=86400, immutable";
+
+/// Source, cubin or an array of a plan, as it is read from the disk: arrays may be as large as their matrix.
+pub async fn blob(
+    State(app): State<App>,
+    PathPair(id, digest): PathPair<PlanId, Digest>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let blob = app.service.plan_blob(&id, &digest).await?;
+    let kind = HeaderValue::from_static("application/octet-stream");
+    let cache = HeaderValue::from_static(FOR_EVER);
+    let body = Body::from_stream(blob.content);
+    // The tag of the bytes without reading them: the name of a blob is their digest.
+    let mut response = etag::respond(&headers, etag::named(&digest), kind, cache, body);
+    if response.status().is_success() {
+        response.headers_mut().insert(header::CONTENT_LENGTH, blob.bytes.into());
+    }
+    Ok(response)
 }

@@ -42,6 +42,7 @@ pub const PATHS: &[&str] = &[
     "/v1/jobs/{id}/trials",
     "/v1/plans",
     "/v1/plans/{id}",
+    "/v1/plans/{id}/blobs/{digest}",
     "/v1/devices",
 ];
 
@@ -64,6 +65,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/jobs/{id}/trials" => quick(get(trials::list)),
         "/v1/plans" => quick(get(lookup::lookup)),
         "/v1/plans/{id}" => quick(get(plans::show)),
+        "/v1/plans/{id}/blobs/{digest}" => quick(get(plans::blob)),
         "/v1/devices" => quick(get(devices::list)),
         _ => return None,
     })

@@ -4,13 +4,16 @@ pub mod spmm;
 pub mod sptrsv;
 
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Device, DeviceKind, Dtype, Matrix, Problem};
+use crate::domain::{Candidate, Device, DeviceKind, Dtype, Matrix, Problem, Spmm, Sptrsv};
 use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::sync::Arc;
 
 /// Widest B that a problem may ask for.
 pub const MAX_COLUMNS: u32 = 65_536;
+
+/// Most right-hand sides that a triangular solve may ask for.
+pub const MAX_RHS: u32 = 64;
 
 /// A problem that this version cannot tune, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,17 +25,13 @@ pub struct Unsupported(pub String);
 #[error("{0}")]
 pub struct Refusal(pub String);
 
-/// Whether the problem can be tuned for a matrix at all.
+/// Whether the problem can be tuned for a matrix at all, as far as the matrix's facts tell: a solve's diagonal is looked
+/// at by `sparse::Triangular`.
 pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
-    let Problem::Spmm(spmm) = problem else {
-        return Err(Unsupported("the operation sptrsv cannot be tuned yet; spmm can".to_owned()));
-    };
-    if spmm.dtype != Dtype::F32 {
-        return Err(Unsupported(format!("spmm in {} cannot be tuned yet; f32 can", spmm.dtype)));
-    }
-    if spmm.n == 0 || spmm.n > MAX_COLUMNS {
-        return Err(Unsupported(format!("n is {}, it must be in 1..={MAX_COLUMNS}", spmm.n)));
-    }
+    match problem {
+        Problem::Spmm(spmm) => check_spmm(spmm),
+        Problem::Sptrsv(solve) => check_sptrsv(matrix, solve),
+    }?;
     if matrix.nnz == 0 {
         return Err(Unsupported("the matrix has no entries: there is nothing to tune".to_owned()));
     }
@@ -41,6 +40,38 @@ pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
             "the matrix has {} entries; the kernels index them with 32 bits, so at most {} can be tuned",
             matrix.nnz,
             u32::MAX >> 1
+        )));
+    }
+    Ok(())
+}
+
+fn check_spmm(spmm: &Spmm) -> Result<(), Unsupported> {
+    if spmm.dtype != Dtype::F32 {
+        return Err(Unsupported(format!("spmm in {} cannot be tuned yet; f32 can", spmm.dtype)));
+    }
+    if spmm.n == 0 || spmm.n > MAX_COLUMNS {
+        return Err(Unsupported(format!("n is {}, it must be in 1..={MAX_COLUMNS}", spmm.n)));
+    }
+    Ok(())
+}
+
+fn check_sptrsv(matrix: &Matrix, solve: &Sptrsv) -> Result<(), Unsupported> {
+    if solve.dtype == Dtype::F16 {
+        let why = "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are";
+        return Err(Unsupported(why.to_owned()));
+    }
+    if solve.rhs == 0 || solve.rhs > MAX_RHS {
+        return Err(Unsupported(format!("rhs is {}, it must be in 1..={MAX_RHS}", solve.rhs)));
+    }
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    if rows != cols {
+        let why = format!("the matrix is {rows} x {cols}: a triangular solve needs a square one");
+        return Err(Unsupported(why));
+    }
+    if rows > u64::from(u32::MAX >> 1) {
+        let most = u32::MAX >> 1;
+        return Err(Unsupported(format!(
+            "the matrix has {rows} rows; at most {most} can be tuned"
         )));
     }
     Ok(())
@@ -64,12 +95,14 @@ pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, 
     }
 }
 
-/// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays.
+/// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what
+/// brings few. An AG-SpTRSV scheme brings a schedule for its warps beside its groups.
 pub fn complexity(candidate: &Candidate) -> u32 {
     let ordered = u32::from(candidate.text("order") == Some("length"));
     match candidate.family.as_str() {
         "vendor" => 0,
         "row_split" => 1 + ordered,
+        "ag" => 4,
         _ => 3,
     }
 }

@@ -5,10 +5,12 @@
 pub mod budget;
 pub mod domain;
 pub mod finals;
+pub mod halving;
 pub mod prune;
 pub mod strategy;
 
 pub use budget::Budget;
 pub use finals::{Contender, Decision, Samples, decide};
+pub use halving::{Halved, halving};
 pub use prune::{Constraint, Pruned, Verdict, prune};
 pub use strategy::{Strategy, exhaustive, rank_step, ranked};

@@ -10,8 +10,13 @@ pub trait Strategy: Send + Sync {
     /// What came of it, in microseconds; `None` for a failure.
     fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>);
 
-    /// Candidates not handed out yet, in order: what to compile ahead.
+    /// The candidates that come next, in order, as far as they are known: what to compile ahead.
     fn upcoming(&self) -> &[Candidate];
+
+    /// How many will still be handed out.
+    fn left(&self) -> usize {
+        self.upcoming().len()
+    }
 }
 
 /// A fixed order, best expected first.
@@ -82,7 +87,7 @@ pub struct Ranked {
 }
 
 /// By prediction, then by name: equal predictions must not make the order depend on anything else.
-fn sort(scored: &mut [(Candidate, f64)]) {
+pub(super) fn sort(scored: &mut [(Candidate, f64)]) {
     scored.sort_by(|(a, x), (b, y)| x.total_cmp(y).then_with(|| a.cmp(b)));
 }
 

@@ -2,7 +2,11 @@
 
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
-use crate::domain::{Device, Digest, Job, JobId, JobRequest, JobState, Stage, Timestamp, Trial};
+use crate::domain::problem::Diagonal;
+use crate::domain::{
+    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage, Timestamp,
+    Trial,
+};
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Submission};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +40,7 @@ impl Service {
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
+        self.check_diagonal(&matrix, &asked.problem).await?;
         let new = NewJob {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
             job: queued(filled, &device),
@@ -47,6 +52,26 @@ impl Service {
             Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A solve whose diagonal is not whole is refused with the rows that lack it. The facts tell in most cases that it is;
+    /// where they do not, the matrix itself is read.
+    async fn check_diagonal(&self, matrix: &Matrix, problem: &Problem) -> Result<()> {
+        let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, .. }) = problem else {
+            return Ok(());
+        };
+        if matrix.has_full_diagonal {
+            return Ok(());
+        }
+        // One at a time, like pictures: it takes the matrix in memory.
+        let permit = self.inner.drawing.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let (path, problem) = (self.matrix_path(&matrix.digest), *problem);
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            request::check_diagonal(&path, &problem)
+        })
+        .await?
     }
 
     pub async fn job(&self, id: &JobId) -> Result<Job> {

@@ -8,6 +8,7 @@ mod jobs;
 mod lookup;
 mod matrices;
 mod neighbours;
+mod plans;
 mod request;
 mod settings;
 pub mod signals;
@@ -22,10 +23,11 @@ pub use events::EventStream;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
 pub use lookup::LookupQuery;
+pub use plans::Blob;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{JobState, Plan, PlanId};
+use crate::domain::JobState;
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
@@ -46,8 +48,8 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
-    /// One picture at a time: it takes all cores and a matrix in memory, and who asks twice finds it drawn. Not of
-    /// `parses`, so that pictures and uploads do not wait for each other.
+    /// One look into a stored matrix at a time, for a picture or for a diagonal: it takes the matrix in memory, and who
+    /// asks twice finds a picture drawn. Not of `parses`, so that looks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
@@ -95,11 +97,6 @@ impl Service {
     /// While this number stays, so do the answers to lookups. Read it before the lookup whose answer is kept.
     pub fn plans_epoch(&self) -> u64 {
         self.inner.signals.epoch()
-    }
-
-    pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
-        let plan = self.inner.store.plan(id).await?;
-        plan.ok_or_else(|| ServiceError::not_found("plan", id))
     }
 
     /// Jobs by state, for gauges.

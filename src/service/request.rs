@@ -3,6 +3,8 @@
 use super::{Result, SearchDefaults, ServiceError};
 use crate::domain::{Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, Strategy};
 use crate::ops;
+use crate::sparse::{TriangleError, Triangular, canonical};
+use std::path::Path;
 
 /// The longest search: a budget beyond it is a mistake, not a wish.
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
@@ -22,7 +24,7 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         strategy: search.strategy,
         top_k: Some(search.top_k.unwrap_or(defaults.top_k)),
         seconds: Some(search.seconds.unwrap_or(defaults.seconds)),
-        trials: Some(search.trials.unwrap_or(defaults.trials)),
+        trials: Some(search.trials.unwrap_or(defaults.trials_of(search.strategy))),
         seed: Some(search.seed.unwrap_or(defaults.seed)),
     };
     // NaN is in no range.
@@ -55,22 +57,31 @@ pub(super) fn check(
         let message = format!("n must be 1 to {}, not {}", ops::MAX_COLUMNS, spmm.n);
         return Err(ServiceError::invalid("/problem/n", message));
     }
+    if let Problem::Sptrsv(solve) = problem
+        && !(1..=ops::MAX_RHS).contains(&solve.rhs)
+    {
+        let message = format!("rhs must be 1 to {}, not {}", ops::MAX_RHS, solve.rhs);
+        return Err(ServiceError::invalid("/problem/rhs", message));
+    }
     ops::check(matrix, problem).map_err(|unsupported| ServiceError::Unsupported {
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),
     })?;
     let sizes = Sizes::of(matrix, problem);
-    let host = sizes.on_host();
+    let (host, gpu) = match problem {
+        Problem::Spmm(_) => (sizes.product_on_host(), sizes.product_on_gpu()),
+        Problem::Sptrsv(_) => (sizes.solve_on_host(), sizes.solve_on_gpu()),
+    };
     if host > u128::from(max_host_bytes) {
         let message = format!(
-            "A, B, C and the reference result take {host} bytes of a host's memory, at most {max_host_bytes} are \
-             granted here"
+            "the operands and what the result is checked with take {host} bytes of a host's memory, at most \
+             {max_host_bytes} are granted here"
         );
         return Err(ServiceError::TooLarge { message });
     }
     let held = match device.kind {
         DeviceKind::Cpu => host,
-        DeviceKind::Cuda => sizes.on_gpu(),
+        DeviceKind::Cuda => gpu,
     };
     if held > u128::from(device.memory_bytes) {
         let Device { id, memory_bytes, .. } = device;
@@ -79,6 +90,24 @@ pub(super) fn check(
         return Err(ServiceError::TooLarge { message });
     }
     Ok(())
+}
+
+/// Whether the matrix has the system that a solve is of. Reads the matrix where its facts say that its diagonal is not
+/// whole, to name the rows that lack it; blocks meanwhile.
+pub(super) fn check_diagonal(path: &Path, problem: &Problem) -> Result<()> {
+    let Problem::Sptrsv(solve) = problem else { return Ok(()) };
+    let (csr, _) =
+        canonical::open(path).map_err(|error| ServiceError::Internal(error.to_string()))?;
+    match Triangular::of(&csr, solve) {
+        Ok(_) => Ok(()),
+        Err(error @ TriangleError::Diagonal { .. }) => {
+            Err(ServiceError::invalid("/problem/diagonal", error.to_string()))
+        }
+        Err(error) => Err(ServiceError::Unsupported {
+            pointer: Some("/problem".to_owned()),
+            message: error.to_string(),
+        }),
+    }
 }
 
 /// Elements of the operands; shapes and widths below 2^32 cannot overflow 128 bits.
@@ -110,14 +139,31 @@ impl Sizes {
     /// reference's value (8) and scale (4), and the result itself. For one of B 8: as it was made, and the engine's
     /// aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and its value as the
     /// problem's type has it, which the oracle widens to f64 again (8).
-    fn on_host(&self) -> u128 {
+    fn product_on_host(&self) -> u128 {
         (8 + 4 + self.element) * self.c + 2 * self.element * self.b + 20 * self.nnz
     }
 
     /// What a GPU must hold: A with 4-byte columns and row pointers, B and C. The reference adapts to what is left: it
     /// is compared in slices where it does not fit beside them.
-    fn on_gpu(&self) -> u128 {
+    fn product_on_gpu(&self) -> u128 {
         (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * (self.b + self.c)
+    }
+
+    /// What the evaluator's process holds at its fullest for a solve. For an entry 44 bytes: in the matrix (12), in the
+    /// system that x is checked with and in the one that schemes are lowered from (12 each), and one more as the engine
+    /// uploads it (8). For a row 80: four row pointers (32), the diagonal of both systems (16), levels and their order
+    /// (24), and the diagonal as uploaded (8). For an element of b: both right-hand sides, x, and x in f64.
+    fn solve_on_host(&self) -> u128 {
+        44 * self.nnz + 80 * (self.rows + 1) + (3 * self.element + 8) * self.b
+    }
+
+    /// What a GPU must hold for a solve: the strict triangle with its diagonal, both right-hand sides and x. What lies in
+    /// the other triangle is counted as well: the facts do not tell how much that is. Schemes bring their own arrays;
+    /// one for which there is no room is refused by the engine.
+    fn solve_on_gpu(&self) -> u128 {
+        (4 + self.element) * self.nnz
+            + (4 + self.element) * (self.rows + 1)
+            + 3 * self.element * self.b
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the use cases can be told to do otherwise; filled from the configuration at start.
 
-use crate::domain::L2Policy;
+use crate::domain::{L2Policy, Strategy};
 use crate::sparse::read::Limits;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +41,18 @@ pub struct SearchDefaults {
     pub top_k: u32,
     pub seconds: f64,
     pub trials: u32,
+    /// Trials of `halving`, vendor's routines included.
+    pub halving_trials: u32,
     pub seed: u64,
+}
+
+impl SearchDefaults {
+    pub const fn trials_of(&self, strategy: Strategy) -> u32 {
+        match strategy {
+            Strategy::Halving => self.halving_trials,
+            Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => self.trials,
+        }
+    }
 }
 
 /// How long things are kept.
@@ -66,7 +77,13 @@ impl Default for ServiceSettings {
             max_upload_bytes: 4 << 30,
             temp_dir: std::env::temp_dir(),
             parses_at_once: 2,
-            search: SearchDefaults { top_k: 16, seconds: 60.0, trials: 512, seed: 1 },
+            search: SearchDefaults {
+                top_k: 16,
+                seconds: 60.0,
+                trials: 512,
+                halving_trials: 64,
+                seed: 1,
+            },
             lease_ms: 15_000,
             max_attempts: 5,
             l2_policy: L2Policy::Warm,

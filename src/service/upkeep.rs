@@ -83,7 +83,7 @@ impl Service {
     }
 }
 
-/// Removes files of killed processes: of our name, and not written to for long. Says how many.
+/// Removes files and folders of killed processes: of our name, and not written to for long. Says how many.
 fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -102,10 +102,15 @@ fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
         let old = facts
             .modified()
             .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|passed| passed >= age));
-        if !(facts.is_file() && old) {
+        if !(old && (facts.is_file() || facts.is_dir())) {
             continue;
         }
-        match std::fs::remove_file(entry.path()) {
+        // A folder holds the arrays of a plan that was not stored.
+        let gone = match facts.is_dir() {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        };
+        match gone {
             Ok(()) => removed += 1,
             Err(error) => {
                 tracing::warn!(file = %entry.path().display(), %error, "an old temporary file stays");

@@ -3,13 +3,15 @@
 use super::StoreError;
 use crate::domain::Digest;
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Location;
 use object_store::{ObjectStoreExt, PutPayload};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::{NamedTempFile, TempDir, TempPath};
 
 /// Folder of files being written; on the same file system as their final place, or the rename would be a copy.
 const STAGING: &str = "staging";
@@ -54,6 +56,11 @@ impl Blobs {
         Ok(tempfile::Builder::new().prefix("blob-").tempfile_in(self.staging())?)
     }
 
+    /// A folder for another process to write blobs to; removed when dropped. Blocks on the file system.
+    pub fn stage_folder(&self) -> Result<TempDir> {
+        Ok(tempfile::Builder::new().prefix("blobs-").tempdir_in(self.staging())?)
+    }
+
     /// Where [`Self::stage`] puts its files; what a killed process left there is upkeep's to remove.
     pub fn staging(&self) -> PathBuf {
         self.root.join(STAGING)
@@ -77,6 +84,18 @@ impl Blobs {
         Ok(())
     }
 
+    /// Gives a file of a staged folder the digest of its bytes for a name.
+    pub async fn put_staged(&self, path: PathBuf) -> Result<Digest> {
+        let hashed = tokio::task::spawn_blocking(move || {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(File::open(&path)?)?;
+            Ok::<_, std::io::Error>((path, Digest::from_bytes(*hasher.finalize().as_bytes())))
+        });
+        let (path, digest) = hashed.await.map_err(std::io::Error::other)??;
+        self.put_file(TempPath::try_from_path(path)?, &digest).await?;
+        Ok(digest)
+    }
+
     /// Stores bytes under their own digest.
     pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest> {
         let digest = Digest::of(&bytes);
@@ -89,6 +108,21 @@ impl Blobs {
     pub async fn get(&self, digest: &Digest) -> Result<Bytes> {
         match self.store.get(&location(digest)).await {
             Ok(found) => Ok(found.bytes().await?),
+            Err(object_store::Error::NotFound { .. }) => Err(BlobError::NotFound(*digest)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The blob's length, and its bytes as they are read.
+    pub async fn stream(
+        &self,
+        digest: &Digest,
+    ) -> Result<(u64, BoxStream<'static, Result<Bytes>>)> {
+        match self.store.get(&location(digest)).await {
+            Ok(found) => {
+                let bytes = found.meta.size;
+                Ok((bytes, found.into_stream().map_err(BlobError::from).boxed()))
+            }
             Err(object_store::Error::NotFound { .. }) => Err(BlobError::NotFound(*digest)),
             Err(error) => Err(error.into()),
         }
@@ -171,10 +205,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_staged_folder_gives_its_files_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path()).unwrap();
+        let staged = blobs.stage_folder().unwrap();
+        for name in ["one", "two"] {
+            let file = staged.path().join(name);
+            std::fs::write(&file, b"order").unwrap();
+            let digest = blobs.put_staged(file).await.unwrap();
+            assert_eq!(digest, Digest::of(b"order"));
+            let (bytes, stream) = blobs.stream(&digest).await.unwrap();
+            assert_eq!(bytes, 5);
+            assert_eq!(stream.try_collect::<Vec<Bytes>>().await.unwrap().concat(), b"order");
+        }
+        assert_eq!(std::fs::read_dir(staged.path()).unwrap().count(), 0);
+        assert!(blobs.put_staged(staged.path().join("three")).await.is_err());
+    }
+
+    #[tokio::test]
     async fn a_dropped_stage_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path()).unwrap();
         drop(blobs.stage().unwrap());
+        drop(blobs.stage_folder().unwrap());
         assert_eq!(std::fs::read_dir(blobs.staging()).unwrap().count(), 0);
     }
 }

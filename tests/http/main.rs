@@ -9,3 +9,4 @@ mod openapi;
 mod operations;
 mod plans;
 mod problems;
+mod solves;

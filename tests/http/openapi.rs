@@ -128,8 +128,22 @@ async fn answers_fit_their_schemas() {
     checker.check("/v1/jobs/{id}", "delete", over).await;
     let found = checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
     assert_eq!(found["match"]["grade"], "exact");
-    let plan = app.get(&format!("/v1/plans/{}", plan.id)).await;
-    checker.check("/v1/plans/{id}", "get", plan).await;
+    let path = format!("/v1/plans/{}", plan.id);
+    checker.check("/v1/plans/{id}", "get", app.get(&path).await).await;
+    let array = plan.launch.unwrap().arrays[0].blob;
+    let nothing = app.get(&format!("{path}/blobs/{array}")).await;
+    checker.check("/v1/plans/{id}/blobs/{digest}", "get", nothing).await;
+
+    let solve =
+        json!({"op": "sptrsv", "rhs": 2, "dtype": "f64", "triangle": "upper", "diagonal": "unit"});
+    let job = app.submit(&json!({"matrix": matrix["digest"], "problem": solve})).await;
+    let job = checker.check("/v1/jobs", "post", job).await;
+    assert_eq!(job["search"]["strategy"], "halving");
+    app.finish(&app.claim().await).await;
+    let query = format!("/v1/plans?matrix={digest}&op=sptrsv&rhs=2&dtype=f64&triangle=upper");
+    let found = app.get(&format!("{query}&diagonal=unit&transpose=false")).await;
+    let found = checker.check("/v1/plans", "get", found).await;
+    assert_eq!(found["match"]["grade"], "exact");
 
     let event = json!({"$ref": "#/components/schemas/Event"});
     let stream = stream.text().await.unwrap();

@@ -123,8 +123,13 @@ async fn files_of_killed_processes_go_and_others_stay() {
     let staged = put(world.service.blobs().staging().join("blob-b"), true);
     let fresh = put(world.uploads().join("sparsetune-upload-c"), false);
     let foreign = put(world.uploads().join("somebody-elses"), true);
+    // The arrays of a plan that was never stored.
+    let arrays = world.service.blobs().staging().join("blobs-d");
+    std::fs::create_dir(&arrays).unwrap();
+    put(arrays.join("array-0"), true);
+    std::fs::File::open(&arrays).unwrap().set_modified(old).unwrap();
     let removed = world.service.remove_old().await.unwrap();
-    assert_eq!(removed.files, 2);
-    assert!(!orphan.exists() && !staged.exists());
+    assert_eq!(removed.files, 3);
+    assert!(!orphan.exists() && !staged.exists() && !arrays.exists());
     assert!(fresh.exists() && foreign.exists());
 }

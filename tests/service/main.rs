@@ -9,4 +9,5 @@ mod jobs;
 mod lookup;
 #[path = "../fixture/plan.rs"]
 mod plan;
+mod solves;
 mod world;

@@ -2,7 +2,7 @@
 
 use crate::device::processor;
 use futures_util::StreamExt;
-use sparsetune::domain::protocol::{Request, RequestBody};
+use sparsetune::domain::protocol::{Effort, Request, RequestBody};
 use sparsetune::domain::*;
 use sparsetune::engine::replay::{Act, Header, Record};
 use sparsetune::ops::{self, Space};
@@ -81,9 +81,13 @@ impl Bench {
 
     /// What a job for this matrix finds on a device.
     pub fn space(&self, device: &Device) -> Space {
+        self.space_of(&PROBLEM, device)
+    }
+
+    pub fn space_of(&self, problem: &Problem, device: &Device) -> Space {
         let path = self.service.blobs().local_path(&self.matrix.digest);
         let (csr, _) = canonical::open(&path).unwrap();
-        ops::space(&csr, &PROBLEM, device).unwrap()
+        ops::space(&csr, problem, device).unwrap()
     }
 
     /// The candidates of an exhaustive job, in its order.
@@ -136,11 +140,29 @@ impl Bench {
             .collect()
     }
 
+    /// How often and how long an evaluator was asked to time, and how many were timed in turn with how many rounds.
+    pub fn asked(&self) -> (Vec<Effort>, Vec<(usize, u32)>) {
+        let log = std::fs::read_to_string(self.log()).unwrap();
+        let (mut efforts, mut turns) = (Vec::new(), Vec::new());
+        for request in log.lines().filter_map(|line| serde_json::from_str::<Request>(line).ok()) {
+            match request.body {
+                RequestBody::Measure { effort, .. } => efforts.push(effort),
+                RequestBody::Pair { candidates, rounds } => turns.push((candidates.len(), rounds)),
+                _ => {}
+            }
+        }
+        (efforts, turns)
+    }
+
     pub async fn submit(&self, search: Search) -> JobId {
+        self.submit_for(PROBLEM, "auto", search).await
+    }
+
+    pub async fn submit_for(&self, problem: Problem, device: &str, search: Search) -> JobId {
         let request = JobRequest {
             matrix: self.matrix.digest,
-            problem: PROBLEM,
-            device: "auto".to_owned(),
+            problem,
+            device: device.to_owned(),
             search,
             expected_calls: None,
         };
@@ -238,6 +260,26 @@ pub fn device() -> Device {
         name: "Recorded".to_owned(),
         kernels: ["row_panel", "row_split", "vendor"].map(text).into(),
         ..processor()
+    }
+}
+
+/// A GPU as a recording describes it.
+pub fn gpu() -> Device {
+    Device {
+        id: DeviceId("cuda:0".to_owned()),
+        kind: DeviceKind::Cuda,
+        compute_capability: "9.0".to_owned(),
+        multiprocessors: 132,
+        warp_size: 32,
+        max_threads_per_block: 1024,
+        max_threads_per_multiprocessor: 2048,
+        max_blocks_per_multiprocessor: 32,
+        registers_per_thread: 255,
+        registers_per_block: 65_536,
+        registers_per_multiprocessor: 65_536,
+        shared_bytes_per_block: 99_000,
+        shared_bytes_per_multiprocessor: 228_000,
+        ..device()
     }
 }
 

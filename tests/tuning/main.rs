@@ -5,8 +5,10 @@ mod bench;
 mod budgets;
 #[path = "../fixture/device.rs"]
 mod device;
+mod halving;
 mod hostile;
 mod interruptions;
 mod outcomes;
 mod restart;
 mod server;
+mod solves;

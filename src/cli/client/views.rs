@@ -1,5 +1,6 @@
 //! What the command line reads of the server's answers. Members it does not know are left alone.
 
+use crate::domain::plan::Bound;
 use crate::domain::{Digest, FunnelStep, JobState, Stage, StoppedBy};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -100,6 +101,8 @@ pub struct PlanView {
     pub funnel: Vec<FunnelStep>,
     pub preprocess_ms: f64,
     pub break_even_calls: Option<u64>,
+    pub validity: ValidityView,
+    pub host: Option<HostView>,
     pub provenance: ProvenanceView,
 }
 
@@ -108,6 +111,8 @@ pub struct DeviceView {
     pub id: String,
     pub name: String,
     pub copy_gbps: f64,
+    #[serde(default)]
+    pub hop_ns: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -124,11 +129,14 @@ pub struct BaselineView {
     pub version: String,
     pub algorithm: String,
     pub median_us: f64,
+    #[serde(default)]
+    pub preprocess_ms: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct LimitView {
     pub us: f64,
+    pub bound: Bound,
     pub fraction: f64,
     pub bytes: u64,
 }
@@ -136,6 +144,19 @@ pub struct LimitView {
 #[derive(Clone, Debug, Deserialize)]
 pub struct PredictedView {
     pub model: String,
+    pub median_us: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ValidityView {
+    pub values_may_change: bool,
+    #[serde(default)]
+    pub update_values_ms: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct HostView {
+    pub device: String,
     pub median_us: f64,
 }
 

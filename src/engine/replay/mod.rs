@@ -65,6 +65,7 @@ impl Engine for ReplayEngine {
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
         Ok(match self.act(&recipe.candidate, Step::Verify)? {
+            Act::Stopped { detail } => return Err(EngineError::Watchdog(detail.clone())),
             Act::Measured { rel_error, .. } => {
                 Check { rel_error: *rel_error, unwritten: 0, worst: 0 }
             }

@@ -48,6 +48,10 @@ pub enum Act {
         #[serde(default)]
         unwritten: u64,
     },
+    /// Its own watchdog ends its first call.
+    Stopped {
+        detail: String,
+    },
     /// Sleeps for ever.
     Hang {
         #[serde(default)]

@@ -3,24 +3,29 @@
 use super::recorder::Recorder;
 use super::session::{Outcomes, SessionError};
 use crate::domain::plan::{
-    Baseline, Bound, Launch, Limit, Measured, PLAN_VERSION, Predicted, Provenance, RunnerUp,
+    Baseline, HostTime, Launch, Limit, Measured, PLAN_VERSION, Predicted, Provenance, RunnerUp,
     TrialCounts, Validity,
 };
-use crate::domain::protocol::Exported;
-use crate::domain::{Device, Outcome, Plan, PlanId, Timestamp};
+use crate::domain::{Device, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp};
 use crate::ops;
 use crate::search::Contender;
 use crate::service::Service;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::store::StoreError;
 
-/// Builds the plan and stores the winner's source and cubin as blobs.
+/// The winner's program, as far as the plan tells of it.
+pub struct Program {
+    pub launch: Option<Launch>,
+    /// Host time that new values of the same pattern take, milliseconds; see `Exported::update_ms`.
+    pub update_ms: Option<f64>,
+}
+
+/// Builds the plan.
 pub async fn plan(
     service: &Service,
     device: &Device,
     recorder: &Recorder,
     outcomes: Outcomes,
-    exported: Exported,
+    program: Program,
 ) -> Result<Plan, SessionError> {
     let winner = &outcomes.contenders[outcomes.decision.winner];
     let candidate = winner.candidate.clone();
@@ -32,11 +37,16 @@ pub async fn plan(
         _ => return Err(SessionError::Hopeless(format!("{candidate} won without a measurement"))),
     };
     let request = &recorder.job.request;
+    let pattern = outcomes.matrix.pattern_digest;
+    let host = match device.kind {
+        DeviceKind::Cpu => None,
+        DeviceKind::Cuda => host(service, &pattern, &request.problem).await?,
+    };
     Ok(Plan {
         version: PLAN_VERSION,
         id: PlanId::fresh(),
         matrix: outcomes.matrix.digest,
-        pattern_digest: outcomes.matrix.pattern_digest,
+        pattern_digest: pattern,
         problem: request.problem,
         l2_policy: service.settings().l2_policy,
         device: device.clone(),
@@ -54,7 +64,7 @@ pub async fn plan(
         speedup: baseline.as_ref().map(|baseline| baseline.median_us / median_us),
         limit: Limit {
             us: outcomes.loaded.limit_us,
-            bound: Bound::Bytes,
+            bound: outcomes.loaded.bound,
             fraction: outcomes.loaded.limit_us / median_us,
             bytes: outcomes.loaded.compulsory_bytes,
         },
@@ -65,19 +75,17 @@ pub async fn plan(
         funnel: outcomes.funnel,
         trials: counts(recorder),
         preprocess_ms: winner.preprocess_ms,
-        break_even_calls: baseline
-            .as_ref()
-            .and_then(|baseline| break_even(winner, baseline.median_us)),
+        break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
         validity: Validity {
             values_may_change: true,
             pattern_may_change: false,
-            update_values_ms: exported.update_ms.unwrap_or(0.0),
+            update_values_ms: program.update_ms.unwrap_or(0.0),
             dense_must_be_finite: ops::dense_must_be_finite(&candidate, device.kind),
             n_may_change: false,
         },
-        launch: launch(service, &exported).await?,
-        host: None,
+        launch: program.launch,
+        host,
         resources,
         provenance: Provenance {
             job: recorder.job.id.clone(),
@@ -103,13 +111,37 @@ fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
         version: version.to_owned(),
         algorithm: vendor.candidate.text("algorithm").unwrap_or_default().to_owned(),
         median_us: vendor.timing.median_us,
+        preprocess_ms: vendor.preprocess_ms,
     })
 }
 
-/// Calls after which preprocessing has paid for itself; `None` where the winner gains nothing a call.
-fn break_even(winner: &Contender, baseline_us: f64) -> Option<u64> {
-    let gain_us = baseline_us - winner.timing.median_us;
-    (gain_us > 0.0).then(|| (winner.preprocess_ms * 1e3 / gain_us).ceil() as u64)
+/// Calls after which what the winner prepares beyond what the vendor's routine does has paid for itself; `None` where the
+/// winner gains nothing a call.
+fn break_even(winner: &Contender, baseline: &Baseline) -> Option<u64> {
+    let gain_us = baseline.median_us - winner.timing.median_us;
+    let more_us = (winner.preprocess_ms - baseline.preprocess_ms).max(0.0) * 1e3;
+    (gain_us > 0.0).then(|| (more_us / gain_us).ceil() as u64)
+}
+
+/// The best known time of the same problem on a CPU: by pattern, whatever the L2 policy, which a CPU has none of.
+async fn host(
+    service: &Service,
+    pattern: &Digest,
+    problem: &Problem,
+) -> Result<Option<HostTime>, StoreError> {
+    let mut best: Option<HostTime> = None;
+    for key in service.store().plan_keys(pattern).await? {
+        if key.problem != *problem {
+            continue;
+        }
+        let Some(plan) = service.store().plan_by_key(&key).await? else { continue };
+        let median_us = plan.measured.median_us;
+        let better = best.as_ref().is_none_or(|best| median_us < best.median_us);
+        if plan.device.kind == DeviceKind::Cpu && better {
+            best = Some(HostTime { plan: plan.id, device: key.device_class, median_us });
+        }
+    }
+    Ok(best)
 }
 
 fn counts(recorder: &Recorder) -> TrialCounts {
@@ -123,30 +155,24 @@ fn counts(recorder: &Recorder) -> TrialCounts {
     counts
 }
 
-async fn launch(service: &Service, exported: &Exported) -> Result<Option<Launch>, SessionError> {
-    let source = match &exported.source {
-        Some(text) => Some(service.blobs().put_bytes(text.clone().into_bytes().into()).await?),
-        None => None,
-    };
-    let cubin = match &exported.cubin {
-        Some(text) => {
-            let bytes = STANDARD.decode(text).map_err(|error| {
-                SessionError::Hopeless(format!("the evaluator's cubin is garbled: {error}"))
-            })?;
-            Some(service.blobs().put_bytes(bytes.into()).await?)
-        }
-        None => None,
-    };
-    Ok(exported.steps.first().map(|first| Launch {
-        entry: first.entry.clone(),
-        source,
-        cubin,
-        grid: first.grid,
-        block: first.block,
-        shared_bytes: first.shared_bytes,
-        arguments: first.arguments.clone(),
-        steps: if exported.steps.len() > 1 { exported.steps.clone() } else { Vec::new() },
-        arrays: Vec::new(),
-        scratch: exported.scratch.clone(),
-    }))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Candidate, Timing};
+
+    #[test]
+    fn the_vendors_analysis_counts() {
+        let timing = Timing::of(vec![10.0], 0).unwrap();
+        let candidate = Candidate::new("slices");
+        let winner = Contender { candidate, timing, preprocess_ms: 3.0, complexity: 3 };
+        let calls = |median_us, preprocess_ms| {
+            let (name, version, algorithm) = (String::new(), String::new(), String::new());
+            let baseline = Baseline { name, version, algorithm, median_us, preprocess_ms };
+            break_even(&winner, &baseline)
+        };
+        assert_eq!(calls(30.0, 0.0), Some(150));
+        assert_eq!(calls(30.0, 2.5), Some(25));
+        assert_eq!(calls(30.0, 9.0), Some(0));
+        assert_eq!(calls(10.0, 9.0), None);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::session::{Session, SessionError};
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Outcome, Stage};
+use crate::domain::{Candidate, Outcome, Stage, Strategy};
 use crate::ops;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
@@ -11,18 +11,38 @@ use std::collections::BTreeMap;
 /// Fewer paired rounds than this have no 95 % interval.
 const FEWEST_ROUNDS: u32 = 6;
 
+/// Share of the finals' time that the first rung of `halving` aims at.
+const FIRST_RUNG: f64 = 0.4;
+
+const VENDOR: &str = "vendor";
+
 impl Session<'_> {
-    /// Times the best few and the best vendor routine in turn, and decides.
+    /// Times the best few and the best vendor routine in turn, and decides. `halving` comes to the few by a rung more.
     pub(super) async fn finals(
         &mut self,
         budget: &Budget,
+        strategy: Strategy,
         expected_calls: Option<u64>,
     ) -> Result<(Vec<Contender>, Decision), SessionError> {
-        let mut contenders = self.finalists(expected_calls);
+        let halving = strategy == Strategy::Halving;
+        let [many, few] = self.measuring.rungs;
+        let places = if halving { many } else { self.measuring.finalists };
+        let mut contenders = best_of(self.measured(), places, expected_calls);
         if contenders.is_empty() {
             return Err(SessionError::Hopeless(self.nothing_ran()));
         }
-        let samples = match self.rounds(&contenders, budget) {
+        let mut ms = self.measuring.finals_ms;
+        if halving && contenders.iter().filter(|c| c.candidate.family != VENDOR).count() > few {
+            let first = FIRST_RUNG * ms;
+            if let Some(rounds) =
+                self.rounds(&contenders, budget, first, self.measuring.rung_rounds)
+            {
+                self.pair(&mut contenders, rounds).await?;
+                ms -= first;
+            }
+            contenders = best_of(contenders, few, expected_calls);
+        }
+        let samples = match self.rounds(&contenders, budget, ms, self.measuring.rounds) {
             Some(rounds) => self.pair(&mut contenders, rounds).await?,
             None => Samples::Separate,
         };
@@ -39,15 +59,20 @@ impl Session<'_> {
         }
     }
 
-    /// Rounds that fit the time the finals aim at and what is left of the budget; none where not even a few do.
-    fn rounds(&self, contenders: &[Contender], budget: &Budget) -> Option<u32> {
-        let [fewest, most] = self.measuring.rounds;
+    /// Rounds that fit the time they aim at and what is left of the budget; none where not even a few do.
+    fn rounds(
+        &self,
+        contenders: &[Contender],
+        budget: &Budget,
+        aim_ms: f64,
+        [fewest, most]: [u32; 2],
+    ) -> Option<u32> {
         let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
         let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
         // Two rounds go to warming up.
         let fitting = |ms: f64| (ms / round_ms.max(1e-6)) as u32;
         let affordable = fitting(left_ms).saturating_sub(2);
-        let wanted = fitting(self.measuring.finals_ms).clamp(fewest, most);
+        let wanted = fitting(aim_ms).clamp(fewest, most);
         (affordable >= FEWEST_ROUNDS).then(|| wanted.min(affordable))
     }
 
@@ -86,37 +111,19 @@ impl Session<'_> {
         Ok(matches!(again.outcome, Outcome::Measured { .. }))
     }
 
-    fn finalists(&self, expected_calls: Option<u64>) -> Vec<Contender> {
-        let mut measured: Vec<Contender> = self
-            .recorder
-            .tried()
-            .into_iter()
-            .filter_map(|(candidate, outcome)| match outcome {
-                Outcome::Measured { timing, preprocess_ms, .. } => Some(Contender {
-                    candidate: candidate.clone(),
-                    timing: timing.clone(),
-                    preprocess_ms: *preprocess_ms,
-                    complexity: ops::complexity(candidate),
-                }),
-                _ => None,
-            })
-            .collect();
-        let cost = |c: &Contender| match expected_calls {
-            Some(calls) => c.preprocess_ms * 1e3 + calls as f64 * c.timing.median_us,
-            None => c.timing.median_us,
-        };
-        measured.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
-        // The baseline is the vendor's fastest call; where calls are few, its cheapest routine competes as well.
-        let (vendors, mut measured): (Vec<_>, Vec<_>) =
-            measured.into_iter().partition(|c| c.candidate.family == "vendor");
-        let cheapest = vendors.first().cloned();
-        let fastest =
-            vendors.into_iter().min_by(|a, b| a.timing.median_us.total_cmp(&b.timing.median_us));
-        let cheapest =
-            cheapest.filter(|c| fastest.as_ref().is_none_or(|f| f.candidate != c.candidate));
-        measured.truncate(self.measuring.finalists);
-        measured.extend(fastest.into_iter().chain(cheapest));
-        measured
+    /// Everything that came to a time.
+    fn measured(&self) -> Vec<Contender> {
+        let tried = self.recorder.tried().into_iter();
+        let measured = tried.filter_map(|(candidate, outcome)| match outcome {
+            Outcome::Measured { timing, preprocess_ms, .. } => Some(Contender {
+                candidate: candidate.clone(),
+                timing: timing.clone(),
+                preprocess_ms: *preprocess_ms,
+                complexity: ops::complexity(candidate),
+            }),
+            _ => None,
+        });
+        measured.collect()
     }
 
     fn nothing_ran(&self) -> String {
@@ -128,4 +135,27 @@ impl Session<'_> {
         let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
         format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
     }
+}
+
+/// The `places` cheapest in order, then the vendor's fastest routine, and its cheapest where that is another: the baseline
+/// is the vendor's fastest call, and where calls are few, its cheapest routine competes as well.
+fn best_of(
+    mut measured: Vec<Contender>,
+    places: usize,
+    expected_calls: Option<u64>,
+) -> Vec<Contender> {
+    let cost = |c: &Contender| match expected_calls {
+        Some(calls) => c.preprocess_ms * 1e3 + calls as f64 * c.timing.median_us,
+        None => c.timing.median_us,
+    };
+    measured.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    let (vendors, mut measured): (Vec<_>, Vec<_>) =
+        measured.into_iter().partition(|c| c.candidate.family == VENDOR);
+    let cheapest = vendors.first().cloned();
+    let fastest =
+        vendors.into_iter().min_by(|a, b| a.timing.median_us.total_cmp(&b.timing.median_us));
+    let cheapest = cheapest.filter(|c| fastest.as_ref().is_none_or(|f| f.candidate != c.candidate));
+    measured.truncate(places);
+    measured.extend(fastest.into_iter().chain(cheapest));
+    measured
 }

@@ -3,10 +3,13 @@
 use super::field::Field;
 use super::session::{Session, SessionError};
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Outcome, Stage, StoppedBy, Timestamp};
+use crate::domain::{
+    Candidate, CandidateId, Outcome, Problem, Stage, StoppedBy, Strategy as Wanted, Timestamp,
+};
 use crate::pool::PoolError;
 use crate::search::{Budget, Strategy};
 use crate::store::{Quarantined, StoreError};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
@@ -16,8 +19,14 @@ const SLACK: Duration = Duration::from_secs(3);
 /// their packed arrays fit beside the matrix.
 const AHEAD: usize = 32;
 
-/// A candidate this many times slower than the best so far is timed once and no more.
-const HOPELESS: f64 = 8.0;
+/// A candidate this many times slower than the best so far is timed once and no more. Kernels of a triangular solve wait
+/// for one another, so theirs end themselves there.
+const fn hopeless(problem: &Problem) -> f64 {
+    match problem {
+        Problem::Spmm(_) => 8.0,
+        Problem::Sptrsv(_) => 3.0,
+    }
+}
 
 impl Session<'_> {
     /// Tries the vendor's routines, so that there is a whole baseline, then the strategy's candidates, until they or the
@@ -28,12 +37,13 @@ impl Session<'_> {
         strategy: &mut dyn Strategy,
         budget: &Budget,
     ) -> Result<StoppedBy, SessionError> {
-        let own = strategy.upcoming().len();
+        let own = strategy.left();
         let fixed = field.always.len();
         let message =
             format!("measuring {fixed} routines that are always tried and {own} candidates");
         self.recorder.stage(Stage::Measuring, message).await?;
-        self.prepare(strategy).await?;
+        let mut prepared = HashSet::new();
+        self.prepare(strategy, &mut prepared).await?;
         let mut always = field.always.iter().cloned();
         let mut handed_out = 0;
         loop {
@@ -41,8 +51,12 @@ impl Session<'_> {
                 Some(candidate) => candidate,
                 None => {
                     handed_out += 1;
-                    if handed_out % (AHEAD / 2) == 0 {
-                        self.prepare(strategy).await?;
+                    // A climb names a few ahead, and others after each outcome.
+                    let turned = strategy.upcoming().first().is_some_and(|first| {
+                        self.recorder.known(first).is_none() && !prepared.contains(&first.id())
+                    });
+                    if turned || handed_out % (AHEAD / 2) == 0 {
+                        self.prepare(strategy, &mut prepared).await?;
                     }
                     match strategy.next() {
                         Some(candidate) => candidate,
@@ -64,10 +78,18 @@ impl Session<'_> {
     }
 
     /// Has the next candidates compiled while others are measured. Failing here loses only the head start.
-    async fn prepare(&mut self, strategy: &dyn Strategy) -> Result<(), SessionError> {
+    async fn prepare(
+        &mut self,
+        strategy: &dyn Strategy,
+        prepared: &mut HashSet<CandidateId>,
+    ) -> Result<(), SessionError> {
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
         let ahead: Vec<Candidate> =
             strategy.upcoming().iter().filter(unknown).take(AHEAD).cloned().collect();
+        prepared.extend(ahead.iter().map(Candidate::id));
+        if ahead.is_empty() {
+            return Ok(());
+        }
         match self.evaluator.prepare(ahead, &self.signals.stop).await {
             Ok(()) => Ok(()),
             Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
@@ -94,8 +116,13 @@ impl Session<'_> {
             Outcome::Refused { detail }
         } else {
             let best_us = self.recorder.job.best.as_ref().map(|best| best.median_us);
-            let give_up_us = best_us.map(|us| us * HOPELESS);
-            let effort = Effort { give_up_us, ..self.measuring.effort };
+            let request = &self.recorder.job.request;
+            let give_up_us = best_us.map(|us| us * hopeless(&request.problem));
+            let effort = match request.search.strategy {
+                Wanted::Halving => self.measuring.brief,
+                _ => self.measuring.effort,
+            };
+            let effort = Effort { give_up_us, ..effort };
             let patience = self.patience();
             self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
         };

@@ -3,6 +3,7 @@
 mod answer;
 mod field;
 mod finals;
+mod keep;
 mod lease;
 mod measure;
 mod recorder;
@@ -17,8 +18,14 @@ use crate::domain::protocol::Effort;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measuring {
     pub effort: Effort,
+    /// Likewise where many candidates get little each, as in `halving`.
+    pub brief: Effort,
     /// Finalists besides the best of the vendor's routines.
     pub finalists: usize,
+    /// The rungs of `halving`: how many are timed in turn with few rounds, and how many of them stay to be finalists.
+    pub rungs: [usize; 2],
+    /// Rounds of the first rung.
+    pub rung_rounds: [u32; 2],
     /// Rounds of the paired finals; fewer where a round takes long.
     pub rounds: [u32; 2],
     /// Measured time that the finals aim at, milliseconds.
@@ -35,7 +42,16 @@ impl Default for Measuring {
                 budget_ms: 60.0,
                 give_up_us: None,
             },
+            brief: Effort {
+                warmups: 1,
+                min_samples: 3,
+                max_samples: 9,
+                budget_ms: 15.0,
+                give_up_us: None,
+            },
             finalists: 3,
+            rungs: [16, 4],
+            rung_rounds: [6, 25],
             rounds: [15, 101],
             finals_ms: 400.0,
         }

@@ -3,6 +3,7 @@
 use super::Measuring;
 use super::answer;
 use super::field::Field;
+use super::keep;
 use super::lease::Signals;
 use super::recorder::Recorder;
 use crate::domain::job::Best;
@@ -137,7 +138,8 @@ impl Session<'_> {
         let request = self.recorder.job.request.clone();
         let defaults = &self.service.settings().search;
         let seconds = request.search.seconds.unwrap_or(defaults.seconds);
-        let trials = request.search.trials.unwrap_or(defaults.trials);
+        let wanted = request.search.strategy;
+        let trials = request.search.trials.unwrap_or(defaults.trials_of(wanted));
         let top_k = request.search.top_k.unwrap_or(defaults.top_k);
         let seed = request.search.seed.unwrap_or(defaults.seed);
         let spent =
@@ -146,9 +148,9 @@ impl Session<'_> {
         let mut field = self.enter(seed).await?;
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
-        let mut strategy = self.narrow(&mut field, request.search.strategy, top_k).await?;
+        let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
-        let (contenders, decision) = self.finals(&budget, request.expected_calls).await?;
+        let (contenders, decision) = self.finals(&budget, wanted, request.expected_calls).await?;
         let outcomes = Outcomes {
             matrix: field.matrix,
             loaded: field.loaded,
@@ -162,8 +164,19 @@ impl Session<'_> {
             search_seconds: budget.spent().as_secs_f64(),
         };
         let winner = &outcomes.contenders[outcomes.decision.winner].candidate;
-        let exported = self.evaluator.export(winner, &self.signals.stop).await?;
-        answer::plan(&self.service, self.device, &self.recorder, outcomes, exported).await
+        let program = self.program(winner).await?;
+        answer::plan(&self.service, self.device, &self.recorder, outcomes, program).await
+    }
+
+    /// The winner's program, its source, cubin and arrays kept as blobs.
+    async fn program(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
+        let blobs = self.service.blobs().clone();
+        let staged = tokio::task::spawn_blocking(move || blobs.stage_folder()).await;
+        let staged = staged.map_err(|error| SessionError::Hopeless(error.to_string()))??;
+        let folder = staged.path();
+        let exported = self.evaluator.export(winner, Some(folder), &self.signals.stop).await?;
+        let launch = keep::launch(&self.service, &exported, folder).await?;
+        Ok(answer::Program { launch, update_ms: exported.update_ms })
     }
 
     /// Chooses what to measure and records what fell through the funnel.
@@ -171,12 +184,16 @@ impl Session<'_> {
         &mut self,
         field: &mut Field,
         wanted: Wanted,
-        top_k: u32,
+        (top_k, trials): (u32, u32),
     ) -> Result<Box<dyn Strategy>, SessionError> {
         let mut scored = field.space.scored.clone();
         if let Some(dropped) = self.recorder.chosen_before() {
             // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
             scored.retain(|(candidate, _)| !dropped.contains(&candidate.id()));
+            if wanted == Wanted::Halving {
+                let strategy = self.halving(field, scored, trials);
+                return self.begin(field, strategy).await;
+            }
             let strategy = search::exhaustive(scored);
             if wanted == Wanted::Ranked {
                 field.funnel.push(search::rank_step(
@@ -195,7 +212,8 @@ impl Session<'_> {
             .collect();
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
-            Wanted::Ranked | Wanted::Halving => {
+            Wanted::Halving => self.halving(field, scored, trials),
+            Wanted::Ranked => {
                 let ranked = search::ranked(scored, top_k as usize);
                 removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);
@@ -210,12 +228,27 @@ impl Session<'_> {
         self.begin(field, strategy).await
     }
 
+    /// Goes on from what an earlier attempt tried; the routines that are always tried count as trials, too.
+    fn halving(
+        &self,
+        field: &mut Field,
+        scored: Vec<(Candidate, f64)>,
+        trials: u32,
+    ) -> Box<dyn Strategy> {
+        let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
+        let before = tried.filter(|candidate| !field.always.contains(candidate)).cloned().collect();
+        let places = (trials as usize).saturating_sub(field.always.len());
+        let halved = search::halving(scored, places, before);
+        field.funnel.push(halved.step);
+        halved.strategy
+    }
+
     async fn begin(
         &mut self,
         field: &Field,
         strategy: Box<dyn Strategy>,
     ) -> Result<Box<dyn Strategy>, SessionError> {
-        let (left, always) = (strategy.upcoming().len(), field.always.len());
+        let (left, always) = (strategy.left(), field.always.len());
         self.recorder.job.progress.total = (left + always) as u32;
         self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
         Ok(strategy)

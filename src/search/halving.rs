@@ -1,0 +1,312 @@
+//! Halving: a few trials for many candidates. Most go to what the model likes, spread over the space; the last third
+//! climbs from the best of what was observed. The finals then halve the field (successive halving, as AG-SpTRSV selects).
+
+use super::strategy::{Strategy, sort};
+use crate::domain::{Candidate, FunnelStep, Param};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Candidates that a climb names ahead, to be compiled meanwhile. The next outcome may turn it, so few.
+const LOOK_AHEAD: usize = 4;
+
+/// Observations that a parameter's value needs for half of its mean error to be believed.
+const DOUBT: f64 = 2.0;
+
+/// The strategy with its step of the funnel.
+pub struct Halved {
+    pub strategy: Box<dyn Strategy>,
+    pub step: FunnelStep,
+}
+
+/// At most `places` candidates: two thirds by prediction and diversity, one third by hill climbing.
+///
+/// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that
+/// their outcomes are observed, and take their places: what follows depends on outcomes and predictions alone.
+pub fn halving(mut scored: Vec<(Candidate, f64)>, places: usize, before: Vec<Candidate>) -> Halved {
+    sort(&mut scored);
+    let places = places.max(1).min(scored.len()).max(before.len());
+    let spread = (2 * places).div_ceil(3);
+    let step = FunnelStep {
+        constraint: "halving".to_owned(),
+        removed: scored.len().saturating_sub(places) as u64,
+        left: places.min(scored.len()) as u64,
+        detail: Some(format!(
+            "{spread} by prediction, every family and many values of every parameter among them; the others are \
+             neighbours of the best observed"
+        )),
+    };
+    let mut queue = before;
+    let tried: BTreeSet<Candidate> = queue.iter().cloned().collect();
+    let fresh = diverse(&scored, spread).into_iter().filter(|c| !tried.contains(c));
+    queue.extend(fresh.take(spread.saturating_sub(tried.len())));
+    let outcomes = BTreeMap::new();
+    Halved { strategy: Box::new(Halving { scored, places, queue, handed_out: 0, outcomes }), step }
+}
+
+struct Halving {
+    /// By prediction, then by name.
+    scored: Vec<(Candidate, f64)>,
+    places: usize,
+    /// Handed out so far, then what is named ahead.
+    queue: Vec<Candidate>,
+    handed_out: usize,
+    /// Medians in microseconds; `None` for a failure.
+    outcomes: BTreeMap<Candidate, Option<f64>>,
+}
+
+impl Strategy for Halving {
+    fn next(&mut self) -> Option<Candidate> {
+        if self.handed_out >= self.places {
+            return None;
+        }
+        let candidate = self.queue.get(self.handed_out)?.clone();
+        self.handed_out += 1;
+        Some(candidate)
+    }
+
+    fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>) {
+        self.outcomes.insert(candidate.clone(), median_us);
+        // The vendor's routines are observed, too, but are neighbours of nothing. While the first part of the queue
+        // lasts, nothing is chosen; after it, each outcome may turn the climb.
+        let spread = (2 * self.places).div_ceil(3);
+        if self.handed_out == self.queue.len() || self.handed_out >= spread {
+            self.queue.truncate(self.handed_out);
+            let ahead = LOOK_AHEAD.min(self.left());
+            let climb = self.climb(ahead);
+            self.queue.extend(climb);
+        }
+    }
+
+    fn upcoming(&self) -> &[Candidate] {
+        &self.queue[self.handed_out..]
+    }
+
+    fn left(&self) -> usize {
+        self.places - self.handed_out.min(self.places)
+    }
+}
+
+impl Halving {
+    /// The next few of a climb: neighbours of the best observed, then of the next best, then whatever is left; among
+    /// equals what the predictions say, corrected by what was observed of the same parameter values.
+    fn climb(&self, count: usize) -> Vec<Candidate> {
+        let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
+        let errors = Errors::of(&self.scored, &self.outcomes);
+        let mut open: Vec<(&Candidate, f64)> = self
+            .scored
+            .iter()
+            .filter(|(candidate, _)| !seen.contains(candidate))
+            .map(|(candidate, us)| {
+                (candidate, us.max(f64::MIN_POSITIVE).ln() + errors.at(candidate))
+            })
+            .collect();
+        open.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
+        let mut best: Vec<(&Candidate, f64)> =
+            self.outcomes.iter().filter_map(|(c, us)| Some((c, (*us)?))).collect();
+        best.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
+        let mut chosen: Vec<Candidate> = Vec::new();
+        let summits = best.into_iter().map(|(candidate, _)| Some(candidate)).chain([None]);
+        for summit in summits {
+            for (candidate, _) in &open {
+                if chosen.len() == count {
+                    return chosen;
+                }
+                let near = summit.is_none_or(|summit| are_neighbours(summit, candidate));
+                if near && !chosen.contains(candidate) {
+                    chosen.push((*candidate).clone());
+                }
+            }
+        }
+        chosen
+    }
+}
+
+/// Of one family, and differing in one parameter.
+fn are_neighbours(a: &Candidate, b: &Candidate) -> bool {
+    let names: BTreeSet<&String> = a.params.keys().chain(b.params.keys()).collect();
+    let differing = |name: &&&String| a.params.get(**name) != b.params.get(**name);
+    a.family == b.family && names.iter().filter(differing).count() == 1
+}
+
+/// The best predicted of each family, then up to half of the rest the best predicted of each value of each parameter,
+/// then the best predicted; families' best first, the others by prediction. `scored` is sorted.
+fn diverse(scored: &[(Candidate, f64)], places: usize) -> Vec<Candidate> {
+    let mut families = BTreeSet::new();
+    let (firsts, rest): (Vec<&Candidate>, Vec<&Candidate>) =
+        scored.iter().map(|(c, _)| c).partition(|c| families.insert(c.family.as_str()));
+    let mut covered: BTreeSet<(&str, &str, &Param)> =
+        firsts.iter().copied().flat_map(values).collect();
+    let mut spreading = places.saturating_sub(firsts.len()) / 2;
+    let mut brings_new = vec![false; rest.len()];
+    for (brings, candidate) in brings_new.iter_mut().zip(&rest) {
+        let before = covered.len();
+        if spreading > 0 {
+            covered.extend(values(candidate));
+            *brings = covered.len() > before;
+            spreading -= usize::from(*brings);
+        }
+    }
+    let taken = firsts.len() + brings_new.iter().filter(|brings| **brings).count();
+    let mut by_rank = places.saturating_sub(taken);
+    let others = rest.into_iter().zip(brings_new).filter_map(|(candidate, brings)| {
+        let ranks = !brings && by_rank > 0;
+        by_rank -= usize::from(ranks);
+        (brings || ranks).then_some(candidate)
+    });
+    firsts.into_iter().chain(others).take(places).cloned().collect()
+}
+
+/// A candidate's parameter values, each under its family.
+fn values(candidate: &Candidate) -> impl Iterator<Item = (&str, &str, &Param)> {
+    let family = candidate.family.as_str();
+    candidate.params.iter().map(move |(name, value)| (family, name.as_str(), value))
+}
+
+/// How far predictions were off, in logarithms: by family, and beyond that by parameter value.
+struct Errors<'a> {
+    families: BTreeMap<&'a str, Mean>,
+    values: BTreeMap<(&'a str, &'a str, &'a Param), Mean>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    count: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1.0;
+    }
+
+    fn value(self) -> f64 {
+        if self.count > 0.0 { self.sum / self.count } else { 0.0 }
+    }
+}
+
+impl<'a> Errors<'a> {
+    fn of(scored: &'a [(Candidate, f64)], outcomes: &BTreeMap<Candidate, Option<f64>>) -> Self {
+        let error = |(candidate, us): &'a (Candidate, f64)| {
+            let measured = (*outcomes.get(candidate)?)?;
+            let error = (measured / us).ln();
+            error.is_finite().then_some((candidate, error))
+        };
+        let errors: Vec<(&Candidate, f64)> = scored.iter().filter_map(error).collect();
+        let mut families: BTreeMap<&str, Mean> = BTreeMap::new();
+        let mut by_value: BTreeMap<_, Mean> = BTreeMap::new();
+        for (candidate, error) in &errors {
+            families.entry(&candidate.family).or_default().add(*error);
+        }
+        for (candidate, error) in &errors {
+            let beyond = error - families[candidate.family.as_str()].value();
+            values(candidate).for_each(|value| by_value.entry(value).or_default().add(beyond));
+        }
+        Self { families, values: by_value }
+    }
+
+    /// What to add to the logarithm of a prediction. A value that nothing was observed of is taken for as good as the
+    /// best of its parameter, so that it is looked at.
+    fn at(&self, candidate: &Candidate) -> f64 {
+        let family = self.families.get(candidate.family.as_str()).copied().unwrap_or_default();
+        let trusted = |mean: &Mean| mean.value() * mean.count / (mean.count + DOUBT);
+        let unseen = |(family, name, _): (&str, &str, &Param)| {
+            let others = self.values.iter().filter(|((f, n, _), _)| (*f, *n) == (family, name));
+            others.map(|(_, mean)| trusted(mean)).fold(0.0, f64::min)
+        };
+        let beyond = |value| self.values.get(&value).map_or_else(|| unseen(value), trusted);
+        family.value() + values(candidate).map(beyond).sum::<f64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::domain::{Domain, product};
+
+    const SIZES: [i64; 6] = [1, 2, 4, 8, 16, 32];
+
+    /// Two families; the model of `wide` knows nothing of x.
+    fn scored() -> Vec<(Candidate, f64)> {
+        let domains = [
+            Domain::ints("x", &SIZES),
+            Domain::ints("y", &SIZES),
+            Domain::texts("order", &["natural", "level"]),
+        ];
+        let int = |c: &Candidate, name: &str| c.int(name).unwrap() as f64;
+        let mut all: Vec<(Candidate, f64)> = product("wide", &domains)
+            .into_iter()
+            .map(|c| (c.clone(), 100.0 + int(&c, "y")))
+            .collect();
+        let narrow = product("narrow", &domains[..1]).into_iter();
+        all.extend(narrow.map(|c| (c.clone(), 300.0 + int(&c, "x"))));
+        all
+    }
+
+    /// The truth: a large y, x = 16 and the order by level are best.
+    fn measured(candidate: &Candidate) -> Option<f64> {
+        let (x, y) = (candidate.int("x")?, candidate.int("y").unwrap_or(1));
+        let order = if candidate.text("order") == Some("level") { 1.0 } else { 1.5 };
+        let away = |value: i64, from: f64| (value as f64 / from).log2().abs();
+        // One that fails must not stop the climb.
+        (x != 32 || y != 2).then(|| order * (100.0 + 20.0 * away(y, 32.0) + 10.0 * away(x, 16.0)))
+    }
+
+    /// Walks on, at most so many steps, on top of what was tried before.
+    fn walk(before: Vec<Candidate>, places: usize, steps: usize) -> Vec<Candidate> {
+        let mut strategy = halving(scored(), places, before).strategy;
+        let mut order = Vec::new();
+        while order.len() < steps {
+            let left = strategy.left();
+            let Some(candidate) = strategy.next() else { break };
+            assert_eq!(strategy.left(), left - 1);
+            strategy.observe(&candidate, measured(&candidate));
+            order.push(candidate);
+        }
+        order
+    }
+
+    #[test]
+    fn tries_as_many_as_it_may_and_none_twice() {
+        for places in [1, 2, 5, 24, 60, 78, 500] {
+            let order = walk(Vec::new(), places, usize::MAX);
+            assert_eq!(order.len(), places.min(78));
+            assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), order.len());
+        }
+        let mut nothing = halving(Vec::new(), 9, Vec::new()).strategy;
+        assert_eq!((nothing.left(), nothing.next()), (0, None));
+        let step = halving(scored(), 24, Vec::new()).step;
+        assert_eq!((step.removed, step.left), (54, 24));
+    }
+
+    #[test]
+    fn every_family_and_many_values_are_tried_first() {
+        let order = walk(Vec::new(), 30, 20);
+        assert_eq!(order[..2].iter().map(|c| &*c.family).collect::<Vec<_>>(), ["wide", "narrow"]);
+        let wide = |name: &str| {
+            let values =
+                order.iter().filter(|c| c.family == "wide").map(|c| c.params[name].clone());
+            values.collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!((wide("order"), wide("x")), (2, 6));
+        // Half of the places are for values, the likely ones first.
+        assert!(wide("y") >= 4, "{order:?}");
+    }
+
+    #[test]
+    fn climbs_to_what_the_model_does_not_know() {
+        let best =
+            |order: &[Candidate]| order.iter().filter_map(measured).min_by(f64::total_cmp).unwrap();
+        let (order, whole) = (walk(Vec::new(), 30, 30), walk(Vec::new(), 78, 78));
+        assert!(best(&order[..20]) > best(&whole));
+        assert_eq!(best(&order), best(&whole), "{order:?}");
+    }
+
+    #[test]
+    fn taken_up_again_it_goes_on_as_if_it_had_not_been_interrupted() {
+        let whole = walk(Vec::new(), 30, 30);
+        assert_eq!(walk(Vec::new(), 30, 30), whole);
+        for done in [1, 7, 19, 20, 21, 26, 30] {
+            assert_eq!(walk(whole[..done].to_vec(), 30, 30), whole, "after {done}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Triangular solves from submission to plan, and found again: on a recorded device, whatever its kernels may be.
+
+use crate::bench::*;
+use sparsetune::domain::plan::Bound;
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::*;
+use sparsetune::engine::replay::Act;
+use sparsetune::service::LookupQuery;
+use std::collections::BTreeMap;
+
+const SOLVE: Sptrsv = Sptrsv {
+    rhs: 1,
+    dtype: Dtype::F64,
+    triangle: Triangle::Lower,
+    diagonal: Diagonal::NonUnit,
+    transpose: false,
+};
+
+fn halving() -> Search {
+    Search { strategy: Strategy::Halving, ..Search::default() }
+}
+
+/// Right to the last bit, as f64 needs it.
+fn exactly(us: f64) -> Act {
+    Act::Measured { samples_us: vec![us; 9], rel_error: 0.0, resources: None, latency_ms: 0 }
+}
+
+/// Every scheme and the vendor's routine with a time of its own; the vendor's is 400 us.
+fn acts(bench: &Bench, problem: &Problem, device: &Device) -> BTreeMap<Candidate, Act> {
+    let space = bench.space_of(problem, device);
+    let times = (0..).map(|i| exactly(100.0 + f64::from(i)));
+    let mut acts: BTreeMap<Candidate, Act> =
+        space.scored.into_iter().map(|(candidate, _)| candidate).zip(times).collect();
+    acts.extend(space.vendor.into_iter().map(|vendor| (vendor, exactly(400.0))));
+    acts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_solve_goes_from_submission_to_a_plan_that_is_found() {
+    let bench = Bench::new().await;
+    for device in [device(), gpu()] {
+        let problem = Problem::Sptrsv(SOLVE);
+        let acts = acts(&bench, &problem, &device);
+        let worker = bench.work(&bench.service, &device, acts.clone()).await;
+        let id = bench.submit_for(problem, &device.id.0, halving()).await;
+        let job = bench.ended(&id).await;
+        let plan = bench.plan(&job).await;
+        let tried = bench.tried(&id).await;
+        assert_eq!(tried.len(), acts.len().min(64));
+        assert_eq!(tried[0].candidate.family, "vendor");
+        assert!(tried.iter().all(|trial| trial.state.name() == "measured"), "{tried:?}");
+        let best = tried.iter().filter_map(|trial| trial.state.outcome()?.median_us());
+        let best = best.min_by(f64::total_cmp).unwrap();
+        assert_eq!(plan.measured.median_us, best);
+        // 300 levels at 250 ns are more than the bytes take.
+        assert_eq!(plan.limit.bound, Bound::Latency);
+        assert!((plan.limit.us - 75.0).abs() < 1.0, "{:?}", plan.limit);
+        assert_eq!(plan.baseline.as_ref().unwrap().median_us, 400.0);
+        assert_eq!(plan.host.is_some(), device.kind == DeviceKind::Cuda);
+        // Far slower than the best: three times, since a kernel that waits ends itself there.
+        let gives_up = bench.asked().0.last().unwrap().give_up_us;
+        assert_eq!(gives_up.is_some(), tried.len() > 1);
+        assert!(gives_up.is_none_or(|us| us <= 3.0 * 400.0 && us >= 3.0 * best), "{gives_up:?}");
+        arrays_are_kept(&bench, &plan).await;
+        worker.stop().await;
+
+        let query = LookupQuery {
+            matrix: bench.matrix.pattern_digest,
+            problem,
+            device: Some(device.id.0.clone()),
+            l2_policy: None,
+            neighbour: false,
+        };
+        let found = bench.service.lookup(&query).await.unwrap();
+        assert_eq!((found.grade, found.plan), (Grade::Exact, Some(plan)));
+    }
+}
+
+/// Each array that a plan names is there, whole, and nothing is left behind.
+async fn arrays_are_kept(bench: &Bench, plan: &Plan) {
+    for array in &plan.launch.as_ref().unwrap().arrays {
+        let bytes = match array.element.as_str() {
+            "u16" => 2,
+            "f64" => 8,
+            _ => 4,
+        };
+        let blob = bench.service.plan_blob(&plan.id, &array.blob).await.unwrap();
+        assert_eq!(blob.bytes, array.length * bytes, "{array:?}");
+    }
+    let staging = bench.service.blobs().staging();
+    assert_eq!(std::fs::read_dir(staging).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_system_comes_to_a_plan() {
+    let bench = Bench::new().await;
+    let device = device();
+    let systems = [
+        Sptrsv { triangle: Triangle::Upper, ..SOLVE },
+        Sptrsv { transpose: true, ..SOLVE },
+        Sptrsv { diagonal: Diagonal::Unit, dtype: Dtype::F32, ..SOLVE },
+        Sptrsv { rhs: 33, ..SOLVE },
+    ];
+    for system in systems {
+        let problem = Problem::Sptrsv(system);
+        let worker = bench.work(&bench.service, &device, acts(&bench, &problem, &device)).await;
+        let few = Search { trials: Some(5), ..halving() };
+        let id = bench.submit_for(problem, "cpu", few).await;
+        assert_eq!(bench.plan(&bench.ended(&id).await).await.problem, problem);
+        worker.stop().await;
+    }
+}
