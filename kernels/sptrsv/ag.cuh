@@ -1,0 +1,355 @@
+// AG-SpTRSV's solve template: a warp takes groups of independent row groups (nodes), a subwarp solves one node.
+// maps:    warp -> its queue of groups; subwarp -> one node of a group; lanes -> a row's entries, or a row each
+// tune:    nw 1 2 4 8 16 32 | ng 1 2 4 8 16 32 | sw_rnnz 0 1 2 4 8 16 32 inf | read direct shared | sync sentinel packed
+// needs:   the system in solve order (or permuted by level), one right-hand side, f32 or f64, sm_70
+// refuses: orders that `ops/sptrsv/progress.rs` does not prove free of deadlock
+//
+// AG-SpTRSV (TACO 2024), section 4.2. What differs: the value is the flag (wait.cuh); rows of one node hand their values
+// on through shared memory instead of L2; every shuffle and vote names the lanes of one subwarp, which all take part.
+#pragma once
+#include "sptrsv/wait.cuh"
+
+namespace sparsetune {
+
+// Flags in the upper bits of a task's end; written by ops/sptrsv/ag/lower.rs.
+constexpr u32 kPublishes = 1u << 31;     // some row of the node is read by a later waiter
+constexpr u32 kCollaborates = 1u << 30;  // lanes share each row; else each lane has a row of its own
+constexpr u32 kStages = 1u << 29;        // the group's entries fit the warp's buffer and are read together
+constexpr u32 kRowBits = kStages - 1;
+
+constexpr int kModeIndividual = 1;
+constexpr int kModeCollaborative = 2;
+
+template <class ValueType, template <class> class SyncType, int kSubwarps, bool kWaiting, int kModeSet, bool kStaging,
+          bool kTight>
+struct AgConfig {
+    using Value = ValueType;
+    using Sync = SyncType<ValueType>;
+    static constexpr int kNg = kSubwarps;         // nodes a warp solves at a time
+    static constexpr int kLanes = 32 / kSubwarps; // lanes of a subwarp
+    static constexpr bool kWaits = kWaiting;      // some node may need one of the same launch
+    static constexpr int kModes = kModeSet;       // which modes occur, so that the others cost no registers
+    static constexpr bool kStages = kStaging;     // some group is read through shared memory
+    // Entries of one lane in flight together; fewer where a thread has 64 registers and its values take two each.
+    static constexpr int kUnroll = kLanes >= 16 || (kTight && sizeof(ValueType) == 8) ? 2 : 4;
+    static_assert(kSubwarps >= 1 && kSubwarps <= 32 && (kSubwarps & (kSubwarps - 1)) == 0,
+                  "a warp is cut into a power of two of subwarps");
+    static_assert(kModeSet >= 1 && kModeSet <= 3, "a kernel has one mode or both");
+};
+
+// What a launch is given; every pointer is to global memory.
+template <class Config>
+struct AgArguments {
+    using Value = typename Config::Value;
+    using Slot = typename Config::Sync::Slot;
+    const u32* __restrict__ row_ptr;   // rows + 1
+    const u32* __restrict__ cols;      // all below their row
+    const Value* __restrict__ vals;
+    const Value* __restrict__ diagonal;
+    const Value* __restrict__ b;       // in the matrix's row order
+    Value* x;                          // in the matrix's row order
+    const u32* __restrict__ rows_of;   // matrix row of a permuted row; null where rows are not permuted
+    const uint2* __restrict__ tasks;   // kNg a group, groups in the order of the queues: {first row, end and flags}
+    const u32* __restrict__ queue_ptr; // warps + 1: groups of each warp
+    Slot* work;                        // this call's values, in (permuted) solve order
+    Slot* other;                       // the next call's
+    u32 epoch;
+    u32 rows;
+    u32 reversed;                      // row s is the matrix's row rows - 1 - s
+    u32 warps;
+    u32 span;                          // rows of the largest node
+    u32 stage;                         // entries of a warp's buffer
+};
+
+template <class Config>
+struct AgSolver : AgArguments<Config> {
+    using Arguments = AgArguments<Config>;
+    using Value = typename Config::Value;
+    using Sync = typename Config::Sync;
+    using Slot = typename Sync::Slot;
+    using Word = typename Bits<Value>::Word;
+    static constexpr int kLanes = Config::kLanes;
+    static constexpr int kUnroll = Config::kUnroll;
+
+    // Entries of one lane that are in flight together, and what became of them.
+    struct Batch {
+        u32 col[kUnroll];
+        Value val[kUnroll];
+        Value got[kUnroll];
+        u32 outer;  // a bit for each that waits for another node
+        u32 inner;  // a bit for each that waits for a row of this node
+    };
+    // What a row needs besides its entries, fetched ahead of it.
+    struct Head {
+        u32 end;
+        Value b;
+        Value inverse;
+    };
+
+    Watchdog watchdog;
+    volatile Word* local;  // values of this node's rows, absent until solved
+    u32* stage_cols;
+    Value* stage_vals;
+    u32 lane;    // within the subwarp
+    u32 mask;    // lanes of the subwarp
+    u32 first;   // the node's first row
+    u32 shift;   // from an entry's index to its place in the buffer
+    bool staged;
+    bool publishes;
+
+    __device__ __forceinline__ AgSolver(const Arguments& arguments, u64 deadline_ns, u32* status)
+        : Arguments(arguments), watchdog(deadline_ns, status) {
+        extern __shared__ __align__(16) unsigned char shared[];
+        const u32 warps = blockDim.x / 32, warp = threadIdx.x / 32, subwarp = threadIdx.x / kLanes;
+        lane = threadIdx.x % kLanes;
+        mask = (kLanes == 32 ? 0xFFFFFFFFu : (1u << (kLanes & 31)) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+        const u32 stage = this->stage;
+        Word* locals = reinterpret_cast<Word*>(shared);
+        local = locals + subwarp * this->span;
+        Value* vals = reinterpret_cast<Value*>(locals + warps * Config::kNg * this->span);
+        stage_vals = vals + warp * stage;
+        stage_cols = reinterpret_cast<u32*>(vals + warps * stage) + warp * stage;
+        shift = 0;
+        staged = false;
+    }
+
+    __device__ __forceinline__ u32 MatrixRow(u32 row) const {
+        if (this->rows_of != nullptr) return __ldg(this->rows_of + row);
+        return this->reversed ? this->rows - 1 - row : row;
+    }
+    __device__ __forceinline__ u32 Col(u32 at) const {
+        return Config::kStages && staged ? stage_cols[at + shift] : __ldg(this->cols + at);
+    }
+    __device__ __forceinline__ Value Val(u32 at) const {
+        return Config::kStages && staged ? stage_vals[at + shift] : __ldg(this->vals + at);
+    }
+    // The division is done before the wait: afterwards a multiplication is left (section 4.2.2, early division).
+    __device__ __forceinline__ Head HeadOf(u32 row) const {
+        return Head{__ldg(this->row_ptr + row + 1), __ldg(this->b + MatrixRow(row)),
+                    Value(1) / __ldg(this->diagonal + row)};
+    }
+
+    // Loads entries at, at + stride, ... below end; those beyond it count as 0 times 0.
+    __device__ __forceinline__ void Fetch(Batch& batch, u32 at, u32 end, u32 stride) const {
+        batch.outer = batch.inner = 0;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            const bool inside = at + u * stride < end;
+            // Beyond the end the first entry's address is polled again: the same line, and a valid one.
+            const u32 from = inside ? at + u * stride : at;
+            batch.col[u] = Col(from);
+            batch.val[u] = inside ? Val(from) : Value(0);
+            batch.got[u] = Value(0);
+            const u32 bit = inside ? 1u << u : 0;
+            if (batch.col[u] >= first) {
+                batch.inner |= bit;
+            } else {
+                batch.outer |= bit;
+            }
+        }
+    }
+
+    // Takes what other nodes have published. All loads go out before the first is looked at.
+    __device__ __forceinline__ void PollOuter(Batch& batch) {
+        Slot slot[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) slot[u] = Sync::Load(this->work + batch.col[u]);
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            Value value;
+            if ((batch.outer >> u & 1) && Sync::Unpack(slot[u], this->epoch, value)) {
+                batch.got[u] = value;
+                batch.outer &= ~(1u << u);
+            }
+        }
+    }
+
+    // Every value was written by an earlier launch: nothing to wait for (elimination of synchronisation).
+    __device__ __forceinline__ void ReadOuter(Batch& batch) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            if (batch.outer >> u & 1) {
+                // Unpermuted rows find it in x itself, so that rows which nobody waits for publish nothing.
+                batch.got[u] = this->rows_of != nullptr ? Sync::Read(this->work + batch.col[u])
+                                                        : this->x[MatrixRow(batch.col[u])];
+            }
+        }
+        batch.outer = 0;
+    }
+
+    __device__ __forceinline__ void PollInner(Batch& batch) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            if (batch.inner >> u & 1) {
+                const Word word = local[batch.col[u] - first];
+                if (word != Bits<Value>::kAbsent) {
+                    batch.got[u] = Bits<Value>::Value(word);
+                    batch.inner &= ~(1u << u);
+                }
+            }
+        }
+    }
+
+    // In entry order, whatever order the values came in: the same bits in every call.
+    static __device__ __forceinline__ void Accumulate(const Batch& batch, Value& sum) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) sum += batch.val[u] * batch.got[u];
+    }
+
+    // Publishes first: others wait for that, nobody for the rest.
+    __device__ __forceinline__ void Finish(u32 row, Value value) {
+        if (publishes) Sync::Store(this->work + row, this->epoch, value);
+        if (this->span > 1) local[row - first] = PresentBits(value);
+        this->x[MatrixRow(row)] = value;
+        if (publishes && Sync::kResets) Sync::Reset(this->other + row);
+    }
+
+    // All lanes of the subwarp share each row, one row after the other.
+    __device__ __forceinline__ void Collaborate(u32 end) {
+        u32 begin = __ldg(this->row_ptr + first);
+        Head ahead = HeadOf(first);
+        for (u32 row = first; row < end; ++row) {
+            const Head head = ahead;
+            if (row + 1 < end) ahead = HeadOf(row + 1);
+            Value sum = 0;
+            for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
+                Batch batch;
+                Fetch(batch, at, head.end, kLanes);
+                // Rows of this node before this one are solved, and the barrier below has shown them.
+                PollInner(batch);
+                if (!Config::kWaits) ReadOuter(batch);
+                while (batch.outer != 0) {
+                    PollOuter(batch);
+                    if (batch.outer != 0 && watchdog.Expired()) break;
+                }
+                Accumulate(batch, sum);
+            }
+            begin = head.end;
+#pragma unroll
+            for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
+            if (lane == 0) Finish(row, (head.b - sum) * head.inverse);
+            __syncwarp(mask);
+        }
+    }
+
+    // A row a lane. Rows of one node may need one another, so no lane may spin on its own: in each round every lane
+    // takes what there is, those that are ready publish, and all meet at the vote. The lowest row not yet solved needs
+    // only solved rows and other nodes, so each round brings the node on once those are there.
+    __device__ __forceinline__ void Individually(u32 end) {
+        if (this->span > 1) {
+            for (u32 i = lane; i < end - first; i += kLanes) local[i] = Bits<Value>::kAbsent;
+            __syncwarp(mask);
+        }
+        for (u32 chunk = first; chunk < end; chunk += kLanes) {
+            const u32 row = chunk + lane;
+            bool solved = row >= end;
+            u32 at = 0;
+            Head head{0, Value(0), Value(0)};
+            if (!solved) {
+                at = __ldg(this->row_ptr + row);
+                head = HeadOf(row);
+            }
+            Value sum = 0;
+            Batch batch;
+            batch.outer = batch.inner = 0;
+            bool fetched = false;
+            do {
+                if (!solved) {
+                    if (!fetched && at < head.end) {
+                        Fetch(batch, at, head.end, 1);
+                        at += kUnroll;
+                        fetched = true;
+                    }
+                    if (batch.outer != 0) {
+                        if (Config::kWaits) {
+                            PollOuter(batch);
+                        } else {
+                            ReadOuter(batch);
+                        }
+                    }
+                    if (batch.inner != 0) PollInner(batch);
+                    if ((batch.outer | batch.inner) == 0) {
+                        if (fetched) Accumulate(batch, sum);
+                        fetched = false;
+                        if (at >= head.end) {
+                            Finish(row, (head.b - sum) * head.inverse);
+                            solved = true;
+                        }
+                    } else if (Config::kWaits && watchdog.Expired()) {
+                        // Rows that wait for this one in the same node end by their own watchdogs.
+                        solved = true;
+                    }
+                }
+            } while (__any_sync(mask, !solved));
+        }
+    }
+
+    // Reads the entries of all the group's nodes with all lanes of the warp (section 4.2.2, collaborative read).
+    __device__ __forceinline__ void Stage(u32 from_row, u32 end_row) {
+        const u32 begin = __ldg(this->row_ptr + from_row);
+        const u32 end = __ldg(this->row_ptr + end_row);
+        u32 place = 0;
+        for (int node = 0; node < Config::kNg; ++node) {
+            const u32 from = __shfl_sync(0xFFFFFFFFu, begin, node * kLanes);
+            const u32 count = __shfl_sync(0xFFFFFFFFu, end, node * kLanes) - from;
+            if (threadIdx.x % 32 / kLanes == node) shift = place - from;
+            for (u32 i = threadIdx.x % 32; i < count; i += 32) {
+                stage_cols[place + i] = __ldg(this->cols + from + i);
+                stage_vals[place + i] = __ldg(this->vals + from + i);
+            }
+            place += count;
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void Run() {
+        const u32 warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+        if (warp >= this->warps) return;
+        const u32 subwarp = threadIdx.x % 32 / kLanes;
+        u32 group = __ldg(this->queue_ptr + warp);
+        const u32 end = __ldg(this->queue_ptr + warp + 1);
+        if (group >= end) return;
+        uint2 ahead = __ldg(this->tasks + static_cast<u64>(group) * Config::kNg + subwarp);
+        for (; group < end; ++group) {
+            const uint2 task = ahead;
+            if (group + 1 < end) ahead = __ldg(this->tasks + static_cast<u64>(group + 1) * Config::kNg + subwarp);
+            first = task.x;
+            const u32 last = task.y & kRowBits;
+            publishes = (task.y & kPublishes) != 0;
+            // The flag is the same for all tasks of a group.
+            staged = Config::kStages && (task.y & kStages) != 0;
+            if (staged) Stage(first, last);
+            if (first < last) {
+                if ((Config::kModes & kModeCollaborative) && (task.y & kCollaborates)) {
+                    Collaborate(last);
+                } else if (Config::kModes & kModeIndividual) {
+                    Individually(last);
+                }
+            }
+            // All lanes meet before the buffers are used again; one that gave up takes the warp with it.
+            if (Config::kWaits) {
+                if (__any_sync(0xFFFFFFFFu, watchdog.expired)) return;
+            }
+            __syncwarp();
+        }
+    }
+};
+
+}  // namespace sparsetune
+
+// Names one instance as a kernel. `queue` is where the launch's own queues begin in `queue_ptr`; `threads` a block and
+// `blocks` a multiprocessor are what its registers must leave room for.
+#define SPARSETUNE_AG_KERNEL(name, value, sync, ng, waits, modes, stages, threads, blocks)                             \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(                                                \
+        const unsigned* row_ptr, const unsigned* cols, const value* vals, const value* diagonal, const value* b,       \
+        value* x, const unsigned* rows_of, const uint2* tasks, const unsigned* queue_ptr, void* work, void* other,     \
+        unsigned epoch, unsigned rows, unsigned reversed, unsigned queue, unsigned warps, unsigned span,               \
+        unsigned stage, unsigned long long deadline_ns, unsigned* status) {                                            \
+        constexpr bool kTight = threads * blocks > 512;                                                                \
+        using Config = sparsetune::AgConfig<value, sparsetune::sync, ng, waits, modes, stages, kTight>;                \
+        using Slot = Config::Sync::Slot;                                                                               \
+        const sparsetune::AgArguments<Config> arguments = {                                                            \
+            row_ptr, cols,  vals,  diagonal, b, x, rows_of, tasks, queue_ptr + queue, static_cast<Slot*>(work),        \
+            static_cast<Slot*>(other), epoch, rows, reversed, warps, span, stage};                                     \
+        sparsetune::AgSolver<Config>(arguments, deadline_ns, status).Run();                                            \
+    }

@@ -1,0 +1,73 @@
+//! AG-SpTRSV (TACO 2024) as a family: prepare, transform, schedule, select, each in its file; synchronised by values.
+
+pub mod lower;
+pub mod model;
+pub mod prepare;
+pub mod schedule;
+pub mod select;
+pub mod transform;
+
+pub use lower::Lowerer;
+pub use select::share;
+
+use crate::domain::Candidate;
+use prepare::Variant;
+use schedule::{Alpha, Grouping, Placement, Strategy};
+use transform::Merge;
+
+/// The family's name.
+pub const FAMILY: &str = "ag";
+
+/// A scheme: one point of the paper's space (table 3), with our synchronisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scheme {
+    pub variant: Variant,
+    /// Rows renumbered by level before merging.
+    pub reorder: bool,
+    pub merge: Merge,
+    pub grouping: Grouping,
+    pub placement: Placement,
+    pub alpha: Alpha,
+}
+
+impl Scheme {
+    /// The scheme of a candidate; none where a parameter is missing or beyond the space.
+    pub fn of(candidate: &Candidate) -> Option<Self> {
+        let text = |name| candidate.text(name);
+        let scheme = Self {
+            variant: Variant::of(candidate)?,
+            reorder: match text("reorder")? {
+                "none" => false,
+                "level" => true,
+                _ => return None,
+            },
+            merge: Merge::parse(text("merge")?)?,
+            grouping: schedule::GROUPINGS.into_iter().find(|g| Some(g.name()) == text("rg"))?,
+            placement: schedule::PLACEMENTS.into_iter().find(|p| Some(p.name()) == text("ws"))?,
+            alpha: schedule::ALPHAS
+                .into_iter()
+                .find(|a| Some(a.name().as_str()) == text("alpha"))?,
+        };
+        (candidate.family == FAMILY && scheme.candidate() == *candidate).then_some(scheme)
+    }
+
+    pub fn candidate(&self) -> Candidate {
+        let candidate = Candidate::new(FAMILY)
+            .with_text("reorder", if self.reorder { "level" } else { "none" })
+            .with_text("merge", &self.merge.name())
+            .with_text("rg", self.grouping.name())
+            .with_text("ws", self.placement.name())
+            .with_text("alpha", &self.alpha.name());
+        self.variant.put(candidate)
+    }
+
+    pub fn strategy(&self) -> Strategy {
+        Strategy {
+            ng: self.variant.ng,
+            nw: self.variant.nw,
+            grouping: self.grouping,
+            placement: self.placement,
+            alpha: self.alpha,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A simple model of a scheme's time: the path through the graph, the work beside it, the bytes, and the launches.
+
+use super::Scheme;
+use super::prepare::{LEVEL_WARPS, Sync};
+use super::schedule::partition;
+use super::transform::{Graph, Merge, Pattern};
+use crate::ops::sptrsv::System;
+
+/// Where the device's hop was not measured, nanoseconds: a guess that keeps the order of schemes.
+const HOP_NS: f64 = 300.0;
+/// Where its copy rate was not measured, GB/s.
+const COPY_GBPS: f64 = 1000.0;
+/// One more launch of a CUDA graph, nanoseconds; a guess.
+const LAUNCH_NS: f64 = 1500.0;
+/// From a task's first load to its first poll: three dependent loads. A guess; hidden unless work is what limits.
+const TASK_NS: f64 = 900.0;
+/// One round of a subwarp: a batch of entries, or a row's start and end. Guesses.
+const BATCH_NS: f64 = 25.0;
+const ROW_NS: f64 = 40.0;
+const SHUFFLE_NS: f64 = 12.0;
+
+/// What the model knows of one computation graph.
+pub struct Profile {
+    pub reorder: bool,
+    pub merge: Merge,
+    pub nodes: usize,
+    /// Nodes a level.
+    pub widths: Vec<u32>,
+    pub span: u32,
+    /// Rows of a node, on average.
+    rows: f64,
+    /// Longest chain of rows inside a node, on average over nodes.
+    chain: f64,
+    /// Entries a row, the diagonal counted, on average.
+    entries: f64,
+}
+
+impl Profile {
+    pub fn of(pattern: Pattern, reorder: bool, merge: Merge) -> Self {
+        let graph = Graph::of(pattern, merge);
+        let nodes = graph.nodes();
+        let chains: usize = (0..nodes).map(|node| chain(pattern, &graph, node)).sum();
+        let count = nodes.max(1) as f64;
+        let rows = pattern.rows();
+        Self {
+            reorder,
+            merge,
+            nodes,
+            span: graph.span,
+            rows: rows as f64 / count,
+            chain: chains as f64 / count,
+            entries: pattern.entries(0, rows) as f64 / rows.max(1) as f64,
+            widths: graph.widths,
+        }
+    }
+}
+
+/// Rows on the longest path inside a node.
+fn chain(pattern: Pattern, graph: &Graph, node: usize) -> usize {
+    let rows = graph.rows(node);
+    let first = rows.start;
+    let mut depth = [0usize; super::transform::ROWS as usize];
+    let mut deepest = 0;
+    for row in rows {
+        let inside = pattern.row(row).iter().filter(|&&col| col as usize >= first);
+        let above = inside.map(|&col| depth[col as usize - first] + 1).max().unwrap_or(0);
+        depth[row - first] = above;
+        deepest = deepest.max(above + 1);
+    }
+    deepest
+}
+
+/// Launches that the partition of a scheme makes, and the levels that wait inside one.
+pub fn launches(profile: &Profile, scheme: &Scheme, system: &System) -> (usize, usize) {
+    let groups = profile.widths.iter().map(|width| width.div_ceil(scheme.variant.ng));
+    let kernels = partition(groups, scheme.alpha.most_groups(&system.device));
+    let waiting = kernels.iter().map(|levels| levels.len()).filter(|&levels| levels > 1).sum();
+    (kernels.len(), waiting)
+}
+
+/// Predicted microseconds of one call.
+pub fn predict(
+    profile: &Profile,
+    scheme: &Scheme,
+    (kernels, waiting): (usize, usize),
+    system: &System,
+) -> f64 {
+    let device = &system.device;
+    let hop = if device.hop_ns > 0.0 { device.hop_ns } else { HOP_NS };
+    let rate = if device.copy_gbps > 0.0 { device.copy_gbps } else { COPY_GBPS };
+    let node = node_ns(profile, scheme);
+    let path = profile.widths.len() as f64 * node + waiting as f64 * hop;
+    // A launch of one level fills the device; the others have `nw` warps a multiprocessor.
+    let levels = profile.widths.len().max(1) as f64;
+    let resident = f64::from(device.max_threads_per_multiprocessor / 32);
+    let share = waiting as f64 / levels;
+    let warps = share * f64::from(scheme.variant.nw)
+        + (1.0 - share) * resident.max(f64::from(LEVEL_WARPS)) / 2.0;
+    let subwarps = f64::from(device.multiprocessors.max(1) * scheme.variant.ng) * warps;
+    let work = profile.nodes as f64 * (TASK_NS + node) / subwarps;
+    let bytes = bytes(profile, scheme, system);
+    (path + work + bytes / rate + kernels as f64 * LAUNCH_NS) / 1e3
+}
+
+/// From the last parent's value to the node's last value.
+fn node_ns(profile: &Profile, scheme: &Scheme) -> f64 {
+    let lanes = f64::from(32 / scheme.variant.ng);
+    let collaborates = scheme.variant.sw_rnnz.shares((profile.entries * 16.0) as usize, 16);
+    if collaborates {
+        let batches = (profile.entries / (2.0 * lanes)).ceil();
+        profile.rows * (ROW_NS + batches * BATCH_NS + lanes.log2() * SHUFFLE_NS)
+    } else {
+        let rounds = (profile.rows / lanes).ceil();
+        let batches = (profile.entries / 4.0).ceil();
+        // Rows of a chunk go side by side but for the chain among them.
+        rounds.max(profile.chain) * ROW_NS + rounds * batches * BATCH_NS
+    }
+}
+
+/// Bytes that a call moves at least, with what the scheme adds to them.
+fn bytes(profile: &Profile, scheme: &Scheme, system: &System) -> f64 {
+    let value = system.problem.dtype.bytes() as f64;
+    let (rows, nnz) = (system.triangular.rows() as f64, system.triangular.nnz() as f64);
+    let system_bytes = nnz * (4.0 + value) + rows * (4.0 + 3.0 * value);
+    let words = match scheme.variant.sync {
+        Sync::Sentinel => 2.0 * value * rows,
+        Sync::Packed => 2.0 * value * rows + 0.25 * nnz,
+    };
+    let permutation = if profile.reorder { 8.0 * rows } else { 0.0 };
+    system_bytes + words + permutation + 8.0 * profile.nodes as f64
+}

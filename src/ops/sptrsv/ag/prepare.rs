@@ -1,0 +1,154 @@
+//! AG-SpTRSV's first stage (section 4.2): code variants, that is how a warp works once it has its task.
+
+use crate::domain::{Candidate, Dtype};
+
+/// Warps that solve on one multiprocessor, in one block.
+pub const NW: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Subwarps of a warp, each with a node of its own.
+pub const NG: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+/// When the lanes of a subwarp share a row: where a node's rows have more entries than this on average, the diagonal
+/// counted; otherwise each lane has a row of its own (section 4.2.1, `sw_rnnz`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Shared {
+    /// More than this many; 0 shares every row.
+    Above(u32),
+    /// Infinity: a row a lane always.
+    Never,
+}
+
+/// How a warp reads the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Read {
+    Direct,
+    /// All lanes read all the group's entries into shared memory first, where they fit (collaborative read).
+    Shared,
+}
+
+/// How a value and the news of it travel; `kernels/sptrsv/wait.cuh`. Not the paper's: it has flags and fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sync {
+    Sentinel,
+    Packed,
+}
+
+pub const READS: [Read; 2] = [Read::Direct, Read::Shared];
+
+/// One code variant. Early division is in all of them: the reciprocal costs nothing before the wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Variant {
+    pub nw: u32,
+    pub ng: u32,
+    pub sw_rnnz: Shared,
+    pub read: Read,
+    pub sync: Sync,
+}
+
+/// The thresholds that `ng` subwarps allow: 0, infinity, and powers of two up to the lanes of a subwarp.
+pub fn thresholds(ng: u32) -> Vec<Shared> {
+    let lanes = 32 / ng;
+    let powers = (0..=lanes.ilog2()).map(|i| Shared::Above(1 << i));
+    [Shared::Above(0), Shared::Never].into_iter().chain(powers).collect()
+}
+
+impl Shared {
+    /// Whether lanes share the rows of a node with `entries` in `rows`.
+    pub fn shares(self, entries: usize, rows: usize) -> bool {
+        match self {
+            Self::Above(most) => entries > most as usize * rows,
+            Self::Never => false,
+        }
+    }
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Above(most) => most.to_string(),
+            Self::Never => "inf".to_owned(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "inf" { Some(Self::Never) } else { text.parse().ok().map(Self::Above) }
+    }
+}
+
+impl Variant {
+    /// The variant of a candidate; none where a parameter is missing or beyond the space.
+    pub fn of(candidate: &Candidate) -> Option<Self> {
+        let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
+        let (nw, ng) = (int("nw")?, int("ng")?);
+        let known = NW.contains(&nw) && NG.contains(&ng);
+        let sw_rnnz = Shared::parse(candidate.text("sw_rnnz")?)?;
+        if !known || !thresholds(ng).contains(&sw_rnnz) {
+            return None;
+        }
+        let read = match candidate.text("read")? {
+            "direct" => Read::Direct,
+            "shared" => Read::Shared,
+            _ => return None,
+        };
+        let sync = match candidate.text("sync")? {
+            "sentinel" => Sync::Sentinel,
+            "packed" => Sync::Packed,
+            _ => return None,
+        };
+        Some(Self { nw, ng, sw_rnnz, read, sync })
+    }
+
+    /// The candidate with this variant's parameters.
+    pub fn put(self, candidate: Candidate) -> Candidate {
+        candidate
+            .with("nw", i64::from(self.nw))
+            .with("ng", i64::from(self.ng))
+            .with_text("sw_rnnz", &self.sw_rnnz.name())
+            .with_text("read", if self.read == Read::Direct { "direct" } else { "shared" })
+            .with_text("sync", if self.sync == Sync::Sentinel { "sentinel" } else { "packed" })
+    }
+}
+
+/// Modes that occur among the nodes of a launch, as `AgConfig::kModes` counts them.
+pub const INDIVIDUAL: u32 = 1;
+pub const COLLABORATIVE: u32 = 2;
+
+/// Name of the kernel whose tasks may wait for one another, and of the one for a single level.
+pub const WAITING: &str = "ag_waiting";
+pub const LEVEL: &str = "ag_level";
+
+/// Warps of a block of a level's kernel. Nothing waits in it, so blocks may be many and small.
+pub const LEVEL_WARPS: u32 = 8;
+
+/// What decides the text of a program besides the variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Text {
+    pub dtype: Dtype,
+    pub sync: Sync,
+    pub ng: u32,
+    pub nw: u32,
+    /// Modes of the waiting launches and of the levels' own; 0 where there is no such launch.
+    pub waiting_modes: u32,
+    pub level_modes: u32,
+    /// Whether some group is read through shared memory.
+    pub staged: bool,
+}
+
+/// The program's text: an instance for each kind of launch that there is.
+pub fn source(text: &Text) -> String {
+    let mut source = "#include \"sptrsv/ag.cuh\"\n".to_owned();
+    let value = if text.dtype == Dtype::F64 { "double" } else { "float" };
+    let sync = if text.sync == Sync::Packed { "Packed" } else { "Sentinel" };
+    // 32 warps a block leave 64 registers a thread; below that half the registers of a multiprocessor are enough.
+    let waiting_threads = if text.nw > 16 { 1024 } else { 512 };
+    let kernels = [
+        (WAITING, text.waiting_modes, true, waiting_threads, 1),
+        (LEVEL, text.level_modes, false, LEVEL_WARPS * 32, 4),
+    ];
+    for (name, modes, waits, threads, blocks) in kernels {
+        if modes != 0 {
+            source += &format!(
+                "SPARSETUNE_AG_KERNEL({name}, {value}, {sync}, {}, {waits}, {modes}, {}, {threads}, {blocks})\n",
+                text.ng, text.staged
+            );
+        }
+    }
+    source
+}

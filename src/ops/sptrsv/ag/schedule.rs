@@ -1,0 +1,368 @@
+//! AG-SpTRSV's third stage (section 4.4): nodes into groups, groups onto warps, levels into kernels.
+
+use super::prepare::LEVEL_WARPS;
+use super::transform::{Graph, Pattern};
+use crate::domain::Device;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// How nodes of a level become groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Grouping {
+    /// In row order.
+    Sequential,
+    /// Those with most entries first, so that nodes of one group are alike.
+    Balance,
+}
+
+/// How groups come to warps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Placement {
+    RoundRobin,
+    /// The warp with the least entries so far.
+    Balance,
+    /// The least loaded warp of the blocks that hold its parents.
+    Locality,
+}
+
+/// Which levels get a kernel of their own: those with more groups than this times the warps that the device can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Alpha {
+    Times(u32),
+    Infinite,
+}
+
+pub const GROUPINGS: [Grouping; 2] = [Grouping::Sequential, Grouping::Balance];
+pub const PLACEMENTS: [Placement; 3] =
+    [Placement::RoundRobin, Placement::Balance, Placement::Locality];
+pub const ALPHAS: [Alpha; 5] =
+    [Alpha::Times(0), Alpha::Times(2), Alpha::Times(4), Alpha::Times(8), Alpha::Infinite];
+
+impl Grouping {
+    pub fn name(self) -> &'static str {
+        if self == Self::Sequential { "sequential" } else { "balance" }
+    }
+}
+
+impl Placement {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "rr",
+            Self::Balance => "balance",
+            Self::Locality => "locality",
+        }
+    }
+}
+
+impl Alpha {
+    pub fn name(self) -> String {
+        match self {
+            Self::Times(times) => times.to_string(),
+            Self::Infinite => "inf".to_owned(),
+        }
+    }
+
+    /// Most groups that a level may have and still share a kernel.
+    pub fn most_groups(self, device: &Device) -> u64 {
+        let warps = device.multiprocessors * device.max_threads_per_multiprocessor / 32;
+        match self {
+            Self::Times(times) => u64::from(times) * u64::from(warps),
+            Self::Infinite => u64::MAX,
+        }
+    }
+}
+
+/// Levels of each kernel. A level with too many groups stands alone, and runs of others are merged.
+pub fn partition(groups: impl Iterator<Item = u32>, most: u64) -> Vec<Range<u32>> {
+    let mut kernels: Vec<Range<u32>> = Vec::new();
+    let mut open = false;
+    for (level, groups) in groups.enumerate() {
+        let level = level as u32;
+        let alone = u64::from(groups) > most;
+        match kernels.last_mut() {
+            Some(last) if open && !alone => last.end = level + 1,
+            _ => kernels.push(level..level + 1),
+        }
+        open = !alone;
+    }
+    kernels
+}
+
+/// A launch: its groups, and the warps that take them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Positions in the order of groups.
+    pub groups: Range<u32>,
+    /// Groups may wait for one another: more than one level.
+    pub waits: bool,
+    pub blocks: u32,
+    pub warps_a_block: u32,
+    /// Where its warps' pointers begin in `Schedule::pointers`: one more than it has warps.
+    pub pointers: usize,
+}
+
+impl Kernel {
+    pub fn warps(&self) -> usize {
+        self.blocks as usize * self.warps_a_block as usize
+    }
+}
+
+/// Which warp does what, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Nodes in the order of groups; those of group g are `nodes[group_ptr[g]..group_ptr[g + 1]]`, all of one level.
+    pub nodes: Vec<u32>,
+    pub group_ptr: Vec<u32>,
+    /// The launches, which cover the groups in turn.
+    pub kernels: Vec<Kernel>,
+    /// For each kernel in turn, where each of its warps' groups begin in `queue`, and where the last one's end.
+    pub pointers: Vec<u32>,
+    /// Groups of each warp, rising.
+    pub queue: Vec<u32>,
+}
+
+/// What a schedule is made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Strategy {
+    pub ng: u32,
+    pub nw: u32,
+    pub grouping: Grouping,
+    pub placement: Placement,
+    pub alpha: Alpha,
+}
+
+impl Schedule {
+    pub fn of(pattern: Pattern, graph: &Graph, strategy: &Strategy, device: &Device) -> Self {
+        let nodes = by_level(pattern, graph, strategy.grouping);
+        let (mut group_ptr, mut level_ptr) = (vec![0u32], vec![0u32]);
+        let mut end = 0;
+        for &width in &graph.widths {
+            let stop = end + width;
+            while end < stop {
+                end = stop.min(end + strategy.ng);
+                group_ptr.push(end);
+            }
+            level_ptr.push(group_ptr.len() as u32 - 1);
+        }
+        let per_level = level_ptr.windows(2).map(|ends| ends[1] - ends[0]);
+        let levels = partition(per_level, strategy.alpha.most_groups(device));
+        let mut schedule =
+            Self { nodes, group_ptr, kernels: Vec::new(), pointers: Vec::new(), queue: Vec::new() };
+        let mut placing = Placing::new(pattern, graph, strategy.placement);
+        for levels in levels {
+            let groups = level_ptr[levels.start as usize]..level_ptr[levels.end as usize];
+            let kernel = shape(groups, levels.len() > 1, strategy.nw, device);
+            schedule.place(kernel, &mut placing);
+        }
+        schedule
+    }
+
+    pub fn groups(&self) -> usize {
+        self.group_ptr.len() - 1
+    }
+
+    pub fn group(&self, group: usize) -> &[u32] {
+        &self.nodes[self.group_ptr[group] as usize..self.group_ptr[group + 1] as usize]
+    }
+
+    /// Pointers of a kernel's warps into `queue`.
+    pub fn queues(&self, kernel: &Kernel) -> &[u32] {
+        &self.pointers[kernel.pointers..=kernel.pointers + kernel.warps()]
+    }
+
+    /// About what it occupies, bytes.
+    pub fn bytes(&self) -> usize {
+        4 * (self.nodes.len() + self.group_ptr.len() + self.pointers.len() + self.queue.len())
+    }
+
+    fn place(&mut self, mut kernel: Kernel, placing: &mut Placing) {
+        let warp_of = placing.kernel(self, &kernel);
+        // A counting sort by warp keeps each warp's groups in rising order.
+        let mut counts = vec![0u32; kernel.warps() + 1];
+        warp_of.iter().for_each(|&warp| counts[warp as usize + 1] += 1);
+        let base = self.queue.len() as u32;
+        counts[0] = base;
+        for warp in 1..counts.len() {
+            counts[warp] += counts[warp - 1];
+        }
+        kernel.pointers = self.pointers.len();
+        self.pointers.extend_from_slice(&counts);
+        self.queue.resize(self.queue.len() + warp_of.len(), 0);
+        for (at, &warp) in warp_of.iter().enumerate() {
+            let slot = &mut counts[warp as usize];
+            self.queue[*slot as usize] = kernel.groups.start + at as u32;
+            *slot += 1;
+        }
+        self.kernels.push(kernel);
+    }
+}
+
+/// Nodes by level, in row order in each or with most entries first.
+fn by_level(pattern: Pattern, graph: &Graph, grouping: Grouping) -> Vec<u32> {
+    let mut ends: Vec<usize> = Vec::with_capacity(graph.widths.len());
+    let mut next = Vec::with_capacity(graph.widths.len());
+    let mut sum = 0usize;
+    for &width in &graph.widths {
+        next.push(sum);
+        sum += width as usize;
+        ends.push(sum);
+    }
+    let starts = next.clone();
+    let mut nodes = vec![0u32; graph.nodes()];
+    for (node, &level) in graph.level.iter().enumerate() {
+        let slot = &mut next[level as usize];
+        nodes[*slot] = node as u32;
+        *slot += 1;
+    }
+    if grouping == Grouping::Balance {
+        for (start, end) in starts.into_iter().zip(ends) {
+            // Stable, so that nodes alike stay in row order.
+            nodes[start..end].sort_by_key(|&node| Reverse(graph.entries(pattern, node as usize)));
+        }
+    }
+    nodes
+}
+
+/// Blocks and warps of a launch. A waiting one has one block a multiprocessor, so all are resident and `nw` says how
+/// many warps of a multiprocessor solve (section 4.2.1). One level waits for nothing, and fills the device.
+fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> Kernel {
+    let count = groups.len() as u32;
+    let (warps_a_block, most) = if waits {
+        (nw, device.multiprocessors)
+    } else {
+        let resident = device.max_threads_per_multiprocessor / (32 * LEVEL_WARPS);
+        (LEVEL_WARPS, device.multiprocessors * resident.max(1))
+    };
+    let blocks = count.div_ceil(warps_a_block).min(most).max(1);
+    Kernel { groups, waits, blocks, warps_a_block, pointers: 0 }
+}
+
+/// Carries out a placement kernel by kernel.
+struct Placing<'a> {
+    pattern: Pattern<'a>,
+    graph: &'a Graph,
+    placement: Placement,
+    /// Block of each node in the present kernel, for `Locality`; else unused.
+    block_of: Vec<u32>,
+}
+
+/// A node of another kernel, or one not placed yet.
+const NOWHERE: u32 = u32::MAX;
+
+impl<'a> Placing<'a> {
+    fn new(pattern: Pattern<'a>, graph: &'a Graph, placement: Placement) -> Self {
+        let nodes = if placement == Placement::Locality { graph.nodes() } else { 0 };
+        Self { pattern, graph, placement, block_of: vec![NOWHERE; nodes] }
+    }
+
+    /// Warp of each group of the kernel.
+    fn kernel(&mut self, schedule: &Schedule, kernel: &Kernel) -> Vec<u32> {
+        let groups = kernel.groups.start as usize..kernel.groups.end as usize;
+        let warps = kernel.warps();
+        let entries = |group: usize| -> u64 {
+            let nodes = schedule.group(group).iter();
+            nodes.map(|&node| self.graph.entries(self.pattern, node as usize) as u64).sum()
+        };
+        // One level has no parents in its own kernel.
+        match (self.placement, kernel.waits) {
+            (Placement::RoundRobin, _) => (0..groups.len()).map(|at| (at % warps) as u32).collect(),
+            (Placement::Balance, _) | (Placement::Locality, false) => {
+                let mut heap: BinaryHeap<Reverse<(u64, u32)>> =
+                    (0..warps as u32).map(|warp| Reverse((0, warp))).collect();
+                let mut least = |load: u64| {
+                    let Some(mut top) = heap.peek_mut() else { return 0 };
+                    top.0.0 += load;
+                    top.0.1
+                };
+                groups.map(|group| least(entries(group))).collect()
+            }
+            (Placement::Locality, true) => self.near_parents(schedule, kernel),
+        }
+    }
+
+    fn near_parents(&mut self, schedule: &Schedule, kernel: &Kernel) -> Vec<u32> {
+        let mut loads = Loads::new(kernel);
+        let groups = kernel.groups.start as usize..kernel.groups.end as usize;
+        let mut warp_of = Vec::with_capacity(groups.len());
+        for group in groups {
+            let nodes = schedule.group(group);
+            let mut best: Option<u32> = None;
+            for &node in nodes {
+                for parent in self.graph.parents(self.pattern, node as usize) {
+                    let block = self.block_of[parent];
+                    if block != NOWHERE && best.is_none_or(|best| loads.lighter(block, best)) {
+                        best = Some(block);
+                    }
+                }
+            }
+            let block = best.unwrap_or_else(|| loads.lightest());
+            let work: usize =
+                nodes.iter().map(|&node| self.graph.entries(self.pattern, node as usize)).sum();
+            warp_of.push(loads.put(block, work as u64));
+            nodes.iter().for_each(|&node| self.block_of[node as usize] = block);
+        }
+        // The next kernel's groups find no parents here: what this one computed is there before they start.
+        for group in kernel.groups.clone() {
+            for &node in schedule.group(group as usize) {
+                self.block_of[node as usize] = NOWHERE;
+            }
+        }
+        warp_of
+    }
+}
+
+/// Entries given to each warp so far, with the least loaded warp of each block at hand.
+struct Loads {
+    warps_a_block: usize,
+    of_warp: Vec<u64>,
+    /// Load and warp of each block's least loaded.
+    of_block: Vec<(u64, u32)>,
+    /// Blocks by that load; entries that are out of date are dropped when they come up.
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Loads {
+    fn new(kernel: &Kernel) -> Self {
+        let warps_a_block = kernel.warps_a_block as usize;
+        Self {
+            warps_a_block,
+            of_warp: vec![0; kernel.warps()],
+            of_block: (0..kernel.blocks).map(|block| (0, block * kernel.warps_a_block)).collect(),
+            heap: (0..kernel.blocks).map(|block| Reverse((0, block))).collect(),
+        }
+    }
+
+    fn lighter(&self, block: u32, than: u32) -> bool {
+        self.of_block[block as usize] < self.of_block[than as usize]
+    }
+
+    fn lightest(&mut self) -> u32 {
+        while let Some(&Reverse((load, block))) = self.heap.peek() {
+            if self.of_block[block as usize].0 == load {
+                return block;
+            }
+            self.heap.pop();
+        }
+        0
+    }
+
+    /// Gives the work to the block's least loaded warp, and says which that is.
+    fn put(&mut self, block: u32, work: u64) -> u32 {
+        let (_, warp) = self.of_block[block as usize];
+        self.of_warp[warp as usize] += work;
+        let first = block as usize * self.warps_a_block;
+        let warps = first..first + self.warps_a_block;
+        let least = warps.map(|warp| (self.of_warp[warp], warp as u32)).min();
+        if let Some(least) = least
+            && self.of_block[block as usize] != least
+        {
+            // Pushed only on a change, so the heap grows no faster than the groups.
+            if self.of_block[block as usize].0 != least.0 {
+                self.heap.push(Reverse((least.0, block)));
+            }
+            self.of_block[block as usize] = least;
+        }
+        warp
+    }
+}

@@ -1,0 +1,133 @@
+//! The family `ag` without a GPU: its space, its rules, and its lowered schedules interpreted on the host.
+
+mod device;
+mod systems;
+
+use rayon::prelude::*;
+use sparsetune::domain::{Candidate, Dtype};
+use sparsetune::ops::sptrsv::System;
+use sparsetune::ops::sptrsv::ag::select::{MOST, Space};
+use sparsetune::ops::sptrsv::ag::{Lowerer, Scheme, share};
+use sparsetune::sparse::oracle;
+use std::collections::HashSet;
+
+/// Every `step`-th scheme of the full space, from `first` on.
+fn sample(first: u64, step: u64) -> Vec<Candidate> {
+    let space = Space::default();
+    let numbers = (first..space.count()).step_by(step as usize);
+    numbers.map(|number| space.nth(number).expect("in the space").candidate()).collect()
+}
+
+/// Solves three right-hand sides in turn on the interpreted device; false where the scheme was refused.
+fn solves(name: &str, system: &System, lowerer: &mut Lowerer, candidate: &Candidate) -> bool {
+    let recipe = match lowerer.lower(candidate, system) {
+        Ok(recipe) => recipe,
+        Err(refusal) => {
+            let known = refusal.to_string().contains("bytes of shared memory a block");
+            assert!(known, "{name}, {candidate}: {refusal}");
+            return false;
+        }
+    };
+    let mut device = device::Device::new(system, &recipe);
+    for call in 0..3 {
+        let rows = system.triangular.rows();
+        let mut stream = systems::Stream(call);
+        let b: Vec<f64> = (0..rows).map(|_| stream.range(-1.0, 1.0)).collect();
+        let expected = oracle::sptrsv(&system.triangular, &b, 1);
+        let x = device.call(&b);
+        for (row, (x, expected)) in x.iter().zip(&expected).enumerate() {
+            let error = (x - expected).abs() / (1.0 + expected.abs());
+            assert!(error < 1e-9, "{name}, {candidate}, row {row}: {x}, not {expected}");
+        }
+    }
+    true
+}
+
+#[test]
+fn schemes_of_the_whole_space_solve_odd_systems() {
+    let systems: Vec<_> = [Dtype::F64, Dtype::F32].into_iter().flat_map(systems::systems).collect();
+    systems.par_iter().enumerate().for_each(|(at, (name, system))| {
+        let mut lowerer = Lowerer::default();
+        // A prime step, another start for each system: every parameter value meets every shape in the end.
+        let solved: Vec<bool> = sample(at as u64 * 131, 8191)
+            .iter()
+            .map(|candidate| solves(name, system, &mut lowerer, candidate))
+            .collect();
+        assert!(solved.iter().filter(|solved| **solved).count() > 50, "{name}");
+    });
+}
+
+#[test]
+fn schemes_of_the_reduced_list_solve_and_are_predicted() {
+    for (name, system) in systems::systems(Dtype::F64) {
+        let share = share(&system);
+        assert!(!share.scored.is_empty() && share.scored.len() <= MOST, "{name}");
+        assert!(share.rules.len() >= 5);
+        assert!(share.scored.iter().all(|(_, us)| us.is_finite() && *us > 0.0), "{name}");
+        let distinct: HashSet<_> = share.scored.iter().map(|(candidate, _)| candidate).collect();
+        assert_eq!(distinct.len(), share.scored.len(), "{name}: a scheme is listed twice");
+        let mut lowerer = Lowerer::default();
+        let count = share.scored.len();
+        for (candidate, _) in share.scored.iter().step_by(count.div_ceil(40)) {
+            assert!(Scheme::of(candidate).is_some(), "{candidate}");
+            assert!(solves(&name, &system, &mut lowerer, candidate), "{name}: {candidate}");
+        }
+    }
+}
+
+#[test]
+fn the_list_is_deterministic_and_its_first_64_are_of_many_kinds() {
+    let (name, system) = &systems::systems(Dtype::F32)[16];
+    let (once, again) = (share(system), share(system));
+    assert_eq!(once.scored, again.scored);
+    let mut scored = once.scored;
+    scored.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let of = |parameter: &str| {
+        let texts = scored.iter().take(64).filter_map(|(candidate, _)| candidate.text(parameter));
+        texts.collect::<HashSet<_>>().len()
+    };
+    assert!(of("merge") >= 4 && of("reorder") == 2 && of("sync") == 2, "{name}");
+}
+
+#[test]
+fn the_full_space_is_counted_exactly() {
+    // Thresholds for 1, 2, 4 .. 32 subwarps: 0, infinity, and 6, 5, 4 .. 1 powers.
+    let subwarps: u64 = (1..=6).map(|powers| powers + 2).sum();
+    let variants = 6 * subwarps * 2;
+    let graphs = 2 * 18;
+    let schedules = 2 * 3 * (5 + 1);
+    let space = Space::default();
+    assert_eq!(space.count(), variants * graphs * schedules);
+    assert!(space.count() >= 300_000, "the paper counts over 3.2e5");
+    assert_eq!(space.nth(space.count()), None);
+    // One number, one scheme, and back from its text.
+    let mut seen = HashSet::new();
+    for number in (0..space.count()).step_by(61) {
+        let scheme = space.nth(number).expect("in the space");
+        assert!(seen.insert(scheme), "{number}");
+        assert_eq!(Scheme::of(&scheme.candidate()), Some(scheme));
+    }
+}
+
+#[test]
+fn what_the_family_cannot_do_is_refused_in_words() {
+    let (_, system) = systems::systems(Dtype::F64).remove(12);
+    let space = Space::default();
+    let scheme = space.nth(0).expect("a scheme").candidate();
+    let refusal = |candidate: &Candidate, system: &System| {
+        Lowerer::default().lower(candidate, system).expect_err("refused").to_string()
+    };
+    let several = System::of(
+        &systems::matrices()[8].1,
+        &sparsetune::domain::Sptrsv { rhs: 2, ..systems::problem(Dtype::F64) },
+        &systems::gpu(),
+    )
+    .expect("a system");
+    assert!(refusal(&scheme, &several).contains("one right-hand side"));
+    assert!(share(&several).scored.is_empty());
+    assert_eq!(share(&several).full, space.count());
+    let unknown = scheme.clone().with("nw", 3);
+    assert!(refusal(&unknown, &system).contains("is not a candidate"));
+    let more = scheme.with("extra", 1);
+    assert!(refusal(&more, &system).contains("is not a candidate"));
+}
