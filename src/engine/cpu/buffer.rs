@@ -1,6 +1,7 @@
-//! Dense buffers of f32 that start at a cache line, so that a register never straddles two.
+//! Dense buffers that start at a cache line, so that a register never straddles two.
 
 use bytemuck::{Pod, Zeroable};
+use std::marker::PhantomData;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -12,23 +13,25 @@ unsafe impl Zeroable for Line {}
 unsafe impl Pod for Line {}
 
 /// `len` elements, aligned to 64 bytes.
-pub struct Buffer {
+pub struct Buffer<T = f32> {
     lines: Vec<Line>,
     len: usize,
+    element: PhantomData<T>,
 }
 
-impl Buffer {
+impl<T: Pod> Buffer<T> {
     /// Zeros; `None` where there is not enough memory. Pages are mapped when first written, by the thread that writes.
     pub fn zeroed(len: usize) -> Option<Self> {
-        let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(16)).ok()?;
-        Some(Self { lines, len })
+        let bytes = len.checked_mul(size_of::<T>())?;
+        let lines = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(size_of::<Line>())).ok()?;
+        Some(Self { lines, len, element: PhantomData })
     }
 
-    pub fn as_slice(&self) -> &[f32] {
+    pub fn as_slice(&self) -> &[T] {
         &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 
-    pub fn as_mut_slice(&mut self) -> &mut [f32] {
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 }

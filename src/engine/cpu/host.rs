@@ -1,10 +1,13 @@
 //! Facts of the host CPU, from /proc and /sys where they are there, and its measured copy bandwidth.
 
 use super::buffer::Buffer;
+use super::gang::{Alone, Gang, wait_until};
 use super::simd::Isa;
 use crate::domain::{Device, DeviceId, DeviceKind};
 use rayon::prelude::*;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Assumed where the kernel does not say: a common size, large enough that a sweep does evict.
@@ -12,6 +15,10 @@ const UNKNOWN_CACHE: u64 = 32 << 20;
 
 const LARGEST_COPY: u64 = 256 << 20;
 const COPY_TIME: Duration = Duration::from_millis(200);
+
+const HOP_TIME: Duration = Duration::from_millis(3);
+/// Round trips of a batch: few, since on a busy host each may take a turn of the scheduler.
+const HOP_ROUNDS: u32 = 32;
 
 /// The version of sprs in Cargo.toml.
 pub const VENDOR: &str = "sprs 0.11";
@@ -55,7 +62,8 @@ pub fn last_level_cache() -> u64 {
 pub fn copy_bandwidth() -> f64 {
     let bytes = (2 * last_level_cache()).clamp(64 << 20, LARGEST_COPY);
     let len = bytes as usize / 4;
-    let (Some(mut to), Some(mut from)) = (Buffer::zeroed(len), Buffer::zeroed(len)) else {
+    let (Some(mut to), Some(mut from)) = (Buffer::<f32>::zeroed(len), Buffer::<f32>::zeroed(len))
+    else {
         return 0.0;
     };
     // Distinct pages, written once: a page never written may be a shared page of zeros.
@@ -74,6 +82,49 @@ pub fn copy_bandwidth() -> f64 {
     }
     std::hint::black_box(to.as_slice());
     best
+}
+
+/// Nanoseconds from one thread's store to another's dependent one, the best of several batches of round trips: a few
+/// milliseconds at most. 0 where one thread is all there is.
+pub fn hop_ns(threads: usize) -> f64 {
+    if threads < 2 {
+        return 0.0;
+    }
+    let Ok(pair) = Gang::of(2) else { return 0.0 };
+    let (ball, best) = (Alone(AtomicU64::new(0)), Mutex::new(f64::INFINITY));
+    let ball = &ball.0;
+    let answer = |from: u64| wait_until(|| ball.load(Ordering::Acquire) >= from);
+    pair.run(|me| {
+        if me == 1 {
+            // Odd numbers are for this side; the last of all ends it.
+            let mut next = 1;
+            loop {
+                answer(next);
+                let seen = ball.load(Ordering::Acquire);
+                if seen == u64::MAX {
+                    return;
+                }
+                ball.store(seen + 1, Ordering::Release);
+                next = seen + 2;
+            }
+        }
+        let (begun, mut next) = (Instant::now(), 1);
+        let mut least = f64::INFINITY;
+        while begun.elapsed() < HOP_TIME {
+            let start = Instant::now();
+            for _ in 0..HOP_ROUNDS {
+                ball.store(next, Ordering::Release);
+                answer(next + 1);
+                next += 2;
+            }
+            let hops = f64::from(2 * HOP_ROUNDS);
+            least = least.min(start.elapsed().as_nanos() as f64 / hops);
+        }
+        ball.store(u64::MAX, Ordering::Release);
+        *best.lock().unwrap_or_else(PoisonError::into_inner) = least;
+    });
+    let best = best.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if best.is_finite() { best } else { 0.0 }
 }
 
 fn processor_name() -> String {
@@ -137,7 +188,7 @@ fn operating_system() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{describe, parse_size};
+    use super::{describe, hop_ns, parse_size};
     use crate::engine::cpu::simd::Isa;
 
     #[test]
@@ -146,6 +197,13 @@ mod tests {
         assert_eq!(parse_size("512"), Some(512));
         assert_eq!(parse_size("2M"), Some(2 << 20));
         assert_eq!((parse_size("K"), parse_size("0K"), parse_size("3X")), (None, None, None));
+    }
+
+    #[test]
+    fn a_hop_takes_time_between_two_threads_alone() {
+        assert_eq!(hop_ns(1), 0.0);
+        let hop = hop_ns(2);
+        assert!(hop > 0.0 && hop < 1e7, "{hop}");
     }
 
     #[test]

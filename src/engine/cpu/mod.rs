@@ -3,14 +3,22 @@
 mod buffer;
 mod check;
 mod dispatch;
+mod gang;
 mod host;
 mod kernel;
 mod load;
 mod program;
 mod schedule;
 mod simd;
+mod solve;
+mod solve_check;
+mod solve_load;
+mod solve_schedule;
 mod vendor;
+mod work;
 
+#[cfg(test)]
+mod solve_tests;
 #[cfg(test)]
 mod tests;
 
@@ -21,12 +29,11 @@ use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, HostProgram, Program, Recipe};
 use crate::domain::{Device, Digest, L2Policy, Timing};
 use buffer::Buffer;
-use load::Loaded;
-use program::Prepared;
 use rayon::prelude::*;
 use schedule::Threads;
 use simd::Isa;
 use std::time::Instant;
+use work::{Prepared, Work};
 
 /// Calls before a paired round is recorded.
 const PAIR_WARMUPS: u32 = 2;
@@ -36,19 +43,23 @@ pub struct CpuEngine {
     device: Device,
     isa: Isa,
     threads: Threads,
-    loaded: Option<Loaded>,
+    loaded: Option<Work>,
     /// Swept before each sample under the cold policy; made when first needed.
     sweep: Option<Buffer>,
 }
 
 impl CpuEngine {
-    /// Starts the threads, reads the facts of the host and measures its copy bandwidth (under half a second).
+    /// Starts the threads, reads the facts of the host and measures its copy bandwidth and a hop between two
+    /// threads (under half a second).
     pub fn open() -> Result<Self, EngineError> {
         let threads = Self::threads()?;
         let copy_gbps = threads.install(host::copy_bandwidth);
+        let hop_ns = host::hop_ns(threads.count());
         // Never empty: the baseline comes last.
         let isa = Isa::available().first().copied().unwrap_or(Isa::Scalar);
-        Ok(Self::with(isa, threads, copy_gbps))
+        let mut engine = Self::with(isa, threads, copy_gbps);
+        engine.device.hop_ns = hop_ns;
+        Ok(engine)
     }
 
     fn threads() -> Result<Threads, EngineError> {
@@ -62,6 +73,9 @@ impl CpuEngine {
         let texts = [
             ("row_panel", kernel_digest()),
             ("row_split", kernel_digest()),
+            ("serial", solve_digest()),
+            ("levels", solve_digest()),
+            ("merged", solve_digest()),
             ("vendor", vendor::kernel_digest()),
         ];
         device.kernels = texts.map(|(family, digest)| (family.to_owned(), digest)).into();
@@ -73,27 +87,27 @@ impl CpuEngine {
         let Some(loaded) = &mut self.loaded else {
             return Err(EngineError::Refused("no matrix is loaded".to_owned()));
         };
-        let prepared = Prepared::of(recipe, loaded, self.isa, self.threads.count())?;
-        if loaded.operands.l2_policy == L2Policy::Cold && self.sweep.is_none() {
+        let prepared = loaded.prepare(recipe, self.isa, &self.threads)?;
+        if loaded.l2_policy == L2Policy::Cold && self.sweep.is_none() {
             let len = self.device.l2_bytes as usize / 2;
             let no_memory = || EngineError::OutOfMemory("no room to sweep the cache".to_owned());
             self.sweep = Some(Buffer::zeroed(len).ok_or_else(no_memory)?);
         }
-        let sweep = self.sweep.as_mut().filter(|_| loaded.operands.l2_policy == L2Policy::Cold);
+        let sweep = self.sweep.as_mut().filter(|_| loaded.l2_policy == L2Policy::Cold);
         Ok((prepared, Session { loaded, sweep, threads: &self.threads }))
     }
 }
 
 /// The parts of the engine that a call needs.
 struct Session<'a> {
-    loaded: &'a mut Loaded,
+    loaded: &'a mut Work,
     sweep: Option<&'a mut Buffer>,
     threads: &'a Threads,
 }
 
 impl Session<'_> {
     fn run(&mut self, prepared: &Prepared) -> Result<(), EngineError> {
-        prepared.run(self.loaded, self.threads)
+        self.loaded.run(prepared, self.threads)
     }
 
     /// One call in microseconds, after sweeping the cache if the policy says so.
@@ -118,11 +132,11 @@ impl Engine for CpuEngine {
     fn load(&mut self, operands: Operands) -> Result<(), EngineError> {
         // First, so that two matrices are never in memory at once.
         self.loaded = None;
-        self.loaded = Some(Loaded::of(operands, &self.threads)?);
+        self.loaded = Some(Work::of(operands, self.isa, &self.threads)?);
         Ok(())
     }
 
-    /// Nothing to do: the kernels were compiled with this binary.
+    /// Nothing to do: the kernels were compiled with this binary, and rows are scheduled when a recipe's turn comes.
     fn prepare(&mut self, _recipes: &[Recipe]) {}
 
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
@@ -133,13 +147,8 @@ impl Engine for CpuEngine {
     }
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
-        let (prepared, mut session) = self.ready(recipe)?;
-        let threads = session.threads;
-        let output = session.loaded.output.as_mut_slice();
-        threads.install(|| check::poison(output));
-        session.run(&prepared)?;
-        let (output, reference) = (session.loaded.output.as_slice(), &session.loaded.reference);
-        Ok(threads.install(|| check::compare(output, reference)))
+        let (prepared, session) = self.ready(recipe)?;
+        session.loaded.verify(&prepared, session.threads)
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
@@ -185,23 +194,40 @@ impl Engine for CpuEngine {
     }
 
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
-        let (prepared, _) = self.ready(recipe)?;
+        let isa = self.isa;
+        let (prepared, session) = self.ready(recipe)?;
+        let solve_isa = format!("{}, {}", session.loaded.dtype(), solve::instructions(isa));
+        let isa = isa.name();
         let (name, digest) = match &recipe.program {
             Program::Host(HostProgram::RowPanel { m1, n1 }) => {
-                (format!("row_panel<m1={m1}, n1={n1}, {}>", self.isa.name()), kernel_digest())
+                (format!("row_panel<m1={m1}, n1={n1}, {isa}>"), kernel_digest())
             }
             Program::Host(HostProgram::RowSplit { n1, .. }) => {
-                (format!("row_split<n1={n1}, {}>", self.isa.name()), kernel_digest())
+                (format!("row_split<n1={n1}, {isa}>"), kernel_digest())
+            }
+            Program::Host(HostProgram::SolveSerial) => {
+                (format!("solve_serial<{solve_isa}>"), solve_digest())
+            }
+            Program::Host(HostProgram::SolveLevels { threads, narrow }) => {
+                let shape = format!("threads={threads}, narrow={narrow}, {solve_isa}");
+                (format!("solve_levels<{shape}>"), solve_digest())
+            }
+            Program::Host(HostProgram::SolveMerged { threads, rows }) => {
+                let shape = format!("threads={threads}, rows={rows}, {solve_isa}");
+                (format!("solve_merged<{shape}>"), solve_digest())
             }
             Program::Vendor { algorithm } => (algorithm.clone(), vendor::kernel_digest()),
-            Program::Host(_) => return Err(EngineError::Refused("not here yet".to_owned())),
             Program::Cuda(_) => {
                 return Err(EngineError::Refused(
                     "a CUDA kernel cannot run on the host CPU".to_owned(),
                 ));
             }
         };
-        let mut arguments = ["row_ptr", "col_idx", "values", "b", "c"].map(str::to_owned).to_vec();
+        let arguments: &[&str] = match prepared {
+            Prepared::Product(_) => &["row_ptr", "col_idx", "values", "b", "c"],
+            Prepared::Solve(_) => &["row_ptr", "col_idx", "values", "diagonal", "b", "x"],
+        };
+        let mut arguments: Vec<String> = arguments.iter().map(|&name| name.to_owned()).collect();
         arguments.extend(recipe.arrays.iter().map(|array| array.name.clone()));
         let mut exported = Exported::routine(&format!("cpu::{name}"), arguments);
         exported.steps[0].grid[0] = prepared.jobs() as u32;
@@ -218,6 +244,18 @@ pub fn kernel_digest() -> Digest {
         include_str!("program.rs"),
         include_str!("schedule.rs"),
         include_str!("load.rs"),
+    ];
+    Digest::of(texts.join("\0").as_bytes())
+}
+
+/// The same of the triangular solves.
+pub fn solve_digest() -> Digest {
+    let texts = [
+        include_str!("solve.rs"),
+        include_str!("solve_schedule.rs"),
+        include_str!("solve_load.rs"),
+        include_str!("gang.rs"),
+        include_str!("schedule.rs"),
     ];
     Digest::of(texts.join("\0").as_bytes())
 }

@@ -58,11 +58,9 @@ impl Prepared {
                 let panels = columns(loaded.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
                 Ok(Self::RowSplit { tasks, panels })
             }
-            Program::Host(_) => Err(refused("the CPU engine does not solve yet")),
+            Program::Host(_) => Err(refused("it solves; the loaded problem is a product")),
             Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => Ok(Self::Vendor),
-            Program::Vendor { algorithm } => Err(EngineError::Refused(format!(
-                "the vendor on a CPU is sprs and its one algorithm is `sprs`, not `{algorithm}`"
-            ))),
+            Program::Vendor { algorithm } => Err(vendor::unknown(algorithm)),
             Program::Cuda(_) => Err(refused("a CUDA kernel cannot run on the host CPU")),
         }
     }

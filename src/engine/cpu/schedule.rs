@@ -1,7 +1,10 @@
 //! Shares of the rows for parallel tasks, balanced by nonzeros, and the threads that take them.
 
+use super::gang::Gang;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Row tiles come in groups of this many rows, so that only the last tile of the matrix can be short.
 const GROUP: usize = 16;
@@ -32,7 +35,7 @@ pub fn by_nonzeros(indptr: &[usize], count: usize) -> Vec<Range<usize>> {
 }
 
 /// The first of `low..high` for which `holds` (which, once true, stays so), or `high`.
-fn first_where(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
+pub fn first_where(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
     while low < high {
         let middle = low + (high - low) / 2;
         if holds(middle) { high = middle } else { low = middle + 1 }
@@ -58,23 +61,43 @@ pub fn by_tiles(indptr: &[usize], order: &[u32], n1: usize, threads: usize) -> V
 }
 
 /// The engine's own threads, as many as the host lets it use.
-pub struct Threads(rayon::ThreadPool);
+pub struct Threads {
+    pool: rayon::ThreadPool,
+    /// By number of threads, started when first asked for. One of each size, since waking all threads of the pool for a
+    /// few would take longer than a small solve.
+    gangs: Mutex<BTreeMap<usize, Arc<Gang>>>,
+}
 
 impl Threads {
     pub fn start() -> Result<Self, rayon::ThreadPoolBuildError> {
-        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::of(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// So many, whether there are cores for them or not.
+    pub fn of(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let name = |i| format!("cpu-engine-{i}");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build()?;
-        Ok(Self(pool))
+        Ok(Self { pool, gangs: Mutex::default() })
     }
 
     pub fn count(&self) -> usize {
-        self.0.current_num_threads()
+        self.pool.current_num_threads()
+    }
+
+    /// Threads that may wait for one another, `threads` of them, the caller among them; at least 2.
+    pub fn gang(&self, threads: usize) -> Result<Arc<Gang>, rayon::ThreadPoolBuildError> {
+        let mut gangs = self.gangs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gang) = gangs.get(&threads) {
+            return Ok(gang.clone());
+        }
+        let gang = Arc::new(Gang::of(threads)?);
+        gangs.insert(threads, gang.clone());
+        Ok(gang)
     }
 
     /// Runs rayon's parallel iterators on these threads.
     pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        self.0.install(work)
+        self.pool.install(work)
     }
 
     /// Jobs 0..jobs, each once, taken in order: neighbours run at about the same time and share what is in the cache.
@@ -93,7 +116,7 @@ impl Threads {
                 job(i);
             }
         };
-        self.0.scope(|scope| {
+        self.pool.scope(|scope| {
             for _ in 1..jobs.min(self.count()) {
                 scope.spawn(|_| take());
             }

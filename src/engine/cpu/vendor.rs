@@ -1,9 +1,14 @@
-//! The baseline on a CPU: sprs' own sparse-times-dense multiply, which adds to C, so zeroing C belongs to the call.
+//! The baseline on a CPU: sprs' own sparse-times-dense multiply, which adds to C, so zeroing C belongs to the call, and its
+//! triangular solve, which overwrites b by x, so copying b belongs to the call.
 
 use super::load::Loaded;
+use super::solve::Element;
 use crate::domain::{Digest, Layout};
 use crate::engine::EngineError;
-use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder};
+use crate::sparse::Triangular;
+use ndarray::{ArrayView2, ArrayViewMut1, ArrayViewMut2, ShapeBuilder};
+use sprs::errors::LinalgError;
+use sprs::linalg::trisolve::{lsolve_csr_dense_rhs, usolve_csr_dense_rhs};
 use sprs::prod::{csr_mulacc_dense_colmaj, csr_mulacc_dense_rowmaj};
 use sprs::{CompressedStorage, CsMatViewI};
 
@@ -42,6 +47,99 @@ pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+/// What the engine says to another vendor's algorithm.
+pub fn unknown(algorithm: &str) -> EngineError {
+    EngineError::Refused(format!(
+        "the vendor on a CPU is sprs and its one algorithm is `sprs`, not `{algorithm}`"
+    ))
+}
+
+/// An element that sprs solves in. Its bounds are num-traits', which are left to the types themselves.
+pub trait Solved: Element {
+    fn solve(
+        system: CsMatViewI<'_, Self, u32, usize>,
+        upper: bool,
+        x: ArrayViewMut1<'_, Self>,
+    ) -> Result<(), LinalgError>;
+}
+
+macro_rules! solved {
+    ($($type:ty),*) => {$(
+        impl Solved for $type {
+            fn solve(
+                system: CsMatViewI<'_, Self, u32, usize>,
+                upper: bool,
+                x: ArrayViewMut1<'_, Self>,
+            ) -> Result<(), LinalgError> {
+                if upper {
+                    usolve_csr_dense_rhs(system, x)
+                } else {
+                    lsolve_csr_dense_rhs(system, x)
+                }
+            }
+        }
+    )*};
+}
+solved!(f32, f64);
+
+/// A triangular system as sprs wants it: CSR in the matrix's row order, the diagonal among the entries.
+pub struct System<T> {
+    indptr: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<T>,
+    upper: bool,
+}
+
+impl<T: Solved> System<T> {
+    /// `values` are the system's own in T.
+    pub fn of(system: &Triangular, values: &[T]) -> Self {
+        let (rows, nnz) = (system.rows(), system.nnz() + system.rows());
+        let mut indptr = Vec::with_capacity(rows + 1);
+        let (mut indices, mut all) = (Vec::with_capacity(nnz), Vec::with_capacity(nnz));
+        indptr.push(0);
+        for row in 0..rows {
+            let s = system.original(row);
+            let entries = system.indptr[s]..system.indptr[s + 1];
+            let mut put = |column: usize, value: T| {
+                indices.push(system.original(column) as u32);
+                all.push(value);
+            };
+            // Columns rise in solve order, so they fall in the order of a reversed system's rows.
+            if system.reversed {
+                put(s, T::of(system.diagonal[s]));
+                entries.rev().for_each(|e| put(system.indices[e] as usize, values[e]));
+            } else {
+                entries.for_each(|e| put(system.indices[e] as usize, values[e]));
+                put(s, T::of(system.diagonal[s]));
+            }
+            indptr.push(indices.len());
+        }
+        Self { indptr, indices, values: all, upper: system.reversed }
+    }
+
+    /// One call of sprs for each right-hand side, in place: it knows one only.
+    pub fn solve(&self, b: &[T], x: &mut [T], sides: usize) -> Result<(), EngineError> {
+        let rows = self.indptr.len() - 1;
+        // SAFETY: rows of rising columns, all below `rows`, as `of` made them.
+        let system: CsMatViewI<'_, T, u32, usize> = unsafe {
+            CsMatViewI::new_unchecked(
+                CompressedStorage::CSR,
+                (rows, rows),
+                &self.indptr[..],
+                &self.indices[..],
+                &self.values[..],
+            )
+        };
+        x.copy_from_slice(b);
+        let refused = |error: &dyn std::fmt::Display| {
+            EngineError::Refused(format!("sprs cannot solve it: {error}"))
+        };
+        let mut x = ArrayViewMut2::from_shape((rows, sides), x).map_err(|error| refused(&error))?;
+        let mut columns = x.columns_mut().into_iter();
+        columns.try_for_each(|x| T::solve(system, self.upper, x)).map_err(|error| refused(&error))
+    }
 }
 
 /// sprs' text is not ours; its version stands for it.

@@ -1,0 +1,259 @@
+//! The row kernel of the triangular solve on a CPU: all right-hand sides of a row in vector registers, A read once.
+//!
+//! Columns are held in the matrix's own row order, so that x is addressed alike in both solve directions. Right-hand
+//! sides are taken in blocks of W, a power of two; the last block ends at the last of them and may overlap the one before
+//! it, whose elements it then computes a second time: cheaper than one narrow block for each bit of what is left.
+
+use super::simd::Isa;
+use bytemuck::Pod;
+use std::ops::Range;
+
+/// Most right-hand sides of a solve.
+pub const MOST_SIDES: usize = 64;
+
+/// f32 or f64.
+pub trait Element: Pod + Send + Sync + Into<f64> + PartialEq {
+    const NAME: &'static str;
+    const ZERO: Self;
+    /// A quiet NaN that no computation produces: whatever still holds it was not written.
+    const POISON: Self;
+
+    fn of(value: f64) -> Self;
+    /// 1 / self, if it is neither infinite nor short of digits.
+    fn reciprocal(self) -> Option<Self>;
+    /// self - a * x; fused where the host has it, since without the instruction it would be a library call.
+    fn sub_mul<const FUSED: bool>(self, a: Self, x: Self) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    fn is_poison(self) -> bool;
+}
+
+macro_rules! element {
+    ($type:ty, $name:literal, $poison:literal) => {
+        impl Element for $type {
+            const NAME: &'static str = $name;
+            const ZERO: Self = 0.0;
+            const POISON: Self = <$type>::from_bits($poison);
+
+            fn of(value: f64) -> Self {
+                value as Self
+            }
+            fn reciprocal(self) -> Option<Self> {
+                Some(1.0 / self).filter(|inverse| inverse.is_normal())
+            }
+            #[inline(always)]
+            fn sub_mul<const FUSED: bool>(self, a: Self, x: Self) -> Self {
+                if FUSED { (-a).mul_add(x, self) } else { self - a * x }
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                self * other
+            }
+            #[inline(always)]
+            fn div(self, other: Self) -> Self {
+                self / other
+            }
+            fn is_poison(self) -> bool {
+                self.to_bits() == $poison
+            }
+        }
+    };
+}
+element!(f32, "f32", 0x7fc0_dead);
+element!(f64, "f64", 0x7ff8_dead_dead_dead);
+
+/// The system, b and x as the kernels see them. Row s of the arrays has columns that are solved before it.
+pub struct View<'a, T> {
+    pub indptr: &'a [usize],
+    /// Columns as rows of x, not as solve indices.
+    pub columns: &'a [u32],
+    pub values: &'a [T],
+    /// Reciprocals of the diagonal, or the diagonal itself where `divide`.
+    pub pivots: &'a [T],
+    /// Some reciprocal is not a normal number.
+    pub divide: bool,
+    pub reversed: bool,
+    /// Rows x sides, row-major, as x.
+    pub b: *const T,
+    pub x: *mut T,
+    pub sides: usize,
+}
+
+// SAFETY: threads share a view to write rows of x that no two of them have in common, and read a row of x only after its
+// writer released it (a barrier, or a counter of finished groups).
+unsafe impl<T: Element> Sync for View<'_, T> {}
+
+/// Which rows a call solves, in order, as solve indices.
+pub enum Rows<'a> {
+    Run(Range<usize>),
+    Listed(&'a [u32]),
+}
+
+/// Solves rows of a view.
+///
+/// # Safety
+/// The host has the kernel's instructions; the rows exist, no other thread writes them, and all rows that their entries
+/// name are solved, by this thread or visibly to it, or come before them in the list.
+pub type Kernel<T> = unsafe fn(&View<'_, T>, Rows<'_>);
+
+#[inline(always)]
+unsafe fn rows<T: Element, const W: usize, const UNROLL: usize, const FUSED: bool>(
+    view: &View<'_, T>,
+    rows: Rows<'_>,
+) {
+    // SAFETY: the caller's promises, passed on.
+    unsafe {
+        match rows {
+            Rows::Run(range) => {
+                for s in range {
+                    one_row::<T, W, UNROLL, FUSED>(view, s);
+                }
+            }
+            Rows::Listed(list) => {
+                for &s in list {
+                    one_row::<T, W, UNROLL, FUSED>(view, s as usize);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_row<T: Element, const W: usize, const UNROLL: usize, const FUSED: bool>(
+    view: &View<'_, T>,
+    s: usize,
+) {
+    // SAFETY: s is a row of the system, and W at most `sides`.
+    unsafe {
+        let mut first = 0;
+        while first + W <= view.sides {
+            block::<T, W, UNROLL, FUSED>(view, s, first);
+            first += W;
+        }
+        // The smallest compiled width that reaches the end; below W, since W is the largest that fits.
+        match view.sides - first {
+            0 => {}
+            1 if W > 1 => block::<T, 1, 4, FUSED>(view, s, first),
+            2 if W > 2 => block::<T, 2, 4, FUSED>(view, s, first),
+            left if left <= 4 && W > 4 => block::<T, 4, 4, FUSED>(view, s, view.sides - 4),
+            left if left <= 8 && W > 8 => block::<T, 8, 2, FUSED>(view, s, view.sides - 8),
+            left if left <= 16 && W > 16 => block::<T, 16, 1, FUSED>(view, s, view.sides - 16),
+            _ => block::<T, W, UNROLL, FUSED>(view, s, view.sides - W),
+        }
+    }
+}
+
+/// W right-hand sides of one row, from `first` on, with UNROLL entries in flight. The last entry is kept for the end: its
+/// column is the nearest, so the one most likely solved just now, and what waits for it should be short.
+#[inline(always)]
+unsafe fn block<T: Element, const W: usize, const UNROLL: usize, const FUSED: bool>(
+    view: &View<'_, T>,
+    s: usize,
+    first: usize,
+) {
+    // SAFETY: s is a row of the system and the columns of its entries are rows of x; first + W <= sides.
+    unsafe {
+        let row = if view.reversed { view.pivots.len() - 1 - s } else { s };
+        let at = row * view.sides + first;
+        let mut sums = [[T::ZERO; W]; UNROLL];
+        sums[0] = *view.b.add(at).cast::<[T; W]>();
+        let (mut entry, end) = (*view.indptr.get_unchecked(s), *view.indptr.get_unchecked(s + 1));
+        while entry + UNROLL < end {
+            for (u, sum) in sums.iter_mut().enumerate() {
+                subtract::<T, W, FUSED>(view, entry + u, first, sum);
+            }
+            entry += UNROLL;
+        }
+        for u in 1..UNROLL {
+            for j in 0..W {
+                sums[0][j] = sums[0][j].add(sums[u][j]);
+            }
+        }
+        let mut sum = sums[0];
+        while entry < end {
+            subtract::<T, W, FUSED>(view, entry, first, &mut sum);
+            entry += 1;
+        }
+        let pivot = *view.pivots.get_unchecked(s);
+        let divide = view.divide;
+        let solved = sum.map(|sum| if divide { sum.div(pivot) } else { sum.mul(pivot) });
+        *view.x.add(at).cast::<[T; W]>() = solved;
+    }
+}
+
+#[inline(always)]
+unsafe fn subtract<T: Element, const W: usize, const FUSED: bool>(
+    view: &View<'_, T>,
+    entry: usize,
+    first: usize,
+    sum: &mut [T; W],
+) {
+    // SAFETY: the caller has the entry from indptr, and its column is a solved row of x.
+    unsafe {
+        let column = *view.columns.get_unchecked(entry) as usize;
+        let value = *view.values.get_unchecked(entry);
+        let x = *view.x.add(column * view.sides + first).cast::<[T; W]>();
+        for j in 0..W {
+            sum[j] = sum[j].sub_mul::<FUSED>(value, x[j]);
+        }
+    }
+}
+
+/// The kernel for so many right-hand sides, on this host. 512-bit registers gain nothing here: what counts is how soon an
+/// entry of x arrives.
+pub fn kernel<T: Element>(isa: Isa, sides: usize) -> Kernel<T> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx2 => fused::kernel(sides),
+        Isa::Scalar => plain::kernel(sides),
+    }
+}
+
+/// The name of the instructions that `kernel` picks.
+pub fn instructions(isa: Isa) -> &'static str {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx2 => Isa::Avx2.name(),
+        Isa::Scalar => isa.name(),
+    }
+}
+
+/// One module an instruction set: the generic kernel inlined into functions compiled for it.
+macro_rules! compiled_for {
+    ($module:ident, $fused:expr $(, $features:literal)?) => {
+        mod $module {
+            use super::{Element, Kernel, Rows, View};
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn of<T: Element, const W: usize, const UNROLL: usize>(
+                view: &View<'_, T>,
+                rows: Rows<'_>,
+            ) {
+                // SAFETY: the caller's promises, passed on.
+                unsafe { super::rows::<T, W, UNROLL, { $fused }>(view, rows) }
+            }
+
+            /// The widest block that is not wider than `sides`.
+            pub fn kernel<T: Element>(sides: usize) -> Kernel<T> {
+                match sides {
+                    0 | 1 => of::<T, 1, 4>,
+                    2..4 => of::<T, 2, 4>,
+                    4..8 => of::<T, 4, 4>,
+                    8..16 => of::<T, 8, 2>,
+                    16..32 => of::<T, 16, 1>,
+                    _ => of::<T, 32, 1>,
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+compiled_for!(fused, true, "avx2,fma");
+// aarch64 has the fused multiply-add in its baseline.
+compiled_for!(plain, cfg!(target_arch = "aarch64"));

@@ -1,0 +1,282 @@
+//! Who solves which rows when: level by level with barriers, or merged groups that wait for the groups they need.
+
+use super::gang::{Barrier, Gang, Progress};
+use super::schedule::first_where;
+use super::solve::Rows;
+use crate::sparse::Triangular;
+use crate::sparse::levels::Levels;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A row costs as much as this many entries before it has any.
+const ROW_WEIGHT: usize = 2;
+
+/// The rows by level, rising within each; made once a system, shared by all its schedules.
+pub struct LevelOrder {
+    /// Solve indices.
+    pub order: Vec<u32>,
+    /// `ends[l]` is the end of level l in `order`.
+    pub ends: Vec<usize>,
+    /// Weight of all rows of `order` before each, and of all at the end.
+    weights: Vec<usize>,
+}
+
+impl LevelOrder {
+    pub fn of(system: &Triangular) -> Self {
+        let Levels { level_of_row, widths } = system.levels();
+        let mut ends = Vec::with_capacity(widths.len());
+        let mut next = Vec::with_capacity(widths.len());
+        let mut end = 0;
+        for width in widths {
+            next.push(end);
+            end += width as usize;
+            ends.push(end);
+        }
+        let mut order = vec![0; level_of_row.len()];
+        for (s, &level) in level_of_row.iter().enumerate() {
+            let place = &mut next[level as usize];
+            order[*place] = s as u32;
+            *place += 1;
+        }
+        let mut weights = Vec::with_capacity(order.len() + 1);
+        let mut sum = 0;
+        weights.push(0);
+        for &s in &order {
+            sum += system.indptr[s as usize + 1] - system.indptr[s as usize] + ROW_WEIGHT;
+            weights.push(sum);
+        }
+        Self { order, ends, weights }
+    }
+}
+
+/// Phases with a barrier between each two: a wide level shared by weight, or a run of narrow ones that thread 0 takes.
+pub struct LevelSchedule {
+    levels: Arc<LevelOrder>,
+    /// For each phase, `threads` + 1 places in the order: thread t takes those from its own to the next.
+    cuts: Vec<u32>,
+    gang: Arc<Gang>,
+    barrier: Barrier,
+}
+
+impl LevelSchedule {
+    pub fn of(levels: Arc<LevelOrder>, narrow: usize, gang: Arc<Gang>) -> Self {
+        let mut cuts = Vec::new();
+        let (mut first, mut level) = (0, 0);
+        while level < levels.ends.len() {
+            let is_narrow = |level: usize, first: usize| levels.ends[level] - first < narrow;
+            if is_narrow(level, first) {
+                let start = first;
+                while level < levels.ends.len() && is_narrow(level, first) {
+                    first = levels.ends[level];
+                    level += 1;
+                }
+                cuts.push(start as u32);
+                cuts.extend(std::iter::repeat_n(first as u32, gang.threads()));
+            } else {
+                share(&levels.weights, first, levels.ends[level], gang.threads(), &mut cuts);
+                first = levels.ends[level];
+                level += 1;
+            }
+        }
+        Self { levels, cuts, gang, barrier: Barrier::default() }
+    }
+
+    fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
+        let threads = self.gang.threads();
+        let sense = self.barrier.sense();
+        self.gang.run(|me| {
+            let mut sense = sense;
+            for (phase, cuts) in self.cuts.chunks_exact(threads + 1).enumerate() {
+                if phase > 0 {
+                    self.barrier.wait(threads, &mut sense);
+                }
+                solve(Rows::Listed(&self.levels.order[cuts[me] as usize..cuts[me + 1] as usize]));
+            }
+        });
+    }
+}
+
+/// Cuts `first..end` into `threads` runs of about equal weight; appends `threads` + 1 places.
+fn share(weights: &[usize], first: usize, end: usize, threads: usize, cuts: &mut Vec<u32>) {
+    let (before, total) = (weights[first], weights[end] - weights[first]);
+    let mut place = first;
+    cuts.push(first as u32);
+    for thread in 1..threads {
+        let goal = before + (total as u128 * thread as u128 / threads as u128) as usize;
+        place = first_where(place, end, |at| weights[at] >= goal);
+        cuts.push(place as u32);
+    }
+    cuts.push(end as u32);
+}
+
+/// Groups of consecutive rows, group g being thread g % threads'. Each thread takes its groups in rising order, and a
+/// group needs lower ones alone, so the lowest unfinished group can always go on: there is progress as long as all
+/// threads run.
+pub struct MergedSchedule {
+    rows: usize,
+    /// Rows of a group.
+    height: usize,
+    groups: usize,
+    /// `waits[firsts[g]..firsts[g + 1]]` is what group g waits for.
+    firsts: Vec<usize>,
+    waits: Vec<Wait>,
+    progress: Progress,
+    calls: AtomicU64,
+    gang: Arc<Gang>,
+}
+
+/// A thread must have finished so many of its groups.
+#[derive(Clone, Copy)]
+struct Wait {
+    thread: u32,
+    count: u32,
+}
+
+impl MergedSchedule {
+    /// One pass over the entries. A wait is left out where the thread has waited for as much in an earlier group.
+    pub fn of(system: &Triangular, height: usize, gang: Arc<Gang>) -> Self {
+        let (threads, rows) = (gang.threads(), system.rows());
+        let groups = rows.div_ceil(height);
+        let (mut firsts, mut waits) = (Vec::with_capacity(groups + 1), Vec::new());
+        // How far each thread knows each other to be.
+        let mut known = vec![0u32; threads * threads];
+        let mut needed = vec![0u32; threads];
+        firsts.push(0);
+        for group in 0..groups {
+            let (first, end) = (group * height, rows.min((group + 1) * height));
+            for &column in &system.indices[system.indptr[first]..system.indptr[end]] {
+                let from = column as usize / height;
+                if from != group {
+                    let needed = &mut needed[from % threads];
+                    *needed = (*needed).max((from / threads) as u32 + 1);
+                }
+            }
+            let me = group % threads;
+            for (thread, needed) in needed.iter_mut().enumerate() {
+                let known = &mut known[me * threads + thread];
+                if thread != me && *needed > *known {
+                    waits.push(Wait { thread: thread as u32, count: *needed });
+                    *known = *needed;
+                }
+                *needed = 0;
+            }
+            firsts.push(waits.len());
+        }
+        let (progress, calls) = (Progress::of(threads), AtomicU64::new(0));
+        Self { rows, height, groups, firsts, waits, progress, calls, gang }
+    }
+
+    fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
+        let threads = self.gang.threads();
+        let a_call = self.groups.div_ceil(threads) as u64;
+        // No thread counts further in one call than where the next begins.
+        let before = self.calls.fetch_add(1, Ordering::Relaxed) * a_call;
+        self.gang.run(|me| {
+            for (done, group) in (me..self.groups).step_by(threads).enumerate() {
+                for wait in &self.waits[self.firsts[group]..self.firsts[group + 1]] {
+                    self.progress.wait_for(wait.thread as usize, before + u64::from(wait.count));
+                }
+                let first = group * self.height;
+                solve(Rows::Run(first..self.rows.min(first + self.height)));
+                self.progress.finished(me, before + done as u64 + 1);
+            }
+        });
+    }
+}
+
+/// How the rows of one system are gone through.
+pub enum Schedule {
+    /// All rows in solve order on the calling thread.
+    Serial {
+        rows: usize,
+    },
+    Levels(LevelSchedule),
+    Merged(MergedSchedule),
+}
+
+impl Schedule {
+    /// Hands every row to `solve` exactly once, after all rows that it needs, and visibly so.
+    pub fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
+        match self {
+            Self::Serial { rows } => solve(Rows::Run(0..*rows)),
+            Self::Levels(levels) => levels.run(solve),
+            Self::Merged(merged) => merged.run(solve),
+        }
+    }
+
+    pub fn threads(&self) -> usize {
+        match self {
+            Self::Serial { .. } => 1,
+            Self::Levels(levels) => levels.gang.threads(),
+            Self::Merged(merged) => merged.gang.threads(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Row s needs rows s - 1 (where s is odd) and s / 2.
+    fn system(rows: usize) -> Triangular {
+        let (mut indptr, mut indices) = (vec![0], Vec::new());
+        for s in 0..rows as u32 {
+            let mut columns: Vec<u32> = vec![s / 2];
+            columns.extend((s % 2 == 1).then(|| s - 1));
+            columns.retain(|&column| column < s);
+            columns.dedup();
+            indices.extend(columns);
+            indptr.push(indices.len());
+        }
+        let values = vec![1.0; indices.len()];
+        Triangular { indptr, indices, values, diagonal: vec![1.0; rows], reversed: false }
+    }
+
+    #[test]
+    fn every_row_once_after_those_it_needs() {
+        let gang = Arc::new(Gang::of(3).unwrap());
+        for rows in [0, 1, 2, 7, 100] {
+            let system = system(rows);
+            let levels = Arc::new(LevelOrder::of(&system));
+            let mut schedules = vec![Schedule::Serial { rows }];
+            for size in [1, 4, 16, 1000] {
+                let by_level = LevelSchedule::of(levels.clone(), size, gang.clone());
+                let merged = MergedSchedule::of(&system, size, gang.clone());
+                schedules.extend([Schedule::Levels(by_level), Schedule::Merged(merged)]);
+            }
+            for schedule in &schedules {
+                for _ in 0..3 {
+                    let solved = Mutex::new(vec![0; rows]);
+                    schedule.run(|part| {
+                        let part: Vec<usize> = match part {
+                            Rows::Run(range) => range.collect(),
+                            Rows::Listed(list) => list.iter().map(|&s| s as usize).collect(),
+                        };
+                        for s in part {
+                            let mut solved = solved.lock().unwrap();
+                            let ready = system.row(s).0.iter().all(|&c| solved[c as usize] == 1);
+                            // Not an assertion here: its thread's end would leave the others waiting.
+                            solved[s] += if ready { 1 } else { 100 };
+                        }
+                    });
+                    assert_eq!(solved.into_inner().unwrap(), vec![1; rows]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn narrow_levels_join_and_wide_ones_are_shared_by_weight() {
+        let wide = system(64);
+        let levels = Arc::new(LevelOrder::of(&wide));
+        let gang = Arc::new(Gang::of(2).unwrap());
+        let phases =
+            |narrow| LevelSchedule::of(levels.clone(), narrow, gang.clone()).cuts.len() / 3;
+        assert_eq!(phases(1), levels.ends.len());
+        assert_eq!(phases(1000), 1);
+        let mut cuts = Vec::new();
+        share(&[0, 10, 11, 12, 20], 0, 4, 2, &mut cuts);
+        assert_eq!(cuts, [0, 1, 4]);
+    }
+}

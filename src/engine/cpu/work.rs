@@ -1,0 +1,104 @@
+//! What is loaded on the CPU, a product or a solve, and a recipe made ready for it.
+
+use super::check;
+use super::load::Loaded;
+use super::program;
+use super::schedule::Threads;
+use super::simd::Isa;
+use super::solve_load::{self, Scheme, Solving};
+use crate::domain::recipe::Recipe;
+use crate::domain::{L2Policy, Problem};
+use crate::engine::{Check, EngineError, Operands};
+
+/// The loaded problem with its operands.
+pub struct Work {
+    pub l2_policy: L2Policy,
+    operation: Operation,
+}
+
+enum Operation {
+    Product(Box<Loaded>),
+    Solve(Box<dyn Solving>),
+}
+
+/// A recipe made ready for the loaded problem, and for no other.
+pub enum Prepared {
+    Product(program::Prepared),
+    Solve(Scheme),
+}
+
+impl Prepared {
+    /// Tasks of one call of a product, threads of one of a solve, for the plan's launch facts.
+    pub fn jobs(&self) -> usize {
+        match self {
+            Self::Product(product) => product.jobs(),
+            Self::Solve(scheme) => scheme.threads(),
+        }
+    }
+}
+
+impl Work {
+    pub fn of(operands: Operands, isa: Isa, threads: &Threads) -> Result<Self, EngineError> {
+        let l2_policy = operands.l2_policy;
+        let operation = match operands.problem {
+            Problem::Spmm(_) => Operation::Product(Box::new(Loaded::of(operands, threads)?)),
+            Problem::Sptrsv(_) => Operation::Solve(solve_load::load(&operands, isa, threads)?),
+        };
+        Ok(Self { l2_policy, operation })
+    }
+
+    pub fn prepare(
+        &mut self,
+        recipe: &Recipe,
+        isa: Isa,
+        threads: &Threads,
+    ) -> Result<Prepared, EngineError> {
+        match &mut self.operation {
+            Operation::Product(loaded) => {
+                let prepared = program::Prepared::of(recipe, loaded, isa, threads.count())?;
+                Ok(Prepared::Product(prepared))
+            }
+            Operation::Solve(solve) => {
+                Ok(Prepared::Solve(solve.prepare(&recipe.program, threads)?))
+            }
+        }
+    }
+
+    /// One call.
+    pub fn run(&mut self, prepared: &Prepared, threads: &Threads) -> Result<(), EngineError> {
+        match (&mut self.operation, prepared) {
+            (Operation::Product(loaded), Prepared::Product(product)) => {
+                product.run(loaded, threads)
+            }
+            (Operation::Solve(solve), Prepared::Solve(scheme)) => solve.run(scheme),
+            _ => Err(of_another()),
+        }
+    }
+
+    /// Calls on a poisoned output, compared with what is expected.
+    pub fn verify(&mut self, prepared: &Prepared, threads: &Threads) -> Result<Check, EngineError> {
+        match (&mut self.operation, prepared) {
+            (Operation::Product(loaded), Prepared::Product(product)) => {
+                let output = loaded.output.as_mut_slice();
+                threads.install(|| check::poison(output));
+                product.run(loaded, threads)?;
+                let (output, reference) = (loaded.output.as_slice(), &loaded.reference);
+                Ok(threads.install(|| check::compare(output, reference)))
+            }
+            (Operation::Solve(solve), Prepared::Solve(scheme)) => solve.verify(scheme, threads),
+            _ => Err(of_another()),
+        }
+    }
+
+    /// The element type of the operands.
+    pub fn dtype(&self) -> &'static str {
+        match &self.operation {
+            Operation::Product(_) => "f32",
+            Operation::Solve(solve) => solve.dtype(),
+        }
+    }
+}
+
+fn of_another() -> EngineError {
+    EngineError::Refused("the recipe was made ready for another problem".to_owned())
+}
