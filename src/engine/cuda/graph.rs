@@ -3,7 +3,7 @@
 use super::context::Context;
 use crate::engine::EngineError;
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A graph ready to be launched any number of times.
 pub(super) struct Graph {
@@ -13,6 +13,41 @@ pub(super) struct Graph {
 
 // SAFETY: a handle into a context; see `Context`. The engine launches from one thread at a time.
 unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+/// The last graphs that were recorded, with all the numbers that went into them. A trial compiles, verifies and times one
+/// program, and a graph of a thousand nodes is not worth recording three times.
+#[derive(Default)]
+pub(super) struct Recording {
+    last: Mutex<Option<Recorded>>,
+}
+
+struct Recorded {
+    numbers: Vec<u64>,
+    graphs: Arc<[Graph]>,
+}
+
+impl Recording {
+    /// The graphs of these numbers, recorded if the last were of others.
+    pub(super) fn of(
+        &self,
+        numbers: Vec<u64>,
+        record: impl FnOnce() -> Result<Arc<[Graph]>, EngineError>,
+    ) -> Result<Arc<[Graph]>, EngineError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(recorded) = &*last
+            && recorded.numbers == numbers
+        {
+            return Ok(recorded.graphs.clone());
+        }
+        // Before the new ones, so that both need not fit the device together.
+        *last = None;
+        let graphs = record()?;
+        *last = Some(Recorded { numbers, graphs: graphs.clone() });
+        Ok(graphs)
+    }
+}
 
 impl Graph {
     /// Records what `queue` queues instead of running it. Recording rather than building node by node, since a recorded

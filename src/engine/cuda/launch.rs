@@ -151,6 +151,16 @@ impl Launch {
         Self { context, kernel, grid, block, cluster: 1, shared_bytes: 0, arguments, varying }
     }
 
+    /// All that decides what it does: a graph that was recorded of the same numbers is the same graph.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let geometry = self.grid.into_iter().chain(self.block);
+        let geometry = geometry.chain([self.cluster, self.shared_bytes]).map(u64::from);
+        let turns =
+            self.varying.iter().flat_map(|&(at, each)| [at as u64, each.word(0), each.word(1)]);
+        let arguments = self.arguments.iter().copied().chain(turns);
+        std::iter::once(self.kernel.function as u64).chain(geometry).chain(arguments)
+    }
+
     /// Queues it with the arguments that it always has.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         self.enqueue_as(0)

@@ -1,6 +1,7 @@
 //! Device memory of a recipe's own, how many calls have used it, and the word by which a waiting kernel says it gave up.
 
 use super::context::{Buffer, Context};
+use super::graph::Recording;
 use super::launch::refused;
 use crate::domain::recipe::{Arg, CudaProgram, Recipe, Scratch};
 use crate::domain::{Candidate, Digest};
@@ -41,6 +42,8 @@ pub(super) struct Memory {
     status: Option<Buffer>,
     /// Calls queued since the last refill.
     calls: AtomicU32,
+    /// The program as a graph on this memory, where it has several steps.
+    pub(super) recording: Recording,
 }
 
 impl Scratches {
@@ -107,6 +110,7 @@ impl Memory {
             buffers: buffers.collect::<Result<_, EngineError>>()?,
             status: watched.then(|| Buffer::new(context, 4)).transpose()?,
             calls: AtomicU32::new(0),
+            recording: Recording::default(),
         };
         memory.refill()?;
         Ok(memory)

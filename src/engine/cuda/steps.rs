@@ -45,7 +45,7 @@ pub(super) struct Steps {
     memory: Arc<Memory>,
     /// For several launches, all of them: one graph, or two where calls alternate. For a single launch none, since the
     /// launch itself is cheaper.
-    graphs: Vec<Graph>,
+    graphs: Arc<[Graph]>,
     deadline: Deadline,
     /// The candidate, for what is said when it gives up.
     name: String,
@@ -70,17 +70,20 @@ impl Steps {
             launches: launches.collect::<Result<_, _>>()?,
             zero: program.zero_output.then(|| output_words(loaded)),
             memory,
-            graphs: Vec::new(),
+            graphs: Arc::from([]),
             deadline,
             name: recipe.candidate.to_string(),
         };
         if steps.launches.len() > 1 {
-            steps.graphs = steps.record()?;
+            let numbers = steps.launches.iter().flat_map(Launch::numbers);
+            let zero = steps.zero.map_or(0, |(pointer, _)| pointer);
+            let numbers = numbers.chain([zero]).collect();
+            steps.graphs = steps.memory.recording.of(numbers, || steps.record())?;
         }
         Ok(steps)
     }
 
-    fn record(&self) -> Result<Vec<Graph>, EngineError> {
+    fn record(&self) -> Result<Arc<[Graph]>, EngineError> {
         let varying: Vec<Varying> =
             self.launches.iter().flat_map(|l| &l.varying).map(|v| v.1).collect();
         if varying.contains(&Varying::Epoch) {
