@@ -187,6 +187,10 @@ impl Launch {
                 Arg::Values => (loaded.values.pointer, 8),
                 Arg::B => (loaded.b.pointer, 8),
                 Arg::C => (loaded.c.pointer, 8),
+                Arg::Diagonal => match &loaded.diagonal {
+                    Some(diagonal) => (diagonal.pointer, 8),
+                    None => return Err(refused("a product has no diagonal".to_owned())),
+                },
                 Arg::Array(index) => (loaded.array(recipe, index)?, 8),
                 Arg::U32(value) => (u64::from(value), 4),
                 Arg::U64(value) => (value, 8),
@@ -212,7 +216,7 @@ impl Launch {
             block: program.block,
             shared_bytes: program.shared_bytes,
             arguments,
-            zero: zero_output.then(|| (loaded.c.pointer, loaded.elements())),
+            zero: zero_output.then(|| (loaded.c.pointer, loaded.words())),
         })
     }
 

@@ -7,6 +7,7 @@ mod context;
 mod cusparse;
 mod device;
 mod driver;
+mod hop;
 mod launch;
 pub mod libraries;
 mod nvml;
@@ -16,7 +17,10 @@ mod operands;
 mod own;
 mod places;
 pub mod probe;
+mod residual;
 pub mod source;
+mod spmm;
+mod spsv;
 mod symbols;
 mod timer;
 mod verify;
@@ -24,12 +28,12 @@ mod verify;
 pub use open::Options;
 pub use probe::{DeviceReport, Probe, devices, probe};
 
-use self::baseline::Spmm;
+use self::baseline::Routine;
 use self::compile::Compiler;
 use self::context::Context;
 use self::cusparse::Handle;
 use self::launch::{Kernel, Launch, refused};
-use self::operands::Loaded;
+use self::operands::{Loaded, Room};
 use self::own::OwnKernels;
 use self::timer::{Call, Timer};
 use super::{Check, Engine, EngineError, Operands};
@@ -50,7 +54,7 @@ pub struct CudaEngine {
     device: Device,
     loaded: Option<Loaded>,
     /// Vendor algorithms set up on the loaded operands.
-    spmms: HashMap<String, Arc<Spmm>>,
+    routines: HashMap<String, Arc<Routine>>,
     kernels: HashMap<(Digest, String), Arc<Kernel>>,
     timer: Timer,
     own: OwnKernels,
@@ -105,7 +109,7 @@ impl CudaEngine {
                     let compiled = Compiled { resources: Some(resources), cached, compile_ms };
                     Ready::Kernel(program, kernel, compiled)
                 }
-                Program::Vendor { algorithm } => Ready::Vendor(self.spmm(algorithm)?),
+                Program::Vendor { algorithm } => Ready::Vendor(self.routine(algorithm)?),
                 Program::Host(_) => return Err(host_program()),
             });
         }
@@ -124,7 +128,7 @@ impl CudaEngine {
                 )?;
                 Ok((Call::Kernel(launch), compiled))
             }
-            Ready::Vendor(spmm) => Ok((Call::Vendor(spmm), Compiled::default())),
+            Ready::Vendor(routine) => Ok((Call::Vendor(routine), Compiled::default())),
         });
         calls.collect()
     }
@@ -134,22 +138,22 @@ impl CudaEngine {
         self.calls(std::slice::from_ref(recipe))?.pop().ok_or_else(nothing_loaded)
     }
 
-    fn spmm(&mut self, algorithm: &str) -> Result<Arc<Spmm>, EngineError> {
-        if let Some(spmm) = self.spmms.get(algorithm) {
-            return Ok(spmm.clone());
+    fn routine(&mut self, algorithm: &str) -> Result<Arc<Routine>, EngineError> {
+        if let Some(routine) = self.routines.get(algorithm) {
+            return Ok(routine.clone());
         }
         let handle = self.cusparse.as_ref().map_err(|reason| refused(reason.clone()))?;
         let loaded = self.loaded.as_mut().ok_or_else(nothing_loaded)?;
-        let spmm = match Spmm::new(&self.context, handle, loaded, algorithm) {
+        let routine = match Routine::new(&self.context, handle, loaded, algorithm) {
             Err(EngineError::OutOfMemory(_)) => {
                 loaded.drop_arrays();
-                Spmm::new(&self.context, handle, loaded, algorithm)
+                Routine::new(&self.context, handle, loaded, algorithm)
             }
             result => result,
         };
-        let spmm = Arc::new(spmm?);
-        self.spmms.insert(algorithm.to_owned(), spmm.clone());
-        Ok(spmm)
+        let routine = Arc::new(routine?);
+        self.routines.insert(algorithm.to_owned(), routine.clone());
+        Ok(routine)
     }
 }
 
@@ -162,12 +166,13 @@ impl Engine for CudaEngine {
         self.context.bind()?;
         self.compiler.clear_queue();
         // Before the upload, so that old and new need not fit together.
-        self.spmms.clear();
+        self.routines.clear();
         self.loaded = None;
         if self.kernels.len() > MOST_KERNELS {
             self.kernels.clear();
         }
-        self.loaded = Some(Loaded::upload(&self.context, operands, self.reference_bytes)?);
+        let room = Room { reference_bytes: self.reference_bytes, vendor: self.cusparse.is_ok() };
+        self.loaded = Some(Loaded::upload(&self.context, operands, &room)?);
         Ok(())
     }
 
@@ -212,7 +217,7 @@ impl Engine for CudaEngine {
         let program = match &recipe.program {
             Program::Cuda(program) => program,
             Program::Vendor { algorithm } => {
-                return Ok(Exported::routine("cusparseSpMM", vec![algorithm.clone()]));
+                return Ok(Exported::routine(Routine::name(algorithm), vec![algorithm.clone()]));
             }
             Program::Host(_) => return Err(host_program()),
         };
@@ -244,7 +249,7 @@ impl Drop for CudaEngine {
 /// A recipe whose code is on the device.
 enum Ready<'a> {
     Kernel(&'a CudaProgram, Arc<Kernel>, Compiled),
-    Vendor(Arc<Spmm>),
+    Vendor(Arc<Routine>),
 }
 
 fn nothing_loaded() -> EngineError {
