@@ -28,7 +28,8 @@ struct Balance {
   }
 
   __device__ void AddProduct(double a, double x) {
-    const double product = a * x;
+    // Rounded by itself: fused with the sum that follows, it would not be the number that `fma` completes.
+    const double product = __dmul_rn(a, x);
     Add(product, fma(a, x, -product));
     scale += fabs(product);
   }

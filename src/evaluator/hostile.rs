@@ -218,9 +218,8 @@ mod tests {
         let solve = r#"{"op":"sptrsv","rhs":2,"dtype":"f64","triangle":"lower","diagonal":"unit"}"#;
         let solve: Problem = serde_json::from_str(solve).unwrap();
         let square = Csr::new(300, 300, vec![0; 301], vec![], vec![]).unwrap();
-        let of = |kind| {
-            lower(&Candidate::new(FAMILY).with_text("kind", kind), &square, &solve, true)
-        };
+        let of =
+            |kind| lower(&Candidate::new(FAMILY).with_text("kind", kind), &square, &solve, true);
         let Program::Cuda(program) = of("wrong").unwrap().program else { panic!("not a kernel") };
         // Two words an element.
         assert_eq!(program.steps[0].args, [Arg::C, Arg::U64(300 * 2 * 2)]);

@@ -30,8 +30,7 @@ pub(super) fn measure(
 ) -> Result<f64, EngineError> {
     let words = Buffer::new(context, WORDS_BYTES)?;
     let report = Buffer::new(context, size_of::<Report>())?;
-    let arguments =
-        vec![words.pointer, u64::from(TRIPS), u64::from(MOST_POLLS), report.pointer];
+    let arguments = vec![words.pointer, u64::from(TRIPS), u64::from(MOST_POLLS), report.pointer];
     let mut best = f64::INFINITY;
     // The first block plays with the last, so these are a near, a middle and a far one.
     for grid in [2, multiprocessors / 2, multiprocessors] {

@@ -157,10 +157,7 @@ impl Loaded {
             judge: Judge::Solution(Solution {
                 problem: *problem,
                 reversed: system.reversed,
-                sides: [
-                    dense(context, &operands.b, dtype)?,
-                    dense(context, &solve.second, dtype)?,
-                ],
+                sides: [dense(context, &operands.b, dtype)?, dense(context, &solve.second, dtype)?],
                 raw: match room.vendor {
                     true => Some(Raw::upload(context, &operands.matrix, dtype)?),
                     false => None,
