@@ -4,6 +4,7 @@
 //! alone, logs go to stderr. A request that cannot be carried out is answered `failed` and the process goes on. Only
 //! three things end it: `close` or the end of stdin (the parent is gone), a lost device, and a stdout nobody reads.
 
+mod arrays;
 mod engines;
 mod hostile;
 mod lines;

@@ -2,7 +2,7 @@
 
 use super::load::{self, LoadError};
 use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
-use super::{engines, hostile, trial};
+use super::{arrays, engines, hostile, trial};
 use crate::domain::protocol::{
     Effort, Load, MAX_LINE_BYTES, Message, MessageBody, PROTOCOL_VERSION, Reply, RequestBody,
 };
@@ -13,6 +13,7 @@ use crate::ops::Refusal;
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -62,7 +63,7 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
             RequestBody::Pair { candidates, rounds } => self.pair(&candidates, rounds),
-            RequestBody::Export { candidate, .. } => self.export(&candidate),
+            RequestBody::Export { candidate, folder } => self.export(&candidate, folder.as_deref()),
             RequestBody::Close => Ok(Reply::Closed),
         }
     }
@@ -176,7 +177,11 @@ impl<'a, W: Write> Session<'a, W> {
         }
     }
 
-    fn export(&mut self, candidate: &Candidate) -> Result<Reply, EvaluatorError> {
+    fn export(
+        &mut self,
+        candidate: &Candidate,
+        folder: Option<&Path>,
+    ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let recipe = loaded
             .take(candidate, self.options)
@@ -188,6 +193,8 @@ impl<'a, W: Write> Session<'a, W> {
         if let Some(digest) = kernels.get(&candidate.family) {
             exported.kernel_digest = Some(*digest);
         }
+        exported.arrays = arrays::export(&recipe.arrays, folder)
+            .map_err(|error| failed(candidate, error.to_string()))?;
         Ok(Reply::Exported(Box::new(exported)))
     }
 }

@@ -76,7 +76,7 @@ fn wrong(check: &Check, tolerance: f64) -> Option<Outcome> {
     (!right).then(|| Outcome::Wrong {
         rel_error,
         detail: format!(
-            "element {} is off by {:.3e} of |A||B|, above the tolerance {tolerance:.3e}",
+            "element {} is off by {:.3e} of the magnitudes of its terms, above the tolerance {tolerance:.3e}",
             check.worst, check.rel_error
         ),
     })

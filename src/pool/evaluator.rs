@@ -7,6 +7,7 @@ use super::{Deadlines, EvaluatorSpec, PoolError};
 use crate::domain::protocol::{Effort, Exported, Load, Loaded, Reply, RequestBody};
 use crate::domain::recipe::Compiled;
 use crate::domain::{Candidate, Device, Outcome, Timing};
+use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -133,13 +134,15 @@ impl Evaluator {
         }
     }
 
-    /// What a plan keeps of a candidate's program.
+    /// What a plan keeps of a candidate's program. With a folder, the child writes the recipe's arrays there.
     pub async fn export(
         &mut self,
         candidate: &Candidate,
+        folder: Option<&Path>,
         cancel: &CancellationToken,
     ) -> Result<Exported, PoolError> {
-        let request = RequestBody::Export { candidate: candidate.clone(), folder: None };
+        let folder = folder.map(Path::to_owned);
+        let request = RequestBody::Export { candidate: candidate.clone(), folder };
         match self.call(request, None, cancel).await? {
             Reply::Exported(exported) => Ok(*exported),
             other => Err(self.absurd(&other).await),

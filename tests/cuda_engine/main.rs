@@ -3,6 +3,7 @@
 //! Without a device it says so and passes. `SPARSETUNE_CUDA_LIBRARIES` names library folders, separated by colons.
 
 mod case;
+mod programs;
 mod solve;
 
 use case::case;
@@ -70,6 +71,7 @@ fn the_engine_on_a_device() {
     slices(cache.path());
     timing(&mut engine);
     vendors(&mut engine);
+    programs::run(&mut engine);
     solve::solves(&mut engine);
     fault(&mut engine);
 }

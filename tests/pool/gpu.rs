@@ -48,7 +48,7 @@ async fn a_gpu_survives_hostile_kernels() {
         }
     }
     assert_eq!(evaluator.restarts(), 2);
-    let exported = evaluator.export(&slow, &never()).await.unwrap();
+    let exported = evaluator.export(&slow, None, &never()).await.unwrap();
     assert!(exported.cubin.is_some());
     assert_eq!(exported.kernel_digest, device.kernels.get("hostile").copied());
     evaluator.close().await;

@@ -34,7 +34,17 @@ async fn the_cpu_measures_what_the_service_would_try() {
     assert_eq!(outcome(&mut evaluator, &hostile("fault"), None).await.state(), "crashed");
     let timings = evaluator.pair(tried.clone(), 3, &never()).await.unwrap();
     assert!(timings.iter().all(|timing| timing.samples_us.len() == 3));
-    let exported = evaluator.export(&tried[0], &never()).await.unwrap();
+    let exported = evaluator.export(&tried[0], None, &never()).await.unwrap();
     assert_eq!(exported.kernel_digest, device.kernels.get(&tried[0].family).copied());
+    // A recipe's arrays arrive as files.
+    let panel = space.scored.iter().map(|(c, _)| c).find(|c| c.family == "row_panel").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let exported = evaluator.export(panel, Some(folder.path()), &never()).await.unwrap();
+    assert!(!exported.arrays.is_empty());
+    for array in &exported.arrays {
+        assert_eq!(array.element, "u32");
+        let bytes = std::fs::read(array.file.as_ref().unwrap()).unwrap();
+        assert_eq!(bytes.len() as u64, array.length * 4);
+    }
     assert_eq!(evaluator.restarts(), 2);
 }

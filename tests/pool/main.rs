@@ -216,7 +216,7 @@ async fn finalists_are_prepared_paired_and_exported() {
     let timings = evaluator.pair(both, 4, &never()).await.unwrap();
     let samples: Vec<_> = timings.into_iter().map(|timing| timing.samples_us).collect();
     assert_eq!(samples, [[8.0, 7.0, 6.0, 8.0], [9.0; 4]]);
-    assert_eq!(evaluator.export(&good, &never()).await.unwrap().steps[0].entry, "good");
+    assert_eq!(evaluator.export(&good, None, &never()).await.unwrap().steps[0].entry, "good");
 
     evaluator.deadlines_mut().pair = Duration::from_millis(150);
     let hung = vec![good.clone(), Candidate::new("hanging_pair")];

@@ -269,3 +269,5 @@ impl Drop for Module {
 unsafe impl Send for HostFlag {}
 unsafe impl Send for Event {}
 unsafe impl Send for Module {}
+// SAFETY: a module never changes once it is loaded; the kernels of one program share it.
+unsafe impl Sync for Module {}

@@ -5,9 +5,9 @@ use super::symbols::symbols;
 use crate::engine::EngineError;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUmodule, CUresult, CUstream,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUlaunchConfig, CUmodule, CUresult, CUstream,
 };
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 symbols! {
     /// The driver functions in use, by their newest names that every CUDA 12 driver has.
@@ -52,6 +52,18 @@ symbols! {
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
             *mut *mut c_void, *mut *mut c_void
         );
+        launch_configured: "cuLaunchKernelEx" (
+            *const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void
+        );
+        active_clusters: "cuOccupancyMaxActiveClusters"
+            (*mut c_int, CUfunction, *const CUlaunchConfig);
+        capture_begin: "cuStreamBeginCapture_v2" (CUstream, c_uint);
+        capture_end: "cuStreamEndCapture" (CUstream, *mut CUgraph);
+        graph_instantiate: "cuGraphInstantiateWithFlags" (*mut CUgraphExec, CUgraph, c_ulonglong);
+        graph_destroy: "cuGraphDestroy" (CUgraph);
+        graph_upload: "cuGraphUpload" (CUgraphExec, CUstream);
+        graph_launch: "cuGraphLaunch" (CUgraphExec, CUstream);
+        graph_exec_destroy: "cuGraphExecDestroy" (CUgraphExec);
     }
 }
 

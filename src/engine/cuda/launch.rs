@@ -1,27 +1,28 @@
-//! Kernels on the device and their launches: limits checked before, arguments marshalled from a recipe.
+//! Kernels on the device and single launches of them, with arguments that may differ from call to call.
 
 use super::compile::Done;
 use super::context::{Context, Module};
-use super::operands::Loaded;
+use super::limits;
 use crate::domain::Resources;
-use crate::domain::recipe::{Arg, Recipe, Step};
+use crate::domain::recipe::Step;
 use crate::engine::EngineError;
-use cudarc::driver::sys::{CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact};
+use cudarc::driver::sys::{
+    CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact, CUlaunchAttribute,
+    CUlaunchAttributeID_enum, CUlaunchAttributeValue, CUlaunchConfig, CUstream,
+};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 /// A kernel of a loaded module.
 pub(super) struct Kernel {
-    function: CUfunction,
-    /// Of the compiler or the cache.
-    pub(super) done: Done,
-    registers: u32,
+    pub(super) function: CUfunction,
+    pub(super) registers: u32,
     local_bytes: u32,
-    static_shared: u32,
-    max_threads: u32,
+    pub(super) static_shared: u32,
+    pub(super) max_threads: u32,
     /// Where the driver can tell.
-    parameter_sizes: Option<Vec<usize>>,
-    _module: Module,
+    pub(super) parameter_sizes: Option<Vec<usize>>,
+    _module: Arc<Module>,
 }
 
 // SAFETY: a function handle is usable from any thread that has its context bound; see `Context`.
@@ -30,28 +31,42 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Loads the cubin, and opts in to all the dynamic shared memory that the device lets a block have.
+    /// Loads the cubin for one kernel of it.
     pub(super) fn load(
         context: &Arc<Context>,
         done: Done,
         entry: &str,
     ) -> Result<Self, EngineError> {
+        let module = Arc::new(Module::load(context, &done.binary.cubin)?);
+        Self::of(context, &module, entry)
+    }
+
+    /// A kernel of a loaded cubin. Opts in to all the dynamic shared memory that the device lets a block have, and to
+    /// clusters larger than every device has.
+    pub(super) fn of(
+        context: &Arc<Context>,
+        module: &Arc<Module>,
+        entry: &str,
+    ) -> Result<Self, EngineError> {
         let name =
             CString::new(entry).map_err(|_| refused("the entry's name holds a NUL".into()))?;
-        let module = Module::load(context, &done.binary.cubin)?;
         let function = module.function(&name)?;
         let driver = &context.driver;
         let fact = |fact| driver.function_attribute(function, fact);
         let static_shared = fact(Fact::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        let opt_in = driver.attribute(
-            context.device,
-            Limit::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-        )?;
-        let most = opt_in.saturating_sub(static_shared) as i32;
-        let attribute = Fact::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
-        // SAFETY: the function's module is loaded.
-        let code = unsafe { (driver.api.set_function_attribute)(function, attribute, most) };
-        driver.check("cuFuncSetAttribute", code)?;
+        let limit = |limit| driver.attribute(context.device, limit);
+        let opt_in = limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let set = |attribute: Fact, value: u32| {
+            let set = driver.api.set_function_attribute;
+            // SAFETY: the function's module is loaded.
+            let code = unsafe { set(function, attribute as u32, value as i32) };
+            driver.check("cuFuncSetAttribute", code)
+        };
+        let most = opt_in.saturating_sub(static_shared);
+        set(Fact::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)?;
+        if limit(Limit::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0 {
+            set(Fact::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+        }
         Ok(Self {
             function,
             registers: fact(Fact::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
@@ -59,100 +74,66 @@ impl Kernel {
             static_shared,
             max_threads: fact(Fact::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             parameter_sizes: driver.parameter_sizes(function),
-            done,
-            _module: module,
+            _module: module.clone(),
         })
     }
 
-    /// Figures of this kernel launched as the program asks; refused where not one block would be resident.
+    /// Figures of this kernel launched as the step asks; refused where not one block would be resident, or where a grid
+    /// whose blocks wait for one another would not be resident whole.
     pub(super) fn resources(
         &self,
         context: &Context,
-        program: &Step,
+        step: &Step,
     ) -> Result<Resources, EngineError> {
-        let threads = self.check_limits(context, program)?;
-        let mut blocks = 0;
-        let occupancy = context.driver.api.occupancy;
-        let shared = program.shared_bytes as usize;
-        // SAFETY: out-pointer to a local; the function's module is loaded.
-        let code = unsafe { occupancy(&mut blocks, self.function, threads as i32, shared) };
-        context.driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
-        if blocks < 1 {
-            return Err(refused(format!(
-                "not one block of {threads} threads fits a multiprocessor ({} registers a thread, {} bytes of \
-                 shared memory a block)",
-                self.registers,
-                self.static_shared + program.shared_bytes
-            )));
-        }
+        let threads = limits::check(self, context, step)?;
+        let blocks = limits::residency(self, context, step, threads)?;
         let most = context
             .driver
             .attribute(context.device, Limit::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
         Ok(Resources {
             registers: self.registers,
             local_bytes: self.local_bytes,
-            shared_bytes: self.static_shared + program.shared_bytes,
-            blocks_per_multiprocessor: blocks.unsigned_abs(),
+            shared_bytes: self.static_shared + step.shared_bytes,
+            blocks_per_multiprocessor: blocks,
             occupancy: f64::from(blocks) * f64::from(threads) / f64::from(most.max(1)),
         })
     }
-
-    /// Checks the geometry against device and kernel; gives the threads of a block.
-    fn check_limits(&self, context: &Context, program: &Step) -> Result<u32, EngineError> {
-        let limit = |limit| context.driver.attribute(context.device, limit);
-        let grid = [
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
-        ];
-        let block = [
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
-            limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
-        ];
-        within("grid", program.grid, grid)?;
-        within("block", program.block, block)?;
-        let threads = program.block.iter().map(|&side| u64::from(side)).product::<u64>();
-        if threads > u64::from(self.max_threads) {
-            return Err(refused(format!(
-                "a block of {threads} threads; this kernel takes at most {} ({} registers a thread)",
-                self.max_threads, self.registers
-            )));
-        }
-        let opt_in = limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let shared = u64::from(self.static_shared) + u64::from(program.shared_bytes);
-        if shared > u64::from(opt_in) {
-            return Err(refused(format!(
-                "a block asks for {shared} bytes of shared memory; the device has {opt_in}"
-            )));
-        }
-        Ok(threads as u32)
-    }
 }
 
-fn within(what: &str, asked: [u32; 3], most: [u32; 3]) -> Result<(), EngineError> {
-    match asked.iter().zip(&most).position(|(&asked, &most)| asked == 0 || asked > most) {
-        None => Ok(()),
-        Some(axis) => Err(refused(format!(
-            "{what}.{} is {}; it must be 1 to {}",
-            ["x", "y", "z"][axis],
-            asked[axis],
-            most[axis]
-        ))),
+/// An argument that is another in each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Varying {
+    /// Two addresses in turn.
+    Turn { even: u64, odd: u64 },
+    /// The number of the call, counted from 1.
+    Epoch,
+}
+
+impl Varying {
+    /// The argument in call `call`, counted from 0.
+    pub(super) fn word(self, call: u32) -> u64 {
+        match self {
+            Self::Turn { even, .. } if call.is_multiple_of(2) => even,
+            Self::Turn { odd, .. } => odd,
+            // After 2^32 - 1 calls from 1 again: 0 is what a kernel takes for "never".
+            Self::Epoch => u64::from(call % u32::MAX) + 1,
+        }
     }
 }
 
 /// One launch, ready to be queued any number of times.
 pub(super) struct Launch {
-    context: Arc<Context>,
-    kernel: Arc<Kernel>,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
+    pub(super) context: Arc<Context>,
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    /// Blocks of a cluster along x; 1 without clusters.
+    pub(super) cluster: u32,
+    pub(super) shared_bytes: u32,
     /// Each argument in the low bytes of a word (every CUDA host is little-endian).
-    arguments: Vec<u64>,
-    /// Pointer and words of what must be zeroed before each call.
-    zero: Option<(u64, usize)>,
+    pub(super) arguments: Vec<u64>,
+    /// Which of them change from call to call.
+    pub(super) varying: Vec<(usize, Varying)>,
 }
 
 impl Launch {
@@ -166,67 +147,36 @@ impl Launch {
     ) -> Self {
         let (context, kernel) = (context.clone(), kernel.clone());
         let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
-        Self { context, kernel, grid, block, shared_bytes: 0, arguments, zero: None }
+        let varying = Vec::new();
+        Self { context, kernel, grid, block, cluster: 1, shared_bytes: 0, arguments, varying }
     }
 
-    /// The launch of a recipe's program on the loaded operands; its arrays must have been uploaded.
-    pub(super) fn of(
-        context: &Arc<Context>,
-        kernel: &Arc<Kernel>,
-        program: &Step,
-        zero_output: bool,
-        recipe: &Recipe,
-        loaded: &Loaded,
-    ) -> Result<Self, EngineError> {
-        let mut arguments = Vec::with_capacity(program.args.len());
-        let mut sizes = Vec::with_capacity(program.args.len());
-        for arg in &program.args {
-            let (word, size) = match *arg {
-                Arg::RowPtr => (loaded.row_ptr.pointer, 8),
-                Arg::ColIdx => (loaded.col_idx.pointer, 8),
-                Arg::Values => (loaded.values.pointer, 8),
-                Arg::B => (loaded.b.pointer, 8),
-                Arg::C => (loaded.c.pointer, 8),
-                Arg::Diagonal => match &loaded.diagonal {
-                    Some(diagonal) => (diagonal.pointer, 8),
-                    None => return Err(refused("a product has no diagonal".to_owned())),
-                },
-                Arg::Array(index) => (loaded.array(recipe, index)?, 8),
-                Arg::U32(value) => (u64::from(value), 4),
-                Arg::U64(value) => (value, 8),
-                Arg::F32(value) => (u64::from(value.to_bits()), 4),
-                other => return Err(refused(format!("the engine has no {other:?} yet"))),
-            };
-            arguments.push(word);
-            sizes.push(size);
-        }
-        if let Some(expected) = &kernel.parameter_sizes
-            && *expected != sizes
-        {
-            // Launched so, the driver would read past the arguments.
-            return Err(refused(format!(
-                "kernel `{}` takes arguments of {expected:?} bytes; the recipe passes {sizes:?}",
-                program.entry
-            )));
-        }
-        Ok(Self {
-            context: context.clone(),
-            kernel: kernel.clone(),
-            grid: program.grid,
-            block: program.block,
-            shared_bytes: program.shared_bytes,
-            arguments,
-            zero: zero_output.then(|| (loaded.c.pointer, loaded.words())),
-        })
+    /// All that decides what it does: a graph that was recorded of the same numbers is the same graph.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let geometry = self.grid.into_iter().chain(self.block);
+        let geometry = geometry.chain([self.cluster, self.shared_bytes]).map(u64::from);
+        let turns =
+            self.varying.iter().flat_map(|&(at, each)| [at as u64, each.word(0), each.word(1)]);
+        let arguments = self.arguments.iter().copied().chain(turns);
+        std::iter::once(self.kernel.function as u64).chain(geometry).chain(arguments)
     }
 
-    /// Queues one call, with the zeroing it needs.
+    /// Queues it with the arguments that it always has.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
-        if let Some((pointer, words)) = self.zero {
-            self.context.fill(pointer, 0, words)?;
+        self.enqueue_as(0)
+    }
+
+    /// Queues it as part of call `call`, counted from 0.
+    pub(super) fn enqueue_as(&self, call: u32) -> Result<(), EngineError> {
+        let mut arguments = self.arguments.clone();
+        for &(at, varying) in &self.varying {
+            arguments[at] = varying.word(call);
         }
         let mut pointers: Vec<*mut c_void> =
-            self.arguments.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
+            arguments.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        if self.cluster > 1 {
+            return self.enqueue_clusters(&mut pointers);
+        }
         let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
         // SAFETY: `pointers` points at as many words as the kernel has parameters, copied during the call; what the
         // kernel does with device memory is the device's to check.
@@ -247,6 +197,48 @@ impl Launch {
         };
         self.context.driver.check("cuLaunchKernel", code)
     }
+
+    fn enqueue_clusters(&self, pointers: &mut [*mut c_void]) -> Result<(), EngineError> {
+        let mut attribute = cluster_attribute(self.cluster);
+        let stream = self.context.stream;
+        let geometry = (self.grid, self.block, self.shared_bytes);
+        let configuration = configuration(geometry, stream, &mut attribute);
+        let launch = self.context.driver.api.launch_configured;
+        let (function, none) = (self.kernel.function, std::ptr::null_mut());
+        // SAFETY: as for `cuLaunchKernel`; configuration and attribute outlive the call.
+        let code = unsafe { launch(&configuration, function, pointers.as_mut_ptr(), none) };
+        self.context.driver.check("cuLaunchKernelEx", code)
+    }
+}
+
+/// That `blocks` blocks along x make a cluster.
+pub(super) fn cluster_attribute(blocks: u32) -> CUlaunchAttribute {
+    let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+    value.clusterDim.x = blocks;
+    value.clusterDim.y = 1;
+    value.clusterDim.z = 1;
+    let id = CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    CUlaunchAttribute { id, pad: [0; 4], value }
+}
+
+/// A launch of grid, block and dynamic shared memory with one attribute, which must outlive it.
+pub(super) fn configuration(
+    (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
+    stream: CUstream,
+    attribute: &mut CUlaunchAttribute,
+) -> CUlaunchConfig {
+    CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: shared_bytes,
+        hStream: stream,
+        attrs: attribute,
+        numAttrs: 1,
+    }
 }
 
 pub(super) fn refused(message: String) -> EngineError {
@@ -255,14 +247,30 @@ pub(super) fn refused(message: String) -> EngineError {
 
 #[cfg(test)]
 mod tests {
-    use super::within;
+    use super::*;
 
     #[test]
-    fn geometry_beyond_the_device_is_refused_by_name() {
-        let most = [2_147_483_647, 65_535, 65_535];
-        assert!(within("grid", [1, 65_535, 1], most).is_ok());
-        let error = within("grid", [1, 65_536, 1], most).unwrap_err().to_string();
-        assert_eq!(error, "grid.y is 65536; it must be 1 to 65535");
-        assert!(within("grid", [0, 1, 1], most).is_err());
+    fn turns_alternate_from_the_even_one() {
+        let turn = Varying::Turn { even: 8, odd: 9 };
+        let words: Vec<u64> = (0..4).map(|call| turn.word(call)).collect();
+        assert_eq!(words, [8, 9, 8, 9]);
+    }
+
+    #[test]
+    fn epochs_count_from_1_and_are_never_0() {
+        let words = [0, 1, u32::MAX - 1, u32::MAX].map(|call| Varying::Epoch.word(call));
+        assert_eq!(words, [1, 2, u64::from(u32::MAX), 1]);
+    }
+
+    #[test]
+    fn a_cluster_is_described_as_the_driver_reads_it() {
+        let mut attribute = cluster_attribute(16);
+        // SAFETY: it was written just so.
+        let dimension = unsafe { attribute.value.clusterDim };
+        assert_eq!((dimension.x, dimension.y, dimension.z), (16, 1, 1));
+        let geometry = ([32, 1, 1], [64, 1, 1], 128);
+        let made = configuration(geometry, std::ptr::null_mut(), &mut attribute);
+        assert_eq!((made.gridDimX, made.blockDimX, made.sharedMemBytes), (32, 64, 128));
+        assert_eq!(made.numAttrs, 1);
     }
 }

@@ -7,9 +7,13 @@ mod context;
 mod cusparse;
 mod device;
 mod driver;
+mod export;
+mod graph;
 mod hop;
+mod kernels;
 mod launch;
 pub mod libraries;
+mod limits;
 mod nvml;
 pub mod nvrtc;
 mod open;
@@ -18,9 +22,11 @@ mod own;
 mod places;
 pub mod probe;
 mod residual;
+mod scratch;
 pub mod source;
 mod spmm;
 mod spsv;
+mod steps;
 mod symbols;
 mod timer;
 mod verify;
@@ -32,22 +38,20 @@ use self::baseline::Routine;
 use self::compile::Compiler;
 use self::context::Context;
 use self::cusparse::Handle;
-use self::launch::{Kernel, Launch, refused};
+use self::kernels::{Kernels, ProgramKernels};
+use self::launch::refused;
 use self::operands::{Loaded, Room};
 use self::own::OwnKernels;
+use self::scratch::{Memory, Owner, Scratches};
+use self::steps::{Deadline, Steps};
 use self::timer::{Call, Timer};
 use super::{Check, Engine, EngineError, Operands};
-use crate::domain::plan::LaunchStep;
 use crate::domain::protocol::{Effort, Exported};
-use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe, Step};
-use crate::domain::{Device, Digest, Timing};
-use base64::Engine as _;
+use crate::domain::recipe::{Compiled, CudaProgram, Program, Recipe};
+use crate::domain::{Device, Resources, Timing};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Modules kept before a new load unloads them all. They take device memory, and a later load seldom needs them.
-const MOST_KERNELS: usize = 512;
 
 /// The engine on one device.
 pub struct CudaEngine {
@@ -55,7 +59,8 @@ pub struct CudaEngine {
     loaded: Option<Loaded>,
     /// Vendor algorithms set up on the loaded operands.
     routines: HashMap<String, Arc<Routine>>,
-    kernels: HashMap<(Digest, String), Arc<Kernel>>,
+    kernels: Kernels,
+    scratches: Scratches,
     timer: Timer,
     own: OwnKernels,
     cusparse: Vendor,
@@ -77,65 +82,88 @@ impl CudaEngine {
         self.loaded.as_ref().ok_or_else(nothing_loaded)
     }
 
-    /// The program's kernel, compiled and loaded if it is not yet.
-    fn kernel(&mut self, program: &CudaProgram) -> Result<Arc<Kernel>, EngineError> {
-        let job = self
-            .compiler
-            .job(&program.source, program.max_registers)
-            .map_err(|error| EngineError::Compile(error.to_string()))?;
-        let key = (job.digest, program.steps[0].entry.clone());
-        if let Some(kernel) = self.kernels.get(&key) {
-            return Ok(kernel.clone());
-        }
-        let done = self.compiler.wait(&job).map_err(EngineError::Compile)?;
-        let kernel = Arc::new(Kernel::load(&self.context, done, &program.steps[0].entry)?);
-        self.kernels.insert(key, kernel.clone());
-        Ok(kernel)
-    }
-
     /// Calls of the recipes on the loaded operands, with everything they need on the device at the same time.
-    fn calls(&mut self, recipes: &[Recipe]) -> Result<Vec<(Call, Compiled)>, EngineError> {
+    fn calls(
+        &mut self,
+        recipes: &[Recipe],
+        deadline: Deadline,
+    ) -> Result<Vec<(Call, Compiled)>, EngineError> {
         self.loaded()?;
-        // What can fail without memory first, then workspaces (which push out arrays), then arrays, then pointers.
+        // What can fail without memory first, then workspaces and scratch (which push out arrays), then arrays, then
+        // pointers.
         let mut ready = Vec::with_capacity(recipes.len());
         for recipe in recipes {
             ready.push(match &recipe.program {
-                Program::Cuda(program) => {
-                    let started = Instant::now();
-                    let kernel = self.kernel(program)?;
-                    let compile_ms = started.elapsed().as_secs_f64() * 1e3;
-                    let resources = kernel.resources(&self.context, &program.steps[0])?;
-                    let cached = kernel.done.cached;
-                    let compiled = Compiled { resources: Some(resources), cached, compile_ms };
-                    Ready::Kernel(program, kernel, compiled)
-                }
+                Program::Cuda(program) => self.ready(recipe, program)?,
                 Program::Vendor { algorithm } => Ready::Vendor(self.routine(algorithm)?),
                 Program::Host(_) => return Err(host_program()),
             });
         }
+        let mut memories = self.memories(&ready)?.into_iter();
         let context = &self.context;
         let loaded = self.loaded.as_mut().ok_or_else(nothing_loaded)?;
         loaded.upload_arrays(context, recipes)?;
-        let calls = recipes.iter().zip(ready).map(|(recipe, ready)| match ready {
-            Ready::Kernel(program, kernel, compiled) => {
-                let launch = Launch::of(
-                    context,
-                    &kernel,
-                    &program.steps[0],
-                    program.zero_output,
-                    recipe,
-                    loaded,
-                )?;
-                Ok((Call::Kernel(launch), compiled))
+        let calls = ready.into_iter().map(|ready| match ready {
+            Ready::Kernels(owner, own, compiled) => {
+                let memory = memories.next().ok_or_else(nothing_loaded)?;
+                let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, deadline)?;
+                Ok((Call::Steps(steps), compiled))
             }
             Ready::Vendor(routine) => Ok((Call::Vendor(routine), Compiled::default())),
         });
-        calls.collect()
+        let calls = calls.collect::<Result<_, EngineError>>()?;
+        // So that the caller's clock sees scratch filled and graphs uploaded.
+        context.synchronize()?;
+        Ok(calls)
     }
 
-    fn call(&mut self, recipe: &Recipe) -> Result<(Call, Compiled), EngineError> {
+    fn call(
+        &mut self,
+        recipe: &Recipe,
+        deadline: Deadline,
+    ) -> Result<(Call, Compiled), EngineError> {
         // One recipe in, one call out.
-        self.calls(std::slice::from_ref(recipe))?.pop().ok_or_else(nothing_loaded)
+        self.calls(std::slice::from_ref(recipe), deadline)?.pop().ok_or_else(nothing_loaded)
+    }
+
+    /// The program's kernels, compiled and loaded, and what they take of the device.
+    fn ready<'a>(
+        &mut self,
+        recipe: &'a Recipe,
+        program: &'a CudaProgram,
+    ) -> Result<Ready<'a>, EngineError> {
+        let started = Instant::now();
+        let own = self.kernels.of(&self.context, &self.compiler, program)?;
+        let compile_ms = started.elapsed().as_secs_f64() * 1e3;
+        let mut most: Option<Resources> = None;
+        for (kernel, step) in own.kernels.iter().zip(&program.steps) {
+            // Every step is checked; a plan shows the hungriest.
+            let resources = kernel.resources(&self.context, step)?;
+            if most.is_none_or(|most| resources.registers > most.registers) {
+                most = Some(resources);
+            }
+        }
+        let compiled = Compiled { resources: most, cached: own.done.cached, compile_ms };
+        let owner = Owner { recipe, program, digest: own.digest };
+        Ok(Ready::Kernels(owner, own, compiled))
+    }
+
+    /// The memory of the programs' own, in order.
+    fn memories(&mut self, ready: &[Ready<'_>]) -> Result<Vec<Arc<Memory>>, EngineError> {
+        let owners: Vec<&Owner<'_>> = ready
+            .iter()
+            .filter_map(|ready| match ready {
+                Ready::Kernels(owner, ..) => Some(owner),
+                Ready::Vendor(_) => None,
+            })
+            .collect();
+        match self.scratches.take(&self.context, &owners) {
+            Err(EngineError::OutOfMemory(_)) => {
+                self.loaded.as_mut().ok_or_else(nothing_loaded)?.drop_arrays();
+                self.scratches.take(&self.context, &owners)
+            }
+            result => result,
+        }
     }
 
     fn routine(&mut self, algorithm: &str) -> Result<Arc<Routine>, EngineError> {
@@ -168,9 +196,8 @@ impl Engine for CudaEngine {
         // Before the upload, so that old and new need not fit together.
         self.routines.clear();
         self.loaded = None;
-        if self.kernels.len() > MOST_KERNELS {
-            self.kernels.clear();
-        }
+        self.scratches.clear();
+        self.kernels.trim();
         let room = Room { reference_bytes: self.reference_bytes, vendor: self.cusparse.is_ok() };
         self.loaded = Some(Loaded::upload(&self.context, operands, &room)?);
         Ok(())
@@ -189,25 +216,28 @@ impl Engine for CudaEngine {
 
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         self.context.bind()?;
-        self.call(recipe).map(|(_, compiled)| compiled)
+        self.call(recipe, Deadline::verifying(None)).map(|(_, compiled)| compiled)
     }
 
-    fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {
+    fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError> {
         self.context.bind()?;
-        let (call, _) = self.call(recipe)?;
+        let (call, _) = self.call(recipe, Deadline::verifying(give_up_us))?;
+        // As on the first call of all: a result must not hang on what an earlier one left behind.
+        call.refill()?;
         verify::verify(&self.context, &self.own, self.loaded()?, &call)
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
         self.context.bind()?;
-        let (call, _) = self.call(recipe)?;
+        let (call, _) = self.call(recipe, Deadline::timing(effort.give_up_us))?;
         let policy = self.loaded()?.l2_policy;
         self.timer.time(&call, effort, policy)
     }
 
     fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
         self.context.bind()?;
-        let calls: Vec<Call> = self.calls(recipes)?.into_iter().map(|(call, _)| call).collect();
+        let calls = self.calls(recipes, Deadline::timing(None))?;
+        let calls: Vec<Call> = calls.into_iter().map(|(call, _)| call).collect();
         let policy = self.loaded()?.l2_policy;
         self.timer.pair(&calls, rounds, policy)
     }
@@ -221,18 +251,8 @@ impl Engine for CudaEngine {
             }
             Program::Host(_) => return Err(host_program()),
         };
-        let kernel = self.kernel(program)?;
-        let unassembled = |error: source::SourceError| EngineError::Compile(error.to_string());
-        let cubin = &kernel.done.binary.cubin;
-        Ok(Exported {
-            steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
-            scratch: recipe.scratch.clone(),
-            update_ms: recipe.update_ms,
-            source: Some(source::inlined(&program.source).map_err(unassembled)?),
-            cubin: Some(base64::engine::general_purpose::STANDARD.encode(cubin)),
-            kernel_digest: Some(source::closure_digest(&program.source).map_err(unassembled)?),
-            ..Exported::default()
-        })
+        let own = self.kernels.of(&self.context, &self.compiler, program)?;
+        export::export(recipe, program, &own.done)
     }
 }
 
@@ -248,7 +268,7 @@ impl Drop for CudaEngine {
 
 /// A recipe whose code is on the device.
 enum Ready<'a> {
-    Kernel(&'a CudaProgram, Arc<Kernel>, Compiled),
+    Kernels(Owner<'a>, ProgramKernels, Compiled),
     Vendor(Arc<Routine>),
 }
 
@@ -258,39 +278,4 @@ fn nothing_loaded() -> EngineError {
 
 fn host_program() -> EngineError {
     refused("a host program does not run on a CUDA device".to_owned())
-}
-
-/// A launch as a plan keeps it.
-fn launch_step(step: &Step, recipe: &Recipe) -> LaunchStep {
-    LaunchStep {
-        entry: step.entry.clone(),
-        grid: step.grid,
-        block: step.block,
-        cluster: step.cluster,
-        shared_bytes: step.shared_bytes,
-        arguments: step.args.iter().map(|arg| argument_name(arg, recipe)).collect(),
-    }
-}
-
-/// How a plan names an argument: the operand, `array:NAME`, or the constant itself.
-fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
-    match *arg {
-        Arg::RowPtr => "row_ptr".to_owned(),
-        Arg::ColIdx => "col_idx".to_owned(),
-        Arg::Values => "values".to_owned(),
-        Arg::B => "b".to_owned(),
-        Arg::C => "c".to_owned(),
-        Arg::Array(index) => {
-            format!("array:{}", recipe.arrays.get(index).map_or("?", |array| &array.name))
-        }
-        Arg::Diagonal => "diagonal".to_owned(),
-        Arg::Scratch(index) => format!("scratch:{index}"),
-        Arg::Turn { even, odd } => format!("turn:{even},{odd}"),
-        Arg::Epoch => "epoch".to_owned(),
-        Arg::DeadlineNs => "deadline_ns".to_owned(),
-        Arg::Status => "status".to_owned(),
-        Arg::U32(value) => format!("u32:{value}"),
-        Arg::U64(value) => format!("u64:{value}"),
-        Arg::F32(value) => format!("f32:{value}"),
-    }
 }

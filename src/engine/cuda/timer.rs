@@ -9,6 +9,7 @@ use super::context::{Buffer, Context, Event, HostFlag};
 use super::launch::{Launch, refused};
 use super::nvml::Monitor;
 use super::own::OwnKernels;
+use super::steps::Steps;
 use crate::domain::protocol::Effort;
 use crate::domain::{L2Policy, Timing};
 use crate::engine::EngineError;
@@ -17,6 +18,12 @@ use std::sync::Arc;
 /// Calls of one batch, at most. The driver's queue holds about a thousand entries; a call takes at most about ten
 /// (sweep, two events, zeroing, the vendor's kernels), and a full queue would block the host before the gate opens.
 const MOST_CALLS: usize = 48;
+
+/// Entries of one batch, at most, where calls are graphs: each of their launches may take one.
+const MOST_ENTRIES: usize = 10 * MOST_CALLS;
+
+/// Entries that every call has: sweep, start, end.
+const OWN_ENTRIES: usize = 3;
 
 /// Measured time of one batch, about: short enough to follow the clocks, long enough to pay for reading them.
 const BATCH_US: f64 = 10_000.0;
@@ -29,15 +36,39 @@ const SWEEP_THREADS: u32 = 256;
 
 /// Something that can be queued again and again.
 pub(super) enum Call {
-    Kernel(Launch),
+    Steps(Steps),
     Vendor(Arc<Routine>),
 }
 
 impl Call {
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         match self {
-            Self::Kernel(launch) => launch.enqueue(),
+            Self::Steps(steps) => steps.enqueue(),
             Self::Vendor(routine) => routine.enqueue(),
+        }
+    }
+
+    /// Before a call that must not build on earlier ones.
+    pub(super) fn refill(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Steps(steps) => steps.refill(),
+            Self::Vendor(_) => Ok(()),
+        }
+    }
+
+    /// After calls: whether each came to its end.
+    pub(super) fn watch(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Steps(steps) => steps.watch(),
+            Self::Vendor(_) => Ok(()),
+        }
+    }
+
+    /// How many of these a batch holds.
+    fn most(&self) -> usize {
+        match self {
+            Self::Steps(steps) => most_calls(steps.entries()),
+            Self::Vendor(_) => MOST_CALLS,
         }
     }
 }
@@ -103,7 +134,7 @@ impl Timer {
         let most = effort.max_samples.max(effort.min_samples).max(1) as usize;
         let least = effort.min_samples.max(1) as usize;
         let estimate_us = self.batch(&[call], policy)?.us.first().copied().unwrap_or(0.0);
-        let calls = calls_per_batch(estimate_us);
+        let calls = calls_per_batch(estimate_us, call.most());
         let (mut kept, mut dropped) = (Vec::with_capacity(most), 0usize);
         let mut spent_us = 0.0;
         // A device that throttles without end gets twice the samples to come back, not for ever.
@@ -139,9 +170,10 @@ impl Timer {
             self.warm_up(call, 2, policy)?;
         }
         let round: Vec<&Call> = calls.iter().collect();
-        let probe = self.batch(&round[..round.len().min(MOST_CALLS)], policy)?.us;
+        let most = calls.iter().map(Call::most).min().unwrap_or(MOST_CALLS);
+        let probe = self.batch(&round[..round.len().min(most)], policy)?.us;
         let mean_us = probe.iter().sum::<f64>() / probe.len() as f64;
-        let turns_per_batch = calls_per_batch(mean_us) / round.len();
+        let turns_per_batch = calls_per_batch(mean_us, most) / round.len();
         let rounds = rounds.max(1) as usize;
         let mut kept = vec![Vec::with_capacity(rounds); calls.len()];
         let (mut done, mut dropped) = (0, 0);
@@ -154,7 +186,7 @@ impl Timer {
                 .map(|turn| (turn + (done + turn / round.len())) % round.len())
                 .collect();
             let turns: Vec<&Call> = order.iter().map(|&at| round[at]).collect();
-            for part in turns.chunks(MOST_CALLS) {
+            for part in turns.chunks(most) {
                 let batch = self.batch(part, policy)?;
                 throttled |= batch.throttled;
                 us.extend(batch.us);
@@ -192,6 +224,7 @@ impl Timer {
         self.flag.set(1);
         queued?;
         self.context.synchronize()?;
+        watch(calls)?;
         let throttled = before || self.throttled();
         let us = self.events.iter().zip(calls).map(|([start, end], _)| end.since_us(start));
         Ok(Batch { us: us.collect::<Result<_, _>>()?, throttled })
@@ -214,8 +247,25 @@ impl Timer {
     }
 }
 
-fn calls_per_batch(estimate_us: f64) -> usize {
-    ((BATCH_US / estimate_us.max(1.0)) as usize).clamp(1, MOST_CALLS)
+/// Whether each call of a batch came to its end. Each different one is asked, also after one that did not: it has to
+/// start again, too.
+fn watch(calls: &[&Call]) -> Result<(), EngineError> {
+    let mut all = Ok(());
+    for (at, call) in calls.iter().enumerate() {
+        if !calls[..at].iter().any(|earlier| std::ptr::eq(*earlier, *call)) {
+            all = all.and(call.watch());
+        }
+    }
+    all
+}
+
+/// How many calls of this many launches a batch holds.
+fn most_calls(launches: usize) -> usize {
+    (MOST_ENTRIES / (launches + OWN_ENTRIES)).clamp(1, MOST_CALLS)
+}
+
+fn calls_per_batch(estimate_us: f64, most: usize) -> usize {
+    ((BATCH_US / estimate_us.max(1.0)) as usize).clamp(1, most)
 }
 
 fn timing(kept: Vec<f64>, dropped: usize) -> Result<Timing, EngineError> {
@@ -229,9 +279,17 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_both_ways() {
-        assert_eq!(calls_per_batch(0.0), MOST_CALLS);
-        assert_eq!(calls_per_batch(2_000.0), 5);
-        assert_eq!(calls_per_batch(1e9), 1);
+        assert_eq!(calls_per_batch(0.0, MOST_CALLS), MOST_CALLS);
+        assert_eq!(calls_per_batch(2_000.0, MOST_CALLS), 5);
+        assert_eq!(calls_per_batch(1e9, MOST_CALLS), 1);
+        assert_eq!(calls_per_batch(2_000.0, 3), 3);
+    }
+
+    #[test]
+    fn long_programs_share_the_queue() {
+        assert_eq!(most_calls(1), MOST_CALLS);
+        assert_eq!(most_calls(45), 10);
+        assert_eq!(most_calls(100_000), 1);
     }
 
     #[test]

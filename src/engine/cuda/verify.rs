@@ -105,7 +105,7 @@ fn product(
 }
 
 /// Poisons C and the guard and makes one call. A fault of the kernel comes out here, before anything else can be blamed
-/// for it.
+/// for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
 pub(super) fn call_poisoned(
     context: &Context,
     loaded: &Loaded,
@@ -113,7 +113,8 @@ pub(super) fn call_poisoned(
 ) -> Result<(), EngineError> {
     context.fill(loaded.c.pointer, POISON, loaded.words() + GUARD_WORDS)?;
     call.enqueue()?;
-    context.synchronize()
+    context.synchronize()?;
+    call.watch()
 }
 
 /// Blocks of a kernel that has this much work, one at least.

@@ -162,7 +162,7 @@ impl Session<'_> {
             search_seconds: budget.spent().as_secs_f64(),
         };
         let winner = &outcomes.contenders[outcomes.decision.winner].candidate;
-        let exported = self.evaluator.export(winner, &self.signals.stop).await?;
+        let exported = self.evaluator.export(winner, None, &self.signals.stop).await?;
         answer::plan(&self.service, self.device, &self.recorder, outcomes, exported).await
     }
 

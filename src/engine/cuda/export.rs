@@ -1,0 +1,61 @@
+//! What a plan keeps of a recipe's program: the launches by name, the text with its headers, the cubin.
+
+use super::compile::Done;
+use super::source;
+use crate::domain::plan::LaunchStep;
+use crate::domain::protocol::Exported;
+use crate::domain::recipe::{Arg, CudaProgram, Recipe, Step};
+use crate::engine::EngineError;
+use base64::Engine as _;
+
+pub(super) fn export(
+    recipe: &Recipe,
+    program: &CudaProgram,
+    done: &Done,
+) -> Result<Exported, EngineError> {
+    let unassembled = |error: source::SourceError| EngineError::Compile(error.to_string());
+    Ok(Exported {
+        steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
+        scratch: recipe.scratch.clone(),
+        update_ms: recipe.update_ms,
+        source: Some(source::inlined(&program.source).map_err(unassembled)?),
+        cubin: Some(base64::engine::general_purpose::STANDARD.encode(&done.binary.cubin)),
+        kernel_digest: Some(source::closure_digest(&program.source).map_err(unassembled)?),
+        ..Exported::default()
+    })
+}
+
+/// A launch as a plan keeps it.
+fn launch_step(step: &Step, recipe: &Recipe) -> LaunchStep {
+    LaunchStep {
+        entry: step.entry.clone(),
+        grid: step.grid,
+        block: step.block,
+        cluster: step.cluster,
+        shared_bytes: step.shared_bytes,
+        arguments: step.args.iter().map(|arg| argument_name(arg, recipe)).collect(),
+    }
+}
+
+/// How a plan names an argument: the operand, `array:NAME`, or the constant itself.
+fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
+    match *arg {
+        Arg::RowPtr => "row_ptr".to_owned(),
+        Arg::ColIdx => "col_idx".to_owned(),
+        Arg::Values => "values".to_owned(),
+        Arg::B => "b".to_owned(),
+        Arg::C => "c".to_owned(),
+        Arg::Array(index) => {
+            format!("array:{}", recipe.arrays.get(index).map_or("?", |array| &array.name))
+        }
+        Arg::Diagonal => "diagonal".to_owned(),
+        Arg::Scratch(index) => format!("scratch:{index}"),
+        Arg::Turn { even, odd } => format!("turn:{even},{odd}"),
+        Arg::Epoch => "epoch".to_owned(),
+        Arg::DeadlineNs => "deadline_ns".to_owned(),
+        Arg::Status => "status".to_owned(),
+        Arg::U32(value) => format!("u32:{value}"),
+        Arg::U64(value) => format!("u64:{value}"),
+        Arg::F32(value) => format!("f32:{value}"),
+    }
+}

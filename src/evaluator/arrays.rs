@@ -1,0 +1,114 @@
+//! The arrays of a recipe as files for its plan: little-endian, without a header, one file each.
+
+use crate::domain::protocol::ExportedArray;
+use crate::domain::recipe::{Array, ArrayData};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+#[error("array `{name}` cannot be written to {}: {error}", path.display())]
+pub(super) struct ArrayError {
+    name: String,
+    path: PathBuf,
+    error: io::Error,
+}
+
+/// Lists the arrays in the recipe's order. With a folder, array `I` is written there as `array-I`.
+pub(super) fn export(
+    arrays: &[Array],
+    folder: Option<&Path>,
+) -> Result<Vec<ExportedArray>, ArrayError> {
+    let exported = arrays.iter().enumerate().map(|(index, array)| {
+        let file = folder.map(|folder| folder.join(format!("array-{index}")));
+        if let Some(path) = &file {
+            write(&array.data, path).map_err(|error| {
+                let (name, path) = (array.name.clone(), path.clone());
+                ArrayError { name, path, error }
+            })?;
+        }
+        let (element, length) = shape(&array.data);
+        let (name, element) = (array.name.clone(), element.to_owned());
+        Ok(ExportedArray { name, element, length: length as u64, file })
+    });
+    exported.collect()
+}
+
+fn shape(data: &ArrayData) -> (&'static str, usize) {
+    match data {
+        ArrayData::U16(data) => ("u16", data.len()),
+        ArrayData::U32(data) => ("u32", data.len()),
+        ArrayData::F32(data) => ("f32", data.len()),
+        ArrayData::F64(data) => ("f64", data.len()),
+    }
+}
+
+fn write(data: &ArrayData, path: &Path) -> io::Result<()> {
+    let file = File::create(path)?;
+    match data {
+        ArrayData::U16(data) => write_each(file, data, |element| element.to_le_bytes()),
+        ArrayData::U32(data) => write_each(file, data, |element| element.to_le_bytes()),
+        ArrayData::F32(data) => write_each(file, data, |element| element.to_le_bytes()),
+        ArrayData::F64(data) => write_each(file, data, |element| element.to_le_bytes()),
+    }
+}
+
+fn write_each<T: Copy, const N: usize>(
+    file: File,
+    data: &[T],
+    bytes: impl Fn(T) -> [u8; N],
+) -> io::Result<()> {
+    let mut output = BufWriter::with_capacity(1 << 20, file);
+    for &element in data {
+        output.write_all(&bytes(element))?;
+    }
+    // Its drop would swallow what goes wrong with the last of it.
+    output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrays() -> Vec<Array> {
+        let array = |name: &str, data| Array { name: name.to_owned(), data };
+        vec![
+            array("local", ArrayData::U16([1, 0x203].into())),
+            array("order", ArrayData::U32([7].into())),
+            array("none", ArrayData::F32([].into())),
+            array("packed", ArrayData::F64([1.5, -0.25, 3.0].into())),
+        ]
+    }
+
+    #[test]
+    fn each_is_a_file_of_its_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let exported = export(&arrays(), Some(folder.path())).unwrap();
+        let shapes: Vec<_> =
+            exported.iter().map(|array| (array.element.as_str(), array.length)).collect();
+        assert_eq!(shapes, [("u16", 2), ("u32", 1), ("f32", 0), ("f64", 3)]);
+        assert_eq!(exported[3].name, "packed");
+        let files: Vec<Vec<u8>> = exported
+            .iter()
+            .map(|array| std::fs::read(array.file.as_ref().unwrap()).unwrap())
+            .collect();
+        assert_eq!(files[0], [1, 0, 3, 2]);
+        assert_eq!(files[1], [7, 0, 0, 0]);
+        assert!(files[2].is_empty());
+        assert_eq!(files[3][8..16], (-0.25f64).to_le_bytes());
+        assert!(folder.path().join("array-3").exists());
+    }
+
+    #[test]
+    fn without_a_folder_they_are_only_listed() {
+        let exported = export(&arrays(), None).unwrap();
+        assert!(exported.len() == 4 && exported.iter().all(|array| array.file.is_none()));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = export(&arrays(), Some(&folder.path().join("gone"))).unwrap_err().to_string();
+        assert!(error.starts_with("array `local` cannot be written to "), "{error}");
+    }
+}
