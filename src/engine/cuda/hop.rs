@@ -13,7 +13,7 @@ const WORDS_BYTES: usize = 64 * 128;
 const TRIPS: u32 = 2000;
 
 /// Polls that a player may spend: a round trip takes a few. Bounds a measurement whose players do not run together.
-const MOST_POLLS: u32 = 40_000;
+const MOST_POLLS: u32 = 30_000;
 
 /// Measurements of each pair of multiprocessors and width of the word.
 const REPEATS: usize = 2;
@@ -31,9 +31,9 @@ pub(super) fn measure(
     let words = Buffer::new(context, WORDS_BYTES)?;
     let report = Buffer::new(context, size_of::<Report>())?;
     let arguments = vec![words.pointer, u64::from(TRIPS), u64::from(MOST_POLLS), report.pointer];
-    let mut best = f64::INFINITY;
+    let mut best: Option<f64> = None;
     // The first block plays with the last, so these are a near, a middle and a far one.
-    for grid in [2, multiprocessors / 2, multiprocessors] {
+    'tries: for grid in [2, multiprocessors / 2, multiprocessors] {
         for kernel in &own.hops {
             let launch = Launch::own(context, kernel, grid.max(2), 1, arguments.clone());
             for _ in 0..REPEATS {
@@ -42,15 +42,17 @@ pub(super) fn measure(
                 launch.enqueue()?;
                 let mut found: Report = [0; 3];
                 report.read(0, &mut found)?;
-                match hop_ns(found) {
-                    Some(ns) => best = best.min(ns),
-                    // Waited in vain, or on one multiprocessor: another try would be no better.
-                    None => break,
+                if found[0] == 0 {
+                    // Every player that waits in vain costs milliseconds, and the next would not fare better.
+                    break 'tries;
+                }
+                if let Some(ns) = hop_ns(found) {
+                    best = Some(best.map_or(ns, |best| best.min(ns)));
                 }
             }
         }
     }
-    Ok(if best.is_finite() { best } else { 0.0 })
+    Ok(best.unwrap_or(0.0))
 }
 
 /// Nanoseconds of one way; none where the players gave up or shared a multiprocessor.
