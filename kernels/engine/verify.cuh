@@ -12,7 +12,7 @@ static_assert((kVerifyThreads & (kVerifyThreads - 1)) == 0,
 
 // What one block found. Mirrored by `Partial` in verify.rs.
 struct Partial {
-  double error;                   // largest |c - value| / scale
+  double error;                   // the largest
   unsigned long long worst;       // its index, the smallest where several are equal
   unsigned long long unwritten;   // elements that still hold the poison
 };
@@ -22,6 +22,20 @@ __device__ inline Partial Worse(const Partial& a, const Partial& b) {
   Partial result = take_b ? b : a;
   result.unwritten = a.unwritten + b.unwritten;
   return result;
+}
+
+// Leaves the worst of a block's findings in its place of `partials`; all threads of the block take part.
+__device__ inline void Reduce(const Partial& mine, Partial* partials) {
+  __shared__ Partial shared[kVerifyThreads];
+  shared[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = kVerifyThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      shared[threadIdx.x] = Worse(shared[threadIdx.x], shared[threadIdx.x + half]);
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
 }
 
 // Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count].
@@ -41,17 +55,7 @@ __device__ inline void Verify(const float* c, const double* value, const float* 
     const unsigned long long unwritten = __float_as_uint(got) == poison;
     mine = Worse(mine, {error, first + i, unwritten});
   }
-
-  __shared__ Partial shared[kVerifyThreads];
-  shared[threadIdx.x] = mine;
-  __syncthreads();
-  for (int half = kVerifyThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      shared[threadIdx.x] = Worse(shared[threadIdx.x], shared[threadIdx.x + half]);
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
+  Reduce(mine, partials);
 }
 
 }  // namespace engine

@@ -1,7 +1,7 @@
 // Hostile: kernels that misbehave on purpose, to prove that only their own trial pays for it.
 // maps:    slow: thread -> row; wrong: thread -> element; the others: one thread
 // tune:    kind hang fault wrong unwritten slow
-// needs:   CSR, f32, sm_70
+// needs:   sm_70; slow: CSR, f32; wrong, unwritten: any C, as 32-bit words
 // refuses: everything, unless the evaluator was started with --allow-hostile
 #pragma once
 

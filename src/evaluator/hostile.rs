@@ -55,8 +55,13 @@ pub(super) fn lower(
     let program = match problem {
         _ if !on_gpu => Program::Vendor { algorithm: FAMILY.to_owned() },
         Problem::Spmm(spmm) => Program::Cuda(kernel(kind, matrix, spmm.n, spmm.layout)),
-        Problem::Sptrsv(_) => {
-            return Err(Refusal("the hostile kernels know SpMM only".to_owned()));
+        Problem::Sptrsv(_) if matches!(kind, Kind::Slow { .. }) => {
+            return Err(Refusal("the slow kernel multiplies; it cannot solve".to_owned()));
+        }
+        // The others know C alone, which they take for 32-bit words.
+        Problem::Sptrsv(problem) => {
+            let words = problem.rhs * (problem.dtype.bytes() as u32 / 4).max(1);
+            Program::Cuda(kernel(kind, matrix, words, Layout::Row))
         }
     };
     Ok(Recipe::bare(candidate, program))
@@ -210,5 +215,14 @@ mod tests {
             assert_eq!(signature.split(',').count(), program.steps[0].args.len(), "{kind}");
         }
         assert!(lower(&Candidate::new(FAMILY), &matrix, &problem, true).is_err());
+        let solve = r#"{"op":"sptrsv","rhs":2,"dtype":"f64","triangle":"lower","diagonal":"unit"}"#;
+        let solve: Problem = serde_json::from_str(solve).unwrap();
+        let square = Csr::new(300, 300, vec![0; 301], vec![], vec![]).unwrap();
+        let of =
+            |kind| lower(&Candidate::new(FAMILY).with_text("kind", kind), &square, &solve, true);
+        let Program::Cuda(program) = of("wrong").unwrap().program else { panic!("not a kernel") };
+        // Two words an element.
+        assert_eq!(program.steps[0].args, [Arg::C, Arg::U64(300 * 2 * 2)]);
+        assert!(of("slow").unwrap_err().0.contains("cannot solve"));
     }
 }

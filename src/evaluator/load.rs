@@ -1,12 +1,14 @@
 //! Loading a problem: the canonical file, the operands, the reference result, and the least time any kernel can take.
 
-use super::tolerance::weigh_rows;
+use super::solve::Loading as Solving;
+use super::tolerance::{tolerance, weigh_rows};
 use crate::domain::plan::Bound;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Layout, Problem, Spmm};
 use crate::engine::{Expected, Operands};
 use crate::ops::Unsupported;
 use crate::sparse::canonical::CanonicalError;
+use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical, operand, oracle};
 use rayon::prelude::*;
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ pub(crate) enum LoadError {
     NoOperands(Problem),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    #[error(transparent)]
+    Triangle(#[from] TriangleError),
     #[error("row {row}, column {col}: the value {value:e} is beyond the range of f32")]
     Range { row: usize, col: u32, value: f64 },
     #[error("row {row} of the result is beyond the range of f32")]
@@ -40,12 +44,24 @@ pub(super) const READING: &str = "reading";
 pub(super) const MULTIPLYING: &str = "multiplying";
 pub(super) const UPLOADING: &str = "uploading";
 
+/// A matrix that was read and found fit for its problem.
+pub(super) struct Loading {
+    pub(super) matrix: Arc<Csr>,
+    what: What,
+}
+
+enum What {
+    Product(Spmm),
+    Solve(Solving),
+}
+
 /// Reads the file and checks that it is what was asked for and fits the problem.
-pub(super) fn read(load: &Load) -> Result<(Arc<Csr>, Spmm), LoadError> {
-    let Problem::Spmm(spmm) = load.problem else {
-        return Err(LoadError::NoOperands(load.problem));
+pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
+    let fits = match &load.problem {
+        Problem::Spmm(spmm) => spmm.dtype == Dtype::F32 && spmm.n > 0,
+        Problem::Sptrsv(problem) => Solving::takes(problem),
     };
-    if spmm.dtype != Dtype::F32 || spmm.n == 0 {
+    if !fits {
         return Err(LoadError::NoOperands(load.problem));
     }
     let (matrix, header) = canonical::open(&load.path)
@@ -53,15 +69,61 @@ pub(super) fn read(load: &Load) -> Result<(Arc<Csr>, Spmm), LoadError> {
     if header.digest != load.digest {
         return Err(LoadError::OtherMatrix { asked: load.digest, found: header.digest });
     }
-    check_sizes(&matrix, &spmm)?;
-    check_range(&matrix)?;
-    Ok((Arc::new(matrix), spmm))
+    let what = match load.problem {
+        Problem::Spmm(spmm) => {
+            check_sizes(&matrix, &spmm)?;
+            check_range(&matrix)?;
+            What::Product(spmm)
+        }
+        Problem::Sptrsv(problem) => What::Solve(Solving::of(&matrix, problem)?),
+    };
+    Ok(Loading { matrix: Arc::new(matrix), what })
 }
 
-/// Makes B and what the result must be.
-pub(super) fn operands(load: &Load, matrix: Arc<Csr>, spmm: &Spmm) -> Result<Operands, LoadError> {
-    let b = operand::random(matrix.cols() * spmm.n as usize, load.seed);
-    let mut reference = oracle::spmm(&matrix, &b, spmm);
+impl Loading {
+    /// Makes the dense operands and what the result must be.
+    pub(super) fn operands(&self, load: &Load) -> Result<Operands, LoadError> {
+        let (b, expected) = match &self.what {
+            What::Product(spmm) => {
+                let b = operand::random(self.matrix.cols() * spmm.n as usize, load.seed);
+                let expected = Expected::Product(Arc::new(product(&self.matrix, &b, spmm)?));
+                (b.into(), expected)
+            }
+            What::Solve(solving) => solving.sides(load.seed),
+        };
+        let (matrix, problem, l2_policy) = (self.matrix.clone(), load.problem, load.l2_policy);
+        Ok(Operands { matrix, problem, l2_policy, b, expected })
+    }
+
+    /// The largest error of a right result, as `engine::Check` measures it.
+    pub(super) fn tolerance(&self) -> f64 {
+        match &self.what {
+            What::Product(spmm) => tolerance(spmm.dtype),
+            What::Solve(solving) => solving.tolerance(),
+        }
+    }
+
+    /// Facts of what was loaded, for this device.
+    pub(super) fn facts(&self, device: &Device, started: Instant) -> Loaded {
+        let (compulsory_bytes, limit_us, bound) = match &self.what {
+            What::Product(spmm) => {
+                let bytes = compulsory_bytes(&self.matrix, spmm);
+                (bytes, bytes_us(bytes, device), Bound::Bytes)
+            }
+            What::Solve(solving) => {
+                let bytes = solving.compulsory_bytes();
+                let (limit_us, bound) = solving.limit_us(bytes_us(bytes, device), device);
+                (bytes, limit_us, bound)
+            }
+        };
+        let load_ms = started.elapsed().as_secs_f64() * 1e3;
+        Loaded { compulsory_bytes, limit_us, bound, load_ms }
+    }
+}
+
+/// What an SpMM must give, its scale weighed by the rows' lengths.
+fn product(matrix: &Csr, b: &[f32], spmm: &Spmm) -> Result<oracle::Product, LoadError> {
+    let mut reference = oracle::spmm(matrix, b, spmm);
     // |A||B| bounds every partial sum: where it fits, no order of summing can overflow.
     if let Some(at) = reference.scale.par_iter().position_any(|scale| !scale.is_finite()) {
         let row = match spmm.layout {
@@ -70,43 +132,29 @@ pub(super) fn operands(load: &Load, matrix: Arc<Csr>, spmm: &Spmm) -> Result<Ope
         };
         return Err(LoadError::Overflow { row });
     }
-    weigh_rows(&matrix, spmm, &mut reference.scale);
-    Ok(Operands {
-        matrix,
-        problem: load.problem,
-        l2_policy: load.l2_policy,
-        b: b.into(),
-        expected: Expected::Product(Arc::new(reference)),
-    })
-}
-
-/// Facts of what was loaded, for this device.
-pub(super) fn facts(matrix: &Csr, spmm: &Spmm, device: &Device, started: Instant) -> Loaded {
-    let compulsory_bytes = compulsory_bytes(matrix, spmm);
-    Loaded {
-        compulsory_bytes,
-        limit_us: limit_us(compulsory_bytes, device),
-        bound: Bound::Bytes,
-        load_ms: started.elapsed().as_secs_f64() * 1e3,
-    }
+    weigh_rows(matrix, spmm, &mut reference.scale);
+    Ok(reference)
 }
 
 /// Row pointers are 32-bit on every device, and B and C must be addressable.
 fn check_sizes(matrix: &Csr, spmm: &Spmm) -> Result<(), LoadError> {
-    let limit = i32::MAX as u64;
-    if matrix.nnz() as u64 > limit {
-        let count = matrix.nnz() as u128;
-        return Err(LoadError::TooLarge { what: "the number of nonzeros", count, limit });
-    }
-    // A terabyte of operand is no honest request: refuse it here rather than die allocating it.
-    let limit = 1u64 << 38;
+    check_count("the number of nonzeros", matrix.nnz() as u128, MOST_NONZEROS)?;
     for (what, side) in [("the size of B", matrix.cols()), ("the size of C", matrix.rows())] {
-        let count = side as u128 * u128::from(spmm.n);
-        if count > u128::from(limit) {
-            return Err(LoadError::TooLarge { what, count, limit });
-        }
+        check_count(what, side as u128 * u128::from(spmm.n), MOST_ELEMENTS)?;
     }
     Ok(())
+}
+
+pub(super) const MOST_NONZEROS: u64 = i32::MAX as u64;
+
+/// A terabyte of operand is no honest request: it is refused before this process dies allocating it.
+pub(super) const MOST_ELEMENTS: u64 = 1 << 38;
+
+pub(super) fn check_count(what: &'static str, count: u128, limit: u64) -> Result<(), LoadError> {
+    match count > u128::from(limit) {
+        true => Err(LoadError::TooLarge { what, count, limit }),
+        false => Ok(()),
+    }
 }
 
 fn check_range(matrix: &Csr) -> Result<(), LoadError> {
@@ -144,7 +192,8 @@ fn touched_columns(matrix: &Csr) -> u64 {
     words.into_iter().map(|word| u64::from(word.into_inner().count_ones())).sum()
 }
 
-fn limit_us(bytes: u64, device: &Device) -> f64 {
+/// The least time of moving so many bytes, microseconds.
+fn bytes_us(bytes: u64, device: &Device) -> f64 {
     // 1 GB/s is 1e3 bytes a microsecond. A device that could not be measured has no limit to state.
     if device.copy_gbps > 0.0 { bytes as f64 / (device.copy_gbps * 1e3) } else { 0.0 }
 }

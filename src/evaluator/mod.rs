@@ -12,6 +12,7 @@ mod load;
 mod lowering;
 mod process;
 mod session;
+mod solve;
 #[cfg(test)]
 mod tests;
 mod tolerance;

@@ -1,7 +1,6 @@
 //! One evaluator's state between requests: the open engine, the loaded problem, what has been lowered ahead.
 
 use super::load::{self, LoadError};
-use super::tolerance::tolerance;
 use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
 use super::{arrays, engines, hostile, trial};
 use crate::domain::protocol::{
@@ -102,13 +101,14 @@ impl<'a, W: Write> Session<'a, W> {
         self.loaded = None;
         let started = Instant::now();
         send_stage(&mut self.output, seq, load::READING)?;
-        let (matrix, spmm) = load::read(load)?;
+        let loading = load::read(load)?;
+        let matrix = loading.matrix.clone();
         let lowerer = self
             .lowering
             .begin(matrix.clone(), &load.problem, engine.device())
             .map_err(LoadError::from)?;
         send_stage(&mut self.output, seq, load::MULTIPLYING)?;
-        let operands = load::operands(load, matrix.clone(), &spmm)?;
+        let operands = loading.operands(load)?;
         send_stage(&mut self.output, seq, load::UPLOADING)?;
         engine.load(operands).map_err(|error| match error {
             EngineError::Lost(detail) => EvaluatorError::Lost(detail),
@@ -116,12 +116,12 @@ impl<'a, W: Write> Session<'a, W> {
         })?;
         self.loaded = Some(LoadedProblem {
             problem: load.problem,
-            tolerance: tolerance(spmm.dtype),
+            tolerance: loading.tolerance(),
             lowerer,
-            matrix: matrix.clone(),
+            matrix,
             prepared: HashMap::new(),
         });
-        Ok(Reply::Loaded(load::facts(&matrix, &spmm, engine.device(), started)))
+        Ok(Reply::Loaded(loading.facts(engine.device(), started)))
     }
 
     /// Lowers here and compiles in the engine's background. What cannot be lowered is refused when it is measured.

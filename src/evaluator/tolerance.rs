@@ -15,15 +15,36 @@ const FRAME: f64 = 8.0;
 /// by its own length: one long row must not excuse the short ones. Half precision accumulates in float32 and rounds once
 /// at the end.
 pub fn tolerance(dtype: Dtype) -> f64 {
-    const F16: f64 = 1.0 / (1u64 << 11) as f64;
-    const F32: f64 = 1.0 / (1u64 << 24) as f64;
-    const F64: f64 = 1.0 / (1u64 << 53) as f64;
     match dtype {
-        Dtype::F32 => FRAME * F32,
-        Dtype::F16 => F16 + FRAME * F32,
+        Dtype::F32 => FRAME * roundoff(Dtype::F32),
+        Dtype::F16 => roundoff(Dtype::F16) + FRAME * roundoff(Dtype::F32),
         // The reference is a float64 sum itself and may be off by as much.
-        Dtype::F64 => 2.0 * FRAME * F64,
+        Dtype::F64 => 2.0 * FRAME * roundoff(Dtype::F64),
     }
+}
+
+/// How much more than plain substitution a solving scheme may err.
+const GROWTH: f64 = 64.0;
+
+/// Largest componentwise backward error `|T x - b| / ((|T||x| + |b|) w)` of a solve, `w` being the row's `weight`.
+///
+/// Plain substitution, in any order of summing, solves `(T + dT) x = b` with `|dT| <= (k + 2) u |T|` for a row of k
+/// entries (Higham, Accuracy and Stability, theorem 8.5), which the weight and 8u cover. A scheme that rewrites
+/// equations - inverted diagonal blocks, rows merged into others, the diagonal divided out early - is backward stable only
+/// up to the growth within a block, hence the factor; a lost term or a stale x is off by far more. The engine sums the
+/// residual to about twice the precision of float64, so that it adds nothing of its own.
+pub fn solution_tolerance(dtype: Dtype) -> f64 {
+    GROWTH * FRAME * roundoff(dtype)
+}
+
+/// Unit roundoff.
+fn roundoff(dtype: Dtype) -> f64 {
+    let bits = match dtype {
+        Dtype::F16 => 11,
+        Dtype::F32 => 24,
+        Dtype::F64 => 53,
+    };
+    1.0 / (1u64 << bits) as f64
 }
 
 /// How much more rounding a row of `row_nnz` terms may gather than an empty one.
@@ -51,9 +72,10 @@ pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{tolerance, weigh_rows, weight};
-    use crate::domain::{Dtype, Layout, Spmm};
-    use crate::sparse::Csr;
+    use super::{solution_tolerance, tolerance, weigh_rows, weight};
+    use crate::domain::problem::{Diagonal, Triangle};
+    use crate::domain::{Dtype, Layout, Spmm, Sptrsv};
+    use crate::sparse::{Csr, Triangular, oracle};
 
     #[test]
     fn a_plain_sum_passes_and_a_missing_term_does_not() {
@@ -63,6 +85,34 @@ mod tests {
         let bound = tolerance(Dtype::F32) * f64::from(weight(row.len()));
         assert!(error(row.iter().sum()) < bound);
         assert!(error(row[..999].iter().sum()) > bound);
+    }
+
+    #[test]
+    fn plain_substitution_passes_and_a_missing_term_does_not() {
+        // Row i holds all columns before it.
+        let n = 200usize;
+        let indptr: Vec<usize> = (0..=n).map(|i| i * (i + 1) / 2).collect();
+        let indices: Vec<u32> = (0..n as u32).flat_map(|i| 0..=i).collect();
+        let values = indices.iter().enumerate().map(|(at, _)| 1.0 + (at % 7) as f64 / 9.0);
+        let matrix = Csr::new(n, n, indptr, indices.clone(), values.collect()).unwrap();
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let system = Triangular::of(&matrix, &problem).unwrap();
+        let b: Vec<f64> = (0..n).map(|i| ((i * 37) % 19) as f64 / 9.0 - 1.0).collect();
+        let mut x = oracle::sptrsv(&system, &b, 1);
+        let error = |x: &[f64], s: usize| {
+            let (columns, values) = system.row(s);
+            let terms = columns.iter().zip(values).map(|(&col, &value)| value * x[col as usize]);
+            let terms: Vec<f64> = terms.chain([system.diagonal[s] * x[s], -b[s]]).collect();
+            let scale: f64 = terms.iter().map(|term| term.abs()).sum();
+            let weight = f64::from(weight(columns.len()));
+            terms.iter().sum::<f64>().abs() / scale / weight
+        };
+        let bound = solution_tolerance(Dtype::F64);
+        assert!((0..n).all(|s| error(&x, s) <= bound));
+        // One term of the last row lost.
+        x[n - 1] += system.row(n - 1).1[3] * x[3] / system.diagonal[n - 1];
+        assert!(error(&x, n - 1) > 100.0 * bound);
     }
 
     #[test]

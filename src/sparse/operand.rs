@@ -16,9 +16,16 @@ pub fn random(len: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
+/// As `random`, with all bits that f64 has there.
+pub fn random_double(len: usize, seed: u64) -> Vec<f64> {
+    let draws = (0..len).into_par_iter().with_min_len(1 << 14);
+    // Exact: both the doubling and the difference of multiples of 2^-52 below 1.
+    draws.map(|i| 2.0 * random::unit(random::bits(seed, i as u64)) - 1.0).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::random;
+    use super::{random, random_double};
 
     #[test]
     fn is_in_range_and_the_same_on_any_number_of_threads() {
@@ -30,5 +37,9 @@ mod tests {
         let mean = one.iter().map(|&x| f64::from(x)).sum::<f64>() / 1e5;
         assert!(mean.abs() < 0.01);
         assert!(random(0, 1).is_empty());
+        let doubles = random_double(100_000, 5);
+        assert!(doubles.iter().all(|x| (-1.0..1.0).contains(x)));
+        // The same draw, more of its bits.
+        assert!(doubles.iter().zip(&one).all(|(x, &y)| (x - f64::from(y)).abs() < 1.5e-7));
     }
 }

@@ -4,6 +4,7 @@
 
 mod case;
 mod programs;
+mod solve;
 
 use case::case;
 use sparsetune::domain::protocol::Effort;
@@ -71,6 +72,7 @@ fn the_engine_on_a_device() {
     timing(&mut engine);
     vendors(&mut engine);
     programs::run(&mut engine);
+    solve::solves(&mut engine);
     fault(&mut engine);
 }
 

@@ -1,142 +1,75 @@
-//! The vendor's SpMM: cuSPARSE on the same buffers, each CSR algorithm set up once so that only the product is timed.
+//! The vendor's routines as things that can be queued, and the descriptors they see the loaded operands through.
 
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::launch::refused;
-use super::operands::Loaded;
-use crate::domain::Layout;
+use super::operands::{Judge, Loaded};
+use super::spmm::Spmm;
+use super::spsv::Spsv;
+use crate::domain::{Dtype, Layout};
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
     cudaDataType_t, cusparseIndexBase_t, cusparseIndexType_t, cusparseOperation_t, cusparseOrder_t,
-    cusparseSpMMAlg_t,
 };
 use std::sync::Arc;
 
-const F32: u32 = cudaDataType_t::CUDA_R_32F as u32;
-const NO_TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_NON_TRANSPOSE as u32;
-const ALPHA: f32 = 1.0;
-const BETA: f32 = 0.0;
+pub(super) const NO_TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_NON_TRANSPOSE as u32;
 
-/// Names of the algorithms in recipes, and the vendor's numbers. Their results need not repeat bit by bit.
-const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
-    ("default", cusparseSpMMAlg_t::CUSPARSE_SPMM_ALG_DEFAULT),
-    ("csr_alg1", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG1),
-    ("csr_alg2", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG2),
-    ("csr_alg3", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG3),
-];
-
-/// One algorithm, set up on the loaded operands. What `preprocess` finds stays with its own matrix descriptor.
-pub(super) struct Spmm {
-    handle: Arc<Handle>,
-    a: Descriptor,
-    b: Descriptor,
-    c: Descriptor,
-    algorithm: u32,
-    workspace: Option<Buffer>,
+/// One routine, set up on the loaded operands.
+pub(super) enum Routine {
+    Product(Spmm),
+    Solve(Spsv),
 }
 
-// SAFETY: see `Handle`; descriptors are plain host memory of the library.
-unsafe impl Send for Spmm {}
-// SAFETY: as above.
-unsafe impl Sync for Spmm {}
-
-impl Spmm {
-    /// Makes descriptors and workspace, and runs the algorithm's preprocessing.
+impl Routine {
+    /// Sets the algorithm up; all that it prepares is done on return.
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
         loaded: &Loaded,
         algorithm: &str,
     ) -> Result<Self, EngineError> {
-        let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
-        let Some((_, algorithm)) = known else {
-            let names = ALGORITHMS.map(|(name, _)| name).join(", ");
-            return Err(refused(format!("cuSPARSE has no algorithm `{algorithm}`, but {names}")));
-        };
-        if i32::try_from(loaded.nnz).is_err() {
-            let message = format!("{} nonzeros; cuSPARSE indexes with signed 32 bits", loaded.nnz);
-            return Err(refused(message));
+        match &loaded.judge {
+            Judge::Product(_) => Spmm::new(context, handle, loaded, algorithm).map(Self::Product),
+            Judge::Solution(solution) => {
+                Spsv::new(context, handle, loaded, solution, algorithm).map(Self::Solve)
+            }
         }
-        let mut spmm = Self {
-            handle: handle.clone(),
-            a: sparse(handle, loaded)?,
-            b: dense(handle, loaded.layout, loaded.cols, loaded.n, loaded.b.pointer)?,
-            c: dense(handle, loaded.layout, loaded.rows, loaded.n, loaded.c.pointer)?,
-            algorithm: algorithm as u32,
-            workspace: None,
-        };
-        let mut bytes = 0;
-        // SAFETY: all descriptors are alive; out-pointer to a local.
-        let status = unsafe {
-            (handle.library.api.spmm_buffer)(
-                handle.raw,
-                NO_TRANSPOSE,
-                NO_TRANSPOSE,
-                &ALPHA,
-                spmm.a.raw,
-                spmm.b.raw,
-                &BETA,
-                spmm.c.raw,
-                F32,
-                spmm.algorithm,
-                &mut bytes,
-            )
-        };
-        handle.check("cusparseSpMM_bufferSize", status)?;
-        spmm.workspace = Some(Buffer::new(context, bytes)?);
-        spmm.run("cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
-        context.synchronize()?;
-        Ok(spmm)
     }
 
-    /// Queues one product.
+    /// Queues one call.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
-        self.run("cusparseSpMM", self.handle.library.api.spmm)
+        match self {
+            Self::Product(spmm) => spmm.enqueue(),
+            Self::Solve(spsv) => spsv.enqueue(),
+        }
     }
 
-    fn run(&self, call: &str, function: SpmmFunction) -> Result<(), EngineError> {
-        let workspace = self.workspace.as_ref().map_or(0, |buffer| buffer.pointer);
-        // SAFETY: all descriptors are alive, alpha and beta are static host floats (the handle's default pointer mode),
-        // and the workspace is as large as the library asked for.
-        let status = unsafe {
-            function(
-                self.handle.raw,
-                NO_TRANSPOSE,
-                NO_TRANSPOSE,
-                &ALPHA,
-                self.a.raw,
-                self.b.raw,
-                &BETA,
-                self.c.raw,
-                F32,
-                self.algorithm,
-                workspace,
-            )
-        };
-        self.handle.check(call, status)
+    /// The library's function.
+    pub(super) fn name(algorithm: &str) -> &'static str {
+        match algorithm {
+            "spsv" => "cusparseSpSV_solve",
+            "spsm" => "cusparseSpSM_solve",
+            _ => "cusparseSpMM",
+        }
     }
 }
 
-type SpmmFunction = unsafe extern "C" fn(
-    Opaque,
-    u32,
-    u32,
-    *const f32,
-    Opaque,
-    Opaque,
-    *const f32,
-    Opaque,
-    u32,
-    u32,
-    u64,
-) -> u32;
+/// The vendor's number of an element type.
+pub(super) fn data_type(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F16 => cudaDataType_t::CUDA_R_16F as u32,
+        Dtype::F32 => cudaDataType_t::CUDA_R_32F as u32,
+        Dtype::F64 => cudaDataType_t::CUDA_R_64F as u32,
+    }
+}
 
-/// A matrix descriptor, destroyed on drop.
-struct Descriptor {
-    raw: Opaque,
-    destroy: unsafe extern "C" fn(Opaque) -> u32,
+/// A descriptor, destroyed on drop.
+pub(super) struct Descriptor {
+    pub(super) raw: Opaque,
+    pub(super) destroy: unsafe extern "C" fn(Opaque) -> u32,
     /// Keeps the library mapped until the descriptor is gone.
-    _handle: Arc<Handle>,
+    pub(super) _handle: Arc<Handle>,
 }
 
 impl Drop for Descriptor {
@@ -146,55 +79,76 @@ impl Drop for Descriptor {
     }
 }
 
-fn sparse(handle: &Arc<Handle>, loaded: &Loaded) -> Result<Descriptor, EngineError> {
-    const INDEX: u32 = cusparseIndexType_t::CUSPARSE_INDEX_32I as u32;
-    let api = &handle.library.api;
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: out-pointer to a local; the arrays are as long as the shape says and outlive the descriptor's use.
-    let status = unsafe {
-        (api.create_csr)(
-            &mut raw,
-            loaded.rows as i64,
-            loaded.cols as i64,
-            loaded.nnz as i64,
-            loaded.row_ptr.pointer,
-            loaded.col_idx.pointer,
-            loaded.values.pointer,
-            INDEX,
-            INDEX,
-            cusparseIndexBase_t::CUSPARSE_INDEX_BASE_ZERO as u32,
-            F32,
-        )
-    };
-    handle.check("cusparseCreateCsr", status)?;
-    Ok(Descriptor { raw, destroy: api.destroy_sparse, _handle: handle.clone() })
+/// A CSR matrix on the device: row pointers, column indices (both u32, used as signed) and values.
+pub(super) struct Csr<'a> {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) nnz: usize,
+    pub(super) arrays: [&'a Buffer; 3],
+    pub(super) dtype: Dtype,
 }
 
-fn dense(
-    handle: &Arc<Handle>,
-    layout: Layout,
-    rows: usize,
-    cols: usize,
-    pointer: u64,
-) -> Result<Descriptor, EngineError> {
-    let (leading, order) = match layout {
-        Layout::Row => (cols, cusparseOrder_t::CUSPARSE_ORDER_ROW),
-        Layout::Col => (rows, cusparseOrder_t::CUSPARSE_ORDER_COL),
-    };
-    let api = &handle.library.api;
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: out-pointer to a local; the array is rows x cols and outlives the descriptor's use.
-    let status = unsafe {
-        (api.create_dense)(
-            &mut raw,
-            rows as i64,
-            cols as i64,
-            leading as i64,
-            pointer,
-            F32,
-            order as u32,
-        )
-    };
-    handle.check("cusparseCreateDnMat", status)?;
-    Ok(Descriptor { raw, destroy: api.destroy_dense, _handle: handle.clone() })
+impl Csr<'_> {
+    pub(super) fn describe(&self, handle: &Arc<Handle>) -> Result<Descriptor, EngineError> {
+        const INDEX: u32 = cusparseIndexType_t::CUSPARSE_INDEX_32I as u32;
+        if i32::try_from(self.nnz).is_err() {
+            let message = format!("{} nonzeros; cuSPARSE indexes with signed 32 bits", self.nnz);
+            return Err(refused(message));
+        }
+        let [row_ptr, col_idx, values] = self.arrays.map(|buffer| buffer.pointer);
+        let api = &handle.library.api;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the arrays are as long as the shape says and outlive the descriptor's use.
+        let status = unsafe {
+            (api.create_csr)(
+                &mut raw,
+                self.rows as i64,
+                self.cols as i64,
+                self.nnz as i64,
+                row_ptr,
+                col_idx,
+                values,
+                INDEX,
+                INDEX,
+                cusparseIndexBase_t::CUSPARSE_INDEX_BASE_ZERO as u32,
+                data_type(self.dtype),
+            )
+        };
+        handle.check("cusparseCreateCsr", status)?;
+        Ok(Descriptor { raw, destroy: api.destroy_sparse, _handle: handle.clone() })
+    }
+}
+
+/// A dense matrix on the device with a tight leading dimension.
+pub(super) struct Dense<'a> {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) layout: Layout,
+    pub(super) buffer: &'a Buffer,
+    pub(super) dtype: Dtype,
+}
+
+impl Dense<'_> {
+    pub(super) fn describe(&self, handle: &Arc<Handle>) -> Result<Descriptor, EngineError> {
+        let (leading, order) = match self.layout {
+            Layout::Row => (self.cols, cusparseOrder_t::CUSPARSE_ORDER_ROW),
+            Layout::Col => (self.rows, cusparseOrder_t::CUSPARSE_ORDER_COL),
+        };
+        let api = &handle.library.api;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the array is rows x cols and outlives the descriptor's use.
+        let status = unsafe {
+            (api.create_dense)(
+                &mut raw,
+                self.rows as i64,
+                self.cols as i64,
+                leading as i64,
+                self.buffer.pointer,
+                data_type(self.dtype),
+                order as u32,
+            )
+        };
+        handle.check("cusparseCreateDnMat", status)?;
+        Ok(Descriptor { raw, destroy: api.destroy_dense, _handle: handle.clone() })
+    }
 }

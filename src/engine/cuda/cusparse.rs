@@ -25,6 +25,9 @@ symbols! {
             *mut Opaque, i64, i64, i64, u64, c_uint, c_uint
         );
         destroy_dense: "cusparseDestroyDnMat" (Opaque);
+        create_vector: "cusparseCreateDnVec" (*mut Opaque, i64, u64, c_uint);
+        destroy_vector: "cusparseDestroyDnVec" (Opaque);
+        set_attribute: "cusparseSpMatSetAttribute" (Opaque, c_uint, *const c_void, usize);
         spmm_buffer: "cusparseSpMM_bufferSize" (
             Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
             *mut usize
@@ -36,6 +39,31 @@ symbols! {
         spmm: "cusparseSpMM" (
             Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
             u64
+        );
+        spsv_create: "cusparseSpSV_createDescr" (*mut Opaque);
+        spsv_destroy: "cusparseSpSV_destroyDescr" (Opaque);
+        spsv_buffer: "cusparseSpSV_bufferSize" (
+            Opaque, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque,
+            *mut usize
+        );
+        spsv_analysis: "cusparseSpSV_analysis" (
+            Opaque, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque, u64
+        );
+        spsv_solve: "cusparseSpSV_solve" (
+            Opaque, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque
+        );
+        spsm_create: "cusparseSpSM_createDescr" (*mut Opaque);
+        spsm_destroy: "cusparseSpSM_destroyDescr" (Opaque);
+        spsm_buffer: "cusparseSpSM_bufferSize" (
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque,
+            *mut usize
+        );
+        spsm_analysis: "cusparseSpSM_analysis" (
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque,
+            u64
+        );
+        spsm_solve: "cusparseSpSM_solve" (
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, Opaque, c_uint, c_uint, Opaque
         );
     }
 }

@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod export;
 mod graph;
+mod hop;
 mod kernels;
 mod launch;
 pub mod libraries;
@@ -20,8 +21,11 @@ mod operands;
 mod own;
 mod places;
 pub mod probe;
+mod residual;
 mod scratch;
 pub mod source;
+mod spmm;
+mod spsv;
 mod steps;
 mod symbols;
 mod timer;
@@ -30,13 +34,13 @@ mod verify;
 pub use open::Options;
 pub use probe::{DeviceReport, Probe, devices, probe};
 
-use self::baseline::Spmm;
+use self::baseline::Routine;
 use self::compile::Compiler;
 use self::context::Context;
 use self::cusparse::Handle;
 use self::kernels::{Kernels, ProgramKernels};
 use self::launch::refused;
-use self::operands::Loaded;
+use self::operands::{Loaded, Room};
 use self::own::OwnKernels;
 use self::scratch::{Memory, Owner, Scratches};
 use self::steps::{Deadline, Steps};
@@ -54,7 +58,7 @@ pub struct CudaEngine {
     device: Device,
     loaded: Option<Loaded>,
     /// Vendor algorithms set up on the loaded operands.
-    spmms: HashMap<String, Arc<Spmm>>,
+    routines: HashMap<String, Arc<Routine>>,
     kernels: Kernels,
     scratches: Scratches,
     timer: Timer,
@@ -91,7 +95,7 @@ impl CudaEngine {
         for recipe in recipes {
             ready.push(match &recipe.program {
                 Program::Cuda(program) => self.ready(recipe, program)?,
-                Program::Vendor { algorithm } => Ready::Vendor(self.spmm(algorithm)?),
+                Program::Vendor { algorithm } => Ready::Vendor(self.routine(algorithm)?),
                 Program::Host(_) => return Err(host_program()),
             });
         }
@@ -105,7 +109,7 @@ impl CudaEngine {
                 let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, deadline)?;
                 Ok((Call::Steps(steps), compiled))
             }
-            Ready::Vendor(spmm) => Ok((Call::Vendor(spmm), Compiled::default())),
+            Ready::Vendor(routine) => Ok((Call::Vendor(routine), Compiled::default())),
         });
         let calls = calls.collect::<Result<_, EngineError>>()?;
         // So that the caller's clock sees scratch filled and graphs uploaded.
@@ -162,22 +166,22 @@ impl CudaEngine {
         }
     }
 
-    fn spmm(&mut self, algorithm: &str) -> Result<Arc<Spmm>, EngineError> {
-        if let Some(spmm) = self.spmms.get(algorithm) {
-            return Ok(spmm.clone());
+    fn routine(&mut self, algorithm: &str) -> Result<Arc<Routine>, EngineError> {
+        if let Some(routine) = self.routines.get(algorithm) {
+            return Ok(routine.clone());
         }
         let handle = self.cusparse.as_ref().map_err(|reason| refused(reason.clone()))?;
         let loaded = self.loaded.as_mut().ok_or_else(nothing_loaded)?;
-        let spmm = match Spmm::new(&self.context, handle, loaded, algorithm) {
+        let routine = match Routine::new(&self.context, handle, loaded, algorithm) {
             Err(EngineError::OutOfMemory(_)) => {
                 loaded.drop_arrays();
-                Spmm::new(&self.context, handle, loaded, algorithm)
+                Routine::new(&self.context, handle, loaded, algorithm)
             }
             result => result,
         };
-        let spmm = Arc::new(spmm?);
-        self.spmms.insert(algorithm.to_owned(), spmm.clone());
-        Ok(spmm)
+        let routine = Arc::new(routine?);
+        self.routines.insert(algorithm.to_owned(), routine.clone());
+        Ok(routine)
     }
 }
 
@@ -190,11 +194,12 @@ impl Engine for CudaEngine {
         self.context.bind()?;
         self.compiler.clear_queue();
         // Before the upload, so that old and new need not fit together.
-        self.spmms.clear();
+        self.routines.clear();
         self.loaded = None;
         self.scratches.clear();
         self.kernels.trim();
-        self.loaded = Some(Loaded::upload(&self.context, operands, self.reference_bytes)?);
+        let room = Room { reference_bytes: self.reference_bytes, vendor: self.cusparse.is_ok() };
+        self.loaded = Some(Loaded::upload(&self.context, operands, &room)?);
         Ok(())
     }
 
@@ -219,10 +224,7 @@ impl Engine for CudaEngine {
         let (call, _) = self.call(recipe, Deadline::verifying(give_up_us))?;
         // As on the first call of all: a result must not hang on what an earlier one left behind.
         call.refill()?;
-        let check = verify::verify(&self.context, &self.own, self.loaded()?, &call)?;
-        // What a call that was cut short left in C says nothing of the kernel.
-        call.watch()?;
-        Ok(check)
+        verify::verify(&self.context, &self.own, self.loaded()?, &call)
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
@@ -245,7 +247,7 @@ impl Engine for CudaEngine {
         let program = match &recipe.program {
             Program::Cuda(program) => program,
             Program::Vendor { algorithm } => {
-                return Ok(Exported::routine("cusparseSpMM", vec![algorithm.clone()]));
+                return Ok(Exported::routine(Routine::name(algorithm), vec![algorithm.clone()]));
             }
             Program::Host(_) => return Err(host_program()),
         };
@@ -267,7 +269,7 @@ impl Drop for CudaEngine {
 /// A recipe whose code is on the device.
 enum Ready<'a> {
     Kernels(Owner<'a>, ProgramKernels, Compiled),
-    Vendor(Arc<Spmm>),
+    Vendor(Arc<Routine>),
 }
 
 fn nothing_loaded() -> EngineError {

@@ -6,6 +6,7 @@ use super::context::Context;
 use super::cusparse::{Cusparse, Handle};
 use super::device::{self, Software};
 use super::driver::Driver;
+use super::hop;
 use super::launch::refused;
 use super::libraries::{LibraryError, Search};
 use super::nvml::{Monitor, Nvml};
@@ -35,7 +36,8 @@ pub struct Options {
 }
 
 impl CudaEngine {
-    /// Opens the device: driver, compiler, cuSPARSE (if there), the engine's own kernels, the copy calibration.
+    /// Opens the device: driver, compiler, cuSPARSE (if there), the engine's own kernels, the
+    /// calibrations of copy and hop.
     pub fn open(options: Options) -> Result<Self, EngineError> {
         let missing = |error: LibraryError| refused(error.to_string());
         let mut search = Search::new(&options.libraries);
@@ -58,17 +60,18 @@ impl CudaEngine {
             compiler: format!("nvrtc {}.{}", nvrtc.version().0, nvrtc.version().1),
             vendor,
         };
-        let device = device::describe(&context, options.ordinal, software)?;
+        let mut device = device::describe(&context, options.ordinal, software)?;
         let architecture = format!("sm_{}", device.compute_capability.replace('.', ""));
         let cache = Cache::new(&options.cache);
         let compiler = Compiler::start(nvrtc, cache, architecture, options.compile_threads)
             .map_err(|error| refused(format!("starting the compile threads: {error}")))?;
         let own = OwnKernels::load(&context, &compiler)?;
+        device.hop_ns = hop::measure(&context, &own, device.multiprocessors)?;
         let timer = Timer::new(&context, &own, device.l2_bytes, device.multiprocessors, monitor)?;
         Ok(Self {
             device,
             loaded: None,
-            spmms: HashMap::new(),
+            routines: HashMap::new(),
             kernels: Default::default(),
             scratches: Default::default(),
             timer,

@@ -1,54 +1,58 @@
-//! The loaded problem on the device: CSR, B, C with a guard behind it, the reference, and the recipes' own arrays.
+//! The loaded problem on the device: the sparse operand, B, C with a guard behind it, and the recipes' own arrays.
 
 use super::context::{Buffer, Context};
 use super::launch::refused;
+use super::residual::{Raw, Solution};
+use super::verify::Reference;
 use crate::domain::recipe::{ArrayData, Recipe};
-use crate::domain::{Dtype, L2Policy, Layout, Problem};
-use crate::engine::{EngineError, Operands};
+use crate::domain::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
+use crate::engine::{Dense, EngineError, Expected, Operands, Solve};
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// A quiet NaN that no arithmetic produces: hardware answers 0x7fffffff or passes an operand on.
-pub(super) const POISON: u32 = 0x7fc0_dead;
+/// A word that makes a quiet NaN of a 32-bit element, and two of them one of a 64-bit element, which no arithmetic
+/// produces: hardware answers 0x7fffffff or passes an operand on. Nor is it the sentinel that some kernels wait on.
+pub(super) const POISON: u32 = 0x7ffc_dead;
 
 /// Poisoned words behind C; a kernel that runs past the end changes them before it harms another buffer.
 pub(super) const GUARD_WORDS: usize = 4096;
 
-/// Bytes of reference on the device at a time, where all of it does not fit.
-const SLICE_BYTES: u64 = 256 << 20;
-
-/// Bytes of reference an element: value f64, scale f32.
-const REFERENCE_BYTES: u64 = 12;
-
 pub(super) struct Loaded {
     pub(super) rows: usize,
     pub(super) cols: usize,
+    /// Columns of B and C; right-hand sides of a solve.
     pub(super) n: usize,
+    /// Entries of the sparse operand as kernels see it: for SpTRSV the strictly lower triangle in solve order.
     pub(super) nnz: usize,
     pub(super) layout: Layout,
+    pub(super) dtype: Dtype,
     pub(super) l2_policy: L2Policy,
     pub(super) row_ptr: Buffer,
     pub(super) col_idx: Buffer,
     pub(super) values: Buffer,
+    /// SpTRSV: the diagonal in solve order.
     pub(super) diagonal: Option<Buffer>,
     pub(super) b: Buffer,
     pub(super) c: Buffer,
-    pub(super) reference: Reference,
+    pub(super) judge: Judge,
     arrays: HashMap<ArrayKey, Buffer>,
 }
 
-/// The reference result on the device, all of it or `capacity` elements at a time.
-pub(super) struct Reference {
-    pub(super) value: Buffer,
-    pub(super) scale: Buffer,
-    /// Elements that `value` and `scale` hold.
-    pub(super) capacity: usize,
-    /// Whether they hold the whole reference already.
-    pub(super) resident: bool,
-    pub(super) host: Arc<Product>,
+/// What a load may put on the device beside what kernels read.
+pub(super) struct Room {
+    /// See `Options`.
+    pub(super) reference_bytes: Option<u64>,
+    /// Whether the vendor's routines are there to want the matrix in their own form.
+    pub(super) vendor: bool,
+}
+
+/// What a result is judged by.
+pub(super) enum Judge {
+    Product(Reference),
+    Solution(Solution),
 }
 
 /// Recipes share an upload by name, element type and length.
@@ -60,48 +64,105 @@ struct ArrayKey {
 }
 
 impl Loaded {
-    /// `reference_bytes` bounds the device memory of the reference; see `Options`.
     pub(super) fn upload(
         context: &Arc<Context>,
         operands: Operands,
-        reference_bytes: Option<u64>,
+        room: &Room,
     ) -> Result<Self, EngineError> {
-        let Some((b, reference)) = operands.product().map(|(b, r)| (b.clone(), r.clone())) else {
-            return Err(refused("the CUDA engine takes products in f32".to_owned()));
+        let loaded = match (operands.problem, operands.expected.clone()) {
+            (Problem::Spmm(spmm), Expected::Product(product)) => {
+                Self::product(context, operands, &spmm, product, room)
+            }
+            (Problem::Sptrsv(problem), Expected::Solution(solve)) => {
+                Self::system(context, operands, &problem, &solve, room)
+            }
+            (problem, _) => Err(refused(format!("`{problem}` came with another's reference"))),
         };
-        let Operands { matrix, problem, l2_policy, .. } = operands;
-        let Problem::Spmm(spmm) = problem else {
-            return Err(refused(format!("the CUDA engine does not solve `{problem}`")));
-        };
-        if spmm.dtype != Dtype::F32 {
-            return Err(refused(format!("the CUDA engine does not take {} operands", spmm.dtype)));
-        }
-        let n = spmm.n as usize;
-        let elements = matrix.rows() as u64 * n as u64;
-        check_lengths(elements, &reference, matrix.cols() as u64 * n as u64, b.len())?;
-        let row_ptr = Buffer::of(context, &row_pointers(matrix.indptr())?)?;
-        let col_idx = Buffer::of(context, matrix.indices())?;
-        let values: Vec<f32> = matrix.values().par_iter().map(|&value| value as f32).collect();
-        let values = Buffer::of(context, &values)?;
-        let b = Buffer::of(context, &b[..])?;
-        let c = Buffer::new(context, (elements as usize + GUARD_WORDS) * 4)?;
-        context.fill(c.pointer, POISON, elements as usize + GUARD_WORDS)?;
-        let reference = Reference::upload(context, reference, reference_bytes)?;
         context.synchronize()?;
+        loaded
+    }
+
+    fn product(
+        context: &Arc<Context>,
+        operands: Operands,
+        spmm: &Spmm,
+        product: Arc<Product>,
+        room: &Room,
+    ) -> Result<Self, EngineError> {
+        let Spmm { n, dtype, layout } = *spmm;
+        if dtype != Dtype::F32 {
+            // The comparison kernel reads f32.
+            return Err(refused(format!("the CUDA engine has no products of {dtype} operands")));
+        }
+        let (n, matrix) = (n as usize, &operands.matrix);
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let elements = rows as u64 * n as u64;
+        check_lengths([
+            ("B", cols as u64 * n as u64, operands.b.len()),
+            ("the reference", elements, product.value.len()),
+            ("the reference's scale", elements, product.scale.len()),
+        ])?;
         Ok(Self {
-            rows: matrix.rows(),
-            cols: matrix.cols(),
+            rows,
+            cols,
             n,
             nnz: matrix.nnz(),
-            layout: spmm.layout,
-            l2_policy,
-            row_ptr,
-            col_idx,
-            values,
+            layout,
+            dtype,
+            l2_policy: operands.l2_policy,
+            row_ptr: Buffer::of(context, &row_pointers(matrix.indptr())?)?,
+            col_idx: Buffer::of(context, matrix.indices())?,
+            values: in_type(context, matrix.values(), dtype)?,
             diagonal: None,
-            b,
-            c,
-            reference,
+            b: dense(context, &operands.b, dtype)?,
+            c: output(context, elements as usize, dtype)?,
+            // Last: it takes a share of what the others leave.
+            judge: Judge::Product(Reference::upload(context, product, room.reference_bytes)?),
+            arrays: HashMap::new(),
+        })
+    }
+
+    fn system(
+        context: &Arc<Context>,
+        operands: Operands,
+        problem: &Sptrsv,
+        solve: &Solve,
+        room: &Room,
+    ) -> Result<Self, EngineError> {
+        let (dtype, n, system) = (problem.dtype, problem.rhs as usize, &solve.system);
+        let rows = system.rows();
+        if u32::try_from(rows).is_err() {
+            return Err(refused(format!("{rows} rows; the CUDA kernels count them with 32 bits")));
+        }
+        let elements = rows as u64 * n as u64;
+        check_lengths([
+            ("the matrix's diagonal", operands.matrix.rows() as u64, rows),
+            ("b", elements, operands.b.len()),
+            ("the second b", elements, solve.second.len()),
+        ])?;
+        Ok(Self {
+            rows,
+            cols: rows,
+            n,
+            nnz: system.nnz(),
+            layout: Layout::Row,
+            dtype,
+            l2_policy: operands.l2_policy,
+            row_ptr: Buffer::of(context, &row_pointers(&system.indptr)?)?,
+            col_idx: Buffer::of(context, &system.indices)?,
+            values: in_type(context, &system.values, dtype)?,
+            diagonal: Some(in_type(context, &system.diagonal, dtype)?),
+            b: dense(context, &operands.b, dtype)?,
+            c: output(context, elements as usize, dtype)?,
+            judge: Judge::Solution(Solution {
+                problem: *problem,
+                reversed: system.reversed,
+                sides: [dense(context, &operands.b, dtype)?, dense(context, &solve.second, dtype)?],
+                raw: match room.vendor {
+                    true => Some(Raw::upload(context, &operands.matrix, dtype)?),
+                    false => None,
+                },
+            }),
             arrays: HashMap::new(),
         })
     }
@@ -109,6 +170,11 @@ impl Loaded {
     /// Elements of C.
     pub(super) fn elements(&self) -> usize {
         self.rows * self.n
+    }
+
+    /// 32-bit words of C; the guard begins behind them.
+    pub(super) fn words(&self) -> usize {
+        words(self.elements(), self.dtype)
     }
 
     /// Uploads the recipes' arrays that are not there yet. Where they do not fit, those of other recipes give way.
@@ -162,28 +228,6 @@ impl Loaded {
     }
 }
 
-impl Reference {
-    /// Whole if it takes at most half of what is left, so that recipes have room for arrays; else room for a slice.
-    fn upload(
-        context: &Arc<Context>,
-        host: Arc<Product>,
-        most_bytes: Option<u64>,
-    ) -> Result<Self, EngineError> {
-        let free = context.free_bytes()?;
-        let most_bytes = most_bytes.unwrap_or(free / 2);
-        if host.value.len() as u64 * REFERENCE_BYTES <= most_bytes {
-            let value = Buffer::of(context, &host.value)?;
-            let scale = Buffer::of(context, &host.scale)?;
-            return Ok(Self { value, scale, capacity: host.value.len(), resident: true, host });
-        }
-        let bytes = SLICE_BYTES.min(free / 4).min(most_bytes);
-        let capacity = (bytes / REFERENCE_BYTES).max(1) as usize;
-        let value = Buffer::new(context, capacity * 8)?;
-        let scale = Buffer::new(context, capacity * 4)?;
-        Ok(Self { value, scale, capacity, resident: false, host })
-    }
-}
-
 impl ArrayKey {
     fn of(array: &crate::domain::recipe::Array) -> Self {
         let (kind, length) = match &array.data {
@@ -196,18 +240,9 @@ impl ArrayKey {
     }
 }
 
-fn check_lengths(
-    elements: u64,
-    reference: &Product,
-    b_expected: u64,
-    b_length: usize,
-) -> Result<(), EngineError> {
-    let lengths = [
-        ("B", b_expected, b_length as u64),
-        ("the reference", elements, reference.value.len() as u64),
-        ("the reference's scale", elements, reference.scale.len() as u64),
-    ];
-    match lengths.into_iter().find(|(_, expected, length)| expected != length) {
+/// Name, expected length and length of each operand.
+fn check_lengths(lengths: [(&str, u64, usize); 3]) -> Result<(), EngineError> {
+    match lengths.into_iter().find(|&(_, expected, length)| expected != length as u64) {
         None => Ok(()),
         Some((what, expected, length)) => {
             Err(refused(format!("{what} has {length} elements, not {expected}")))
@@ -215,8 +250,45 @@ fn check_lengths(
     }
 }
 
+/// Values in the problem's type.
+pub(super) fn in_type(
+    context: &Arc<Context>,
+    values: &[f64],
+    dtype: Dtype,
+) -> Result<Buffer, EngineError> {
+    match dtype {
+        Dtype::F64 => Buffer::of(context, values),
+        Dtype::F32 => {
+            let rounded: Vec<f32> = values.par_iter().map(|&value| value as f32).collect();
+            Buffer::of(context, &rounded)
+        }
+        Dtype::F16 => Err(refused("the CUDA engine has no values in f16".to_owned())),
+    }
+}
+
+fn dense(context: &Arc<Context>, data: &Dense, dtype: Dtype) -> Result<Buffer, EngineError> {
+    match (data, dtype) {
+        (Dense::F32(data), Dtype::F32) => Buffer::of(context, data),
+        (Dense::F64(data), Dtype::F64) => Buffer::of(context, data),
+        _ => Err(refused(format!("the dense operand is not in {dtype}, as its problem is"))),
+    }
+}
+
+/// C and the guard behind it, poisoned.
+fn output(context: &Arc<Context>, elements: usize, dtype: Dtype) -> Result<Buffer, EngineError> {
+    let words = words(elements, dtype) + GUARD_WORDS;
+    let c = Buffer::new(context, words * 4)?;
+    context.fill(c.pointer, POISON, words)?;
+    Ok(c)
+}
+
+/// 32-bit words that hold so many elements.
+fn words(elements: usize, dtype: Dtype) -> usize {
+    (elements * dtype.bytes() as usize).div_ceil(4)
+}
+
 /// Row pointers as kernels take them.
-fn row_pointers(indptr: &[usize]) -> Result<Vec<u32>, EngineError> {
+pub(super) fn row_pointers(indptr: &[usize]) -> Result<Vec<u32>, EngineError> {
     let nnz = indptr.last().copied().unwrap_or(0);
     if u32::try_from(nnz).is_err() {
         return Err(refused(format!(
@@ -241,9 +313,18 @@ mod tests {
 
     #[test]
     fn operands_of_the_wrong_length_are_refused() {
-        let product = Product { value: vec![0.0; 4], scale: vec![0.0; 3] };
-        assert!(check_lengths(4, &product, 2, 1).unwrap_err().to_string().starts_with("B has 1"));
-        let error = check_lengths(4, &product, 2, 2).unwrap_err().to_string();
-        assert_eq!(error, "the reference's scale has 3 elements, not 4");
+        let error = check_lengths([("B", 2, 2), ("b", 4, 3), ("c", 0, 1)]).unwrap_err();
+        assert_eq!(error.to_string(), "b has 3 elements, not 4");
+        assert!(check_lengths([("B", 2, 2), ("b", 4, 4), ("c", 0, 0)]).is_ok());
+    }
+
+    #[test]
+    fn the_poison_is_a_quiet_nan_in_every_type() {
+        let double = u64::from(POISON) << 32 | u64::from(POISON);
+        assert!(f32::from_bits(POISON).is_nan() && POISON & 1 << 22 != 0);
+        assert!(f64::from_bits(double).is_nan() && double & 1 << 51 != 0);
+        // The upper half as f16: all exponent bits, and the first of the fraction.
+        assert_eq!((POISON >> 16) & 0x7e00, 0x7e00);
+        assert_eq!([Dtype::F16, Dtype::F32, Dtype::F64].map(|dtype| words(3, dtype)), [2, 3, 6]);
     }
 }

@@ -1,4 +1,4 @@
-//! The engine's own kernels: the comparison with the reference, the gate and the sweep.
+//! The engine's own kernels: the comparison with the reference, the residual of a solve, the gate, the sweep, the hop.
 
 use super::compile::Compiler;
 use super::context::Context;
@@ -8,12 +8,36 @@ use std::sync::Arc;
 
 /// One program that instantiates them all.
 pub(super) const SOURCE: &str = r#"#include "engine/verify.cuh"
+#include "engine/residual.cuh"
 #include "engine/timing.cuh"
+#include "engine/hop.cuh"
 
 extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)
 engine_verify(const float* c, const double* value, const float* scale, unsigned long long first,
               unsigned long long count, unsigned poison, engine::Partial* partials) {
   engine::Verify(c, value, scale, first, count, poison, partials);
+}
+
+#define ENGINE_RESIDUAL(name, T)                                                                   \
+  extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
+  name(const unsigned* row_ptr, const unsigned* col_idx, const T* values, const T* diagonal,       \
+       const T* b, const T* x, unsigned rows, unsigned rhs, unsigned reversed, unsigned poison,    \
+       engine::Partial* partials) {                                                                \
+    const engine::System<T> system = {row_ptr, col_idx, values, diagonal, b, x, rows, rhs,         \
+                                      reversed};                                                   \
+    engine::Residual(system, poison, partials);                                                    \
+  }
+ENGINE_RESIDUAL(engine_residual_f32, float)
+ENGINE_RESIDUAL(engine_residual_f64, double)
+
+extern "C" __global__ void engine_hop_32(void* words, unsigned trips, unsigned most_polls,
+                                         engine::HopReport* report) {
+  engine::Hop<unsigned>(words, trips, most_polls, report);
+}
+
+extern "C" __global__ void engine_hop_64(void* words, unsigned trips, unsigned most_polls,
+                                         engine::HopReport* report) {
+  engine::Hop<unsigned long long>(words, trips, most_polls, report);
 }
 
 extern "C" __global__ void engine_gate(const unsigned* open, unsigned long long most_ns) {
@@ -27,6 +51,10 @@ extern "C" __global__ void engine_sweep(const uint4* words, unsigned long long c
 
 pub(super) struct OwnKernels {
     pub(super) verify: Arc<Kernel>,
+    pub(super) residual_f32: Arc<Kernel>,
+    pub(super) residual_f64: Arc<Kernel>,
+    /// The hop by a word of 32 bits and by one of 64.
+    pub(super) hops: [Arc<Kernel>; 2],
     pub(super) gate: Arc<Kernel>,
     pub(super) sweep: Arc<Kernel>,
 }
@@ -38,6 +66,9 @@ impl OwnKernels {
         let kernel = |entry| Kernel::load(context, done.clone(), entry).map(Arc::new);
         Ok(Self {
             verify: kernel("engine_verify")?,
+            residual_f32: kernel("engine_residual_f32")?,
+            residual_f64: kernel("engine_residual_f64")?,
+            hops: [kernel("engine_hop_32")?, kernel("engine_hop_64")?],
             gate: kernel("engine_gate")?,
             sweep: kernel("engine_sweep")?,
         })

@@ -4,7 +4,7 @@
 //! stream, a short kernel's interval holds the host's launch latency (several microseconds). So each batch starts with
 //! a gate: a kernel that waits, bounded, until the host has queued the whole batch. Then the calls run back to back.
 
-use super::baseline::Spmm;
+use super::baseline::Routine;
 use super::context::{Buffer, Context, Event, HostFlag};
 use super::launch::{Launch, refused};
 use super::nvml::Monitor;
@@ -37,14 +37,14 @@ const SWEEP_THREADS: u32 = 256;
 /// Something that can be queued again and again.
 pub(super) enum Call {
     Steps(Steps),
-    Vendor(Arc<Spmm>),
+    Vendor(Arc<Routine>),
 }
 
 impl Call {
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.enqueue(),
-            Self::Vendor(spmm) => spmm.enqueue(),
+            Self::Vendor(routine) => routine.enqueue(),
         }
     }
 

@@ -1,15 +1,16 @@
-//! Comparing C with the float64 reference on the device, whole or in slices, after one call on poisoned memory.
+//! Verifying a call on poisoned memory: a product against its float64 reference on the device, whole or in slices.
 
 use super::context::{Buffer, Context};
 use super::launch::Launch;
-use super::operands::{GUARD_WORDS, Loaded, POISON};
+use super::operands::{GUARD_WORDS, Judge, Loaded, POISON};
 use super::own::OwnKernels;
 use super::timer::Call;
 use crate::engine::{Check, EngineError};
+use crate::sparse::oracle::Product;
 use std::sync::Arc;
 
 /// `kVerifyThreads` of kernels/engine/verify.cuh.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 
 /// Blocks of a comparison, at most; each leaves one partial.
 const MOST_BLOCKS: usize = 1024;
@@ -17,75 +18,171 @@ const MOST_BLOCKS: usize = 1024;
 /// `engine::Partial` as three words: error (f64), worst, unwritten.
 type Partial = [u64; 3];
 
-/// Poisons C, makes one call, and compares all of C with the reference.
+/// Bytes of reference on the device at a time, where all of it does not fit.
+const SLICE_BYTES: u64 = 256 << 20;
+
+/// Bytes of reference an element: value f64, scale f32.
+const REFERENCE_BYTES: u64 = 12;
+
+/// The reference result on the device, all of it or `capacity` elements at a time.
+pub(super) struct Reference {
+    value: Buffer,
+    scale: Buffer,
+    /// Elements that `value` and `scale` hold.
+    capacity: usize,
+    /// Whether they hold the whole reference already.
+    resident: bool,
+    host: Arc<Product>,
+}
+
+impl Reference {
+    /// Whole if it takes at most half of what is left, so that recipes have room for arrays; else room for a slice.
+    pub(super) fn upload(
+        context: &Arc<Context>,
+        host: Arc<Product>,
+        most_bytes: Option<u64>,
+    ) -> Result<Self, EngineError> {
+        let free = context.free_bytes()?;
+        let most_bytes = most_bytes.unwrap_or(free / 2);
+        if host.value.len() as u64 * REFERENCE_BYTES <= most_bytes {
+            let value = Buffer::of(context, &host.value)?;
+            let scale = Buffer::of(context, &host.scale)?;
+            return Ok(Self { value, scale, capacity: host.value.len(), resident: true, host });
+        }
+        let bytes = SLICE_BYTES.min(free / 4).min(most_bytes);
+        let capacity = (bytes / REFERENCE_BYTES).max(1) as usize;
+        let value = Buffer::new(context, capacity * 8)?;
+        let scale = Buffer::new(context, capacity * 4)?;
+        Ok(Self { value, scale, capacity, resident: false, host })
+    }
+}
+
+/// Makes a call on poisoned memory and judges all of C; for a solve one call for each right-hand side.
 pub(super) fn verify(
     context: &Arc<Context>,
     own: &OwnKernels,
     loaded: &Loaded,
     call: &Call,
 ) -> Result<Check, EngineError> {
-    let elements = loaded.elements();
-    context.fill(loaded.c.pointer, POISON, elements + GUARD_WORDS)?;
-    call.enqueue()?;
-    // A fault of the kernel comes out here, before anything else can be blamed for it.
-    context.synchronize()?;
-    let mut check = Check { rel_error: 0.0, unwritten: 0, worst: 0 };
-    let partials = Buffer::new(context, MOST_BLOCKS * size_of::<Partial>())?;
-    let step = loaded.reference.capacity.max(1);
-    for first in (0..elements).step_by(step) {
-        let count = step.min(elements - first);
-        compare(context, own, loaded, &partials, first, count, &mut check)?;
+    match &loaded.judge {
+        Judge::Product(reference) => product(context, own, loaded, reference, call),
+        Judge::Solution(solution) => solution.verify(context, own, loaded, call),
     }
-    if let Some(offset) = touched_guard(loaded)? {
-        let worst = (elements + offset) as u64;
-        check = Check { rel_error: f64::INFINITY, worst, ..check };
-    }
-    Ok(check)
 }
 
-/// Compares elements `first .. first + count`, bringing their reference to the device if it is not there.
-fn compare(
+fn product(
     context: &Arc<Context>,
     own: &OwnKernels,
     loaded: &Loaded,
-    partials: &Buffer,
-    first: usize,
-    count: usize,
-    check: &mut Check,
-) -> Result<(), EngineError> {
-    let reference = &loaded.reference;
-    if !reference.resident {
-        reference.value.write(&reference.host.value[first..first + count])?;
-        reference.scale.write(&reference.host.scale[first..first + count])?;
-    }
-    let blocks = count.div_ceil(THREADS as usize).clamp(1, MOST_BLOCKS);
-    let arguments = vec![
-        loaded.c.pointer,
-        reference.value.pointer,
-        reference.scale.pointer,
-        first as u64,
-        count as u64,
-        u64::from(POISON),
-        partials.pointer,
-    ];
-    Launch::own(context, &own.verify, blocks as u32, THREADS, arguments).enqueue()?;
-    let mut words = vec![0u64; blocks * 3];
-    partials.read(0, &mut words)?;
-    for partial in words.chunks_exact(3) {
-        let (error, worst, unwritten) = (f64::from_bits(partial[0]), partial[1], partial[2]);
-        // Strictly: slices and blocks come in rising order of their first element, and the kernel prefers the lower
-        // index within a block, so of equal errors a low index stays.
-        if error > check.rel_error {
-            (check.rel_error, check.worst) = (error, worst);
+    reference: &Reference,
+    call: &Call,
+) -> Result<Check, EngineError> {
+    let mut findings = Findings::new(context)?;
+    call_poisoned(context, loaded, call)?;
+    let elements = loaded.elements();
+    let step = reference.capacity.max(1);
+    for first in (0..elements).step_by(step) {
+        let count = step.min(elements - first);
+        if !reference.resident {
+            reference.value.write(&reference.host.value[first..first + count])?;
+            reference.scale.write(&reference.host.scale[first..first + count])?;
         }
-        check.unwritten += unwritten;
+        let blocks = blocks(count.div_ceil(THREADS as usize));
+        let arguments = vec![
+            loaded.c.pointer,
+            reference.value.pointer,
+            reference.scale.pointer,
+            first as u64,
+            count as u64,
+            u64::from(POISON),
+            findings.pointer(),
+        ];
+        Launch::own(context, &own.verify, blocks, THREADS, arguments).enqueue()?;
+        findings.take(blocks)?;
     }
-    Ok(())
+    findings.look_behind(loaded)?;
+    Ok(findings.check)
 }
 
-/// Offset behind C of the first word that is no longer poison.
-fn touched_guard(loaded: &Loaded) -> Result<Option<usize>, EngineError> {
-    let mut guard = vec![0u32; GUARD_WORDS];
-    loaded.c.read(loaded.elements() * 4, &mut guard)?;
-    Ok(guard.iter().position(|&word| word != POISON))
+/// Poisons C and the guard and makes one call. A fault of the kernel comes out here, before anything else can be blamed
+/// for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
+pub(super) fn call_poisoned(
+    context: &Context,
+    loaded: &Loaded,
+    call: &Call,
+) -> Result<(), EngineError> {
+    context.fill(loaded.c.pointer, POISON, loaded.words() + GUARD_WORDS)?;
+    call.enqueue()?;
+    context.synchronize()?;
+    call.watch()
+}
+
+/// Blocks of a kernel that has this much work, one at least.
+pub(super) fn blocks(wanted: usize) -> u32 {
+    wanted.clamp(1, MOST_BLOCKS) as u32
+}
+
+/// What the judging kernels' blocks left, gathered into one verdict.
+pub(super) struct Findings {
+    partials: Buffer,
+    pub(super) check: Check,
+}
+
+impl Findings {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, EngineError> {
+        let partials = Buffer::new(context, MOST_BLOCKS * size_of::<Partial>())?;
+        Ok(Self { partials, check: Check { rel_error: 0.0, unwritten: 0, worst: 0 } })
+    }
+
+    /// Where a judging kernel leaves a partial for each block.
+    pub(super) fn pointer(&self) -> u64 {
+        self.partials.pointer
+    }
+
+    /// Reads the partials once the kernel has ended.
+    pub(super) fn take(&mut self, blocks: u32) -> Result<(), EngineError> {
+        let mut words = vec![0u64; blocks as usize * 3];
+        self.partials.read(0, &mut words)?;
+        for partial in words.chunks_exact(3) {
+            add(&mut self.check, f64::from_bits(partial[0]), partial[1], partial[2]);
+        }
+        Ok(())
+    }
+
+    /// A word behind C that is no longer poison outdoes every other error.
+    pub(super) fn look_behind(&mut self, loaded: &Loaded) -> Result<(), EngineError> {
+        let mut guard = vec![0u32; GUARD_WORDS];
+        loaded.c.read(loaded.words() * 4, &mut guard)?;
+        if let Some(offset) = guard.iter().position(|&word| word != POISON) {
+            let element = (loaded.words() + offset) * 4 / loaded.dtype.bytes() as usize;
+            self.check.rel_error = f64::INFINITY;
+            self.check.worst = element as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Of equal errors the lowest index stays, whatever the order of the blocks.
+fn add(check: &mut Check, error: f64, worst: u64, unwritten: u64) {
+    let lower = error == check.rel_error && error > 0.0 && worst < check.worst;
+    if error > check.rel_error || lower {
+        (check.rel_error, check.worst) = (error, worst);
+    }
+    check.unwritten += unwritten;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_of_all_blocks_stays_and_the_unwritten_add_up() {
+        let mut check = Check { rel_error: 0.0, unwritten: 0, worst: 0 };
+        for (error, worst, unwritten) in
+            [(0.0, u64::MAX, 1), (0.5, 9, 0), (0.5, 4, 2), (0.5, 7, 0), (0.1, 1, 0)]
+        {
+            add(&mut check, error, worst, unwritten);
+        }
+        assert_eq!(check, Check { rel_error: 0.5, unwritten: 3, worst: 4 });
+    }
 }

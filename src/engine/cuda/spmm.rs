@@ -1,0 +1,129 @@
+//! The vendor's SpMM: cuSPARSE on the same buffers, each CSR algorithm set up once so that only the product is timed.
+
+use super::baseline::{Csr, Dense, Descriptor, NO_TRANSPOSE};
+use super::context::{Buffer, Context};
+use super::cusparse::{Handle, Opaque};
+use super::launch::refused;
+use super::operands::Loaded;
+use crate::domain::Dtype;
+use crate::engine::EngineError;
+use cudarc::cusparse::sys::{cudaDataType_t, cusparseSpMMAlg_t};
+use std::sync::Arc;
+
+const F32: u32 = cudaDataType_t::CUDA_R_32F as u32;
+const ALPHA: f32 = 1.0;
+const BETA: f32 = 0.0;
+
+/// Names of the algorithms in recipes, and the vendor's numbers. Their results need not repeat bit by bit.
+const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
+    ("default", cusparseSpMMAlg_t::CUSPARSE_SPMM_ALG_DEFAULT),
+    ("csr_alg1", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG1),
+    ("csr_alg2", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG2),
+    ("csr_alg3", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG3),
+];
+
+/// One algorithm, set up on the loaded operands. What `preprocess` finds stays with its own matrix descriptor.
+pub(super) struct Spmm {
+    handle: Arc<Handle>,
+    a: Descriptor,
+    b: Descriptor,
+    c: Descriptor,
+    algorithm: u32,
+    workspace: Option<Buffer>,
+}
+
+// SAFETY: see `Handle`; descriptors are plain host memory of the library.
+unsafe impl Send for Spmm {}
+// SAFETY: as above.
+unsafe impl Sync for Spmm {}
+
+impl Spmm {
+    /// Makes descriptors and workspace, and runs the algorithm's preprocessing.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        handle: &Arc<Handle>,
+        loaded: &Loaded,
+        algorithm: &str,
+    ) -> Result<Self, EngineError> {
+        let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
+        let Some((_, algorithm)) = known else {
+            let names = ALGORITHMS.map(|(name, _)| name).join(", ");
+            return Err(refused(format!("cuSPARSE has no algorithm `{algorithm}`, but {names}")));
+        };
+        let (n, layout, dtype) = (loaded.n, loaded.layout, Dtype::F32);
+        let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];
+        let a = Csr { rows: loaded.rows, cols: loaded.cols, nnz: loaded.nnz, arrays, dtype };
+        let dense = |rows, buffer| Dense { rows, cols: n, layout, buffer, dtype };
+        let mut spmm = Self {
+            handle: handle.clone(),
+            a: a.describe(handle)?,
+            b: dense(loaded.cols, &loaded.b).describe(handle)?,
+            c: dense(loaded.rows, &loaded.c).describe(handle)?,
+            algorithm: algorithm as u32,
+            workspace: None,
+        };
+        let mut bytes = 0;
+        // SAFETY: all descriptors are alive; out-pointer to a local.
+        let status = unsafe {
+            (handle.library.api.spmm_buffer)(
+                handle.raw,
+                NO_TRANSPOSE,
+                NO_TRANSPOSE,
+                &ALPHA,
+                spmm.a.raw,
+                spmm.b.raw,
+                &BETA,
+                spmm.c.raw,
+                F32,
+                spmm.algorithm,
+                &mut bytes,
+            )
+        };
+        handle.check("cusparseSpMM_bufferSize", status)?;
+        spmm.workspace = Some(Buffer::new(context, bytes)?);
+        spmm.run("cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
+        context.synchronize()?;
+        Ok(spmm)
+    }
+
+    /// Queues one product.
+    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+        self.run("cusparseSpMM", self.handle.library.api.spmm)
+    }
+
+    fn run(&self, call: &str, function: SpmmFunction) -> Result<(), EngineError> {
+        let workspace = self.workspace.as_ref().map_or(0, |buffer| buffer.pointer);
+        // SAFETY: all descriptors are alive, alpha and beta are static host floats (the handle's default pointer mode),
+        // and the workspace is as large as the library asked for.
+        let status = unsafe {
+            function(
+                self.handle.raw,
+                NO_TRANSPOSE,
+                NO_TRANSPOSE,
+                &ALPHA,
+                self.a.raw,
+                self.b.raw,
+                &BETA,
+                self.c.raw,
+                F32,
+                self.algorithm,
+                workspace,
+            )
+        };
+        self.handle.check(call, status)
+    }
+}
+
+type SpmmFunction = unsafe extern "C" fn(
+    Opaque,
+    u32,
+    u32,
+    *const f32,
+    Opaque,
+    Opaque,
+    *const f32,
+    Opaque,
+    u32,
+    u32,
+    u64,
+) -> u32;

@@ -1,0 +1,298 @@
+//! The vendor's triangular solve: cuSPARSE SpSV for one right-hand side, SpSM for several, analysed once at setup.
+
+use super::baseline::{Csr, Dense, Descriptor, NO_TRANSPOSE, data_type};
+use super::context::{Buffer, Context};
+use super::cusparse::{Api, Handle, Opaque};
+use super::launch::refused;
+use super::operands::Loaded;
+use super::residual::{Raw, Solution};
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Dtype, Layout, Sptrsv};
+use crate::engine::EngineError;
+use cudarc::cusparse::sys::{
+    cusparseDiagType_t, cusparseFillMode_t, cusparseOperation_t, cusparseSpMatAttribute_t,
+    cusparseSpSMAlg_t, cusparseSpSVAlg_t,
+};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+const TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_TRANSPOSE as u32;
+const SPSV_DEFAULT: u32 = cusparseSpSVAlg_t::CUSPARSE_SPSV_ALG_DEFAULT as u32;
+const SPSM_DEFAULT: u32 = cusparseSpSMAlg_t::CUSPARSE_SPSM_ALG_DEFAULT as u32;
+
+static ONE_F32: f32 = 1.0;
+static ONE_F64: f64 = 1.0;
+
+/// Which of the library's two routines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One right-hand side, b and x as vectors.
+    Vector,
+    /// Any number, b and x as matrices.
+    Matrix,
+}
+
+/// The routine set up on the loaded operands: x into C, b from B, T from the matrix as the client uploaded it.
+pub(super) struct Spsv {
+    handle: Arc<Handle>,
+    kind: Kind,
+    operation: u32,
+    dtype: Dtype,
+    /// What the analysis found; it points into the workspace.
+    plan: Descriptor,
+    matrix: Descriptor,
+    b: Descriptor,
+    x: Descriptor,
+    workspace: Option<Buffer>,
+}
+
+// SAFETY: see `Handle`; descriptors are plain host memory of the library.
+unsafe impl Send for Spsv {}
+// SAFETY: as above.
+unsafe impl Sync for Spsv {}
+
+impl Spsv {
+    /// Makes descriptors and workspace and runs the analysis to its end, so that the caller's clock sees all of it.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        handle: &Arc<Handle>,
+        loaded: &Loaded,
+        solution: &Solution,
+        algorithm: &str,
+    ) -> Result<Self, EngineError> {
+        let kind = kind(algorithm, loaded.n).map_err(refused)?;
+        let problem = &solution.problem;
+        let raw = solution.raw.as_ref();
+        let raw = raw.ok_or_else(|| refused("cuSPARSE was not there at load".to_owned()))?;
+        let mut solve = Self {
+            handle: handle.clone(),
+            kind,
+            operation: if problem.transpose { TRANSPOSE } else { NO_TRANSPOSE },
+            dtype: problem.dtype,
+            plan: plan(handle, kind)?,
+            matrix: triangle(handle, raw, loaded.rows, problem)?,
+            b: side(handle, kind, loaded, &loaded.b)?,
+            x: side(handle, kind, loaded, &loaded.c)?,
+            workspace: None,
+        };
+        let bytes = solve.workspace_bytes()?;
+        // Before the analysis, which keeps pointers into it.
+        solve.workspace = Some(Buffer::new(context, bytes)?);
+        solve.analyse()?;
+        context.synchronize()?;
+        Ok(solve)
+    }
+
+    fn api(&self) -> &Api {
+        &self.handle.library.api
+    }
+
+    /// The factor of b: a static host number, as the handle's default pointer mode wants it.
+    fn one(&self) -> *const c_void {
+        match self.dtype {
+            Dtype::F64 => std::ptr::from_ref(&ONE_F64).cast(),
+            Dtype::F32 | Dtype::F16 => std::ptr::from_ref(&ONE_F32).cast(),
+        }
+    }
+
+    fn workspace_bytes(&self) -> Result<usize, EngineError> {
+        let (handle, operation, one) = (self.handle.raw, self.operation, self.one());
+        let (t, b, x, plan) = (self.matrix.raw, self.b.raw, self.x.raw, self.plan.raw);
+        let (api, dtype, mut bytes) = (self.api(), data_type(self.dtype), 0);
+        // SAFETY: all descriptors are alive; out-pointer to a local.
+        let status = unsafe {
+            match self.kind {
+                Kind::Vector => (api.spsv_buffer)(
+                    handle,
+                    operation,
+                    one,
+                    t,
+                    b,
+                    x,
+                    dtype,
+                    SPSV_DEFAULT,
+                    plan,
+                    &mut bytes,
+                ),
+                Kind::Matrix => (api.spsm_buffer)(
+                    handle,
+                    operation,
+                    NO_TRANSPOSE,
+                    one,
+                    t,
+                    b,
+                    x,
+                    dtype,
+                    SPSM_DEFAULT,
+                    plan,
+                    &mut bytes,
+                ),
+            }
+        };
+        self.check("bufferSize", status)?;
+        Ok(bytes)
+    }
+
+    fn analyse(&self) -> Result<(), EngineError> {
+        let (handle, operation, one) = (self.handle.raw, self.operation, self.one());
+        let (t, b, x, plan) = (self.matrix.raw, self.b.raw, self.x.raw, self.plan.raw);
+        let (api, dtype) = (self.api(), data_type(self.dtype));
+        let workspace = self.workspace.as_ref().map_or(0, |buffer| buffer.pointer);
+        // SAFETY: all descriptors are alive, and the workspace is as large as the library asked for and outlives `plan`.
+        let status = unsafe {
+            match self.kind {
+                Kind::Vector => (api.spsv_analysis)(
+                    handle,
+                    operation,
+                    one,
+                    t,
+                    b,
+                    x,
+                    dtype,
+                    SPSV_DEFAULT,
+                    plan,
+                    workspace,
+                ),
+                Kind::Matrix => (api.spsm_analysis)(
+                    handle,
+                    operation,
+                    NO_TRANSPOSE,
+                    one,
+                    t,
+                    b,
+                    x,
+                    dtype,
+                    SPSM_DEFAULT,
+                    plan,
+                    workspace,
+                ),
+            }
+        };
+        self.check("analysis", status)
+    }
+
+    /// Queues one solve.
+    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+        let (handle, operation, one) = (self.handle.raw, self.operation, self.one());
+        let (t, b, x, plan) = (self.matrix.raw, self.b.raw, self.x.raw, self.plan.raw);
+        let (api, dtype) = (self.api(), data_type(self.dtype));
+        // SAFETY: all descriptors are alive and were analysed together.
+        let status = unsafe {
+            match self.kind {
+                Kind::Vector => {
+                    (api.spsv_solve)(handle, operation, one, t, b, x, dtype, SPSV_DEFAULT, plan)
+                }
+                Kind::Matrix => (api.spsm_solve)(
+                    handle,
+                    operation,
+                    NO_TRANSPOSE,
+                    one,
+                    t,
+                    b,
+                    x,
+                    dtype,
+                    SPSM_DEFAULT,
+                    plan,
+                ),
+            }
+        };
+        self.check("solve", status)
+    }
+
+    fn check(&self, stage: &str, status: u32) -> Result<(), EngineError> {
+        let call = match self.kind {
+            Kind::Vector => format!("cusparseSpSV_{stage}"),
+            // This order is where it differs from other uses of the routine, so a refusal should name it.
+            Kind::Matrix => format!("cusparseSpSM_{stage} with b and x in row order"),
+        };
+        self.handle.check(&call, status)
+    }
+}
+
+/// The routine of an algorithm's name in recipes.
+fn kind(algorithm: &str, rhs: usize) -> Result<Kind, String> {
+    match algorithm {
+        "spsv" if rhs == 1 => Ok(Kind::Vector),
+        "spsv" => Err(format!("cuSPARSE SpSV solves for one right-hand side, not {rhs}")),
+        "spsm" => Ok(Kind::Matrix),
+        other => Err(format!("cuSPARSE has no algorithm `{other}` for a solve, but spsv, spsm")),
+    }
+}
+
+fn plan(handle: &Arc<Handle>, kind: Kind) -> Result<Descriptor, EngineError> {
+    let api = &handle.library.api;
+    let (create, destroy, call) = match kind {
+        Kind::Vector => (api.spsv_create, api.spsv_destroy, "cusparseSpSV_createDescr"),
+        Kind::Matrix => (api.spsm_create, api.spsm_destroy, "cusparseSpSM_createDescr"),
+    };
+    let mut raw: Opaque = std::ptr::null_mut();
+    // SAFETY: out-pointer to a local.
+    handle.check(call, unsafe { create(&mut raw) })?;
+    Ok(Descriptor { raw, destroy, _handle: handle.clone() })
+}
+
+/// The matrix with the triangle and the diagonal of the problem; of the other triangle, and of the diagonal if it is a
+/// unit one, the library reads nothing.
+fn triangle(
+    handle: &Arc<Handle>,
+    raw: &Raw,
+    rows: usize,
+    problem: &Sptrsv,
+) -> Result<Descriptor, EngineError> {
+    let arrays = [&raw.row_ptr, &raw.col_idx, &raw.values];
+    let csr = Csr { rows, cols: rows, nnz: raw.nnz, arrays, dtype: problem.dtype };
+    let matrix = csr.describe(handle)?;
+    let fill = match problem.triangle {
+        Triangle::Lower => cusparseFillMode_t::CUSPARSE_FILL_MODE_LOWER,
+        Triangle::Upper => cusparseFillMode_t::CUSPARSE_FILL_MODE_UPPER,
+    };
+    let diagonal = match problem.diagonal {
+        Diagonal::NonUnit => cusparseDiagType_t::CUSPARSE_DIAG_TYPE_NON_UNIT,
+        Diagonal::Unit => cusparseDiagType_t::CUSPARSE_DIAG_TYPE_UNIT,
+    };
+    let attributes = [
+        (cusparseSpMatAttribute_t::CUSPARSE_SPMAT_FILL_MODE, fill as u32),
+        (cusparseSpMatAttribute_t::CUSPARSE_SPMAT_DIAG_TYPE, diagonal as u32),
+    ];
+    for (attribute, value) in attributes {
+        let set = handle.library.api.set_attribute;
+        let from = std::ptr::from_ref(&value).cast();
+        // SAFETY: both attributes are 32-bit enumerations, copied during the call.
+        let status = unsafe { set(matrix.raw, attribute as u32, from, size_of::<u32>()) };
+        handle.check("cusparseSpMatSetAttribute", status)?;
+    }
+    Ok(matrix)
+}
+
+/// b or x.
+fn side(
+    handle: &Arc<Handle>,
+    kind: Kind,
+    loaded: &Loaded,
+    buffer: &Buffer,
+) -> Result<Descriptor, EngineError> {
+    let (rows, dtype) = (loaded.rows, loaded.dtype);
+    if kind == Kind::Matrix {
+        return Dense { rows, cols: loaded.n, layout: Layout::Row, buffer, dtype }.describe(handle);
+    }
+    let api = &handle.library.api;
+    let mut raw: Opaque = std::ptr::null_mut();
+    // SAFETY: out-pointer to a local; the array has as many elements and outlives the descriptor's use.
+    let status =
+        unsafe { (api.create_vector)(&mut raw, rows as i64, buffer.pointer, data_type(dtype)) };
+    handle.check("cusparseCreateDnVec", status)?;
+    Ok(Descriptor { raw, destroy: api.destroy_vector, _handle: handle.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, kind};
+
+    #[test]
+    fn algorithms_are_known_by_name_and_side() {
+        assert_eq!(kind("spsv", 1), Ok(Kind::Vector));
+        assert_eq!(kind("spsm", 33), Ok(Kind::Matrix));
+        assert!(kind("spsv", 2).unwrap_err().contains("one right-hand side"));
+        assert!(kind("csr_alg2", 1).unwrap_err().contains("but spsv, spsm"));
+    }
+}

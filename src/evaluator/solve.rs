@@ -1,0 +1,145 @@
+//! Loading a triangular solve: the system, two right-hand sides, and the least time that levels and bytes leave.
+
+use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
+use super::tolerance::solution_tolerance;
+use crate::domain::plan::Bound;
+use crate::domain::problem::Diagonal;
+use crate::domain::{Device, Dtype, Sptrsv};
+use crate::engine::{Dense, Expected, Solve};
+use crate::sparse::{Csr, Triangular, operand};
+use std::sync::Arc;
+
+/// Right-hand sides that kernels take at once.
+const MOST_RHS: u32 = 64;
+
+/// A system that was taken out of its matrix.
+pub(super) struct Loading {
+    problem: Sptrsv,
+    system: Arc<Triangular>,
+    /// Rows that wait for one another in a chain, at the longest.
+    levels: usize,
+}
+
+impl Loading {
+    /// Whether engines have operands for such a problem.
+    pub(super) fn takes(problem: &Sptrsv) -> bool {
+        problem.dtype != Dtype::F16 && (1..=MOST_RHS).contains(&problem.rhs)
+    }
+
+    pub(super) fn of(matrix: &Csr, problem: Sptrsv) -> Result<Self, LoadError> {
+        check_count("the number of nonzeros", matrix.nnz() as u128, MOST_NONZEROS)?;
+        // Kernels count rows with signed 32 bits, too.
+        check_count("the number of rows", matrix.rows() as u128, MOST_NONZEROS)?;
+        let elements = matrix.rows() as u128 * u128::from(problem.rhs);
+        check_count("the size of b", elements, MOST_ELEMENTS)?;
+        let system = Triangular::of(matrix, &problem)?;
+        let levels = system.levels().widths.len();
+        Ok(Self { problem, system: Arc::new(system), levels })
+    }
+
+    /// b, and the second one beside the system that both must satisfy.
+    pub(super) fn sides(&self, seed: u64) -> (Dense, Expected) {
+        let len = self.system.rows() * self.problem.rhs as usize;
+        let side = |seed| match self.problem.dtype {
+            Dtype::F64 => Dense::from(operand::random_double(len, seed)),
+            Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
+        };
+        let second = side(seed.wrapping_add(1));
+        let solve = Solve { system: self.system.clone(), second };
+        (side(seed), Expected::Solution(Arc::new(solve)))
+    }
+
+    pub(super) fn tolerance(&self) -> f64 {
+        solution_tolerance(self.problem.dtype)
+    }
+
+    /// Bytes that any scheme has to move: T once with 32-bit indices, its diagonal unless that is all ones, b, x.
+    pub(super) fn compulsory_bytes(&self) -> u64 {
+        let element = self.problem.dtype.bytes();
+        let (rows, nnz) = (self.system.rows() as u64, self.system.nnz() as u64);
+        let diagonal = match self.problem.diagonal {
+            Diagonal::NonUnit => rows * element,
+            Diagonal::Unit => 0,
+        };
+        let sides = 2 * rows * u64::from(self.problem.rhs) * element;
+        4 * (rows + 1) + nnz * (4 + element) + diagonal + sides
+    }
+
+    /// The larger of `bytes_us` and levels x hop, and which it is.
+    pub(super) fn limit_us(&self, bytes_us: f64, device: &Device) -> (f64, Bound) {
+        let levels_us = self.levels as f64 * device.hop_ns / 1e3;
+        if levels_us > bytes_us { (levels_us, Bound::Latency) } else { (bytes_us, Bound::Bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::problem::Triangle;
+
+    fn problem(dtype: Dtype, diagonal: Diagonal) -> Sptrsv {
+        Sptrsv { rhs: 3, dtype, triangle: Triangle::Lower, diagonal, transpose: false }
+    }
+
+    /// A chain of four rows, with an entry above the diagonal that no lower solve reads.
+    fn chain() -> Csr {
+        let (indptr, indices) = (vec![0, 2, 4, 6, 8], vec![0, 3, 0, 1, 1, 2, 2, 3]);
+        Csr::new(4, 4, indptr, indices, vec![2.0, 1e300, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap()
+    }
+
+    #[test]
+    fn counts_the_triangle_and_nothing_else() {
+        let bytes = |dtype, diagonal| {
+            Loading::of(&chain(), problem(dtype, diagonal)).unwrap().compulsory_bytes()
+        };
+        assert_eq!(bytes(Dtype::F64, Diagonal::NonUnit), 20 + 3 * 12 + 4 * 8 + 2 * 4 * 3 * 8);
+        // The entry beyond f32 lies in the other triangle.
+        assert_eq!(bytes(Dtype::F32, Diagonal::Unit), 20 + 3 * 8 + 2 * 4 * 3 * 4);
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        let empty = Loading::of(&empty, problem(Dtype::F32, Diagonal::NonUnit)).unwrap();
+        assert_eq!((empty.compulsory_bytes(), empty.levels), (4, 0));
+    }
+
+    #[test]
+    fn the_limit_is_the_larger_of_bytes_and_levels() {
+        let loading = Loading::of(&chain(), problem(Dtype::F64, Diagonal::NonUnit)).unwrap();
+        let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
+            "multiprocessors":1,"warp_size":32,"max_threads_per_block":1,"max_threads_per_multiprocessor":1,
+            "max_blocks_per_multiprocessor":1,"registers_per_thread":1,"registers_per_block":1,
+            "registers_per_multiprocessor":1,"shared_bytes_per_block":1,"shared_bytes_per_multiprocessor":1,
+            "l2_bytes":1,"memory_bytes":1,"copy_gbps":1.0,"hop_ns":250.0,"driver":"","compiler":"","vendor":null}"#;
+        let mut device: Device = serde_json::from_str(device).unwrap();
+        assert_eq!(loading.limit_us(0.5, &device), (1.0, Bound::Latency));
+        assert_eq!(loading.limit_us(1.5, &device), (1.5, Bound::Bytes));
+        device.hop_ns = 0.0;
+        assert_eq!(loading.limit_us(0.0, &device), (0.0, Bound::Bytes));
+    }
+
+    #[test]
+    fn what_cannot_be_solved_is_named() {
+        assert!(!Loading::takes(&problem(Dtype::F16, Diagonal::Unit)));
+        assert!(!Loading::takes(&Sptrsv { rhs: 65, ..problem(Dtype::F32, Diagonal::Unit) }));
+        assert!(!Loading::takes(&Sptrsv { rhs: 0, ..problem(Dtype::F32, Diagonal::Unit) }));
+        let error = |matrix: &Csr, problem| match Loading::of(matrix, problem) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("taken"),
+        };
+        let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();
+        assert!(error(&wide, problem(Dtype::F32, Diagonal::Unit)).contains("square"));
+        let hollow = Csr::new(2, 2, vec![0, 1, 1], vec![0], vec![1.0]).unwrap();
+        assert!(error(&hollow, problem(Dtype::F32, Diagonal::NonUnit)).contains("[1]"));
+        let upper = Sptrsv { triangle: Triangle::Upper, ..problem(Dtype::F32, Diagonal::Unit) };
+        assert!(error(&chain(), upper).contains("row 0, column 3"));
+    }
+
+    #[test]
+    fn both_sides_are_drawn_in_the_problems_type() {
+        let loading = Loading::of(&chain(), problem(Dtype::F64, Diagonal::NonUnit)).unwrap();
+        let (first, expected) = loading.sides(7);
+        let (Dense::F64(first), Expected::Solution(solve)) = (first, expected) else {
+            panic!("another type");
+        };
+        assert_eq!(Dense::from(operand::random_double(12, 8)), solve.second);
+        assert_eq!(first.len(), 12);
+    }
+}
