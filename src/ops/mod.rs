@@ -141,7 +141,7 @@ impl Lowerer {
         let inner = match problem {
             Problem::Spmm(spmm) => {
                 Inner::Spmm(Box::new(spmm::Lowerer::new(matrix, *spmm, device.clone())))
-            },
+            }
             Problem::Sptrsv(solve) => {
                 Inner::Sptrsv(Box::new(sptrsv::Lowerer::new(&matrix, *solve, device.clone())?))
             }
