@@ -33,6 +33,11 @@ pub(crate) enum LoadError {
     Range { row: usize, col: u32, value: f64 },
     #[error("row {row} of the result is beyond the range of f32")]
     Overflow { row: usize },
+    #[error(
+        "row {row} of the solution is beyond the range of {dtype}: the system amplifies its right-hand side too much to be \
+         solved in this type"
+    )]
+    Amplified { row: usize, dtype: Dtype },
     #[error("{what} is {count}; kernels count up to {limit}")]
     TooLarge { what: &'static str, count: u128, limit: u64 },
     #[error("the device did not take the operands: {0}")]
@@ -89,7 +94,7 @@ impl Loading {
                 let expected = Expected::Product(Arc::new(product(&self.matrix, &b, spmm)?));
                 (b.into(), expected)
             }
-            What::Solve(solving) => solving.sides(load.seed),
+            What::Solve(solving) => solving.sides(load.seed)?,
         };
         let (matrix, problem, l2_policy) = (self.matrix.clone(), load.problem, load.l2_policy);
         Ok(Operands { matrix, problem, l2_policy, b, expected })

@@ -6,7 +6,7 @@ use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
 use crate::domain::{Device, Dtype, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
-use crate::sparse::{Csr, Triangular, operand};
+use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 
 /// Right-hand sides that kernels take at once.
@@ -38,15 +38,36 @@ impl Loading {
     }
 
     /// b, and the second one beside the system that both must satisfy.
-    pub(super) fn sides(&self, seed: u64) -> (Dense, Expected) {
+    pub(super) fn sides(&self, seed: u64) -> Result<(Dense, Expected), LoadError> {
         let len = self.system.rows() * self.problem.rhs as usize;
         let side = |seed| match self.problem.dtype {
             Dtype::F64 => Dense::from(operand::random_double(len, seed)),
             Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
         };
         let second = side(seed.wrapping_add(1));
+        let first = side(seed);
+        self.check_range(&first)?;
         let solve = Solve { system: self.system.clone(), second };
-        (side(seed), Expected::Solution(Arc::new(solve)))
+        Ok((first, Expected::Solution(Arc::new(solve))))
+    }
+
+    /// Refuses a system whose solution its type cannot hold, by the first right-hand side: no scheme could be right.
+    fn check_range(&self, b: &Dense) -> Result<(), LoadError> {
+        let rhs = self.problem.rhs as usize;
+        let column: Vec<f64> = match b {
+            Dense::F32(b) => b.iter().step_by(rhs).map(|&value| f64::from(value)).collect(),
+            Dense::F64(b) => b.iter().step_by(rhs).copied().collect(),
+        };
+        let most = match self.problem.dtype {
+            Dtype::F64 => f64::MAX,
+            Dtype::F32 | Dtype::F16 => f64::from(f32::MAX),
+        };
+        let x = oracle::sptrsv(&self.system, &column, 1);
+        // NaN is within no range.
+        match x.iter().position(|value| !(value.abs() <= most)) {
+            Some(row) => Err(LoadError::Amplified { row, dtype: self.problem.dtype }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn tolerance(&self) -> f64 {
@@ -85,6 +106,26 @@ mod tests {
     fn chain() -> Csr {
         let (indptr, indices) = (vec![0, 2, 4, 6, 8], vec![0, 3, 0, 1, 1, 2, 2, 3]);
         Csr::new(4, 4, indptr, indices, vec![2.0, 1e300, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap()
+    }
+
+    #[test]
+    fn a_solution_beyond_its_type_is_refused_by_its_row() {
+        // x doubles from row to row, 200 times: beyond f32, within f64.
+        let rows = 200usize;
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for row in 0..rows {
+            indices.extend((row.saturating_sub(1)..=row).map(|col| col as u32));
+            indptr.push(indices.len());
+        }
+        let values = indices.iter().enumerate().map(|(e, _)| if e % 2 == 0 { 1.0 } else { -2.0 });
+        let matrix = Csr::new(rows, rows, indptr, indices.clone(), values.collect()).unwrap();
+        let refused = |dtype| {
+            let loading = Loading::of(&matrix, problem(dtype, Diagonal::NonUnit)).unwrap();
+            loading.sides(3).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(Dtype::F64), None);
+        assert!(refused(Dtype::F32).is_some_and(|error| error.contains("range of f32")));
     }
 
     #[test]
@@ -135,7 +176,7 @@ mod tests {
     #[test]
     fn both_sides_are_drawn_in_the_problems_type() {
         let loading = Loading::of(&chain(), problem(Dtype::F64, Diagonal::NonUnit)).unwrap();
-        let (first, expected) = loading.sides(7);
+        let (first, expected) = loading.sides(7).unwrap();
         let (Dense::F64(first), Expected::Solution(solve)) = (first, expected) else {
             panic!("another type");
         };
