@@ -111,8 +111,8 @@ struct SliceLane {
     int log_lanes, b_steps, x_steps;
     u32 slot;     // of this lane's equation
     bool leads;   // publishes: the first entry lane of an equation that exists
-    size_t b_at;  // this lane's first entry in b
-    size_t x_at;  // and in x
+    u32 b_at;     // this lane's first entry in b; entries of a system are counted with 32 bits
+    u32 x_at;     // and in x
 
     __device__ __forceinline__ SliceLane(uint4 meta, int entry_lane) {
         log_lanes = meta.w & 0xFF;
@@ -121,8 +121,8 @@ struct SliceLane {
         const u32 row = static_cast<u32>(entry_lane) >> log_lanes;
         slot = meta.x + row;
         leads = (entry_lane & ((1 << log_lanes) - 1)) == 0 && row < (meta.w >> 8);
-        b_at = static_cast<size_t>(meta.y) * Config::kWidth + entry_lane;
-        x_at = b_at + static_cast<size_t>(b_steps) * Config::kWidth;
+        b_at = meta.y * Config::kWidth + entry_lane;
+        x_at = b_at + b_steps * Config::kWidth;
     }
 };
 
@@ -133,12 +133,12 @@ struct Terms {
     u32 col[Config::kUnroll];
     Value val[Config::kUnroll];
 
-    __device__ __forceinline__ void Fetch(const Slices<Value>& a, size_t at, int left) {
+    __device__ __forceinline__ void Fetch(const Slices<Value>& a, u32 at, int left) {
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
             const bool inside = u < left;
-            col[u] = inside ? a.cols[at + static_cast<size_t>(u) * Config::kWidth] : kNoTerm;
-            val[u] = inside ? a.vals[at + static_cast<size_t>(u) * Config::kWidth] : Value(0);
+            col[u] = inside ? a.cols[at + u * Config::kWidth] : kNoTerm;
+            val[u] = inside ? a.vals[at + u * Config::kWidth] : Value(0);
         }
     }
 };
@@ -149,7 +149,7 @@ __device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a
                                          typename Config::Value (&sum)[Config::kColumns]) {
     for (int t = 0; t < lane.b_steps; t += Config::kUnroll) {
         Terms<Config> terms;
-        terms.Fetch(a, lane.b_at + static_cast<size_t>(t) * Config::kWidth, lane.b_steps - t);
+        terms.Fetch(a, lane.b_at + t * Config::kWidth, lane.b_steps - t);
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
@@ -163,37 +163,47 @@ __device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a
     }
 }
 
+// A slot that reads as 0 and is there: what a padding entry finds.
+template <class Sync>
+struct ZeroSlot {
+    static __device__ __forceinline__ typename Sync::Slot Of(u32) { return 0; }
+};
+template <>
+struct ZeroSlot<Packed<float>> {
+    static __device__ __forceinline__ u64 Of(u32 epoch) { return static_cast<u64>(epoch) << 32; }
+};
+template <>
+struct ZeroSlot<Packed<double>> {
+    static __device__ __forceinline__ PackedDouble Of(u32 epoch) { return PackedDouble{0, epoch}; }
+};
+
 // Adds kUnroll terms in x, waiting for those that are not there yet. False: the watchdog ended the wait.
+//
+// A slot is its own mark of what is missing: nothing else is kept for it, so that registers are left for more warps.
 template <class Config, class Work>
 __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work, u32 epoch,
                                            Watchdog& watchdog, typename Config::Value (&sum)[Config::kColumns]) {
     using Value = typename Config::Value;
     using Sync = typename Config::Sync;
-    typename Work::Slot found[Config::kUnroll][Config::kColumns];
-    Value value[Config::kUnroll][Config::kColumns];
-    bool wanted[Config::kUnroll][Config::kColumns];
+    typename Sync::Slot found[Config::kUnroll][Config::kColumns];
 #pragma unroll
     for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
             const u32 j = column + c * Config::kRhsLanes;
-            value[u][c] = Value(0);
-            wanted[u][c] = terms.col[u] != kNoTerm && j < rhs;
-            if (wanted[u][c]) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+            found[u][c] = ZeroSlot<Sync>::Of(epoch);
+            if (terms.col[u] != kNoTerm && j < rhs) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
         }
     }
-    while (true) {
+    Value value;
+    while (Config::kWaits) {
         bool missing = false;
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
-            for (int c = 0; c < Config::kColumns; ++c) {
-                // What is there is not looked at again.
-                if (wanted[u][c] && Sync::Unpack(found[u][c], epoch, value[u][c])) wanted[u][c] = false;
-                if (wanted[u][c]) missing = true;
-            }
+            for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::Unpack(found[u][c], epoch, value);
         }
-        if (!Config::kWaits || !missing) break;
+        if (!missing) break;
         if (watchdog.Expired()) return false;
         if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
 #pragma unroll
@@ -201,14 +211,20 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
 #pragma unroll
             for (int c = 0; c < Config::kColumns; ++c) {
                 const u32 j = column + c * Config::kRhsLanes;
-                if (wanted[u][c]) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+                // What is there is not looked at again.
+                if (!Sync::Unpack(found[u][c], epoch, value)) {
+                    found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+                }
             }
         }
     }
 #pragma unroll
     for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
-        for (int c = 0; c < Config::kColumns; ++c) sum[c] += terms.val[u] * value[u][c];
+        for (int c = 0; c < Config::kColumns; ++c) {
+            Sync::Unpack(found[u][c], epoch, value);
+            sum[c] += terms.val[u] * value;
+        }
     }
     return true;
 }
@@ -247,7 +263,7 @@ __device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>
         AddKnown<Config>(a, lane, column, sum);
         bool there = true;
         for (int t = 0; t < lane.x_steps && there; t += Config::kUnroll) {
-            if (t > 0) terms.Fetch(a, lane.x_at + static_cast<size_t>(t) * Config::kWidth, lane.x_steps - t);
+            if (t > 0) terms.Fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
             there = AddUnknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
         // One lane that gives up takes its warp along: nothing half-summed is published.

@@ -135,7 +135,7 @@ impl Layout<'_> {
     fn program(&self) -> Result<(CudaProgram, Vec<Scratch>), Refusal> {
         let source = source(self.scheme, &self.system.problem);
         let (steps, scratch) = match self.scheme.scope {
-            Scope::Shared { blocks } => (vec![self.shared(blocks)], Vec::new()),
+            Scope::Shared { blocks } => (vec![self.shared(blocks)?], Vec::new()),
             Scope::Global => (self.launches(), self.scratch()),
         };
         let program =
@@ -155,15 +155,23 @@ impl Layout<'_> {
         args
     }
 
-    fn shared(&self, blocks: u32) -> Step {
+    fn shared(&self, blocks: u32) -> Result<Step, Refusal> {
+        // Partial sums of split equations come on top of the unknowns that `legal` counts.
+        let (work, most) = (self.work_bytes(), self.system.device.shared_bytes_per_block);
+        if work > most {
+            return Err(Refusal(format!(
+                "{} unknowns and partial sums take {work} bytes of shared memory, at most {most}",
+                self.packed.slots
+            )));
+        }
         let mut args = self.slices(0, self.packed.slices());
         args.extend([Arg::U32(self.packed.slots as u32), Arg::DeadlineNs, Arg::Status]);
-        Step {
+        Ok(Step {
             cluster: blocks,
-            shared_bytes: self.work_bytes() as u32,
+            shared_bytes: work as u32,
             resident: true,
             ..Step::of(ENTRY, blocks, self.scheme.warps * 32, args)
-        }
+        })
     }
 
     /// Launches in order: windows with many slices alone, runs of others together.

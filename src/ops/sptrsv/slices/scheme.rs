@@ -41,6 +41,7 @@ pub struct Scheme {
     pub lanes: u32,
     /// Solving warps a multiprocessor.
     pub warps: u32,
+    /// Unknowns that a lane loads before it looks at the first.
     pub unroll: u32,
     pub take: Take,
     pub sync: Sync,
@@ -164,7 +165,8 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
         Take::Ticket => "kTicket",
     };
     let Columns { lanes, a_lane } = Columns::of(problem.rhs);
-    let (unroll, pause) = (scheme.unroll, scheme.pause);
+    // Two right-hand sides a lane are two loads a step.
+    let (unroll, pause) = (scheme.unroll / a_lane, scheme.pause);
     let config = |take: &str, waits: bool| {
         format!(
             "SlicesConfig<{value}, {sync}<{value}>, {lanes}, {a_lane}, {unroll}, Take::{take}, {waits}, {pause}>"

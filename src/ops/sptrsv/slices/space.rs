@@ -30,12 +30,17 @@ fn full() -> u64 {
 
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
+    if scheme.warps > 16 && scheme.unroll > 4 {
+        return Err("eight loads in flight need more than the 64 registers of 32 warps".to_owned());
+    }
     let Scope::Shared { blocks } = scheme.scope else {
-        // A graph's arguments are fixed when it is made: no epoch can change in it.
-        return match (scheme.sync, scheme.alpha) {
-            (Sync::Packed, 1..) => {
+        return match (scheme.sync, scheme.take, scheme.alpha) {
+            // A graph's arguments are fixed when it is made: no epoch can change in it.
+            (Sync::Packed, _, 1..) => {
                 Err("an epoch cannot change within a graph of several launches".to_owned())
             }
+            // Its one counter would go on where the launch before has left it.
+            (_, Take::Ticket, 1..) => Err("tickets are of a single launch".to_owned()),
             _ => Ok(()),
         };
     };
