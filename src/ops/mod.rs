@@ -132,14 +132,16 @@ pub struct Lowerer {
 }
 
 enum Inner {
-    Spmm(spmm::Lowerer),
+    Spmm(Box<spmm::Lowerer>),
     Sptrsv(Box<sptrsv::Lowerer>),
 }
 
 impl Lowerer {
     pub fn new(matrix: Arc<Csr>, problem: &Problem, device: &Device) -> Result<Self, Unsupported> {
         let inner = match problem {
-            Problem::Spmm(spmm) => Inner::Spmm(spmm::Lowerer::new(matrix, *spmm, device.clone())),
+            Problem::Spmm(spmm) => {
+                Inner::Spmm(Box::new(spmm::Lowerer::new(matrix, *spmm, device.clone())))
+            }
             Problem::Sptrsv(solve) => {
                 Inner::Sptrsv(Box::new(sptrsv::Lowerer::new(&matrix, *solve, device.clone())?))
             }
