@@ -5,8 +5,9 @@ use super::strategy::{Strategy, sort};
 use crate::domain::{Candidate, FunnelStep, Param};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Candidates that a climb names ahead, to be compiled meanwhile. The next outcome may turn it, so few.
-const LOOK_AHEAD: usize = 4;
+/// Candidates that a climb names ahead: the next, and one to be compiled meanwhile. The next outcome may turn the climb,
+/// and what was lowered for nothing stays in memory.
+const LOOK_AHEAD: usize = 2;
 
 /// Observations that a parameter's value needs for half of its mean error to be believed.
 const DOUBT: f64 = 2.0;

@@ -19,6 +19,30 @@ const SLACK: Duration = Duration::from_secs(3);
 /// their packed arrays fit beside the matrix.
 const AHEAD: usize = 32;
 
+/// Bytes that the arrays of candidates lowered ahead may come to where each of them packs the whole matrix.
+const AHEAD_BYTES: u64 = 2 << 30;
+
+/// What has been lowered and compiled ahead.
+struct Ahead {
+    prepared: HashSet<CandidateId>,
+    /// At once.
+    most: usize,
+}
+
+impl Ahead {
+    fn of(field: &Field, problem: &Problem) -> Self {
+        let most = match problem {
+            Problem::Spmm(_) => AHEAD,
+            // A scheme packs its values in the order of its own, with their columns.
+            Problem::Sptrsv(solve) => {
+                let packed = field.matrix.nnz.max(1) * (4 + solve.dtype.bytes());
+                ((AHEAD_BYTES / packed) as usize).clamp(4, AHEAD)
+            }
+        };
+        Self { prepared: HashSet::new(), most }
+    }
+}
+
 /// A candidate this many times slower than the best so far is timed once and no more. Kernels of a triangular solve wait
 /// for one another, so theirs end themselves there.
 const fn hopeless(problem: &Problem) -> f64 {
@@ -42,8 +66,8 @@ impl Session<'_> {
         let message =
             format!("measuring {fixed} routines that are always tried and {own} candidates");
         self.recorder.stage(Stage::Measuring, message).await?;
-        let mut prepared = HashSet::new();
-        self.prepare(strategy, &mut prepared).await?;
+        let mut ahead = Ahead::of(field, &self.recorder.job.request.problem);
+        self.prepare(strategy, &mut ahead).await?;
         let mut always = field.always.iter().cloned();
         let mut handed_out = 0;
         loop {
@@ -53,10 +77,11 @@ impl Session<'_> {
                     handed_out += 1;
                     // A climb names a few ahead, and others after each outcome.
                     let turned = strategy.upcoming().first().is_some_and(|first| {
-                        self.recorder.known(first).is_none() && !prepared.contains(&first.id())
+                        self.recorder.known(first).is_none()
+                            && !ahead.prepared.contains(&first.id())
                     });
-                    if turned || handed_out % (AHEAD / 2) == 0 {
-                        self.prepare(strategy, &mut prepared).await?;
+                    if turned || handed_out % (ahead.most / 2) == 0 {
+                        self.prepare(strategy, &mut ahead).await?;
                     }
                     match strategy.next() {
                         Some(candidate) => candidate,
@@ -81,16 +106,16 @@ impl Session<'_> {
     async fn prepare(
         &mut self,
         strategy: &dyn Strategy,
-        prepared: &mut HashSet<CandidateId>,
+        ahead: &mut Ahead,
     ) -> Result<(), SessionError> {
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
-        let ahead: Vec<Candidate> =
-            strategy.upcoming().iter().filter(unknown).take(AHEAD).cloned().collect();
-        prepared.extend(ahead.iter().map(Candidate::id));
-        if ahead.is_empty() {
+        let candidates: Vec<Candidate> =
+            strategy.upcoming().iter().filter(unknown).take(ahead.most).cloned().collect();
+        ahead.prepared.extend(candidates.iter().map(Candidate::id));
+        if candidates.is_empty() {
             return Ok(());
         }
-        match self.evaluator.prepare(ahead, &self.signals.stop).await {
+        match self.evaluator.prepare(candidates, &self.signals.stop).await {
             Ok(()) => Ok(()),
             Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
                 Err(error.into())
