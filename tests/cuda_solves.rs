@@ -1,0 +1,166 @@
+//! Every SpTRSV scheme on a real device: odd shapes, empty and huge rows, both triangles, transposes, any right-hand sides.
+//!
+//! A result is judged by its componentwise backward error on two right-hand sides. Skips with a message where there is no
+//! device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th scheme of each space (default 97).
+
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
+use sparsetune::engine::cuda::{CudaEngine, Options};
+use sparsetune::engine::{Check, Dense, Engine, Expected, Operands, Solve};
+use sparsetune::evaluator::solution_tolerance;
+use sparsetune::ops::{self, Lowerer};
+use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::{Csr, Triangular, operand};
+use std::sync::Arc;
+
+/// Entries of a row by a rule, with a diagonal that outweighs them.
+fn matrix(rows: usize, columns: impl Fn(usize) -> Vec<usize>) -> Csr {
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..rows {
+        let mut columns = columns(row);
+        columns.push(row);
+        columns.sort_unstable();
+        columns.dedup();
+        let share = 1.0 / columns.len() as f64;
+        for col in columns {
+            indices.push(col as u32);
+            values.push(if col == row { 1.25 } else { share * ((col % 7) as f64 / 3.5 - 0.9) });
+        }
+        indptr.push(indices.len());
+    }
+    Csr::new(rows, rows, indptr, indices, values).expect("canonical")
+}
+
+fn matrices() -> Vec<(&'static str, Csr)> {
+    let generated = |spec: &str| Spec::parse(spec).expect(spec).generate().expect(spec);
+    vec![
+        ("no row", matrix(0, |_| vec![])),
+        ("one row", matrix(1, |_| vec![])),
+        ("diagonal", matrix(1000, |_| vec![])),
+        ("chain", matrix(777, |row| vec![row.saturating_sub(1)])),
+        ("dense", matrix(150, |row| (0..row).collect())),
+        ("ragged", matrix(501, |row| (0..row).filter(|col| (col * 7 + row) % 41 == 0).collect())),
+        ("huge row", matrix(9001, |row| if row == 9000 { (0..9000).collect() } else { vec![] })),
+        ("poisson2d", generated("poisson2d:nx=37,ny=29")),
+        ("rmat", generated("ilu0_rmat:scale=10,edge_factor=6,seed=3")),
+    ]
+}
+
+fn problems() -> Vec<Sptrsv> {
+    let plain = Sptrsv {
+        rhs: 1,
+        dtype: Dtype::F64,
+        triangle: Triangle::Lower,
+        diagonal: Diagonal::NonUnit,
+        transpose: false,
+    };
+    vec![
+        plain,
+        Sptrsv { dtype: Dtype::F32, ..plain },
+        Sptrsv { triangle: Triangle::Upper, diagonal: Diagonal::Unit, ..plain },
+        Sptrsv { transpose: true, dtype: Dtype::F32, ..plain },
+        Sptrsv { rhs: 3, triangle: Triangle::Upper, transpose: true, ..plain },
+        Sptrsv { rhs: 16, dtype: Dtype::F32, ..plain },
+        Sptrsv { rhs: 33, ..plain },
+    ]
+}
+
+fn operands(matrix: &Arc<Csr>, problem: &Sptrsv) -> Operands {
+    let len = matrix.rows() * problem.rhs as usize;
+    let side = |seed| match problem.dtype {
+        Dtype::F64 => Dense::from(operand::random_double(len, seed)),
+        Dtype::F32 | Dtype::F16 => Dense::from(operand::random(len, seed)),
+    };
+    let system = Arc::new(Triangular::of(matrix, problem).expect("a system"));
+    Operands {
+        matrix: matrix.clone(),
+        problem: Problem::Sptrsv(*problem),
+        l2_policy: L2Policy::Warm,
+        b: side(1),
+        expected: Expected::Solution(Arc::new(Solve { system, second: side(2) })),
+    }
+}
+
+struct Tried {
+    schemes: usize,
+    faults: Vec<String>,
+}
+
+impl Tried {
+    /// Solves twice; a scheme must be right, and the same both times.
+    fn one(
+        &mut self,
+        engine: &mut CudaEngine,
+        lowerer: &mut Lowerer,
+        (label, problem): (&str, &Sptrsv),
+        candidate: &Candidate,
+    ) {
+        let name = format!("{label}, {}: {candidate}", Problem::Sptrsv(*problem));
+        let recipe = match lowerer.lower(candidate) {
+            Ok(recipe) => recipe,
+            Err(refusal) => {
+                // Only what depends on the transformed system may be refused this late.
+                println!("refused: {name}: {refusal}");
+                return;
+            }
+        };
+        let mut solve = || {
+            engine.compile(&recipe).map_err(|error| error.to_string())?;
+            engine.verify(&recipe, None).map_err(|error| error.to_string())
+        };
+        self.schemes += 1;
+        let right = |check: &Check| {
+            check.unwritten == 0 && check.rel_error <= solution_tolerance(problem.dtype)
+        };
+        match (solve(), solve()) {
+            (Ok(first), Ok(second)) if right(&first) && right(&second) => {
+                if first != second {
+                    self.faults.push(format!("{name}: {first:?}, then {second:?}"));
+                }
+            }
+            (first, second) => self.faults.push(format!("{name}: {first:?}, {second:?}")),
+        }
+    }
+}
+
+#[test]
+fn every_scheme_solves_and_repeats_itself() {
+    if sparsetune::engine::cuda::probe::devices(&[]).is_empty() {
+        assert!(std::env::var_os("SPARSETUNE_REQUIRE_GPU").is_none(), "no CUDA device here");
+        println!("skipped: no CUDA device here");
+        return;
+    }
+    let every: usize =
+        std::env::var("SPARSETUNE_KERNELS_EVERY").ok().and_then(|k| k.parse().ok()).unwrap_or(97);
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let options = Options {
+        ordinal: 0,
+        cache: cache.path().to_path_buf(),
+        libraries: Vec::new(),
+        reference_bytes: None,
+        compile_threads: std::thread::available_parallelism().map_or(2, usize::from),
+    };
+    let mut engine = CudaEngine::open(options).expect("the device opens");
+    let device = engine.device().clone();
+    let mut tried = Tried { schemes: 0, faults: Vec::new() };
+    let mut offset = 0;
+    for (label, matrix) in matrices() {
+        let matrix = Arc::new(matrix);
+        for problem in problems() {
+            engine.load(operands(&matrix, &problem)).expect("loads");
+            let whole = Problem::Sptrsv(problem);
+            let space = ops::space(&matrix, &whole, &device).expect("a space");
+            let mut lowerer = Lowerer::new(matrix.clone(), &whole, &device).expect("sptrsv");
+            let mut candidates: Vec<Candidate> =
+                space.scored.into_iter().map(|(candidate, _)| candidate).collect();
+            candidates.sort();
+            // Another start each time, so that all schemes have their turn somewhere.
+            offset = (offset + 13) % every.max(1);
+            for candidate in candidates.iter().skip(offset).step_by(every.max(1)) {
+                tried.one(&mut engine, &mut lowerer, (label, &problem), candidate);
+            }
+        }
+    }
+    println!("{} schemes tried, {} faults", tried.schemes, tried.faults.len());
+    assert!(tried.faults.is_empty(), "{}", tried.faults.join("\n"));
+}
