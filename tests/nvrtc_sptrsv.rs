@@ -5,6 +5,7 @@
 
 use rayon::prelude::*;
 use sparsetune::domain::Dtype;
+use sparsetune::engine::cuda::cache::Cache;
 use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
@@ -57,9 +58,19 @@ fn a_sample_of_schemes_compiles_without_unallowed_spills() {
     let texts = texts();
     let pairs: Vec<_> =
         texts.iter().flat_map(|text| ["sm_80", "sm_90"].map(|arch| (text, arch))).collect();
+    // As in `nvrtc.rs`: what was compiled once is not compiled again.
+    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     let fault = |(text, architecture): &(&String, &str)| {
         let unit = source::unit(text).expect("its headers are there");
-        match nvrtc.compile(&unit, &options(architecture, None)) {
+        let options = options(architecture, None);
+        let digest = source::program_digest(&unit, &options, nvrtc.version());
+        let built = match kept.get(&digest) {
+            Some(binary) => Ok(binary),
+            None => nvrtc.compile(&unit, &options).inspect(|binary| {
+                kept.put(&digest, binary).expect("the test's folder takes the cubin");
+            }),
+        };
+        match built {
             Err(error) => Some(format!("{text}for {architecture}:\n{error}")),
             Ok(binary) => {
                 let (spilled, allowed) = (binary.spill_bytes, source::allowed_spills(&unit));
