@@ -2,6 +2,7 @@
 // maps:    warp -> its queue of groups; subwarp -> one node of a group; lanes -> a row's entries, or a row each
 // tune:    nw 1 2 4 8 16 32 | ng 1 2 4 8 16 32 | sw_rnnz 0 1 2 4 8 16 32 inf | read direct shared | sync sentinel packed
 // needs:   the system in solve order (or permuted by level), one right-hand side, f32 or f64, sm_70
+// spills:  24 bytes allowed because 32 warps leave 64 registers, and f64 in packed words through a buffer needs 2 more
 // refuses: orders that `ops/sptrsv/progress.rs` does not prove free of deadlock
 //
 // AG-SpTRSV (TACO 2024), section 4.2. What differs: the value is the flag (wait.cuh); rows of one node hand their values
@@ -30,8 +31,9 @@ struct AgConfig {
     static constexpr bool kWaits = kWaiting;      // some node may need one of the same launch
     static constexpr int kModes = kModeSet;       // which modes occur, so that the others cost no registers
     static constexpr bool kStages = kStaging;     // some group is read through shared memory
-    // Entries of one lane in flight together; fewer where a thread has 64 registers and its values take two each.
-    static constexpr int kUnroll = kLanes >= 16 || (kTight && sizeof(ValueType) == 8) ? 2 : 4;
+    // Entries of one lane in flight together; fewer where 64 registers a thread have to hold more besides.
+    static constexpr bool kCrowded = kTight && (sizeof(ValueType) == 8 || kStaging);
+    static constexpr int kUnroll = kLanes >= 16 || kCrowded ? 2 : 4;
     static_assert(kSubwarps >= 1 && kSubwarps <= 32 && (kSubwarps & (kSubwarps - 1)) == 0,
                   "a warp is cut into a power of two of subwarps");
     static_assert(kModeSet >= 1 && kModeSet <= 3, "a kernel has one mode or both");
@@ -83,7 +85,7 @@ struct AgSolver : AgArguments<Config> {
     struct Head {
         u32 end;
         Value b;
-        Value inverse;
+        Value diagonal;
     };
 
     Watchdog watchdog;
@@ -123,10 +125,21 @@ struct AgSolver : AgArguments<Config> {
     __device__ __forceinline__ Value Val(u32 at) const {
         return Config::kStages && staged ? stage_vals[at + shift] : __ldg(this->vals + at);
     }
-    // The division is done before the wait: afterwards a multiplication is left (section 4.2.2, early division).
     __device__ __forceinline__ Head HeadOf(u32 row) const {
-        return Head{__ldg(this->row_ptr + row + 1), __ldg(this->b + MatrixRow(row)),
-                    Value(1) / __ldg(this->diagonal + row)};
+        return Head{__ldg(this->row_ptr + row + 1), __ldg(this->b + MatrixRow(row)), __ldg(this->diagonal + row)};
+    }
+    // The division is done before the wait: afterwards a multiplication is left (section 4.2.2, early division). Not in
+    // `HeadOf`, where the warp would stand still until the diagonal has come; and pinned, or the compiler may move it
+    // to where its result is used.
+    static __device__ __forceinline__ Value Inverse(float diagonal) {
+        float inverse = 1.0f / diagonal;
+        asm volatile("" : "+f"(inverse));
+        return inverse;
+    }
+    static __device__ __forceinline__ Value Inverse(double diagonal) {
+        double inverse = 1.0 / diagonal;
+        asm volatile("" : "+d"(inverse));
+        return inverse;
     }
 
     // Loads entries at, at + stride, ... below end; those beyond it count as 0 times 0.
@@ -211,6 +224,7 @@ struct AgSolver : AgArguments<Config> {
         for (u32 row = first; row < end; ++row) {
             const Head head = ahead;
             if (row + 1 < end) ahead = HeadOf(row + 1);
+            const Value inverse = Inverse(head.diagonal);
             Value sum = 0;
             for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
                 Batch batch;
@@ -227,7 +241,7 @@ struct AgSolver : AgArguments<Config> {
             begin = head.end;
 #pragma unroll
             for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
-            if (lane == 0) Finish(row, (head.b - sum) * head.inverse);
+            if (lane == 0) Finish(row, (head.b - sum) * inverse);
             __syncwarp(mask);
         }
     }
@@ -244,11 +258,12 @@ struct AgSolver : AgArguments<Config> {
             const u32 row = chunk + lane;
             bool solved = row >= end;
             u32 at = 0;
-            Head head{0, Value(0), Value(0)};
+            Head head{0, Value(0), Value(1)};
             if (!solved) {
                 at = __ldg(this->row_ptr + row);
                 head = HeadOf(row);
             }
+            const Value inverse = Inverse(head.diagonal);
             Value sum = 0;
             Batch batch;
             batch.outer = batch.inner = 0;
@@ -272,7 +287,7 @@ struct AgSolver : AgArguments<Config> {
                         if (fetched) Accumulate(batch, sum);
                         fetched = false;
                         if (at >= head.end) {
-                            Finish(row, (head.b - sum) * head.inverse);
+                            Finish(row, (head.b - sum) * inverse);
                             solved = true;
                         }
                     } else if (Config::kWaits && watchdog.Expired()) {

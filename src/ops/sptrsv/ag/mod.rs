@@ -1,7 +1,9 @@
 //! AG-SpTRSV (TACO 2024) as a family: prepare, transform, schedule, select, each in its file; synchronised by values.
 
+pub mod assemble;
 pub mod lower;
 pub mod model;
+mod placing;
 pub mod prepare;
 pub mod schedule;
 pub mod select;

@@ -18,6 +18,8 @@ const TASK_NS: f64 = 900.0;
 const BATCH_NS: f64 = 25.0;
 const ROW_NS: f64 = 40.0;
 const SHUFFLE_NS: f64 = 12.0;
+/// Warps a multiprocessor that double the time of a hop by their polling. A guess.
+const CROWD_WARPS: f64 = 64.0;
 
 /// What the model knows of one computation graph.
 pub struct Profile {
@@ -31,12 +33,14 @@ pub struct Profile {
     rows: f64,
     /// Longest chain of rows inside a node, on average over nodes.
     chain: f64,
-    /// Entries a row, the diagonal counted, on average.
+    /// Entries of a row on the path, the diagonal counted: half way between the mean row and the mean over the system's
+    /// levels of their longest row, since a level waits for some row that is neither short nor always the longest.
     entries: f64,
 }
 
 impl Profile {
-    pub fn of(pattern: Pattern, reorder: bool, merge: Merge) -> Self {
+    /// `entries` as by `entries_on_path`; the same for all graphs of a system.
+    pub fn of(pattern: Pattern, reorder: bool, merge: Merge, entries: f64) -> Self {
         let graph = Graph::of(pattern, merge);
         let nodes = graph.nodes();
         let chains: usize = (0..nodes).map(|node| chain(pattern, &graph, node)).sum();
@@ -49,10 +53,24 @@ impl Profile {
             span: graph.span,
             rows: rows as f64 / count,
             chain: chains as f64 / count,
-            entries: pattern.entries(0, rows) as f64 / rows.max(1) as f64,
+            entries,
             widths: graph.widths,
         }
     }
+}
+
+/// Entries of a row that others wait for; see `Profile::entries`.
+pub fn entries_on_path(system: &System) -> f64 {
+    let (triangular, levels) = (&system.triangular, &system.levels);
+    let mut longest = vec![0usize; levels.widths.len()];
+    for (ends, &level) in triangular.indptr.windows(2).zip(&levels.level_of_row) {
+        let longest = &mut longest[level as usize];
+        *longest = (ends[1] - ends[0] + 1).max(*longest);
+    }
+    let of_levels = longest.iter().sum::<usize>() as f64 / longest.len().max(1) as f64;
+    let rows = triangular.rows();
+    let mean = (triangular.nnz() + rows) as f64 / rows.max(1) as f64;
+    f64::midpoint(of_levels, mean)
 }
 
 /// Rows on the longest path inside a node.
@@ -89,7 +107,9 @@ pub fn predict(
     let hop = if device.hop_ns > 0.0 { device.hop_ns } else { HOP_NS };
     let rate = if device.copy_gbps > 0.0 { device.copy_gbps } else { COPY_GBPS };
     let node = node_ns(profile, scheme);
-    let path = profile.widths.len() as f64 * node + waiting as f64 * hop;
+    // Every warp that polls takes a share of L2's ports from those that publish.
+    let crowd = 1.0 + f64::from(scheme.variant.nw) / CROWD_WARPS;
+    let path = profile.widths.len() as f64 * node + waiting as f64 * hop * crowd;
     // A launch of one level fills the device; the others have `nw` warps a multiprocessor.
     let levels = profile.widths.len().max(1) as f64;
     let resident = f64::from(device.max_threads_per_multiprocessor / 32);

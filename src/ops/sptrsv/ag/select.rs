@@ -2,7 +2,7 @@
 
 use super::Scheme;
 use super::lower::MAX_LAUNCHES;
-use super::model::{Profile, launches, predict};
+use super::model::{Profile, entries_on_path, launches, predict};
 use super::prepare::{NG, NW, READS, Read, Shared, Sync, Variant, thresholds};
 use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement};
 use super::transform::{Merge, POWERS, Pattern, merges, reordered};
@@ -82,8 +82,9 @@ pub fn share(system: &System) -> Share {
         return nothing("ag: only for f32 and f64, and systems with rows");
     }
     let profiles = profiles(system);
+    let facts = Facts::of(system);
     let mut scored: Vec<(Scheme, f64)> =
-        profiles.par_iter().flat_map_iter(|profile| of_profile(profile, system)).collect();
+        profiles.par_iter().flat_map_iter(|profile| of_profile(profile, &facts, system)).collect();
     spread(&mut scored);
     scored.truncate(MOST);
     let scored: Vec<(Candidate, f64)> =
@@ -95,8 +96,9 @@ pub fn share(system: &System) -> Share {
 fn rules() -> Vec<String> {
     let cut = format!("ag: the {MOST} best predicted, spread over the kinds of scheme");
     let rules = [
-        "ag: thresholds of merging only next to the mean row length; graphs alike are tried once",
-        "ag: lanes that share a row as many as half to twice its mean length; lanes with a row each no more than a node \
+        "ag: thresholds of merging only next to the mean row length; graphs alike are tried once, and no reordering where \
+         levels rise already",
+        "ag: lanes that share a row half to twice as many as its mean length, or as many as the rows of the path are long; lanes with a row each no more than a node \
          has rows",
         "ag: warps a multiprocessor by the mean width of a level: as many as it needs, four times, and 16",
         "ag: rg_balance only where rows differ in length; collaborative read only for lanes with a row each and 4 \
@@ -111,6 +113,7 @@ fn profiles(system: &System) -> Vec<Profile> {
     let own = Pattern::of(&system.triangular);
     let (indptr, indices) = reordered(&system.triangular, &system.levels);
     let permuted = Pattern { indptr: &indptr, indices: &indices };
+    let entries = entries_on_path(system);
     let rows = own.rows();
     let mean = own.entries(0, rows) as f64 / rows as f64;
     let near = |of: fn(u32) -> Merge| {
@@ -124,13 +127,19 @@ fn profiles(system: &System) -> Vec<Profile> {
         .chain(near(Merge::Average))
         .chain(near(Merge::Threshold))
         .collect();
-    let wanted: Vec<(bool, Merge)> = [false, true]
-        .into_iter()
-        .flat_map(|reorder| merges.iter().map(move |&merge| (reorder, merge)))
+    // Rows whose levels rise already are in the order that reordering would give them.
+    let ordered = system.levels.level_of_row.is_sorted();
+    let orders: &[bool] = if ordered { &[false] } else { &[false, true] };
+    let wanted: Vec<(bool, Merge)> = orders
+        .iter()
+        .flat_map(|&reorder| merges.iter().map(move |&merge| (reorder, merge)))
         .collect();
     let profiles: Vec<Profile> = wanted
         .par_iter()
-        .map(|&(reorder, merge)| Profile::of(if reorder { permuted } else { own }, reorder, merge))
+        .map(|&(reorder, merge)| {
+            let pattern = if reorder { permuted } else { own };
+            Profile::of(pattern, reorder, merge, entries)
+        })
         .collect();
     let mut kept: Vec<Profile> = Vec::new();
     for profile in profiles {
@@ -146,8 +155,7 @@ fn profiles(system: &System) -> Vec<Profile> {
 }
 
 /// The schemes of one graph that the rules leave, with their predictions.
-fn of_profile(profile: &Profile, system: &System) -> Vec<(Scheme, f64)> {
-    let facts = Facts::of(system);
+fn of_profile(profile: &Profile, facts: &Facts, system: &System) -> Vec<(Scheme, f64)> {
     let mut scored = Vec::new();
     for (ng, sw_rnnz) in facts.subwarps(profile) {
         for (sync, alpha, shape) in partitions_apart(profile, ng, system) {
@@ -196,6 +204,8 @@ struct Facts {
     /// Entries a row, the diagonal counted: mean, and standard deviation over mean.
     mean: f64,
     variation: f64,
+    /// Entries of a row that others wait for.
+    on_path: f64,
 }
 
 impl Facts {
@@ -205,15 +215,18 @@ impl Facts {
         let lengths = indptr.windows(2).map(|ends| (ends[1] - ends[0] + 1) as f64);
         let mean = lengths.clone().sum::<f64>() / rows;
         let variance = lengths.map(|length| (length - mean).powi(2)).sum::<f64>() / rows;
-        Self { mean, variation: variance.sqrt() / mean }
+        Self { mean, variation: variance.sqrt() / mean, on_path: entries_on_path(system) }
     }
 
     fn subwarps(&self, profile: &Profile) -> Vec<(u32, Shared)> {
         let near = (self.mean.max(1.0).log2().floor() as u32).min(5);
         let mut chosen = Vec::new();
-        for exponent in near.saturating_sub(1)..=(near + 1).min(5) {
-            chosen.push((32 >> exponent, Shared::Above(0)));
-        }
+        // Rows that others wait for may be far longer than the mean, and want all the lanes that there are.
+        let long = (self.on_path.max(1.0).log2().ceil() as u32).min(5);
+        let mut exponents = vec![near.saturating_sub(1), near, (near + 1).min(5), long];
+        exponents.sort_unstable();
+        exponents.dedup();
+        chosen.extend(exponents.into_iter().map(|exponent| (32 >> exponent, Shared::Above(0))));
         for ng in NG {
             let lanes = 32 / ng;
             // Beyond a quarter of the node's rows, subwarps come to few lanes with many rows each.
