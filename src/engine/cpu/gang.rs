@@ -7,8 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Polls before a waiting thread yields its core: tens of microseconds, longer than any neighbour should take.
-const POLLS: u32 = 1 << 10;
+/// Polls before a waiting thread offers its core to others: a few microseconds, many hops. Where threads outnumber the
+/// cores that are free, all that is polled beyond is taken from those who are waited for.
+const POLLS: u32 = 1 << 7;
+
+/// Offers of its core that an idle thread makes before it sleeps.
+const OFFERS: u32 = 100;
 
 /// The calling thread and as many others as make up the number, each with a thread of its own. A task that waits for
 /// another in a work-stealing pool may wait for ever, for one that nobody took up; here nobody takes up two. Nor does
@@ -107,10 +111,10 @@ impl Shared {
         loop {
             let called =
                 || self.run.0.load(Ordering::Acquire) != seen || self.ends.load(Ordering::Acquire);
-            if !spin_for(called) {
-                while !called() {
-                    thread::park();
-                }
+            let mut offers = 0;
+            while !spin_for(called) {
+                offers += 1;
+                if offers < OFFERS { thread::yield_now() } else { thread::park() }
             }
             if self.ends.load(Ordering::Acquire) {
                 return;

@@ -20,8 +20,8 @@ const ROW_NS: f64 = 3.0;
 const ENTRY_NS: f64 = 0.35;
 /// From one row's x to that of the next row which needs it, on one thread.
 const CHAIN_NS: f64 = 4.0;
-/// Starting the other threads and waiting for their end.
-const START_US: f64 = 8.0;
+/// Starting the other threads, while they are awake, and waiting for their end.
+const START_US: f64 = 1.0;
 /// A hop, where the device has not measured it.
 const HOP_NS: f64 = 100.0;
 
