@@ -1,44 +1,134 @@
 //! Threads that wait for one another: they all run at once, meet at a spinning barrier, or count what they have done.
 
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
-/// Polls before a waiting thread yields its core: tens of microseconds, longer than any neighbour should take.
-const POLLS: u32 = 1 << 10;
+/// Polls before a waiting thread offers its core to others: a few microseconds, many hops. Where threads outnumber the
+/// cores that are free, all that is polled beyond is taken from those who are waited for.
+const POLLS: u32 = 1 << 7;
+
+/// Offers of its core that an idle thread makes before it sleeps.
+const OFFERS: u32 = 100;
 
 /// The calling thread and as many others as make up the number, each with a thread of its own. A task that waits for
-/// another in a work-stealing pool may wait for ever, for one that nobody took up; here nobody takes up two.
+/// another in a work-stealing pool may wait for ever, for one that nobody took up; here nobody takes up two. Nor does
+/// anybody sleep between calls that follow each other closely: a wake-up takes longer than a small solve.
 pub struct Gang {
-    others: ThreadPool,
-    threads: usize,
+    shared: Arc<Shared>,
+    others: Vec<JoinHandle<()>>,
+    /// Held during a run: there is one job at a time.
+    running: Mutex<()>,
 }
+
+struct Shared {
+    /// Counts the runs; rises when a job is there.
+    run: Alone<AtomicU64>,
+    /// Threads, but for the caller's, that have not ended the run.
+    working: Alone<AtomicUsize>,
+    ends: AtomicBool,
+    job: Mutex<Option<Job>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// What a run does, lent for as long as it lasts.
+type Job = &'static (dyn Fn(usize) + Sync);
 
 impl Gang {
     /// `threads` is at least 2, the caller's among them.
-    pub fn of(threads: usize) -> Result<Self, ThreadPoolBuildError> {
-        let threads = threads.max(2);
-        let name = move |i| format!("cpu-gang-{threads}-{}", i + 1);
-        let others = ThreadPoolBuilder::new().num_threads(threads - 1).thread_name(name).build()?;
-        Ok(Self { others, threads })
+    pub fn of(threads: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            run: Alone::default(),
+            working: Alone::default(),
+            ends: AtomicBool::new(false),
+            job: Mutex::new(None),
+            panic: Mutex::new(None),
+        });
+        // From here on, dropping it ends the threads that did start.
+        let mut gang = Self { shared, others: Vec::new(), running: Mutex::new(()) };
+        for me in 1..threads.max(2) {
+            let shared = gang.shared.clone();
+            let builder = thread::Builder::new().name(format!("cpu-gang-{threads}-{me}"));
+            gang.others.push(builder.spawn(move || shared.serve(me))?);
+        }
+        Ok(gang)
     }
 
     pub fn threads(&self) -> usize {
-        self.threads
+        self.others.len() + 1
     }
 
     /// Runs `work` once on each thread, with its number from 0, the caller's. Returns when all have ended.
     pub fn run(&self, work: impl Fn(usize) + Sync) {
-        let working = AtomicUsize::new(self.threads - 1);
-        let (work, working) = (&work, &working);
-        self.others.in_place_scope(|scope| {
-            scope.spawn_broadcast(move |_, context| {
-                work(context.index() + 1);
-                working.fetch_sub(1, Ordering::Release);
-            });
-            work(0);
-            // They end at about the same time: sleeping until then would cost more than the wait.
-            spin_for(|| working.load(Ordering::Acquire) == 0);
-        });
+        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let job: &(dyn Fn(usize) + Sync) = &work;
+        // SAFETY: the others use the job between the start of the run and the fall of `working`, for which `Wait` waits
+        // before `work` goes, even where the caller's own part panics.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
+        let shared = &*self.shared;
+        *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        shared.working.0.store(self.others.len(), Ordering::Relaxed);
+        shared.run.0.fetch_add(1, Ordering::Release);
+        let wait = Wait(shared);
+        // A flag where they are awake.
+        self.others.iter().for_each(|other| other.thread().unpark());
+        work(0);
+        drop(wait);
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Waits, when dropped, until the others have ended the run.
+struct Wait<'a>(&'a Shared);
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        wait_until(|| self.0.working.0.load(Ordering::Acquire) == 0);
+    }
+}
+
+impl Drop for Gang {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+        for other in self.others.drain(..) {
+            other.thread().unpark();
+            // Its panics were handed on by the run they came up in.
+            let _ = other.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The life of thread `me`: run after run, until the end.
+    fn serve(&self, me: usize) {
+        let mut seen = 0;
+        loop {
+            let called =
+                || self.run.0.load(Ordering::Acquire) != seen || self.ends.load(Ordering::Acquire);
+            let mut offers = 0;
+            while !spin_for(called) {
+                offers += 1;
+                if offers < OFFERS { thread::yield_now() } else { thread::park() }
+            }
+            if self.ends.load(Ordering::Acquire) {
+                return;
+            }
+            // One run at a time: no other begins before this thread has ended its part.
+            seen = self.run.0.load(Ordering::Acquire);
+            let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(job) = job
+                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(me)))
+            {
+                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+            }
+            self.working.0.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 

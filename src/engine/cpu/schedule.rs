@@ -85,7 +85,7 @@ impl Threads {
     }
 
     /// Threads that may wait for one another, `threads` of them, the caller among them; at least 2.
-    pub fn gang(&self, threads: usize) -> Result<Arc<Gang>, rayon::ThreadPoolBuildError> {
+    pub fn gang(&self, threads: usize) -> std::io::Result<Arc<Gang>> {
         let mut gangs = self.gangs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gang) = gangs.get(&threads) {
             return Ok(gang.clone());

@@ -4,6 +4,9 @@
 //! sides are taken in blocks of W, a power of two; the last block ends at the last of them and may overlap the one before
 //! it, whose elements it then computes a second time: cheaper than one narrow block for each bit of what is left.
 
+// Register arrays are indexed by constants of the kernel; the loops are unrolled and read as the sums do.
+#![allow(clippy::needless_range_loop)]
+
 use super::simd::Isa;
 use bytemuck::Pod;
 use std::ops::Range;

@@ -149,14 +149,15 @@ impl<T: vendor::Solved> Loaded<T> {
                 let system = &self.system;
                 let levels = self.levels.get_or_insert_with(|| Arc::new(LevelOrder::of(system)));
                 let schedule = LevelSchedule::of(levels.clone(), narrow as usize, gang);
-                Ok(Schedule::Levels(schedule))
+                Ok(Schedule::Levels(Box::new(schedule)))
             }
             HostProgram::SolveMerged { rows: 0, .. } => {
                 Err(refused("a group must have at least 1 row"))
             }
             HostProgram::SolveMerged { threads: count, rows } => {
                 let gang = gang(threads, count)?;
-                Ok(Schedule::Merged(MergedSchedule::of(&self.system, rows as usize, gang)))
+                let schedule = MergedSchedule::of(&self.system, rows as usize, gang);
+                Ok(Schedule::Merged(Box::new(schedule)))
             }
             HostProgram::RowPanel { .. } | HostProgram::RowSplit { .. } => {
                 Err(refused("it multiplies; the loaded problem is a triangular solve"))

@@ -190,8 +190,8 @@ pub enum Schedule {
     Serial {
         rows: usize,
     },
-    Levels(LevelSchedule),
-    Merged(MergedSchedule),
+    Levels(Box<LevelSchedule>),
+    Merged(Box<MergedSchedule>),
 }
 
 impl Schedule {
@@ -243,7 +243,8 @@ mod tests {
             for size in [1, 4, 16, 1000] {
                 let by_level = LevelSchedule::of(levels.clone(), size, gang.clone());
                 let merged = MergedSchedule::of(&system, size, gang.clone());
-                schedules.extend([Schedule::Levels(by_level), Schedule::Merged(merged)]);
+                schedules.push(Schedule::Levels(Box::new(by_level)));
+                schedules.push(Schedule::Merged(Box::new(merged)));
             }
             for schedule in &schedules {
                 for _ in 0..3 {
