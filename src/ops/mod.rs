@@ -109,6 +109,8 @@ pub fn complexity(candidate: &Candidate) -> u32 {
 
 /// Families with kernel text on a GPU, and the headers under `kernels/` that hold it.
 pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
+    ("ag", &["sptrsv/ag.cuh"]),
+    ("slices", &["sptrsv/slices.cuh"]),
     ("row_panel", &["spmm/row_panel.cuh", "spmm/column_major.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/column_major.cuh"]),
 ];
