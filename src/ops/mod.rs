@@ -101,7 +101,9 @@ pub fn complexity(candidate: &Candidate) -> u32 {
     let ordered = u32::from(candidate.text("order") == Some("length"));
     match candidate.family.as_str() {
         "vendor" => 0,
+        "serial" => 1,
         "row_split" => 1 + ordered,
+        "levels" => 2,
         "ag" => 4,
         _ => 3,
     }
