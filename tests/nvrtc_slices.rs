@@ -83,7 +83,8 @@ fn jobs() -> Vec<Job> {
                         if cluster && architecture == "sm_80" {
                             continue;
                         }
-                        let label = format!("{} {dtype} rhs {rhs} {architecture}", scheme.candidate());
+                        let label =
+                            format!("{} {dtype} rhs {rhs} {architecture}", scheme.candidate());
                         let job = Job { label, text: text.clone(), architecture, most };
                         jobs.insert((text.clone(), architecture), job);
                     }

@@ -71,36 +71,34 @@ struct Slice {
 /// Packs equations window by window, the longest of a window first.
 pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed, Refusal> {
     let started = Instant::now();
-    let by_window = ByLevel::sorted(&equations.window_of, equations.windows as usize);
-    let mut order = by_window.order;
-    let length = |&row: &u32| equations.unknown.len_of(row as usize);
+    let ByLevel { mut order, start } =
+        ByLevel::sorted(&equations.window_of, equations.windows as usize);
+    let mut rest = &mut order[..];
+    let mut windows = Vec::with_capacity(start.len());
+    for window in start.windows(2) {
+        let (rows, after) = std::mem::take(&mut rest).split_at_mut(window[1] - window[0]);
+        windows.push((window[0], rows));
+        rest = after;
+    }
+    let laid: Vec<Vec<Slice>> = windows
+        .into_par_iter()
+        .with_min_len(16)
+        .map(|(first_slot, rows)| slices_of(equations, how, first_slot, rows))
+        .collect();
     let mut window_start = vec![0u32];
-    let mut slices: Vec<Slice> = Vec::new();
+    let mut slices: Vec<Slice> = Vec::with_capacity(laid.iter().map(Vec::len).sum());
     let mut steps = 0usize;
-    for window in by_window.start.windows(2) {
-        let rows = &mut order[window[0]..window[1]];
-        rows.sort_by_key(|row| std::cmp::Reverse(length(row)));
-        let mut first = 0;
-        while first < rows.len() {
-            let log_lanes = how.log_lanes(length(&rows[first]), rows.len());
-            let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
-            let these = &rows[first..first + count];
-            let most = |terms: &dyn Fn(usize) -> usize| {
-                let longest = these.iter().map(|&row| terms(row as usize)).max().unwrap_or(0);
-                longest.div_ceil(1 << log_lanes)
-            };
-            let b_steps = most(&|row| equations.known.len_of(row));
-            let x_steps = most(&|row| equations.unknown.len_of(row));
-            if b_steps > MOST_STEPS || x_steps > MOST_STEPS {
-                let steps = b_steps.max(x_steps);
-                return Err(Refusal(format!("a slice takes {steps} steps, at most {MOST_STEPS}")));
-            }
-            let (first_slot, at) = (window[0] + first, steps);
-            slices.push(Slice { first_slot, rows: count, log_lanes, b_steps, x_steps, at });
-            steps += b_steps + x_steps;
-            first += count;
-        }
-        window_start.push(slices.len() as u32);
+    for mut slice in laid.into_iter().flat_map(|window| {
+        window_start.push(window_start.last().map_or(0, |end| end + window.len() as u32));
+        window
+    }) {
+        slice.at = steps;
+        steps += slice.b_steps + slice.x_steps;
+        slices.push(slice);
+    }
+    let longest = slices.iter().map(|slice| slice.b_steps.max(slice.x_steps)).max().unwrap_or(0);
+    if longest > MOST_STEPS {
+        return Err(Refusal(format!("a slice takes {longest} steps, at most {MOST_STEPS}")));
     }
     let entries = steps * how.width as usize;
     if entries > MOST_ENTRIES {
@@ -116,9 +114,39 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
         }
     };
     let rows = order.iter().map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
-    let meta = slices.iter().flat_map(Slice::words).collect();
+    let meta: Vec<u32> = slices.iter().flat_map(Slice::words).collect();
     let ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(Packed { meta, cols, vals, rows, window_start, slots: order.len(), ms })
+    Ok(Packed { meta: meta.into(), cols, vals, rows, window_start, slots: order.len(), ms })
+}
+
+/// Sorts the rows of one window, whose slots start at `first_slot`, and cuts them into slices; `at` is left open.
+fn slices_of(
+    equations: &Equations,
+    how: Packing,
+    first_slot: usize,
+    rows: &mut [u32],
+) -> Vec<Slice> {
+    let length = |row: u32| equations.unknown(row as usize).0.len();
+    rows.sort_by_cached_key(|&row| std::cmp::Reverse(length(row)));
+    let mut slices = Vec::new();
+    let mut first = 0;
+    while first < rows.len() {
+        let longest = length(rows[first]);
+        let log_lanes = how.log_lanes(longest, rows.len());
+        let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
+        let known = |&row: &u32| equations.known(row as usize).0.len();
+        let b_terms = rows[first..first + count].iter().map(known).max().unwrap_or(0);
+        slices.push(Slice {
+            first_slot: first_slot + first,
+            rows: count,
+            log_lanes,
+            b_steps: b_terms.div_ceil(1 << log_lanes),
+            x_steps: longest.div_ceil(1 << log_lanes),
+            at: 0,
+        });
+        first += count;
+    }
+    slices
 }
 
 impl Packing {
@@ -166,9 +194,25 @@ impl Placing<'_> {
         value: impl Fn(f64) -> V + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
     ) -> (Arc<[u32]>, ArrayData) {
-        let mut cols = vec![NO_TERM; entries];
-        let mut vals = vec![V::default(); entries];
-        let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
+        // Made in place: a vector would be copied once more to become what recipes share.
+        let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = rayon::join(
+            || std::iter::repeat_n(NO_TERM, entries).collect(),
+            || std::iter::repeat_n(V::default(), entries).collect(),
+        );
+        if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
+            self.fill(slices, cols, vals, value);
+        }
+        (cols, array(vals))
+    }
+
+    fn fill<V: Copy + Send + Sync>(
+        &self,
+        slices: &[Slice],
+        cols: &mut [u32],
+        vals: &mut [V],
+        value: impl Fn(f64) -> V + Sync,
+    ) {
+        let (mut rest_cols, mut rest_vals) = (cols, vals);
         let mut jobs = Vec::with_capacity(slices.len());
         for slice in slices {
             let length = (slice.b_steps + slice.x_steps) * self.width;
@@ -178,23 +222,22 @@ impl Placing<'_> {
             jobs.push((slice, c, v));
         }
         jobs.into_par_iter().with_min_len(256).for_each(|(slice, cols, vals)| {
-            let lanes = 1usize << slice.log_lanes;
+            let (log, lanes) = (slice.log_lanes, 1usize << slice.log_lanes);
             let split = slice.b_steps * self.width;
             for row in 0..slice.rows {
                 let equation = self.order[slice.first_slot + row] as usize;
-                let place = |at: usize| at / lanes * self.width + row * lanes + at % lanes;
-                let (known, factors) = self.equations.known.row(equation);
+                let place = |at: usize| (at >> log) * self.width + row * lanes + (at & (lanes - 1));
+                let (known, factors) = self.equations.known(equation);
                 for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
                     cols[place(at)] = col;
                     vals[place(at)] = value(factor);
                 }
-                let (unknown, factors) = self.equations.unknown.row(equation);
+                let (unknown, factors) = self.equations.unknown(equation);
                 for (at, (&col, &factor)) in unknown.iter().zip(factors).enumerate() {
                     cols[split + place(at)] = self.slot_of[col as usize];
                     vals[split + place(at)] = value(factor);
                 }
             }
         });
-        (cols.into(), array(vals.into()))
     }
 }
