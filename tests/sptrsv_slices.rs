@@ -302,3 +302,13 @@ fn a_slice_of_too_many_steps_is_refused() {
     assert!(refusal.to_string().contains("70000 steps"), "{refusal}");
     assert!(pack(&whole, Dtype::F64, packing(32, 32)).is_ok());
 }
+
+#[test]
+fn coefficients_beyond_the_type_are_refused() {
+    // The reciprocal of 1e-39 is no single number, though 1e-39 is one.
+    let matrix = Csr::new(1, 1, vec![0, 1], vec![0], vec![1e-39]).expect("a matrix");
+    for (dtype, packs) in [(Dtype::F32, false), (Dtype::F64, true)] {
+        let equations = equations(&system(&matrix, Sptrsv { dtype, ..LOWER }), 0, 64);
+        assert_eq!(pack(&equations, dtype, packing(32, 0)).is_ok(), packs);
+    }
+}

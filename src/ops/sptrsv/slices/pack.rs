@@ -5,6 +5,7 @@ use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
 use rayon::prelude::*;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -108,11 +109,15 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
     order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);
     let placed = Placing { equations, order: &order, slot_of: &slot_of, width: how.width as usize };
     let (cols, vals) = match dtype {
-        Dtype::F64 => placed.entries(&slices, entries, |value| value, ArrayData::F64),
-        Dtype::F32 | Dtype::F16 => {
-            placed.entries(&slices, entries, |value| value as f32, ArrayData::F32)
+        Dtype::F64 => {
+            let double = |value: f64| value.is_finite().then_some(value);
+            placed.entries(&slices, entries, double, ArrayData::F64)
         }
-    };
+        Dtype::F32 | Dtype::F16 => {
+            let single = |value: f64| (value as f32).is_finite().then_some(value as f32);
+            placed.entries(&slices, entries, single, ArrayData::F32)
+        }
+    }?;
     let rows = order.iter().map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
     let meta: Vec<u32> = slices.iter().flat_map(Slice::words).collect();
     let ms = started.elapsed().as_secs_f64() * 1e3;
@@ -126,22 +131,31 @@ fn slices_of(
     first_slot: usize,
     rows: &mut [u32],
 ) -> Vec<Slice> {
-    let length = |row: u32| equations.unknown(row as usize).0.len();
-    rows.sort_by_cached_key(|&row| std::cmp::Reverse(length(row)));
+    let lengths = |row: u32| {
+        let (known, unknown) = (equations.known(row as usize), equations.unknown(row as usize));
+        (known.0.len(), unknown.0.len())
+    };
+    // Terms in b wait for nothing, so that they count half.
+    let length = |(known, unknown): (usize, usize)| unknown.max(known.div_ceil(2));
+    rows.sort_by_cached_key(|&row| {
+        let lengths = lengths(row);
+        Reverse((length(lengths), lengths))
+    });
     let mut slices = Vec::new();
     let mut first = 0;
     while first < rows.len() {
-        let longest = length(rows[first]);
-        let log_lanes = how.log_lanes(longest, rows.len());
+        let log_lanes = how.log_lanes(length(lengths(rows[first])), rows.len());
         let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
-        let known = |&row: &u32| equations.known(row as usize).0.len();
-        let b_terms = rows[first..first + count].iter().map(known).max().unwrap_or(0);
+        let longest = rows[first..first + count].iter().fold((0, 0), |(known, unknown), &row| {
+            let lengths = lengths(row);
+            (lengths.0.max(known), lengths.1.max(unknown))
+        });
         slices.push(Slice {
             first_slot: first_slot + first,
             rows: count,
             log_lanes,
-            b_steps: b_terms.div_ceil(1 << log_lanes),
-            x_steps: longest.div_ceil(1 << log_lanes),
+            b_steps: longest.0.div_ceil(1 << log_lanes),
+            x_steps: longest.1.div_ceil(1 << log_lanes),
             at: 0,
         });
         first += count;
@@ -186,32 +200,35 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Columns and values of all slices; slices are cut out of the arrays and filled in parallel.
+    /// Columns and values of all slices; `value` rounds to the type, if that has such a value.
     fn entries<V: Copy + Default + Send + Sync>(
         &self,
         slices: &[Slice],
         entries: usize,
-        value: impl Fn(f64) -> V + Sync,
+        value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
-    ) -> (Arc<[u32]>, ArrayData) {
+    ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
         // Made in place: a vector would be copied once more to become what recipes share.
         let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = rayon::join(
             || std::iter::repeat_n(NO_TERM, entries).collect(),
             || std::iter::repeat_n(V::default(), entries).collect(),
         );
         if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
-            self.fill(slices, cols, vals, value);
+            self.fill(slices, cols, vals, value).ok_or_else(|| {
+                Refusal("a coefficient, its row's diagonal divided out, is beyond the type".into())
+            })?;
         }
-        (cols, array(vals))
+        Ok((cols, array(vals)))
     }
 
+    /// Slices are cut out of the arrays and filled in parallel. `None`: a value has none of the type.
     fn fill<V: Copy + Send + Sync>(
         &self,
         slices: &[Slice],
         cols: &mut [u32],
         vals: &mut [V],
-        value: impl Fn(f64) -> V + Sync,
-    ) {
+        value: impl Fn(f64) -> Option<V> + Sync,
+    ) -> Option<()> {
         let (mut rest_cols, mut rest_vals) = (cols, vals);
         let mut jobs = Vec::with_capacity(slices.len());
         for slice in slices {
@@ -221,7 +238,7 @@ impl Placing<'_> {
             (rest_cols, rest_vals) = (after_c, after_v);
             jobs.push((slice, c, v));
         }
-        jobs.into_par_iter().with_min_len(256).for_each(|(slice, cols, vals)| {
+        jobs.into_par_iter().with_min_len(256).try_for_each(|(slice, cols, vals)| {
             let (log, lanes) = (slice.log_lanes, 1usize << slice.log_lanes);
             let split = slice.b_steps * self.width;
             for row in 0..slice.rows {
@@ -230,14 +247,15 @@ impl Placing<'_> {
                 let (known, factors) = self.equations.known(equation);
                 for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
                     cols[place(at)] = col;
-                    vals[place(at)] = value(factor);
+                    vals[place(at)] = value(factor)?;
                 }
                 let (unknown, factors) = self.equations.unknown(equation);
                 for (at, (&col, &factor)) in unknown.iter().zip(factors).enumerate() {
                     cols[split + place(at)] = self.slot_of[col as usize];
-                    vals[split + place(at)] = value(factor);
+                    vals[split + place(at)] = value(factor)?;
                 }
             }
-        });
+            Some(())
+        })
     }
 }
