@@ -2,13 +2,15 @@
 
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::recipe::ArrayData;
+use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
 use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::equations::Equations;
 use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
+use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
 use sparsetune::ops::sptrsv::slices::split::split;
+use sparsetune::ops::sptrsv::slices::{Lowerer, share};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
 
@@ -311,4 +313,59 @@ fn coefficients_beyond_the_type_are_refused() {
         let equations = equations(&system(&matrix, Sptrsv { dtype, ..LOWER }), 0, 64);
         assert_eq!(pack(&equations, dtype, packing(32, 0)).is_ok(), packs);
     }
+}
+
+/// Launches take all slices, each once and in order, with as many arguments as the kernel has.
+fn assert_launches_all(recipe: &Recipe) {
+    let Program::Cuda(program) = &recipe.program else { panic!("not for this device") };
+    let slices = match &recipe.arrays[0].data {
+        ArrayData::U32(meta) => meta.len() as u32 / 4,
+        _ => panic!("meta are words"),
+    };
+    let shared = Scheme::of(&recipe.candidate).expect("a scheme").scope != Scope::Global;
+    let mut next = 0;
+    for step in &program.steps {
+        assert_eq!(step.args.len(), if shared { 12 } else { 16 });
+        let [Arg::U32(first), Arg::U32(end)] = step.args[6..8] else { panic!("{:?}", step.args) };
+        assert!(first == next && (end > first || slices == 0), "{first}..{end} after {next}");
+        assert!(step.grid[0] >= 1 && step.block[0] <= 1024 && step.shared_bytes <= 232_448);
+        assert_eq!(step.cluster, if shared { step.grid[0] } else { 1 });
+        assert!(program.source.contains(&format!("void {}(", step.entry)));
+        next = end;
+    }
+    assert_eq!(next, slices);
+    for arg in program.steps.iter().flat_map(|step| &step.args) {
+        match *arg {
+            Arg::Scratch(at) => assert!(at < recipe.scratch.len()),
+            Arg::Turn { even, odd } => assert!(even.max(odd) < recipe.scratch.len()),
+            Arg::Array(at) => assert!(at < recipe.arrays.len()),
+            _ => (),
+        }
+    }
+}
+
+#[test]
+fn every_listed_scheme_is_lowered() {
+    for (spec, rhs, multiprocessors, most_steps) in [
+        ("ilu0_poisson2d:nx=40,ny=40,seed=1", 1, 132, 1),
+        // So few that some windows, but not all, are launches of their own.
+        ("ilu0_random:n=12000,per_row=4,seed=1", 3, 1, 20),
+        ("banded:n=1,half=0", 33, 132, 1),
+    ] {
+        let mut system = system(&generated(spec), Sptrsv { rhs, ..LOWER });
+        system.device.multiprocessors = multiprocessors;
+        let mut lowerer = Lowerer::default();
+        let mut steps = Vec::new();
+        for (candidate, _) in share(&system).scored {
+            let recipe = lowerer.lower(&candidate, &system).expect("lowers");
+            assert_launches_all(&recipe);
+            let Program::Cuda(program) = recipe.program else { panic!("not for this device") };
+            steps.push(program.steps.len());
+        }
+        let most = steps.iter().max().copied().unwrap_or(0);
+        assert!((most_steps.min(2)..=most_steps).contains(&most), "{spec}: {most} steps");
+    }
+    let empty = system(&chain(0), LOWER);
+    let (candidate, _) = share(&empty).scored.swap_remove(0);
+    assert_launches_all(&Lowerer::default().lower(&candidate, &empty).expect("lowers"));
 }
