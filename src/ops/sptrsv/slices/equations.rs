@@ -4,11 +4,17 @@ use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
 
 /// Sparse rows of coefficients, appended one after the other.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Terms {
     pub ptr: Vec<usize>,
     pub cols: Vec<u32>,
     pub vals: Vec<f64>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { ptr: vec![0], cols: Vec::new(), vals: Vec::new() }
+    }
 }
 
 impl Terms {
@@ -17,20 +23,66 @@ impl Terms {
         (&self.cols[range.clone()], &self.vals[range])
     }
 
-    pub fn len_of(&self, at: usize) -> usize {
-        self.ptr[at + 1] - self.ptr[at]
+    /// Appends a row.
+    pub fn push(&mut self, cols: &[u32], vals: &[f64]) {
+        self.cols.extend_from_slice(cols);
+        self.vals.extend_from_slice(vals);
+        self.ptr.push(self.cols.len());
+    }
+
+    /// Forgets all rows but the first few.
+    pub fn truncate(&mut self, rows: usize) {
+        self.ptr.truncate(rows + 1);
+        let terms = self.ptr[rows];
+        self.cols.truncate(terms);
+        self.vals.truncate(terms);
     }
 }
 
-/// A system as equations, each an unknown's value out of entries of b and unknowns of earlier windows.
-///
-/// The diagonal is divided out. Unknowns 0..n are the solve indices; partial sums of split equations follow.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Equations {
+/// Equations as they were built, one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Segment {
     /// Terms in b; columns are rows of the matrix.
     pub known: Terms,
     /// Terms in other unknowns.
     pub unknown: Terms,
+}
+
+impl Segment {
+    pub fn len(&self) -> usize {
+        self.known.ptr.len() - 1
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn terms(&self) -> usize {
+        self.known.cols.len() + self.unknown.cols.len()
+    }
+
+    pub fn truncate(&mut self, rows: usize) {
+        self.known.truncate(rows);
+        self.unknown.truncate(rows);
+    }
+}
+
+/// Where an equation is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub segment: u32,
+    pub row: u32,
+}
+
+/// A system as equations, each an unknown's value out of entries of b and unknowns of earlier windows.
+///
+/// The diagonal is divided out. Unknowns 0..n are the solve indices; partial sums of split equations follow. Equations
+/// stay where they were built: what moves is their `place`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Equations {
+    pub segments: Vec<Segment>,
+    /// One an unknown.
+    pub places: Vec<Place>,
     /// Row of the matrix that an unknown is x of; `None` for a partial sum.
     pub rows: Vec<Option<u32>>,
     pub window_of: Vec<u32>,
@@ -40,22 +92,34 @@ pub struct Equations {
 }
 
 impl Equations {
+    /// Terms in b of an unknown's equation.
+    pub fn known(&self, at: usize) -> (&[u32], &[f64]) {
+        let Place { segment, row } = self.places[at];
+        self.segments[segment as usize].known.row(row as usize)
+    }
+
+    /// Terms in other unknowns.
+    pub fn unknown(&self, at: usize) -> (&[u32], &[f64]) {
+        let Place { segment, row } = self.places[at];
+        self.segments[segment as usize].unknown.row(row as usize)
+    }
+
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.places.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.places.is_empty()
     }
 
-    /// All terms.
+    /// Terms kept, those of equations that were replaced included.
     pub fn terms(&self) -> usize {
-        self.known.cols.len() + self.unknown.cols.len()
+        self.segments.iter().map(Segment::terms).sum()
     }
 
     /// Bytes they take on the host.
     pub fn bytes(&self) -> u64 {
-        (self.terms() * 12 + self.len() * 28) as u64
+        (self.terms() * 12 + self.len() * 36) as u64
     }
 }
 

@@ -1,7 +1,8 @@
 //! Lowers a scheme: rewrites, splits and packs the system (what schemes share is kept), proves progress, lays the launches.
 
 use super::equations::Equations;
-use super::pack::{NO_TERM, Packed, Packing, pack};
+use super::pack::{Packed, Packing, pack};
+use super::prove::prove;
 use super::rewrite::{Rewrite, rewrite};
 use super::scheme::{ENTRY, ENTRY_OF_A_WINDOW, Scheme, Scope, Sync, Take, source};
 use super::space::legal;
@@ -58,7 +59,7 @@ impl Lowerer {
             return Ok((equations.ms, packed.clone()));
         }
         let packed = Arc::new(pack(&equations, system.problem.dtype, packing)?);
-        prove(&packed, packing)?;
+        prove(&packed, packing, system.triangular.rows())?;
         self.make_room(packed.bytes());
         self.packed.push((key, packed.clone()));
         Ok((equations.ms, packed))
@@ -88,28 +89,6 @@ impl Lowerer {
             over = over.saturating_sub(gone);
         }
     }
-}
-
-/// The O(nnz) proof of progress: every term's unknown is of an earlier slice than its equation's.
-///
-/// Warps take slices in rising order and all of them are resident, or take them by ticket. So the lowest slice that is
-/// not done is being worked on, and all it waits for is there.
-fn prove(packed: &Packed, packing: Packing) -> Result<(), Refusal> {
-    let width = packing.width as usize;
-    for slice in packed.meta.chunks_exact(4) {
-        let [first, at, steps, shape] = [slice[0], slice[1], slice[2], slice[3]];
-        let (b, x) = ((steps & 0xFFFF) as usize, (steps >> 16) as usize);
-        let entries = (at as usize + b) * width..(at as usize + b + x) * width;
-        let late = packed.cols[entries].iter().find(|&&col| col != NO_TERM && col >= first);
-        if let Some(col) = late {
-            let row = packed.rows[first as usize];
-            return Err(Refusal(format!(
-                "row {row} (or one of {} beside it) would wait for slot {col}, which is not before its own, {first}",
-                (shape >> 8).saturating_sub(1)
-            )));
-        }
-    }
-    Ok(())
 }
 
 fn arrays(scheme: &Scheme, packing: Packing, packed: &Packed) -> Vec<Array> {

@@ -6,6 +6,7 @@
 pub mod equations;
 pub mod lower;
 pub mod pack;
+pub mod prove;
 pub mod rewrite;
 pub mod scheme;
 pub mod space;

@@ -5,6 +5,7 @@ use crate::domain::Dtype;
 use crate::domain::recipe::ArrayData;
 use crate::ops::Refusal;
 use rayon::prelude::*;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -71,36 +72,34 @@ struct Slice {
 /// Packs equations window by window, the longest of a window first.
 pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed, Refusal> {
     let started = Instant::now();
-    let by_window = ByLevel::sorted(&equations.window_of, equations.windows as usize);
-    let mut order = by_window.order;
-    let length = |&row: &u32| equations.unknown.len_of(row as usize);
+    let ByLevel { mut order, start } =
+        ByLevel::sorted(&equations.window_of, equations.windows as usize);
+    let mut rest = &mut order[..];
+    let mut windows = Vec::with_capacity(start.len());
+    for window in start.windows(2) {
+        let (rows, after) = std::mem::take(&mut rest).split_at_mut(window[1] - window[0]);
+        windows.push((window[0], rows));
+        rest = after;
+    }
+    let laid: Vec<Vec<Slice>> = windows
+        .into_par_iter()
+        .with_min_len(16)
+        .map(|(first_slot, rows)| slices_of(equations, how, first_slot, rows))
+        .collect();
     let mut window_start = vec![0u32];
-    let mut slices: Vec<Slice> = Vec::new();
+    let mut slices: Vec<Slice> = Vec::with_capacity(laid.iter().map(Vec::len).sum());
     let mut steps = 0usize;
-    for window in by_window.start.windows(2) {
-        let rows = &mut order[window[0]..window[1]];
-        rows.sort_by_key(|row| std::cmp::Reverse(length(row)));
-        let mut first = 0;
-        while first < rows.len() {
-            let log_lanes = how.log_lanes(length(&rows[first]), rows.len());
-            let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
-            let these = &rows[first..first + count];
-            let most = |terms: &dyn Fn(usize) -> usize| {
-                let longest = these.iter().map(|&row| terms(row as usize)).max().unwrap_or(0);
-                longest.div_ceil(1 << log_lanes)
-            };
-            let b_steps = most(&|row| equations.known.len_of(row));
-            let x_steps = most(&|row| equations.unknown.len_of(row));
-            if b_steps > MOST_STEPS || x_steps > MOST_STEPS {
-                let steps = b_steps.max(x_steps);
-                return Err(Refusal(format!("a slice takes {steps} steps, at most {MOST_STEPS}")));
-            }
-            let (first_slot, at) = (window[0] + first, steps);
-            slices.push(Slice { first_slot, rows: count, log_lanes, b_steps, x_steps, at });
-            steps += b_steps + x_steps;
-            first += count;
-        }
-        window_start.push(slices.len() as u32);
+    for mut slice in laid.into_iter().flat_map(|window| {
+        window_start.push(window_start.last().map_or(0, |end| end + window.len() as u32));
+        window
+    }) {
+        slice.at = steps;
+        steps += slice.b_steps + slice.x_steps;
+        slices.push(slice);
+    }
+    let longest = slices.iter().map(|slice| slice.b_steps.max(slice.x_steps)).max().unwrap_or(0);
+    if longest > MOST_STEPS {
+        return Err(Refusal(format!("a slice takes {longest} steps, at most {MOST_STEPS}")));
     }
     let entries = steps * how.width as usize;
     if entries > MOST_ENTRIES {
@@ -110,15 +109,58 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
     order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);
     let placed = Placing { equations, order: &order, slot_of: &slot_of, width: how.width as usize };
     let (cols, vals) = match dtype {
-        Dtype::F64 => placed.entries(&slices, entries, |value| value, ArrayData::F64),
-        Dtype::F32 | Dtype::F16 => {
-            placed.entries(&slices, entries, |value| value as f32, ArrayData::F32)
+        Dtype::F64 => {
+            let double = |value: f64| value.is_finite().then_some(value);
+            placed.entries(&slices, entries, double, ArrayData::F64)
         }
-    };
+        Dtype::F32 | Dtype::F16 => {
+            let single = |value: f64| (value as f32).is_finite().then_some(value as f32);
+            placed.entries(&slices, entries, single, ArrayData::F32)
+        }
+    }?;
     let rows = order.iter().map(|&row| equations.rows[row as usize].unwrap_or(u32::MAX)).collect();
-    let meta = slices.iter().flat_map(Slice::words).collect();
+    let meta: Vec<u32> = slices.iter().flat_map(Slice::words).collect();
     let ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(Packed { meta, cols, vals, rows, window_start, slots: order.len(), ms })
+    Ok(Packed { meta: meta.into(), cols, vals, rows, window_start, slots: order.len(), ms })
+}
+
+/// Sorts the rows of one window, whose slots start at `first_slot`, and cuts them into slices; `at` is left open.
+fn slices_of(
+    equations: &Equations,
+    how: Packing,
+    first_slot: usize,
+    rows: &mut [u32],
+) -> Vec<Slice> {
+    let lengths = |row: u32| {
+        let (known, unknown) = (equations.known(row as usize), equations.unknown(row as usize));
+        (known.0.len(), unknown.0.len())
+    };
+    // Terms in b wait for nothing, so that they count half.
+    let length = |(known, unknown): (usize, usize)| unknown.max(known.div_ceil(2));
+    rows.sort_by_cached_key(|&row| {
+        let lengths = lengths(row);
+        Reverse((length(lengths), lengths))
+    });
+    let mut slices = Vec::new();
+    let mut first = 0;
+    while first < rows.len() {
+        let log_lanes = how.log_lanes(length(lengths(rows[first])), rows.len());
+        let count = ((how.width >> log_lanes) as usize).min(rows.len() - first);
+        let longest = rows[first..first + count].iter().fold((0, 0), |(known, unknown), &row| {
+            let lengths = lengths(row);
+            (lengths.0.max(known), lengths.1.max(unknown))
+        });
+        slices.push(Slice {
+            first_slot: first_slot + first,
+            rows: count,
+            log_lanes,
+            b_steps: longest.0.div_ceil(1 << log_lanes),
+            x_steps: longest.1.div_ceil(1 << log_lanes),
+            at: 0,
+        });
+        first += count;
+    }
+    slices
 }
 
 impl Packing {
@@ -158,17 +200,36 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Columns and values of all slices; slices are cut out of the arrays and filled in parallel.
+    /// Columns and values of all slices; `value` rounds to the type, if that has such a value.
     fn entries<V: Copy + Default + Send + Sync>(
         &self,
         slices: &[Slice],
         entries: usize,
-        value: impl Fn(f64) -> V + Sync,
+        value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
-    ) -> (Arc<[u32]>, ArrayData) {
-        let mut cols = vec![NO_TERM; entries];
-        let mut vals = vec![V::default(); entries];
-        let (mut rest_cols, mut rest_vals) = (&mut cols[..], &mut vals[..]);
+    ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
+        // Made in place: a vector would be copied once more to become what recipes share.
+        let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = rayon::join(
+            || std::iter::repeat_n(NO_TERM, entries).collect(),
+            || std::iter::repeat_n(V::default(), entries).collect(),
+        );
+        if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
+            self.fill(slices, cols, vals, value).ok_or_else(|| {
+                Refusal("a coefficient, its row's diagonal divided out, is beyond the type".into())
+            })?;
+        }
+        Ok((cols, array(vals)))
+    }
+
+    /// Slices are cut out of the arrays and filled in parallel. `None`: a value has none of the type.
+    fn fill<V: Copy + Send + Sync>(
+        &self,
+        slices: &[Slice],
+        cols: &mut [u32],
+        vals: &mut [V],
+        value: impl Fn(f64) -> Option<V> + Sync,
+    ) -> Option<()> {
+        let (mut rest_cols, mut rest_vals) = (cols, vals);
         let mut jobs = Vec::with_capacity(slices.len());
         for slice in slices {
             let length = (slice.b_steps + slice.x_steps) * self.width;
@@ -177,24 +238,24 @@ impl Placing<'_> {
             (rest_cols, rest_vals) = (after_c, after_v);
             jobs.push((slice, c, v));
         }
-        jobs.into_par_iter().with_min_len(256).for_each(|(slice, cols, vals)| {
-            let lanes = 1usize << slice.log_lanes;
+        jobs.into_par_iter().with_min_len(256).try_for_each(|(slice, cols, vals)| {
+            let (log, lanes) = (slice.log_lanes, 1usize << slice.log_lanes);
             let split = slice.b_steps * self.width;
             for row in 0..slice.rows {
                 let equation = self.order[slice.first_slot + row] as usize;
-                let place = |at: usize| at / lanes * self.width + row * lanes + at % lanes;
-                let (known, factors) = self.equations.known.row(equation);
+                let place = |at: usize| (at >> log) * self.width + row * lanes + (at & (lanes - 1));
+                let (known, factors) = self.equations.known(equation);
                 for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
                     cols[place(at)] = col;
-                    vals[place(at)] = value(factor);
+                    vals[place(at)] = value(factor)?;
                 }
-                let (unknown, factors) = self.equations.unknown.row(equation);
+                let (unknown, factors) = self.equations.unknown(equation);
                 for (at, (&col, &factor)) in unknown.iter().zip(factors).enumerate() {
                     cols[split + place(at)] = self.slot_of[col as usize];
-                    vals[split + place(at)] = value(factor);
+                    vals[split + place(at)] = value(factor)?;
                 }
             }
-        });
-        (cols.into(), array(vals.into()))
+            Some(())
+        })
     }
 }

@@ -5,15 +5,30 @@
 //! rows further back: longer rows, fewer hops. Inverted diagonal blocks are the case of a window of consecutive rows, and
 //! a dense tail is one where substituting hardly adds a term. A window takes in the next level for as long as that
 //! lowers the mean cost of a level; the first term of the mean is what a window is worth, `window_ns`.
+//!
+//! Substituted coefficients are products along paths. Where they grow, so do the rounding errors of what cancels against
+//! them (Higham and Pothen, SIAM J. Sci. Comput. 15(1), 1994: the method is stable where the inverted parts are well
+//! conditioned), so a window closes before an equation that has grown by more than `GROWTH`.
 
-use super::equations::{ByLevel, Equations, Terms, coefficient};
+use super::equations::{ByLevel, Equations, Place, Segment, coefficient};
 use crate::ops::sptrsv::System;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Levels of at least this many rows are rewritten in parallel.
+/// Levels of at least this many rows are rewritten in parallel, by tasks of at least half as many.
 const PARALLEL_ROWS: usize = 256;
+
+/// Terms of a segment that narrow levels append to, after which the next begins.
+const SEGMENT_TERMS: usize = 1 << 20;
+
+/// An equation's magnitude over that of the row it came from, at most.
+///
+/// The magnitude is 1 + sum |m_j| g_j over the row's terms, g_j being the parent's magnitude where it is substituted and
+/// else 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. Eight bits
+/// are about what the verification leaves.
+const GROWTH: f64 = 256.0;
 
 /// Memory of the accumulators of all threads together, bytes.
 const ACCUMULATOR_BYTES: usize = 4 << 30;
@@ -40,33 +55,26 @@ pub fn rewrite(system: &System, how: Rewrite) -> Equations {
     let mut cost = WindowCost::of(system, how);
     for level in 0..system.levels.widths.len() {
         let rows = by_level.rows(level);
-        let joins = cost.levels > 0
-            && how.window_ns > 0
-            && work.stored() < MOST_TERMS
-            && match work.build(rows, true) {
-                Some(built) if cost.accepts(built.terms()) => {
-                    cost.add(built.terms());
-                    work.keep(rows, built);
-                    true
-                }
-                _ => false,
-            };
-        if !joins {
-            if level > 0 {
-                work.window += 1;
-            }
-            // Without substitution nothing can be too long.
-            if let Some(built) = work.build(rows, false) {
-                cost.restart(built.terms());
-                work.keep(rows, built);
+        let joined = match cost.most_terms() {
+            Some(most) => work.build(rows, Some(most)),
+            None => None,
+        };
+        match joined {
+            Some(terms) => cost.add(terms),
+            None => {
+                work.window += u32::from(level > 0);
+                // Without substitution nothing is refused.
+                let terms = work.build(rows, None).unwrap_or(0);
+                cost.restart(terms);
             }
         }
         rows.iter().for_each(|&row| work.window_of[row as usize] = work.window);
     }
     let windows = if rows == 0 { 0 } else { work.window + 1 };
-    let mut equations = work.into_equations(windows);
-    equations.ms = started.elapsed().as_secs_f64() * 1e3;
-    equations
+    let rows = (0..rows).map(|row| Some(triangular.original(row) as u32)).collect();
+    let Rewriting { segments, places, window_of, .. } = work;
+    let ms = started.elapsed().as_secs_f64() * 1e3;
+    Equations { segments, places, rows, window_of, windows, ms }
 }
 
 /// The running mean cost of a level in the open window.
@@ -88,9 +96,10 @@ impl WindowCost {
         Self { ns_a_term: bytes / rate, window_ns, spent_ns: 0.0, levels: 0 }
     }
 
-    fn accepts(&self, terms: usize) -> bool {
-        let marginal = terms as f64 * self.ns_a_term;
-        marginal * f64::from(self.levels) <= self.window_ns + self.spent_ns
+    /// Terms that the next level may have so that taking it in lowers the mean; `None` where no level is to join.
+    fn most_terms(&self) -> Option<usize> {
+        let most = (self.window_ns + self.spent_ns) / f64::from(self.levels) / self.ns_a_term;
+        (self.levels > 0 && self.window_ns > 0.0).then_some(most as usize)
     }
 
     fn add(&mut self, terms: usize) {
@@ -104,28 +113,18 @@ impl WindowCost {
     }
 }
 
-/// Equations of some rows, in their order.
-#[derive(Default)]
-struct Built {
-    known: Terms,
-    unknown: Terms,
-}
-
-impl Built {
-    fn terms(&self) -> usize {
-        self.known.cols.len() + self.unknown.cols.len()
-    }
-}
-
 struct Rewriting<'a> {
     system: &'a Triangular,
     how: Rewrite,
-    /// Equations so far, in the order of levels; `place` says where a row's is.
-    done: Built,
-    place: Vec<u32>,
-    placed: u32,
+    segments: Vec<Segment>,
+    /// Narrow levels go on with the last segment.
+    open: bool,
+    stored: usize,
+    places: Vec<Place>,
     window: u32,
     window_of: Vec<u32>,
+    /// Magnitude of each equation, see `GROWTH`.
+    growth: Vec<f64>,
     /// One a task that runs at the same time.
     accumulators: Vec<Accumulators>,
 }
@@ -135,145 +134,161 @@ impl<'a> Rewriting<'a> {
         let rows = system.rows();
         let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
         let threads = rayon::current_num_threads().min(fitting).max(1);
-        let start = |terms: &mut Terms| terms.ptr.push(0);
-        let mut done = Built::default();
-        start(&mut done.known);
-        start(&mut done.unknown);
         Self {
             system,
             how,
-            done,
-            place: vec![0; rows],
-            placed: 0,
+            segments: Vec::new(),
+            open: false,
+            stored: 0,
+            places: vec![Place::default(); rows],
             window: 0,
             window_of: vec![u32::MAX; rows],
+            growth: vec![1.0; if how.window_ns > 0 { rows } else { 0 }],
             accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
         }
     }
 
-    fn stored(&self) -> usize {
-        self.done.terms()
-    }
-
-    /// Equations of the rows, with parents of the open window substituted if asked; `None` where one gets too long.
-    fn build(&mut self, rows: &[u32], substitute: bool) -> Option<Built> {
+    /// Builds the rows' equations and says how many terms they have. With `join`, parents of the open window are
+    /// substituted, and nothing is kept (`None`) where that takes more terms in all, or one equation gets too long.
+    fn build(&mut self, rows: &[u32], join: Option<usize>) -> Option<usize> {
+        let join = join.map(|most| most.min(MOST_TERMS.saturating_sub(self.stored)));
+        // Each row has a term at least.
+        if join.is_some_and(|most| rows.len() > most) || !self.grow(rows, join.is_some()) {
+            return None;
+        }
         let mut accumulators = std::mem::take(&mut self.accumulators);
-        let this = &*self;
-        let one = |rows: &[u32], accumulators: &mut Accumulators| {
-            let mut built = Built::default();
-            rows.iter()
-                .all(|&row| this.equation(row as usize, substitute, accumulators, &mut built))
-                .then_some(built)
-        };
-        let tasks = accumulators.len();
-        let built = if rows.len() < PARALLEL_ROWS || tasks == 1 {
-            accumulators.first_mut().and_then(|accumulators| one(rows, accumulators))
-        } else {
-            let share = rows.len().div_ceil(tasks);
-            let parts: Option<Vec<Built>> = rows
-                .par_chunks(share)
-                .zip(accumulators.par_iter_mut())
-                .map(|(rows, accumulators)| one(rows, accumulators))
-                .collect();
-            parts.map(joined)
+        let tasks = accumulators.len().min(2 * rows.len() / PARALLEL_ROWS);
+        let terms = match accumulators.first_mut() {
+            Some(sums) if tasks < 2 => self.build_narrow(rows, join, sums),
+            _ => self.build_wide(rows, join, &mut accumulators[..tasks]),
         };
         self.accumulators = accumulators;
-        built
+        self.stored += terms.unwrap_or(0);
+        terms
     }
 
-    /// Appends one row's equation to `built`; false where it is too long.
-    fn equation(
-        &self,
-        row: usize,
-        substitute: bool,
+    /// Magnitudes of the rows' equations; false where one grows too much.
+    fn grow(&mut self, rows: &[u32], join: bool) -> bool {
+        if self.growth.is_empty() {
+            return true;
+        }
+        rows.iter().all(|&row| {
+            let (columns, values) = self.system.row(row as usize);
+            let (mut plain, mut grown) = (1.0, 1.0);
+            for (&parent, &value) in columns.iter().zip(values) {
+                let factor = coefficient(self.system, row as usize, value).abs();
+                plain += factor;
+                let substituted = join && self.window_of[parent as usize] == self.window;
+                grown += factor * if substituted { self.growth[parent as usize] } else { 1.0 };
+            }
+            self.growth[row as usize] = grown;
+            // Coefficients that overflow are no comparison, and join nothing.
+            !join || grown <= GROWTH * plain && grown.is_finite()
+        })
+    }
+
+    /// On this thread, at the end of the last segment.
+    fn build_narrow(
+        &mut self,
+        rows: &[u32],
+        join: Option<usize>,
         sums: &mut Accumulators,
-        built: &mut Built,
-    ) -> bool {
+    ) -> Option<usize> {
+        let full = |segment: &Segment| segment.terms() > SEGMENT_TERMS;
+        if !self.open || self.segments.last().is_none_or(full) {
+            self.segments.push(Segment::default());
+            self.open = true;
+        }
+        let at = self.segments.len() - 1;
+        let first = self.segments[at].len();
+        let mut terms = 0;
+        for &row in rows {
+            let fits = self.sum(row as usize, join.is_some(), sums);
+            terms += sums.terms();
+            if !fits || join.is_some_and(|most| terms > most) {
+                self.segments[at].truncate(first);
+                return None;
+            }
+            sums.take_into(&mut self.segments[at]);
+        }
+        self.put(rows, at, first);
+        Some(terms)
+    }
+
+    /// Shared out among tasks, each with a segment of its own.
+    fn build_wide(
+        &mut self,
+        rows: &[u32],
+        join: Option<usize>,
+        accumulators: &mut [Accumulators],
+    ) -> Option<usize> {
+        let share = rows.len().div_ceil(accumulators.len().max(1));
+        let total = AtomicUsize::new(0);
+        let this = &*self;
+        let built: Option<Vec<Segment>> = rows
+            .par_chunks(share)
+            .zip(accumulators.par_iter_mut())
+            .map(|(rows, sums)| {
+                let mut segment = Segment::default();
+                let kept = rows.iter().all(|&row| {
+                    let fits = this.sum(row as usize, join.is_some(), sums);
+                    let own = if fits { sums.terms() } else { MOST_TERMS + 1 };
+                    // More than is left for all: the others stop, too.
+                    let terms = total.fetch_add(own, Relaxed) + own;
+                    sums.take_into(&mut segment);
+                    join.is_none_or(|most| terms <= most)
+                });
+                kept.then_some(segment)
+            })
+            .collect();
+        let built = built?;
+        self.open = false;
+        for (rows, segment) in rows.chunks(share).zip(built) {
+            self.segments.push(segment);
+            self.put(rows, self.segments.len() - 1, 0);
+        }
+        Some(total.into_inner())
+    }
+
+    fn put(&mut self, rows: &[u32], segment: usize, first: usize) {
+        for (i, &row) in rows.iter().enumerate() {
+            let row_in_segment = (first + i) as u32;
+            self.places[row as usize] = Place { segment: segment as u32, row: row_in_segment };
+        }
+    }
+
+    fn done(&self, row: usize) -> ((&[u32], &[f64]), (&[u32], &[f64])) {
+        let Place { segment, row } = self.places[row];
+        let segment = &self.segments[segment as usize];
+        (segment.known.row(row as usize), segment.unknown.row(row as usize))
+    }
+
+    /// Sums up one row's equation; false where substituting has made it too long.
+    fn sum(&self, row: usize, substitute: bool, sums: &mut Accumulators) -> bool {
         sums.begin();
         sums.known.add(self.system.original(row) as u32, 1.0 / self.system.diagonal[row]);
         let (columns, values) = self.system.row(row);
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value);
             if substitute && self.window_of[parent as usize] == self.window {
-                let place = self.place[parent as usize] as usize;
-                let (cols, vals) = self.done.known.row(place);
-                cols.iter().zip(vals).for_each(|(&c, &v)| sums.known.add(c, factor * v));
-                let (cols, vals) = self.done.unknown.row(place);
-                cols.iter().zip(vals).for_each(|(&c, &v)| sums.unknown.add(c, factor * v));
+                let (known, unknown) = self.done(parent as usize);
+                sums.known.add_all(known, factor);
+                sums.unknown.add_all(unknown, factor);
             } else {
                 sums.unknown.add(parent, factor);
             }
         }
         let most = self.how.terms as usize;
-        let fits =
-            sums.unknown.cols.len() <= most.max(columns.len()) && sums.known.cols.len() <= most;
-        if substitute && !fits {
-            return false;
-        }
-        sums.known.take_into(&mut built.known);
-        sums.unknown.take_into(&mut built.unknown);
-        true
+        let (known, unknown) = (sums.known.cols.len(), sums.unknown.cols.len());
+        !substitute || unknown <= most.max(columns.len()) && known <= most
     }
-
-    fn keep(&mut self, rows: &[u32], built: Built) {
-        for &row in rows {
-            self.place[row as usize] = self.placed;
-            self.placed += 1;
-        }
-        append(&mut self.done.known, &built.known);
-        append(&mut self.done.unknown, &built.unknown);
-    }
-
-    /// From the order of levels to the order of rows.
-    fn into_equations(self, windows: u32) -> Equations {
-        let Self { system, done, place, window_of, .. } = self;
-        let rows = (0..system.rows()).map(|row| Some(system.original(row) as u32)).collect();
-        let (known, unknown) = rayon::join(
-            || in_row_order(&done.known, &place),
-            || in_row_order(&done.unknown, &place),
-        );
-        Equations { known, unknown, rows, window_of, windows, ms: 0.0 }
-    }
-}
-
-/// `built` keeps only ends of rows in `ptr`; here they continue what is there.
-fn append(to: &mut Terms, from: &Terms) {
-    let base = to.cols.len();
-    to.ptr.extend(from.ptr.iter().map(|end| base + end));
-    to.cols.extend_from_slice(&from.cols);
-    to.vals.extend_from_slice(&from.vals);
-}
-
-fn joined(parts: Vec<Built>) -> Built {
-    let mut all = Built::default();
-    for part in parts {
-        append(&mut all.known, &part.known);
-        append(&mut all.unknown, &part.unknown);
-    }
-    all
-}
-
-fn in_row_order(terms: &Terms, place: &[u32]) -> Terms {
-    let mut sorted = Terms {
-        ptr: Vec::with_capacity(place.len() + 1),
-        cols: Vec::with_capacity(terms.cols.len()),
-        vals: Vec::with_capacity(terms.vals.len()),
-    };
-    sorted.ptr.push(0);
-    for &place in place {
-        let (cols, vals) = terms.row(place as usize);
-        sorted.cols.extend_from_slice(cols);
-        sorted.vals.extend_from_slice(vals);
-        sorted.ptr.push(sorted.cols.len());
-    }
-    sorted
 }
 
 /// Sums of one equation by column: where a column stands in the list, if it is there since `begin`.
 struct Accumulator {
     stamp: u32,
-    stamps: Vec<u32>,
-    places: Vec<u32>,
+    /// Of each column: the stamp of the equation that has it, and where in that equation.
+    seen: Vec<(u32, u32)>,
     cols: Vec<u32>,
     vals: Vec<f64>,
 }
@@ -292,12 +307,21 @@ impl Accumulators {
         self.known.begin();
         self.unknown.begin();
     }
+
+    fn terms(&self) -> usize {
+        self.known.cols.len() + self.unknown.cols.len()
+    }
+
+    fn take_into(&self, segment: &mut Segment) {
+        segment.known.push(&self.known.cols, &self.known.vals);
+        segment.unknown.push(&self.unknown.cols, &self.unknown.vals);
+    }
 }
 
 impl Accumulator {
     fn new(columns: usize) -> Self {
         let (cols, vals) = (Vec::new(), Vec::new());
-        Self { stamp: 0, stamps: vec![0; columns], places: vec![0; columns], cols, vals }
+        Self { stamp: 0, seen: vec![(0, 0); columns], cols, vals }
     }
 
     /// Forgets what an equation that grew too long has left behind, too.
@@ -306,27 +330,24 @@ impl Accumulator {
         self.vals.clear();
         self.stamp = self.stamp.wrapping_add(1);
         if self.stamp == 0 {
-            self.stamps.fill(0);
+            self.seen.fill((0, 0));
             self.stamp = 1;
         }
     }
 
     #[inline]
     fn add(&mut self, col: u32, value: f64) {
-        let at = col as usize;
-        if self.stamps[at] == self.stamp {
-            self.vals[self.places[at] as usize] += value;
+        let seen = &mut self.seen[col as usize];
+        if seen.0 == self.stamp {
+            self.vals[seen.1 as usize] += value;
         } else {
-            self.stamps[at] = self.stamp;
-            self.places[at] = self.cols.len() as u32;
+            *seen = (self.stamp, self.cols.len() as u32);
             self.cols.push(col);
             self.vals.push(value);
         }
     }
 
-    fn take_into(&mut self, to: &mut Terms) {
-        to.cols.extend_from_slice(&self.cols);
-        to.vals.extend_from_slice(&self.vals);
-        to.ptr.push(to.cols.len());
+    fn add_all(&mut self, (cols, vals): (&[u32], &[f64]), factor: f64) {
+        cols.iter().zip(vals).for_each(|(&col, &value)| self.add(col, factor * value));
     }
 }

@@ -72,7 +72,7 @@ pub fn share(system: &System) -> Share {
     scored.dedup_by(|a, b| a.0 == b.0);
     let rules = [
         "slices: the most terms matter only where equations are rewritten",
-        "slices: lanes are chosen a slice, or 1, 4 or 32",
+        "slices: lanes are chosen a slice, or 1, 4 or 32 with 2 to 16 warps",
         "slices: epochs, tickets and pauses are tried on the plain shape alone",
         "slices: one multiprocessor or one cluster only where levels are narrow and the unknowns fit its shared memory",
         "slices: launches of their own only where a level has more rows than there are warps",
@@ -99,17 +99,21 @@ fn listed(system: &System) -> Vec<Scheme> {
             alpha: 0,
         };
         for lanes in [0, 1, 4, 32] {
-            for warps in WARPS {
-                list.push(Scheme { lanes, warps, ..plain });
-            }
+            // One warp a multiprocessor, or all that fit, on the plain shape alone.
+            let ends = |warps: &u32| lanes == 0 || (2..=16).contains(warps);
+            list.extend(WARPS.into_iter().filter(ends).map(|warps| Scheme {
+                lanes,
+                warps,
+                ..plain
+            }));
             list.push(Scheme { lanes, warps: 8, unroll: 8, ..plain });
             list.push(Scheme { lanes, warps: 8, take: Take::Spread, ..plain });
         }
         for warps in [2, 8] {
             list.push(Scheme { warps, sync: Sync::Packed, ..plain });
             list.push(Scheme { warps, take: Take::Ticket, ..plain });
-            list.push(Scheme { warps, pause: 1, ..plain });
         }
+        list.push(Scheme { warps: 8, pause: 1, ..plain });
         list.push(Scheme { warps: 16, unroll: 8, take: Take::Spread, ..plain });
         if widest > system.device.multiprocessors * 8 {
             for (warps, alpha) in [(8, 8), (8, 2), (16, 2)] {
@@ -119,11 +123,9 @@ fn listed(system: &System) -> Vec<Scheme> {
         if width < NARROW {
             let take = Take::Spread;
             for blocks in SHARED_BLOCKS {
-                for warps in [4, 16, 32] {
-                    let scope = Scope::Shared { blocks };
-                    list.push(Scheme { scope, warps, take, ..plain });
-                    list.push(Scheme { scope, warps, take, lanes: 32, ..plain });
-                }
+                let scope = Scope::Shared { blocks };
+                list.extend([4, 16, 32].map(|warps| Scheme { scope, warps, take, ..plain }));
+                list.push(Scheme { scope, warps: 16, take, lanes: 32, ..plain });
             }
         }
     }
@@ -223,5 +225,118 @@ impl Estimate {
         };
         let launches = if scheme.alpha > 0 { 1.5 * self.levels.min(64.0) } else { 0.0 };
         3.0 + launches + (windows * a_window * crowd * aside + bytes) / 1e3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::problem::{Diagonal, Triangle};
+    use crate::domain::{Device, Dtype, Sptrsv};
+    use crate::sparse::generate::Spec;
+    use std::collections::HashSet;
+
+    fn device() -> Device {
+        let facts = serde_json::json!({
+            "id": "cuda:0", "kind": "cuda", "name": "imagined", "compute_capability": "9.0",
+            "multiprocessors": 132, "warp_size": 32, "max_threads_per_block": 1024,
+            "max_threads_per_multiprocessor": 2048, "max_blocks_per_multiprocessor": 32,
+            "registers_per_thread": 255, "registers_per_block": 65536,
+            "registers_per_multiprocessor": 65536, "shared_bytes_per_block": 232448,
+            "shared_bytes_per_multiprocessor": 233472, "l2_bytes": 52428800,
+            "memory_bytes": 85899345920u64, "copy_gbps": 3000.0, "hop_ns": 263.0,
+            "driver": "", "compiler": "", "vendor": null
+        });
+        serde_json::from_value(facts).unwrap()
+    }
+
+    fn system(spec: &str, rhs: u32) -> System {
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let problem = Sptrsv { rhs, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let matrix = Spec::parse(spec).unwrap().generate().unwrap();
+        System::of(&matrix, &problem, &device()).unwrap()
+    }
+
+    /// The whole product, one by one.
+    fn every() -> Vec<Scheme> {
+        let mut scopes = Vec::new();
+        for take in TAKES {
+            for sync in SYNCS {
+                scopes.extend(ALPHAS.map(|alpha| (Scope::Global, take, sync, alpha)));
+            }
+        }
+        let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0);
+        scopes.extend(SHARED_BLOCKS.map(shared));
+        let mut all = Vec::new();
+        for window_ns in WINDOW_NS {
+            for terms in TERMS {
+                let rewrite = Rewrite { window_ns, terms };
+                for lanes in LANES {
+                    for warps in WARPS {
+                        for (unroll, pause) in
+                            UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat()
+                        {
+                            all.extend(scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
+                                rewrite,
+                                lanes,
+                                warps,
+                                unroll,
+                                take,
+                                sync,
+                                scope,
+                                pause,
+                                alpha,
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn the_full_space_is_counted_right_and_holds_what_is_listed() {
+        let every = every();
+        let whole: HashSet<Scheme> = every.iter().copied().collect();
+        assert_eq!((whole.len(), every.len() as u64), (every.len(), full()));
+        for (spec, rhs, most) in [
+            // Narrow levels, unknowns that fit a multiprocessor; wide ones; neither; one level of one row; a level.
+            ("ilu0_poisson2d:nx=100,ny=100,seed=1", 1, 900),
+            ("ilu0_poisson3d:nx=70,ny=70,nz=70,seed=1", 16, 900),
+            ("ilu0_random:n=20000,per_row=5,seed=1", 3, 900),
+            ("banded:n=1,half=0", 64, 60),
+            ("banded:n=5000,half=0", 1, 60),
+        ] {
+            let system = system(spec, rhs);
+            let share = share(&system);
+            assert!((20..=most).contains(&share.scored.len()), "{spec}: {}", share.scored.len());
+            assert_eq!(share.full, full());
+            let unique: HashSet<String> = share.scored.iter().map(|(c, _)| c.to_string()).collect();
+            assert_eq!(unique.len(), share.scored.len());
+            for (candidate, us) in &share.scored {
+                let scheme = Scheme::of(candidate).unwrap();
+                assert!(us.is_finite() && *us > 0.0, "{candidate}: {us} us");
+                assert_eq!(&scheme.candidate(), candidate);
+                assert_eq!(legal(&scheme, &system), Ok(()), "{candidate}");
+                assert!(whole.contains(&scheme), "{candidate}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused() {
+        let system = system("ilu0_poisson2d:nx=100,ny=100,seed=1", 1);
+        let all = every();
+        let refused = |why: &str| {
+            all.iter()
+                .filter(|scheme| legal(scheme, &system).is_err_and(|e| e.contains(why)))
+                .count()
+        };
+        assert!(["registers", "epoch", "tickets"].map(refused).iter().all(|&count| count > 0));
+        let narrow =
+            System { device: Device { compute_capability: "8.0".into(), ..device() }, ..system };
+        let cluster = |scheme: &&Scheme| matches!(scheme.scope, Scope::Shared { blocks: 2.. });
+        assert!(all.iter().filter(cluster).all(|scheme| legal(scheme, &narrow).is_err()));
     }
 }

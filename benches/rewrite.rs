@@ -1,0 +1,96 @@
+//! Time of rewriting, splitting and packing a triangular system, and what it yields. Run by hand:
+//!
+//! ```text
+//! cargo bench --bench rewrite -- [SPEC...]
+//! ```
+//!
+//! A specification is one of `sparsetune generate`; without any, two factors of a million rows are taken.
+
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
+use sparsetune::ops::sptrsv::System;
+use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
+use sparsetune::ops::sptrsv::slices::prove::prove;
+use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
+use sparsetune::ops::sptrsv::slices::split::split;
+use sparsetune::sparse::generate::Spec;
+use std::error::Error;
+use std::time::Instant;
+
+const USUAL: [&str; 2] =
+    ["ilu0_poisson2d:nx=1000,ny=1000,seed=1", "ilu0_poisson3d:nx=100,ny=100,nz=100,seed=1"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // `cargo bench` passes --bench, `cargo test --all-targets` does not: then nothing is measured.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        println!("run by hand: cargo bench --bench rewrite -- [SPEC...]");
+        return Ok(());
+    }
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let specs: Vec<&str> =
+        if args.is_empty() { USUAL.to_vec() } else { args.iter().map(String::as_str).collect() };
+    for spec in specs {
+        measure(spec)?;
+    }
+    Ok(())
+}
+
+fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
+    let matrix = Spec::parse(spec)?.generate()?;
+    let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+    let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let started = Instant::now();
+    let system = System::of(&matrix, &problem, &device())?;
+    println!("{spec}: the system in {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
+    for (window_ns, terms) in [(0, 64), (500, 256), (1000, 256), (4000, 1024)] {
+        for _ in 0..2 {
+            let started = Instant::now();
+            let equations = split(rewrite(&system, Rewrite { window_ns, terms }));
+            let rewritten = started.elapsed().as_secs_f64() * 1e3;
+            let packing = Packing { width: 32, lanes: 0, steps: 4, warps: 264 };
+            let packed = pack(&equations, problem.dtype, packing)?;
+            let proving = Instant::now();
+            prove(&packed, packing, matrix.rows())?;
+            let proven = proving.elapsed().as_secs_f64() * 1e3;
+            println!(
+                "  {window_ns} ns, {terms} terms: {rewritten:.0} ms to rewrite, {:.0} ms to pack, {proven:.0} ms to \
+                 prove, {:.0} ms in all; {} windows, {} terms in {} entries, {} slices",
+                packed.ms,
+                started.elapsed().as_secs_f64() * 1e3,
+                equations.windows,
+                equations.terms(),
+                packed.cols.len(),
+                packed.slices(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Rewriting asks a device for its rate and its multiprocessors alone.
+fn device() -> Device {
+    Device {
+        id: DeviceId("cuda:0".to_owned()),
+        kind: DeviceKind::Cuda,
+        name: "imagined".to_owned(),
+        compute_capability: "9.0".to_owned(),
+        multiprocessors: 132,
+        warp_size: 32,
+        max_threads_per_block: 1024,
+        max_threads_per_multiprocessor: 2048,
+        max_blocks_per_multiprocessor: 32,
+        registers_per_thread: 255,
+        registers_per_block: 65536,
+        registers_per_multiprocessor: 65536,
+        shared_bytes_per_block: 232_448,
+        shared_bytes_per_multiprocessor: 233_472,
+        l2_bytes: 50 << 20,
+        memory_bytes: 80 << 30,
+        copy_gbps: 3000.0,
+        hop_ns: 263.0,
+        driver: String::new(),
+        compiler: String::new(),
+        vendor: None,
+        kernels: Default::default(),
+    }
+}

@@ -1,0 +1,371 @@
+//! Rewritten, split and packed systems, worked through on the host as the kernel works through them.
+
+use rayon::ThreadPoolBuilder;
+use sparsetune::domain::problem::{Diagonal, Triangle};
+use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
+use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
+use sparsetune::ops::sptrsv::System;
+use sparsetune::ops::sptrsv::slices::equations::Equations;
+use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
+use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
+use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
+use sparsetune::ops::sptrsv::slices::split::split;
+use sparsetune::ops::sptrsv::slices::{Lowerer, share};
+use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::{Csr, oracle};
+
+const LOWER: Sptrsv = Sptrsv {
+    rhs: 1,
+    dtype: Dtype::F64,
+    triangle: Triangle::Lower,
+    diagonal: Diagonal::NonUnit,
+    transpose: false,
+};
+
+/// A number in [0, 1): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn unit(seed: u64, at: usize) -> f64 {
+    let state = (seed << 40).wrapping_add(at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// About a large device of 2023.
+fn device() -> Device {
+    Device {
+        id: DeviceId("cuda:0".to_owned()),
+        kind: DeviceKind::Cuda,
+        name: "imagined".to_owned(),
+        compute_capability: "9.0".to_owned(),
+        multiprocessors: 132,
+        warp_size: 32,
+        max_threads_per_block: 1024,
+        max_threads_per_multiprocessor: 2048,
+        max_blocks_per_multiprocessor: 32,
+        registers_per_thread: 255,
+        registers_per_block: 65536,
+        registers_per_multiprocessor: 65536,
+        shared_bytes_per_block: 232_448,
+        shared_bytes_per_multiprocessor: 233_472,
+        l2_bytes: 50 << 20,
+        memory_bytes: 80 << 30,
+        copy_gbps: 3000.0,
+        hop_ns: 263.0,
+        driver: String::new(),
+        compiler: String::new(),
+        vendor: None,
+        kernels: Default::default(),
+    }
+}
+
+fn system(matrix: &Csr, problem: Sptrsv) -> System {
+    System::of(matrix, &problem, &device()).expect("a system")
+}
+
+fn generated(spec: &str) -> Csr {
+    Spec::parse(spec).expect("a specification").generate().expect("a matrix")
+}
+
+/// A lower triangle from each row's entries before the diagonal; the diagonal is a little off 1.
+fn lower(rows: usize, row: impl Fn(usize) -> Vec<(u32, f64)>) -> Csr {
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for r in 0..rows {
+        let mut entries = row(r);
+        entries.push((r as u32, 1.0 + 0.1 * unit(7, r)));
+        indices.extend(entries.iter().map(|&(col, _)| col));
+        values.extend(entries.iter().map(|&(_, value)| value));
+        indptr.push(indices.len());
+    }
+    Csr::new(rows, rows, indptr, indices, values).expect("a matrix")
+}
+
+fn chain(rows: usize) -> Csr {
+    lower(rows, |r| if r == 0 { vec![] } else { vec![(r as u32 - 1, -0.7)] })
+}
+
+/// What the kernel does for one right-hand side: lanes sum up terms in b, then in x, then the lanes are summed up.
+fn interpret(packed: &Packed, width: usize, b: &[f64]) -> Vec<f64> {
+    let single = matches!(packed.vals, ArrayData::F32(_));
+    let value = |at: usize| match &packed.vals {
+        ArrayData::F32(values) => f64::from(values[at]),
+        ArrayData::F64(values) => values[at],
+        _ => unreachable!("slices have values of one of two types"),
+    };
+    let fused = |a: f64, b: f64, c: f64| match single {
+        true => f64::from((a as f32).mul_add(b as f32, c as f32)),
+        false => a.mul_add(b, c),
+    };
+    let rounded = |x: f64| if single { f64::from(x as f32) } else { x };
+    let mut work = vec![f64::NAN; packed.slots];
+    let mut x = vec![f64::NAN; b.len()];
+    for meta in packed.meta.chunks_exact(4) {
+        let (first, at, log, rows) =
+            (meta[0] as usize, meta[1] as usize, meta[3] & 0xFF, meta[3] >> 8);
+        let (b_steps, x_steps) = ((meta[2] & 0xFFFF) as usize, (meta[2] >> 16) as usize);
+        let mut sums = vec![0.0; width];
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            for step in 0..b_steps + x_steps {
+                let entry = (at + step) * width + lane;
+                let col = packed.cols[entry];
+                if col != NO_TERM {
+                    let from = if step < b_steps { b } else { &work[..first] };
+                    *sum = fused(value(entry), from[col as usize], *sum);
+                }
+            }
+        }
+        for reach in (0..log).rev().map(|log| 1 << log) {
+            sums = (0..width).map(|lane| rounded(sums[lane] + sums[lane ^ reach])).collect();
+        }
+        for row in 0..rows as usize {
+            let slot = first + row;
+            work[slot] = sums[row << log];
+            if packed.rows[slot] != u32::MAX {
+                x[packed.rows[slot] as usize] = work[slot];
+            }
+        }
+    }
+    x
+}
+
+/// Largest |Tx - b| / (|T||x| + |b|) over the rows, each row's divided by its weight (terms + 8) / 8.
+fn backward_error(system: &System, x: &[f64], b: &[f64]) -> f64 {
+    let t = &system.triangular;
+    let error = |s: usize| {
+        let row = t.original(s);
+        let (mut residual, mut scale) = (t.diagonal[s].mul_add(x[row], -b[row]), b[row].abs());
+        scale += (t.diagonal[s] * x[row]).abs();
+        for (&col, &value) in t.row(s).0.iter().zip(t.row(s).1) {
+            let x = x[t.original(col as usize)];
+            residual = value.mul_add(x, residual);
+            scale += (value * x).abs();
+        }
+        let error = if residual == 0.0 { 0.0 } else { residual.abs() / scale };
+        if error.is_nan() { f64::INFINITY } else { error * 8.0 / (t.row(s).0.len() as f64 + 8.0) }
+    };
+    (0..t.rows()).map(error).fold(0.0, f64::max)
+}
+
+/// Entries in [-1, 1), as exact in single as in double precision.
+fn right_hand_side(rows: usize) -> Vec<f64> {
+    (0..rows).map(|row| f64::from((2.0 * unit(3, row) - 1.0) as f32)).collect()
+}
+
+fn equations(system: &System, window_ns: u32, terms: u32) -> Equations {
+    split(rewrite(system, Rewrite { window_ns, terms }))
+}
+
+fn packing(width: u32, lanes: u32) -> Packing {
+    Packing { width, lanes, steps: 4, warps: 264 }
+}
+
+/// Every unknown is of an earlier window than the equation, and partial sums are of no row.
+fn assert_in_order(equations: &Equations, rows: usize) {
+    for at in 0..equations.len() {
+        let window = equations.window_of[at];
+        let before = |&col: &u32| equations.window_of[col as usize] < window;
+        assert!(equations.unknown(at).0.iter().all(before), "unknown {at} of window {window}");
+        assert!(window < equations.windows);
+        assert_eq!(equations.rows[at].is_some(), at < rows);
+    }
+}
+
+fn assert_solves(what: &str, matrix: &Csr, problem: Sptrsv) {
+    let system = system(matrix, problem);
+    let rows = matrix.rows();
+    let b = right_hand_side(rows);
+    let roundoff =
+        if problem.dtype == Dtype::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) } / 2.0;
+    let tolerance = 512.0 * roundoff;
+    let reference = oracle::sptrsv(&system.triangular, &b, 1);
+    assert!(backward_error(&system, &reference, &b) <= tolerance, "{what}: the reference");
+    for (window_ns, terms) in [(0, 64), (500, 64), (500, 1024), (4000, 64), (4000, 1024)] {
+        let equations = equations(&system, window_ns, terms);
+        assert_in_order(&equations, rows);
+        let shapes = [(32, 0), (32, 1), (32, 4), (32, 32), (8, 0), (8, 32), (1, 0), (1, 4)];
+        for (width, lanes) in shapes {
+            let how = packing(width, lanes);
+            let packed = pack(&equations, problem.dtype, how).expect("packs");
+            assert_eq!(packed.slots, equations.len());
+            assert_eq!(packed.window_start.len(), equations.windows as usize + 1);
+            let x = interpret(&packed, width as usize, &b);
+            let error = backward_error(&system, &x, &b);
+            assert!(
+                error <= tolerance,
+                "{what}, {window_ns} ns, {terms} terms, {how:?}: {error:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn small_and_plain_systems() {
+    for rows in [0, 1, 2] {
+        assert_solves(&format!("chain of {rows}"), &chain(rows), LOWER);
+    }
+    assert_solves("diagonal", &lower(1000, |_| vec![]), LOWER);
+    assert_solves("chain", &chain(5000), LOWER);
+    let dense = lower(200, |r| (0..r as u32).map(|col| (col, -0.5 / r as f64)).collect());
+    assert_solves("dense", &dense, LOWER);
+}
+
+#[test]
+fn factors_in_every_triangle() {
+    let random = generated("ilu0_random:n=3000,per_row=8,seed=3");
+    assert_solves("random", &random, LOWER);
+    assert_solves("random, single", &random, Sptrsv { dtype: Dtype::F32, ..LOWER });
+    assert_solves("random, transposed", &random, Sptrsv { transpose: true, ..LOWER });
+    let flat = generated("ilu0_poisson2d:nx=60,ny=50,seed=1");
+    assert_solves("2-D", &flat, LOWER);
+    assert_solves("2-D, unit", &flat, Sptrsv { diagonal: Diagonal::Unit, ..LOWER });
+    assert_solves(
+        "2-D, transposed, single",
+        &flat,
+        Sptrsv { transpose: true, dtype: Dtype::F32, ..LOWER },
+    );
+    assert_solves("3-D", &generated("ilu0_poisson3d:nx=15,ny=14,nz=13,seed=1"), LOWER);
+    let upper = generated("banded:n=700,half=4,seed=2");
+    assert_solves("upper", &upper, Sptrsv { triangle: Triangle::Upper, ..LOWER });
+    let transposed = Sptrsv { triangle: Triangle::Upper, transpose: true, ..LOWER };
+    assert_solves("upper, transposed", &upper, transposed);
+}
+
+#[test]
+fn a_huge_row_is_split() {
+    let rows = 50_001;
+    let all = |r: usize| match r {
+        50_000 => (0..50_000).map(|col| (col, -1e-5)).collect(),
+        _ if r % 3 == 0 && r > 0 => vec![(r as u32 - 1, 0.4)],
+        _ => vec![],
+    };
+    let matrix = lower(rows, all);
+    let equations = equations(&system(&matrix, LOWER), 0, 64);
+    let longest = (0..equations.len()).map(|at| equations.unknown(at).0.len()).max();
+    assert!(longest <= Some(1024) && equations.len() > rows + 40, "{longest:?}");
+    assert_solves("huge row", &matrix, LOWER);
+}
+
+#[test]
+fn rewriting_makes_few_windows() {
+    let windows = |matrix: &Csr, window_ns, terms| {
+        equations(&system(matrix, LOWER), window_ns, terms).windows
+    };
+    let flat = generated("ilu0_poisson2d:nx=120,ny=120,seed=1");
+    assert_eq!(windows(&flat, 0, 64), 239);
+    let rewritten = windows(&flat, 1000, 1024);
+    assert!(rewritten * 5 <= 239, "{rewritten} windows");
+    let rewritten = windows(&chain(5000), 1000, 64);
+    assert!(rewritten < 200, "{rewritten} windows");
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let matrix = generated("ilu0_random:n=30000,per_row=6,seed=5");
+    let system = system(&matrix, LOWER);
+    let built = |threads| {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let equations = equations(&system, 1000, 256);
+            pack(&equations, Dtype::F64, packing(32, 0)).expect("packs")
+        })
+    };
+    let (one, four) = (built(1), built(4));
+    assert!(one.meta == four.meta && one.cols == four.cols && one.rows == four.rows);
+    assert!(one.vals == four.vals && one.window_start == four.window_start);
+}
+
+/// x_i = 2 x_(i-1) + b_i forty times over, then nearly anew. Forty levels in one window would multiply roundings by 2^40.
+#[test]
+fn a_window_closes_before_coefficients_explode() {
+    let rows = 2000;
+    let factor = |r: usize| if r % 40 == 0 { -1e-12 } else { -2.0 };
+    let matrix = lower(rows, |r| if r == 0 { vec![] } else { vec![(r as u32 - 1, factor(r))] });
+    let unit_diagonal = Sptrsv { diagonal: Diagonal::Unit, ..LOWER };
+    let system = system(&matrix, unit_diagonal);
+    let x: Vec<f64> = (0..rows).map(|row| 1.0 + unit(9, row)).collect();
+    let b: Vec<f64> =
+        (0..rows).map(|r| if r == 0 { x[0] } else { x[r] + factor(r) * x[r - 1] }).collect();
+    let equations = equations(&system, 1_000_000, 1024);
+    let windows = equations.windows;
+    assert!((100..500).contains(&windows), "{windows} windows");
+    let packed = pack(&equations, Dtype::F64, packing(32, 0)).expect("packs");
+    let error = backward_error(&system, &interpret(&packed, 32, &b), &b);
+    println!("{windows} windows, {error:e}");
+    assert!(error <= 256.0 * f64::EPSILON, "{error:e}");
+}
+
+#[test]
+fn a_slice_of_too_many_steps_is_refused() {
+    let matrix = lower(70_001, |r| match r {
+        70_000 => (0..70_000).map(|col| (col, -1e-5)).collect(),
+        _ => vec![],
+    });
+    let whole = rewrite(&system(&matrix, LOWER), Rewrite { window_ns: 0, terms: 64 });
+    let refusal = pack(&whole, Dtype::F64, packing(32, 1)).expect_err("too long for one lane");
+    assert!(refusal.to_string().contains("70000 steps"), "{refusal}");
+    assert!(pack(&whole, Dtype::F64, packing(32, 32)).is_ok());
+}
+
+#[test]
+fn coefficients_beyond_the_type_are_refused() {
+    // The reciprocal of 1e-39 is no single number, though 1e-39 is one.
+    let matrix = Csr::new(1, 1, vec![0, 1], vec![0], vec![1e-39]).expect("a matrix");
+    for (dtype, packs) in [(Dtype::F32, false), (Dtype::F64, true)] {
+        let equations = equations(&system(&matrix, Sptrsv { dtype, ..LOWER }), 0, 64);
+        assert_eq!(pack(&equations, dtype, packing(32, 0)).is_ok(), packs);
+    }
+}
+
+/// Launches take all slices, each once and in order, with as many arguments as the kernel has.
+fn assert_launches_all(recipe: &Recipe) {
+    let Program::Cuda(program) = &recipe.program else { panic!("not for this device") };
+    let slices = match &recipe.arrays[0].data {
+        ArrayData::U32(meta) => meta.len() as u32 / 4,
+        _ => panic!("meta are words"),
+    };
+    let shared = Scheme::of(&recipe.candidate).expect("a scheme").scope != Scope::Global;
+    let mut next = 0;
+    for step in &program.steps {
+        assert_eq!(step.args.len(), if shared { 12 } else { 16 });
+        let [Arg::U32(first), Arg::U32(end)] = step.args[6..8] else { panic!("{:?}", step.args) };
+        assert!(first == next && (end > first || slices == 0), "{first}..{end} after {next}");
+        assert!(step.grid[0] >= 1 && step.block[0] <= 1024 && step.shared_bytes <= 232_448);
+        assert_eq!(step.cluster, if shared { step.grid[0] } else { 1 });
+        assert!(program.source.contains(&format!("void {}(", step.entry)));
+        next = end;
+    }
+    assert_eq!(next, slices);
+    for arg in program.steps.iter().flat_map(|step| &step.args) {
+        match *arg {
+            Arg::Scratch(at) => assert!(at < recipe.scratch.len()),
+            Arg::Turn { even, odd } => assert!(even.max(odd) < recipe.scratch.len()),
+            Arg::Array(at) => assert!(at < recipe.arrays.len()),
+            _ => (),
+        }
+    }
+}
+
+#[test]
+fn every_listed_scheme_is_lowered() {
+    for (spec, rhs, multiprocessors, most_steps) in [
+        ("ilu0_poisson2d:nx=40,ny=40,seed=1", 1, 132, 1),
+        // So few that some windows, but not all, are launches of their own.
+        ("ilu0_random:n=12000,per_row=4,seed=1", 3, 1, 20),
+        ("banded:n=1,half=0", 33, 132, 1),
+    ] {
+        let mut system = system(&generated(spec), Sptrsv { rhs, ..LOWER });
+        system.device.multiprocessors = multiprocessors;
+        let mut lowerer = Lowerer::default();
+        let mut steps = Vec::new();
+        for (candidate, _) in share(&system).scored {
+            let recipe = lowerer.lower(&candidate, &system).expect("lowers");
+            assert_launches_all(&recipe);
+            let Program::Cuda(program) = recipe.program else { panic!("not for this device") };
+            steps.push(program.steps.len());
+        }
+        let most = steps.iter().max().copied().unwrap_or(0);
+        assert!((most_steps.min(2)..=most_steps).contains(&most), "{spec}: {most} steps");
+    }
+    let empty = system(&chain(0), LOWER);
+    let (candidate, _) = share(&empty).scored.swap_remove(0);
+    assert_launches_all(&Lowerer::default().lower(&candidate, &empty).expect("lowers"));
+}
