@@ -7,7 +7,8 @@
 //! A specification is one of `sparsetune generate`; without any, two factors of a million rows are taken.
 
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
+use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Problem, Sptrsv};
+use sparsetune::ops;
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
 use sparsetune::ops::sptrsv::slices::prove::prove;
@@ -42,6 +43,10 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let system = System::of(&matrix, &problem, &device())?;
     println!("{spec}: the system in {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
+    let started = Instant::now();
+    let space = ops::space(&matrix, &Problem::Sptrsv(problem), &device())?;
+    let space_ms = started.elapsed().as_secs_f64() * 1e3;
+    println!("  its space of {} schemes in {space_ms:.0} ms", space.scored.len());
     for (window_ns, terms) in [(0, 64), (500, 256), (1000, 256), (4000, 1024)] {
         for _ in 0..2 {
             let started = Instant::now();

@@ -2,7 +2,7 @@
 
 use crate::evaluator::{
     DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Ops, Unlowered, claim_stdout,
-    die_with_parent, dump_no_core, run,
+    die_with_parent, dump_no_core, keep_memory, run,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ pub struct EvaluatorArgs {
 impl EvaluatorArgs {
     /// Serves the requests on stdin until it ends. Logs must go to stderr: stdout is the protocol's.
     pub fn run(self) -> ExitCode {
+        keep_memory();
         let prepared =
             dump_no_core().and_then(|()| die_with_parent()).and_then(|()| claim_stdout());
         let output = match prepared {

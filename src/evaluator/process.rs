@@ -30,6 +30,18 @@ pub fn dump_no_core() -> io::Result<()> {
     }
 }
 
+/// Keeps freed memory for the next use. Rewriting and packing take and free gigabytes for scheme after scheme, and the
+/// system's first touch of a page costs more than the work on it.
+pub fn keep_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: plain calls that set how the C library's allocator behaves; a refusal leaves the default.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+        libc::mallopt(libc::M_TOP_PAD, 64 << 20);
+    }
+}
+
 /// Ends this process when its parent dies, also in the midst of a hung kernel, where the end of stdin goes unseen.
 ///
 /// The kernel sends the signal when the parent's *thread* that started us ends, which a runtime's thread may do while

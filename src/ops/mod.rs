@@ -95,6 +95,18 @@ pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, 
     }
 }
 
+/// Names what of a candidate's lowering other candidates share: those of one name follow each other in a search, so that
+/// the shared part is made once.
+pub fn preparation(candidate: &Candidate) -> String {
+    let shared: &[&str] = match candidate.family.as_str() {
+        sptrsv::slices::scheme::FAMILY => &["window_ns", "terms", "lanes"],
+        sptrsv::ag::FAMILY => &["merge", "reorder"],
+        _ => &[],
+    };
+    let values = shared.iter().filter_map(|name| candidate.params.get(*name));
+    values.fold(candidate.family.clone(), |name, value| format!("{name} {value:?}"))
+}
+
 /// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what
 /// brings few. An AG-SpTRSV scheme brings a schedule for its warps beside its groups.
 pub fn complexity(candidate: &Candidate) -> u32 {

@@ -22,7 +22,15 @@ pub struct Halved {
 ///
 /// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that
 /// their outcomes are observed, and take their places: what follows depends on outcomes and predictions alone.
-pub fn halving(mut scored: Vec<(Candidate, f64)>, places: usize, before: Vec<Candidate>) -> Halved {
+///
+/// Candidates that `preparation` names alike share the work before their first call: of the first two thirds they follow
+/// each other.
+pub fn halving(
+    mut scored: Vec<(Candidate, f64)>,
+    places: usize,
+    before: Vec<Candidate>,
+    preparation: impl Fn(&Candidate) -> String,
+) -> Halved {
     sort(&mut scored);
     let places = places.max(1).min(scored.len()).max(before.len());
     let spread = (2 * places).div_ceil(3);
@@ -38,9 +46,26 @@ pub fn halving(mut scored: Vec<(Candidate, f64)>, places: usize, before: Vec<Can
     let mut queue = before;
     let tried: BTreeSet<Candidate> = queue.iter().cloned().collect();
     let fresh = diverse(&scored, spread).into_iter().filter(|c| !tried.contains(c));
-    queue.extend(fresh.take(spread.saturating_sub(tried.len())));
+    let fresh = fresh.take(spread.saturating_sub(tried.len())).collect();
+    queue.extend(together(fresh, preparation));
     let outcomes = BTreeMap::new();
     Halved { strategy: Box::new(Halving { scored, places, queue, handed_out: 0, outcomes }), step }
+}
+
+/// Candidates of one preparation side by side, at the place of the first of them.
+fn together(
+    candidates: Vec<Candidate>,
+    preparation: impl Fn(&Candidate) -> String,
+) -> impl Iterator<Item = Candidate> {
+    let mut groups: Vec<(String, Vec<Candidate>)> = Vec::new();
+    for candidate in candidates {
+        let name = preparation(&candidate);
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, group)) => group.push(candidate),
+            None => groups.push((name, vec![candidate])),
+        }
+    }
+    groups.into_iter().flat_map(|(_, group)| group)
 }
 
 struct Halving {
@@ -254,7 +279,7 @@ mod tests {
 
     /// Walks on, at most so many steps, on top of what was tried before.
     fn walk(before: Vec<Candidate>, places: usize, steps: usize) -> Vec<Candidate> {
-        let mut strategy = halving(scored(), places, before).strategy;
+        let mut strategy = halving(scored(), places, before, alone).strategy;
         let mut order = Vec::new();
         while order.len() < steps {
             let left = strategy.left();
@@ -266,6 +291,24 @@ mod tests {
         order
     }
 
+    /// Nothing is shared.
+    fn alone(candidate: &Candidate) -> String {
+        candidate.to_string()
+    }
+
+    #[test]
+    fn candidates_of_one_preparation_follow_each_other() {
+        let of = |x, y, us| (Candidate::new("a").with("x", x).with("y", y), us);
+        let scored =
+            vec![of(1, 1, 1.0), of(2, 1, 2.0), of(1, 2, 3.0), of(2, 2, 4.0), of(1, 3, 5.0)];
+        let by_x = |candidate: &Candidate| format!("{:?}", candidate.int("x"));
+        let strategy = halving(scored, 5, Vec::new(), by_x).strategy;
+        let xs: Vec<_> = strategy.upcoming().iter().map(|c| c.int("x")).collect();
+        let mut runs = xs.clone();
+        runs.dedup();
+        assert!(xs.len() >= 3 && runs.len() <= 2, "{xs:?}");
+    }
+
     #[test]
     fn tries_as_many_as_it_may_and_none_twice() {
         for places in [1, 2, 5, 24, 60, 78, 500] {
@@ -273,9 +316,9 @@ mod tests {
             assert_eq!(order.len(), places.min(78));
             assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), order.len());
         }
-        let mut nothing = halving(Vec::new(), 9, Vec::new()).strategy;
+        let mut nothing = halving(Vec::new(), 9, Vec::new(), alone).strategy;
         assert_eq!((nothing.left(), nothing.next()), (0, None));
-        let step = halving(scored(), 24, Vec::new()).step;
+        let step = halving(scored(), 24, Vec::new(), alone).step;
         assert_eq!((step.removed, step.left), (54, 24));
     }
 

@@ -12,6 +12,7 @@ use crate::domain::{
     Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Plan, Stage, StoppedBy,
     Strategy as Wanted, Timestamp,
 };
+use crate::ops;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, Contender, Decision, Strategy};
 use crate::service::Service;
@@ -238,7 +239,7 @@ impl Session<'_> {
         let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
         let before = tried.filter(|candidate| !field.always.contains(candidate)).cloned().collect();
         let places = (trials as usize).saturating_sub(field.always.len());
-        let halved = search::halving(scored, places, before);
+        let halved = search::halving(scored, places, before, ops::preparation);
         field.funnel.push(halved.step);
         halved.strategy
     }

@@ -19,6 +19,13 @@ const ALPHAS: [u32; 3] = [0, 8, 2];
 /// Rows a level up to which a single multiprocessor or a cluster may keep up.
 const NARROW: f64 = 64.0;
 
+/// Entries from which a system is large: rewriting it takes long enough to be done for few schemes only.
+const LARGE: usize = 1_000_000;
+const LARGE_WINDOW_NS: [u32; 4] = [250, 500, 1000, 2000];
+
+/// Entries a row from which rows are long.
+const LONG_ROWS: f64 = 32.0;
+
 /// Schemes of the whole product, whether legal or not.
 fn full() -> u64 {
     let product = |lengths: &[usize]| lengths.iter().product::<usize>() as u64;
@@ -71,7 +78,8 @@ pub fn share(system: &System) -> Share {
     scored.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
     scored.dedup_by(|a, b| a.0 == b.0);
     let rules = [
-        "slices: the most terms matter only where equations are rewritten",
+        "slices: the most terms matter only where equations are rewritten; above 1,000,000 entries four windows, the most \
+         terms by the mean row, and two numbers of lanes",
         "slices: lanes are chosen a slice, or 1, 4 or 32 with 2 to 16 warps",
         "slices: epochs, tickets and pauses are tried on the plain shape alone",
         "slices: one multiprocessor or one cluster only where levels are narrow and the unknowns fit its shared memory",
@@ -85,36 +93,42 @@ fn listed(system: &System) -> Vec<Scheme> {
     let levels = system.levels.widths.len().max(1);
     let width = system.triangular.rows() as f64 / levels as f64;
     let widest = system.levels.widths.iter().max().copied().unwrap_or(0);
+    let large = system.triangular.nnz() > LARGE;
     let mut list = Vec::new();
-    for rewrite in rewrites(levels) {
+    for rewrite in rewrites(system) {
         let plain = Scheme {
             rewrite,
             lanes: 0,
-            warps: 4,
-            unroll: 4,
+            warps: 8,
+            unroll: 8,
             take: Take::Block,
             sync: Sync::Sentinel,
             scope: Scope::Global,
             pause: 0,
             alpha: 0,
         };
-        for lanes in [0, 1, 4, 32] {
+        let lanes: &[u32] = match (large, mean_terms(system) > LONG_ROWS) {
+            (false, _) => &[0, 1, 4, 32],
+            (true, false) => &[0, 4],
+            (true, true) => &[0, 32],
+        };
+        for &lanes in lanes {
             // One warp a multiprocessor, or all that fit, on the plain shape alone.
             let ends = |warps: &u32| lanes == 0 || (2..=16).contains(warps);
-            list.extend(WARPS.into_iter().filter(ends).map(|warps| Scheme {
-                lanes,
-                warps,
-                ..plain
-            }));
-            list.push(Scheme { lanes, warps: 8, unroll: 8, ..plain });
-            list.push(Scheme { lanes, warps: 8, take: Take::Spread, ..plain });
+            for warps in WARPS.into_iter().filter(ends) {
+                list.push(Scheme { lanes, warps, ..plain });
+            }
+            list.push(Scheme { lanes, unroll: 4, ..plain });
+            list.push(Scheme { lanes, unroll: 4, warps: 4, ..plain });
+            list.push(Scheme { lanes, take: Take::Spread, ..plain });
         }
         for warps in [2, 8] {
-            list.push(Scheme { warps, sync: Sync::Packed, ..plain });
+            list.push(Scheme { warps, sync: Sync::Packed, unroll: 4, ..plain });
             list.push(Scheme { warps, take: Take::Ticket, ..plain });
         }
-        list.push(Scheme { warps: 8, pause: 1, ..plain });
-        list.push(Scheme { warps: 16, unroll: 8, take: Take::Spread, ..plain });
+        list.push(Scheme { pause: 1, ..plain });
+        list.push(Scheme { pause: 1, warps: 2, unroll: 4, ..plain });
+        list.push(Scheme { warps: 16, take: Take::Spread, ..plain });
         if widest > system.device.multiprocessors * 8 {
             for (warps, alpha) in [(8, 8), (8, 2), (16, 2)] {
                 list.push(Scheme { warps, alpha, ..plain });
@@ -132,13 +146,25 @@ fn listed(system: &System) -> Vec<Scheme> {
     list
 }
 
+/// Entries a row, the diagonal counted.
+fn mean_terms(system: &System) -> f64 {
+    1.0 + system.triangular.nnz() as f64 / system.triangular.rows().max(1) as f64
+}
+
 /// Rewritings worth a try; a system of one level has nothing to rewrite.
-fn rewrites(levels: usize) -> Vec<Rewrite> {
+fn rewrites(system: &System) -> Vec<Rewrite> {
     let mut all = vec![Rewrite { window_ns: 0, terms: TERMS[0] }];
-    if levels > 1 {
-        let windows = WINDOW_NS.into_iter().filter(|&ns| ns > 0);
-        all.extend(windows.flat_map(|window_ns| TERMS.map(|terms| Rewrite { window_ns, terms })));
+    if system.levels.widths.len() <= 1 {
+        return all;
     }
+    let of = |window_ns, terms| Rewrite { window_ns, terms };
+    if system.triangular.nnz() > LARGE {
+        let terms = if mean_terms(system) > LONG_ROWS { TERMS[2] } else { TERMS[1] };
+        all.extend(LARGE_WINDOW_NS.map(|window_ns| of(window_ns, terms)));
+        return all;
+    }
+    let windows = WINDOW_NS.into_iter().filter(|&ns| ns > 0);
+    all.extend(windows.flat_map(|window_ns| TERMS.map(|terms| of(window_ns, terms))));
     all
 }
 
