@@ -3,6 +3,7 @@
 //! Beyond the paper: rewriting (inverted blocks and dense tails are cases of it), splitting of long rows, and shared memory
 //! of one multiprocessor or one cluster as the place where unknowns are awaited.
 
+pub mod accumulate;
 pub mod equations;
 pub mod lower;
 pub mod pack;

@@ -238,22 +238,30 @@ impl Placing<'_> {
             (rest_cols, rest_vals) = (after_c, after_v);
             jobs.push((slice, c, v));
         }
-        jobs.into_par_iter().with_min_len(256).try_for_each(|(slice, cols, vals)| {
+        let jobs = jobs.into_par_iter().with_min_len(256);
+        jobs.try_for_each_init(Vec::new, |sorted, (slice, cols, vals)| {
             let (log, lanes) = (slice.log_lanes, 1usize << slice.log_lanes);
-            let split = slice.b_steps * self.width;
+            let (known_cols, unknown_cols) = cols.split_at_mut(slice.b_steps * self.width);
+            let (known_vals, unknown_vals) = vals.split_at_mut(slice.b_steps * self.width);
             for row in 0..slice.rows {
                 let equation = self.order[slice.first_slot + row] as usize;
-                let place = |at: usize| (at >> log) * self.width + row * lanes + (at & (lanes - 1));
+                let put = |sorted: &mut Vec<(u32, f64)>, cols: &mut [u32], vals: &mut [V]| {
+                    // Rising, so that lanes side by side read side by side, and the last to be known come last.
+                    sorted.sort_unstable_by_key(|&(col, _)| col);
+                    for (at, &(col, factor)) in sorted.iter().enumerate() {
+                        let at = (at >> log) * self.width + row * lanes + (at & (lanes - 1));
+                        (cols[at], vals[at]) = (col, value(factor)?);
+                    }
+                    sorted.clear();
+                    Some(())
+                };
                 let (known, factors) = self.equations.known(equation);
-                for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
-                    cols[place(at)] = col;
-                    vals[place(at)] = value(factor)?;
-                }
+                sorted.extend(known.iter().copied().zip(factors.iter().copied()));
+                put(sorted, known_cols, known_vals)?;
                 let (unknown, factors) = self.equations.unknown(equation);
-                for (at, (&col, &factor)) in unknown.iter().zip(factors).enumerate() {
-                    cols[split + place(at)] = self.slot_of[col as usize];
-                    vals[split + place(at)] = value(factor)?;
-                }
+                let slots = unknown.iter().map(|&col| self.slot_of[col as usize]);
+                sorted.extend(slots.zip(factors.iter().copied()));
+                put(sorted, unknown_cols, unknown_vals)?;
             }
             Some(())
         })

@@ -10,6 +10,7 @@
 //! them (Higham and Pothen, SIAM J. Sci. Comput. 15(1), 1994: the method is stable where the inverted parts are well
 //! conditioned), so a window closes before an equation that has grown by more than `GROWTH`.
 
+use super::accumulate::Accumulators;
 use super::equations::{ByLevel, Equations, Place, Segment, coefficient};
 use crate::ops::sptrsv::System;
 use crate::sparse::Triangular;
@@ -257,12 +258,6 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    fn done(&self, row: usize) -> ((&[u32], &[f64]), (&[u32], &[f64])) {
-        let Place { segment, row } = self.places[row];
-        let segment = &self.segments[segment as usize];
-        (segment.known.row(row as usize), segment.unknown.row(row as usize))
-    }
-
     /// Sums up one row's equation; false where substituting has made it too long.
     fn sum(&self, row: usize, substitute: bool, sums: &mut Accumulators) -> bool {
         sums.begin();
@@ -271,83 +266,16 @@ impl<'a> Rewriting<'a> {
         for (&parent, &value) in columns.iter().zip(values) {
             let factor = coefficient(self.system, row, value);
             if substitute && self.window_of[parent as usize] == self.window {
-                let (known, unknown) = self.done(parent as usize);
-                sums.known.add_all(known, factor);
-                sums.unknown.add_all(unknown, factor);
+                let Place { segment, row } = self.places[parent as usize];
+                let segment = &self.segments[segment as usize];
+                sums.known.add_all(segment.known.row(row as usize), factor);
+                sums.unknown.add_all(segment.unknown.row(row as usize), factor);
             } else {
                 sums.unknown.add(parent, factor);
             }
         }
         let most = self.how.terms as usize;
-        let (known, unknown) = (sums.known.cols.len(), sums.unknown.cols.len());
+        let (known, unknown) = (sums.known.len(), sums.unknown.len());
         !substitute || unknown <= most.max(columns.len()) && known <= most
-    }
-}
-
-/// Sums of one equation by column: where a column stands in the list, if it is there since `begin`.
-struct Accumulator {
-    stamp: u32,
-    /// Of each column: the stamp of the equation that has it, and where in that equation.
-    seen: Vec<(u32, u32)>,
-    cols: Vec<u32>,
-    vals: Vec<f64>,
-}
-
-struct Accumulators {
-    known: Accumulator,
-    unknown: Accumulator,
-}
-
-impl Accumulators {
-    fn new(columns: usize) -> Self {
-        Self { known: Accumulator::new(columns), unknown: Accumulator::new(columns) }
-    }
-
-    fn begin(&mut self) {
-        self.known.begin();
-        self.unknown.begin();
-    }
-
-    fn terms(&self) -> usize {
-        self.known.cols.len() + self.unknown.cols.len()
-    }
-
-    fn take_into(&self, segment: &mut Segment) {
-        segment.known.push(&self.known.cols, &self.known.vals);
-        segment.unknown.push(&self.unknown.cols, &self.unknown.vals);
-    }
-}
-
-impl Accumulator {
-    fn new(columns: usize) -> Self {
-        let (cols, vals) = (Vec::new(), Vec::new());
-        Self { stamp: 0, seen: vec![(0, 0); columns], cols, vals }
-    }
-
-    /// Forgets what an equation that grew too long has left behind, too.
-    fn begin(&mut self) {
-        self.cols.clear();
-        self.vals.clear();
-        self.stamp = self.stamp.wrapping_add(1);
-        if self.stamp == 0 {
-            self.seen.fill((0, 0));
-            self.stamp = 1;
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, col: u32, value: f64) {
-        let seen = &mut self.seen[col as usize];
-        if seen.0 == self.stamp {
-            self.vals[seen.1 as usize] += value;
-        } else {
-            *seen = (self.stamp, self.cols.len() as u32);
-            self.cols.push(col);
-            self.vals.push(value);
-        }
-    }
-
-    fn add_all(&mut self, (cols, vals): (&[u32], &[f64]), factor: f64) {
-        cols.iter().zip(vals).for_each(|(&col, &value)| self.add(col, factor * value));
     }
 }
