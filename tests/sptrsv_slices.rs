@@ -234,7 +234,7 @@ fn a_huge_row_is_split() {
     let rows = 50_001;
     let all = |r: usize| match r {
         50_000 => (0..50_000).map(|col| (col, -1e-5)).collect(),
-        _ if r % 3 == 0 && r > 0 => vec![(r as u32 - 1, 0.4)],
+        _ if r.is_multiple_of(3) && r > 0 => vec![(r as u32 - 1, 0.4)],
         _ => vec![],
     };
     let matrix = lower(rows, all);
@@ -277,7 +277,7 @@ fn the_number_of_threads_changes_nothing() {
 #[test]
 fn a_window_closes_before_coefficients_explode() {
     let rows = 2000;
-    let factor = |r: usize| if r % 40 == 0 { -1e-12 } else { -2.0 };
+    let factor = |r: usize| if r.is_multiple_of(40) { -1e-12 } else { -2.0 };
     let matrix = lower(rows, |r| if r == 0 { vec![] } else { vec![(r as u32 - 1, factor(r))] });
     let unit_diagonal = Sptrsv { diagonal: Diagonal::Unit, ..LOWER };
     let system = system(&matrix, unit_diagonal);

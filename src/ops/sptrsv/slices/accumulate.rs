@@ -1,4 +1,4 @@
-//! Sums of sparse rows in the order in which their columns first come up, without sorting (Gustavson, TOMS 4(3), 1978).
+//! Sums of sparse rows in the order in which their columns first come up (Gustavson, TOMS 4(3), 1978), sorted at the end.
 
 use super::equations::Segment;
 
@@ -7,8 +7,7 @@ pub struct Accumulator {
     stamp: u32,
     /// Of each column: the stamp of the equation that has it, and where in that equation.
     seen: Vec<(u32, u32)>,
-    cols: Vec<u32>,
-    vals: Vec<f64>,
+    terms: Vec<(u32, f64)>,
 }
 
 /// Sums of both kinds of terms.
@@ -34,23 +33,23 @@ impl Accumulators {
         self.known.len() + self.unknown.len()
     }
 
-    /// Appends the equation.
-    pub fn take_into(&self, segment: &mut Segment) {
-        segment.known.push(&self.known.cols, &self.known.vals);
-        segment.unknown.push(&self.unknown.cols, &self.unknown.vals);
+    /// Appends the equation, its terms in b rising: packed as they are, they are read side by side.
+    pub fn take_into(&mut self, segment: &mut Segment) {
+        // Runs of rising columns, since every row that was added rises: a stable sort merges them.
+        self.known.terms.sort_by_key(|&(col, _)| col);
+        segment.known.push(self.known.terms.iter().copied());
+        segment.unknown.push(self.unknown.terms.iter().copied());
     }
 }
 
 impl Accumulator {
     pub fn new(columns: usize) -> Self {
-        let (cols, vals) = (Vec::new(), Vec::new());
-        Self { stamp: 0, seen: vec![(0, 0); columns], cols, vals }
+        Self { stamp: 0, seen: vec![(0, 0); columns], terms: Vec::new() }
     }
 
     /// Forgets what an equation that grew too long has left behind, too.
     pub fn begin(&mut self) {
-        self.cols.clear();
-        self.vals.clear();
+        self.terms.clear();
         self.stamp = self.stamp.wrapping_add(1);
         if self.stamp == 0 {
             self.seen.fill((0, 0));
@@ -60,22 +59,21 @@ impl Accumulator {
 
     /// Different columns since `begin`.
     pub fn len(&self) -> usize {
-        self.cols.len()
+        self.terms.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.cols.is_empty()
+        self.terms.is_empty()
     }
 
     #[inline]
     pub fn add(&mut self, col: u32, value: f64) {
         let seen = &mut self.seen[col as usize];
         if seen.0 == self.stamp {
-            self.vals[seen.1 as usize] += value;
+            self.terms[seen.1 as usize].1 += value;
         } else {
-            *seen = (self.stamp, self.cols.len() as u32);
-            self.cols.push(col);
-            self.vals.push(value);
+            *seen = (self.stamp, self.terms.len() as u32);
+            self.terms.push((col, value));
         }
     }
 

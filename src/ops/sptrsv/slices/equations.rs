@@ -24,9 +24,11 @@ impl Terms {
     }
 
     /// Appends a row.
-    pub fn push(&mut self, cols: &[u32], vals: &[f64]) {
-        self.cols.extend_from_slice(cols);
-        self.vals.extend_from_slice(vals);
+    pub fn push(&mut self, terms: impl Iterator<Item = (u32, f64)>) {
+        for (col, value) in terms {
+            self.cols.push(col);
+            self.vals.push(value);
+        }
         self.ptr.push(self.cols.len());
     }
 

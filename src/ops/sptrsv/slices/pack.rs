@@ -245,23 +245,20 @@ impl Placing<'_> {
             let (known_vals, unknown_vals) = vals.split_at_mut(slice.b_steps * self.width);
             for row in 0..slice.rows {
                 let equation = self.order[slice.first_slot + row] as usize;
-                let put = |sorted: &mut Vec<(u32, f64)>, cols: &mut [u32], vals: &mut [V]| {
-                    // Rising, so that lanes side by side read side by side, and the last to be known come last.
-                    sorted.sort_unstable_by_key(|&(col, _)| col);
-                    for (at, &(col, factor)) in sorted.iter().enumerate() {
-                        let at = (at >> log) * self.width + row * lanes + (at & (lanes - 1));
-                        (cols[at], vals[at]) = (col, value(factor)?);
-                    }
-                    sorted.clear();
-                    Some(())
-                };
+                let place = |at: usize| (at >> log) * self.width + row * lanes + (at & (lanes - 1));
                 let (known, factors) = self.equations.known(equation);
-                sorted.extend(known.iter().copied().zip(factors.iter().copied()));
-                put(sorted, known_cols, known_vals)?;
+                for (at, (&col, &factor)) in known.iter().zip(factors).enumerate() {
+                    (known_cols[place(at)], known_vals[place(at)]) = (col, value(factor)?);
+                }
                 let (unknown, factors) = self.equations.unknown(equation);
                 let slots = unknown.iter().map(|&col| self.slot_of[col as usize]);
+                sorted.clear();
                 sorted.extend(slots.zip(factors.iter().copied()));
-                put(sorted, unknown_cols, unknown_vals)?;
+                // The last to be known come last, and lanes side by side read side by side.
+                sorted.sort_unstable_by_key(|&(slot, _)| slot);
+                for (at, &(slot, factor)) in sorted.iter().enumerate() {
+                    (unknown_cols[place(at)], unknown_vals[place(at)]) = (slot, value(factor)?);
+                }
             }
             Some(())
         })

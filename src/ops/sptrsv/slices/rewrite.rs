@@ -236,8 +236,11 @@ impl<'a> Rewriting<'a> {
                     let own = if fits { sums.terms() } else { MOST_TERMS + 1 };
                     // More than is left for all: the others stop, too.
                     let terms = total.fetch_add(own, Relaxed) + own;
-                    sums.take_into(&mut segment);
-                    join.is_none_or(|most| terms <= most)
+                    let kept = join.is_none_or(|most| terms <= most);
+                    if kept {
+                        sums.take_into(&mut segment);
+                    }
+                    kept
                 });
                 kept.then_some(segment)
             })

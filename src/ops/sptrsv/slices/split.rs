@@ -56,35 +56,32 @@ struct Splitting {
 
 impl Splitting {
     /// The window after those of all these unknowns.
-    fn after(&self, unknowns: &[u32]) -> u32 {
-        unknowns.iter().map(|&col| self.windows[col as usize] + 1).max().unwrap_or(0)
+    fn after(&self, unknowns: impl Iterator<Item = u32>) -> u32 {
+        unknowns.map(|unknown| self.windows[unknown as usize] + 1).max().unwrap_or(0)
     }
 
     fn row(&mut self, equations: &Equations, row: usize) {
         let (cols, vals) = equations.unknown(row);
         if cols.len() <= LONGEST {
-            self.windows[row] = self.after(cols);
+            self.windows[row] = self.after(cols.iter().copied());
             return;
         }
         let mut terms: Vec<(u32, f64)> = cols.iter().copied().zip(vals.iter().copied()).collect();
         terms.sort_by_key(|&(col, _)| self.windows[col as usize]);
         let (early, late) = terms.split_at(terms.len() - KEPT);
-        let (mut own_cols, mut own_vals) = (Vec::new(), Vec::new());
+        let mut own = Vec::new();
         for chunk in early.chunks(CHUNK) {
-            let (cols, vals): (Vec<u32>, Vec<f64>) = chunk.iter().copied().unzip();
-            own_cols.push(self.windows.len() as u32);
-            own_vals.push(1.0);
+            own.push((self.windows.len() as u32, 1.0));
             self.partials.push(self.made.len() as u32);
-            self.windows.push(self.after(&cols));
-            self.made.known.push(&[], &[]);
-            self.made.unknown.push(&cols, &vals);
+            self.windows.push(self.after(chunk.iter().map(|&(col, _)| col)));
+            self.made.known.push(std::iter::empty());
+            self.made.unknown.push(chunk.iter().copied());
         }
-        own_cols.extend(late.iter().map(|&(col, _)| col));
-        own_vals.extend(late.iter().map(|&(_, value)| value));
-        self.windows[row] = self.after(&own_cols);
+        own.extend_from_slice(late);
+        self.windows[row] = self.after(own.iter().map(|&(col, _)| col));
         self.replaced.push((row, self.made.len() as u32));
         let (cols, vals) = equations.known(row);
-        self.made.known.push(cols, vals);
-        self.made.unknown.push(&own_cols, &own_vals);
+        self.made.known.push(cols.iter().copied().zip(vals.iter().copied()));
+        self.made.unknown.push(own.into_iter());
     }
 }
