@@ -41,6 +41,8 @@ fn matrices() -> Vec<(&'static str, Csr)> {
         ("dense", matrix(150, |row| (0..row).collect())),
         ("ragged", matrix(501, |row| (0..row).filter(|col| (col * 7 + row) % 41 == 0).collect())),
         ("huge row", matrix(9001, |row| if row == 9000 { (0..9000).collect() } else { vec![] })),
+        // Wide enough for launches of one level each.
+        ("wide", matrix(160_000, |row| if row < 80_000 { vec![] } else { vec![row - 80_000] })),
         ("poisson2d", generated("poisson2d:nx=37,ny=29")),
         ("rmat", generated("ilu0_rmat:scale=10,edge_factor=6,seed=3")),
     ]
@@ -87,7 +89,7 @@ struct Tried {
 }
 
 impl Tried {
-    /// Solves twice; a scheme must be right, and the same both times.
+    /// Solves twice; a scheme must be right, and x the same both times, bit by bit.
     fn one(
         &mut self,
         engine: &mut CudaEngine,
@@ -106,19 +108,25 @@ impl Tried {
         };
         let mut solve = || {
             engine.compile(&recipe).map_err(|error| error.to_string())?;
-            engine.verify(&recipe, None).map_err(|error| error.to_string())
+            let check = engine.verify(&recipe, None).map_err(|error| error.to_string())?;
+            Ok::<_, String>((check, engine.output().map_err(|error| error.to_string())?))
         };
         self.schemes += 1;
         let right = |check: &Check| {
             check.unwritten == 0 && check.rel_error <= solution_tolerance(problem.dtype)
         };
         match (solve(), solve()) {
-            (Ok(first), Ok(second)) if right(&first) && right(&second) => {
-                if first != second {
-                    self.faults.push(format!("{name}: {first:?}, then {second:?}"));
+            (Ok((first, x)), Ok((second, again))) if right(&first) && right(&second) => {
+                if let Some(word) = x.iter().zip(&again).position(|(a, b)| a != b) {
+                    self.faults
+                        .push(format!("{name}: word {word} of x differs between two solves"));
                 }
             }
-            (first, second) => self.faults.push(format!("{name}: {first:?}, {second:?}")),
+            (first, second) => {
+                let (first, second) =
+                    (first.map(|(check, _)| check), second.map(|(check, _)| check));
+                self.faults.push(format!("{name}: {first:?}, {second:?}"));
+            }
         }
     }
 }
@@ -156,7 +164,14 @@ fn every_scheme_solves_and_repeats_itself() {
             candidates.sort();
             // Another start each time, so that all schemes have their turn somewhere.
             offset = (offset + 13) % every.max(1);
-            for candidate in candidates.iter().skip(offset).step_by(every.max(1)) {
+            // One of each way to take, to wait, to launch, and then every so many.
+            let mut ways = std::collections::BTreeSet::new();
+            let chosen = |(i, candidate): &(usize, &Candidate)| {
+                let way = ["scope", "take", "sync", "alpha", "pause", "read", "ws"];
+                let way = way.map(|name| candidate.params.get(name).cloned());
+                ways.insert((candidate.family.clone(), way)) || i % every.max(1) == offset
+            };
+            for (_, candidate) in candidates.iter().enumerate().filter(chosen) {
                 tried.one(&mut engine, &mut lowerer, (label, &problem), candidate);
             }
         }

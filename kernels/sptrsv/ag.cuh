@@ -226,6 +226,7 @@ struct AgSolver : AgArguments<Config> {
             if (row + 1 < end) ahead = HeadOf(row + 1);
             const Value inverse = Inverse(head.diagonal);
             Value sum = 0;
+            bool lost = false;
             for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
                 Batch batch;
                 Fetch(batch, at, head.end, kLanes);
@@ -234,11 +235,16 @@ struct AgSolver : AgArguments<Config> {
                 if (!Config::kWaits) ReadOuter(batch);
                 while (batch.outer != 0) {
                     PollOuter(batch);
-                    if (batch.outer != 0 && watchdog.Expired()) break;
+                    if (batch.outer != 0 && watchdog.Expired()) {
+                        lost = true;
+                        break;
+                    }
                 }
                 Accumulate(batch, sum);
             }
             begin = head.end;
+            // What is half summed must not be published: whoever reads it would take it for the value.
+            if (Config::kWaits && __any_sync(mask, lost)) return;
 #pragma unroll
             for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
             if (lane == 0) Finish(row, (head.b - sum) * inverse);

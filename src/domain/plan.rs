@@ -99,7 +99,8 @@ pub struct Baseline {
     pub preprocess_ms: f64,
 }
 
-/// The least time any kernel could take on this device.
+/// The least time that a kernel takes on this device which moves all the bytes and, for SpTRSV, goes through all levels of
+/// the system as given. A scheme that rewrites levels away may beat the latter: `fraction` is above 1 then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     pub us: f64,

@@ -4,7 +4,7 @@ use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::solution_tolerance;
 use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
-use crate::domain::{Device, Dtype, Sptrsv};
+use crate::domain::{Device, DeviceKind, Dtype, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
@@ -86,8 +86,13 @@ impl Loading {
         4 * (rows + 1) + nnz * (4 + element) + diagonal + sides
     }
 
-    /// The larger of `bytes_us` and levels x hop, and which it is.
+    /// The larger of `bytes_us` and levels x hop, and which it is. A scheme that rewrites the system to fewer levels, or
+    /// stays within one multiprocessor, may take less than the latter: it is the yardstick of the system as it was given.
     pub(super) fn limit_us(&self, bytes_us: f64, device: &Device) -> (f64, Bound) {
+        // One thread of a host makes no hop at all.
+        if device.kind == DeviceKind::Cpu {
+            return (bytes_us, Bound::Bytes);
+        }
         let levels_us = self.levels as f64 * device.hop_ns / 1e3;
         if levels_us > bytes_us { (levels_us, Bound::Latency) } else { (bytes_us, Bound::Bytes) }
     }

@@ -159,7 +159,7 @@ impl Loaded {
                 reversed: system.reversed,
                 sides: [dense(context, &operands.b, dtype)?, dense(context, &solve.second, dtype)?],
                 raw: match room.vendor {
-                    true => Some(Raw::upload(context, &operands.matrix, dtype)?),
+                    true => Some(Raw::upload(context, &operands.matrix, problem)?),
                     false => None,
                 },
             }),

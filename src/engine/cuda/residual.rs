@@ -6,6 +6,7 @@ use super::operands::{Loaded, POISON, in_type, row_pointers};
 use super::own::OwnKernels;
 use super::timer::Call;
 use super::verify::{Findings, THREADS, blocks, call_poisoned};
+use crate::domain::problem::Triangle;
 use crate::domain::{Dtype, Sptrsv};
 use crate::engine::{Check, EngineError};
 use crate::sparse::Csr;
@@ -26,7 +27,8 @@ pub(super) struct Solution {
     pub(super) raw: Option<Raw>,
 }
 
-/// The matrix as the client uploaded it, both triangles, in the problem's type.
+/// The triangle of the matrix that the problem names, with its diagonal, in the matrix's own order and the problem's type:
+/// what a client of the vendor's routine would hand to it.
 pub(super) struct Raw {
     pub(super) nnz: usize,
     pub(super) row_ptr: Buffer,
@@ -38,19 +40,34 @@ impl Raw {
     pub(super) fn upload(
         context: &Arc<Context>,
         matrix: &Csr,
-        dtype: Dtype,
+        problem: &Sptrsv,
     ) -> Result<Self, EngineError> {
+        let lower = problem.triangle == Triangle::Lower;
+        let (mut indptr, mut indices, mut values) = (vec![0usize], Vec::new(), Vec::new());
+        for row in 0..matrix.rows() {
+            let (columns, entries) = matrix.row(row);
+            for (&col, &value) in columns.iter().zip(entries) {
+                if if lower { col as usize <= row } else { col as usize >= row } {
+                    indices.push(col);
+                    values.push(value);
+                }
+            }
+            indptr.push(indices.len());
+        }
         Ok(Self {
-            nnz: matrix.nnz(),
-            row_ptr: Buffer::of(context, &row_pointers(matrix.indptr())?)?,
-            col_idx: Buffer::of(context, matrix.indices())?,
-            values: in_type(context, matrix.values(), dtype)?,
+            nnz: indices.len(),
+            row_ptr: Buffer::of(context, &row_pointers(&indptr)?)?,
+            col_idx: Buffer::of(context, &indices)?,
+            values: in_type(context, &values, problem.dtype)?,
         })
     }
 }
 
 impl Solution {
-    /// One call for each right-hand side on a poisoned x; the worse of both. Afterwards b holds the first again.
+    /// Two calls for each right-hand side on a poisoned x, in turn; the worst of all. Afterwards b holds the first again.
+    ///
+    /// A scheme's two work arrays take turns and each call empties the other's: only the third call and the fourth find
+    /// what an earlier one was to reset.
     pub(super) fn verify(
         &self,
         context: &Arc<Context>,
@@ -59,7 +76,7 @@ impl Solution {
         call: &Call,
     ) -> Result<Check, EngineError> {
         let mut findings = Findings::new(context)?;
-        let judged = self.sides.iter().try_for_each(|side| {
+        let judged = self.sides.iter().chain(&self.sides).try_for_each(|side| {
             context.copy(&loaded.b, side, side.bytes)?;
             call_poisoned(context, loaded, call)?;
             self.judge(context, own, loaded, side, &mut findings)

@@ -12,6 +12,7 @@ use crate::search::Pruned;
 use crate::sparse::levels::Levels;
 use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The system of a problem with what every stage asks of it.
 pub struct System {
@@ -19,15 +20,19 @@ pub struct System {
     pub levels: Levels,
     pub problem: Sptrsv,
     pub device: Device,
+    /// Host time to take the system out of its matrix and find its levels, milliseconds: every scheme's preparation.
+    pub ms: f64,
 }
 
 impl System {
     pub fn of(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Self, Unsupported> {
+        let started = Instant::now();
         let triangular =
             Triangular::of(matrix, problem).map_err(|error| Unsupported(error.to_string()))?;
         let levels = triangular.levels();
         let (problem, device) = (*problem, device.clone());
-        Ok(Self { triangular: Arc::new(triangular), levels, problem, device })
+        let ms = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Self { triangular: Arc::new(triangular), levels, problem, device, ms })
     }
 }
 
@@ -92,7 +97,16 @@ impl Lowerer {
         Ok(Self { system, slices: slices::Lowerer::default(), ag: ag::Lowerer::default() })
     }
 
+    /// The recipe, with the system's own preparation counted in, as the vendor's analysis counts.
     pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+        let mut recipe = self.scheme(candidate)?;
+        if !matches!(recipe.program, Program::Vendor { .. }) {
+            recipe.lowering_ms += self.system.ms;
+        }
+        Ok(recipe)
+    }
+
+    fn scheme(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
         match (candidate.family.as_str(), self.system.device.kind) {
             ("vendor", _) => {
                 let algorithm = candidate.text("algorithm");

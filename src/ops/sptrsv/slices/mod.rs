@@ -5,6 +5,7 @@
 
 pub mod accumulate;
 pub mod equations;
+mod estimate;
 pub mod lower;
 pub mod pack;
 pub mod prove;

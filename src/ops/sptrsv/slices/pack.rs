@@ -18,6 +18,10 @@ const MOST_STEPS: usize = u16::MAX as usize;
 /// Entries of a packed system, at most, so that steps are counted with 32 bits and memory stays in bounds.
 const MOST_ENTRIES: usize = 1 << 31;
 
+/// Entries for each term, at most, where they are many.
+const MOST_PADDING: usize = 4;
+const SMALL_ENTRIES: usize = 1 << 26;
+
 /// How equations share a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
@@ -104,6 +108,12 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
     let entries = steps * how.width as usize;
     if entries > MOST_ENTRIES {
         return Err(Refusal(format!("{entries} packed entries, at most {MOST_ENTRIES}")));
+    }
+    if entries > SMALL_ENTRIES && entries > MOST_PADDING * equations.terms() {
+        return Err(Refusal(format!(
+            "{entries} packed entries for {} terms: more than {MOST_PADDING} times as many",
+            equations.terms()
+        )));
     }
     let mut slot_of = vec![0u32; order.len()];
     order.iter().enumerate().for_each(|(slot, &row)| slot_of[row as usize] = slot as u32);

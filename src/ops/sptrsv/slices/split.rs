@@ -17,10 +17,14 @@ const KEPT: usize = CHUNK / 2;
 
 /// Splits every equation above `LONGEST` terms; windows are counted anew.
 pub fn split(mut equations: Equations) -> Equations {
-    let long = |at: usize| equations.unknown(at).0.len() > LONGEST;
-    if !(0..equations.len()).any(long) {
-        return equations;
+    // A row of millions of terms has thousands of partial sums: those are summed up in parts, too.
+    while (0..equations.len()).any(|at| equations.unknown(at).0.len() > LONGEST) {
+        equations = once(equations);
     }
+    equations
+}
+
+fn once(mut equations: Equations) -> Equations {
     let started = Instant::now();
     let order = ByLevel::sorted(&equations.window_of, equations.windows as usize).order;
     let mut splitting = Splitting {
