@@ -128,7 +128,9 @@ fn listed(system: &System) -> Vec<Scheme> {
                 list.push(Scheme { lanes, warps, unroll, ..plain });
             }
             list.push(Scheme { lanes, unroll: 4, ..plain });
-            list.push(Scheme { lanes, unroll: 4, warps: 4, ..plain });
+            if lanes == 0 || lanes == 32 {
+                list.push(Scheme { lanes, unroll: 4, warps: 4, ..plain });
+            }
             list.push(Scheme { lanes, take: Take::Spread, ..plain });
         }
         for warps in [2, 8] {
