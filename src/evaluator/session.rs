@@ -62,7 +62,9 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Load(load) => self.load(seq, &load),
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
-            RequestBody::Pair { candidates, rounds } => self.pair(&candidates, rounds),
+            RequestBody::Pair { candidates, rounds, give_up_us } => {
+                self.pair(&candidates, rounds, give_up_us)
+            }
             RequestBody::Export { candidate, folder } => self.export(&candidate, folder.as_deref()),
             RequestBody::Close => Ok(Reply::Closed),
         }
@@ -159,7 +161,12 @@ impl<'a, W: Write> Session<'a, W> {
         })
     }
 
-    fn pair(&mut self, candidates: &[Candidate], rounds: u32) -> Result<Reply, EvaluatorError> {
+    fn pair(
+        &mut self,
+        candidates: &[Candidate],
+        rounds: u32,
+        give_up_us: Option<f64>,
+    ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let mut recipes = Vec::with_capacity(candidates.len());
         for candidate in candidates {
@@ -170,7 +177,7 @@ impl<'a, W: Write> Session<'a, W> {
             engine.compile(&recipe).map_err(|error| failed_call(candidate, error))?;
             recipes.push(recipe);
         }
-        match engine.pair(&recipes, rounds) {
+        match engine.pair_within(&recipes, rounds, give_up_us) {
             Ok(timings) => Ok(Reply::Paired { timings }),
             Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),
             Err(error) => Err(EvaluatorError::Pair(error.to_string())),

@@ -120,15 +120,17 @@ impl Evaluator {
         Ok(Measured { outcome, compiled: None })
     }
 
-    /// Times candidates in turn; one timing each, in the order given.
+    /// Times candidates in turn; one timing each, in the order given. A kernel with a watchdog ends itself, and the call,
+    /// after `give_up_us`, or after a second.
     pub async fn pair(
         &mut self,
         candidates: Vec<Candidate>,
         rounds: u32,
+        give_up_us: Option<f64>,
         cancel: &CancellationToken,
     ) -> Result<Vec<Timing>, PoolError> {
         let asked = candidates.len();
-        match self.call(RequestBody::Pair { candidates, rounds }, None, cancel).await? {
+        match self.call(RequestBody::Pair { candidates, rounds, give_up_us }, None, cancel).await? {
             Reply::Paired { timings } if timings.len() == asked => Ok(timings),
             other => Err(self.absurd(&other).await),
         }

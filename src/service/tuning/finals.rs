@@ -7,12 +7,21 @@ use crate::ops;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Fewer paired rounds than this have no 95 % interval.
 const FEWEST_ROUNDS: u32 = 6;
 
 /// Share of the finals' time that the first rung of `halving` aims at.
 const FIRST_RUNG: f64 = 0.4;
+
+/// A finalist that waits this many times its median is given up, but none within [`PATIENT_US`]: each has been measured
+/// right, so what hurries the search along must not end it here.
+const GIVE_UP: f64 = 3.0;
+const PATIENT_US: f64 = 1e6;
+
+/// What the pool gives one call of a candidate where nobody says otherwise.
+const POOLS_OWN: Duration = Duration::from_secs(10);
 
 const VENDOR: &str = "vendor";
 
@@ -51,7 +60,7 @@ impl Session<'_> {
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // Where the finals failed, one of the finalists is to blame: the winner must run once more to stand.
             if samples == Samples::Paired
-                || self.stands(&contenders[decision.winner].candidate).await?
+                || self.stands(&contenders[decision.winner]).await?
             {
                 return Ok((contenders, decision));
             }
@@ -85,7 +94,9 @@ impl Session<'_> {
         let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
         let message = format!("{} finalists timed in turn, {rounds} rounds", names.len());
         self.recorder.stage(Stage::Finals, message).await?;
-        match self.evaluator.pair(names, rounds, &self.signals.stop).await {
+        let slowest = contenders.iter().map(|c| c.timing.median_us).fold(0.0, f64::max);
+        let give_up_us = Some(give_up_us(slowest));
+        match self.evaluator.pair(names, rounds, give_up_us, &self.signals.stop).await {
             Ok(timings) => {
                 for (contender, timing) in contenders.iter_mut().zip(timings) {
                     contender.timing = timing;
@@ -104,10 +115,13 @@ impl Session<'_> {
         }
     }
 
-    async fn stands(&mut self, candidate: &Candidate) -> Result<bool, SessionError> {
+    async fn stands(&mut self, winner: &Contender) -> Result<bool, SessionError> {
+        let give_up_us = Some(give_up_us(winner.timing.median_us));
         let effort =
-            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us: None };
-        let again = self.evaluator.measure(candidate, effort, None, &self.signals.stop).await?;
+            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us };
+        let deadline = self.patience().filter(|patience| *patience > POOLS_OWN);
+        let candidate = &winner.candidate;
+        let again = self.evaluator.measure(candidate, effort, deadline, &self.signals.stop).await?;
         Ok(matches!(again.outcome, Outcome::Measured { .. }))
     }
 
@@ -137,6 +151,10 @@ impl Session<'_> {
     }
 }
 
+fn give_up_us(median_us: f64) -> f64 {
+    (GIVE_UP * median_us).max(PATIENT_US)
+}
+
 /// The `places` cheapest in order, then the vendor's fastest routine, and its cheapest where that is another: the baseline
 /// is the vendor's fastest call, and where calls are few, its cheapest routine competes as well.
 fn best_of(
@@ -158,4 +176,15 @@ fn best_of(
     measured.truncate(places);
     measured.extend(fastest.into_iter().chain(cheapest));
     measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_finalist_may_take_its_time() {
+        assert_eq!(give_up_us(30.0), 1e6);
+        assert_eq!(give_up_us(2e6), 6e6);
+    }
 }

@@ -162,7 +162,7 @@ impl Session<'_> {
 
     /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
     /// `None` while nothing is known of this matrix.
-    fn patience(&self) -> Option<Duration> {
+    pub(super) fn patience(&self) -> Option<Duration> {
         let best = self.recorder.job.best.as_ref()?;
         Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
     }
