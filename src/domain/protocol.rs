@@ -95,7 +95,7 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum MessageBody {
-    /// The request has come to a new stage: `compiling`, `running`, `verifying`, `timing`.
+    /// The request has come to a new stage: `lowering`, `compiling`, `running`, `verifying`, `timing`.
     Stage {
         stage: String,
     },

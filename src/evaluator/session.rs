@@ -17,6 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Finalists whose lowering is announced; the pool takes few notes on one request.
+const MOST_PAIR_NOTES: usize = 24;
+
 /// Whether to read another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -63,7 +66,7 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
             RequestBody::Pair { candidates, rounds, give_up_us } => {
-                self.pair(&candidates, rounds, give_up_us)
+                self.pair(seq, &candidates, rounds, give_up_us)
             }
             RequestBody::Export { candidate, folder } => self.export(&candidate, folder.as_deref()),
             RequestBody::Close => Ok(Reply::Closed),
@@ -151,6 +154,7 @@ impl<'a, W: Write> Session<'a, W> {
         effort: &Effort,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        send_stage(&mut self.output, seq, trial::LOWERING)?;
         let recipe = match loaded.take(candidate, self.options) {
             Ok(recipe) => recipe,
             Err(Refusal(detail)) => return Ok(trial::measured(Outcome::Refused { detail }, None)),
@@ -163,13 +167,18 @@ impl<'a, W: Write> Session<'a, W> {
 
     fn pair(
         &mut self,
+        seq: u64,
         candidates: &[Candidate],
         rounds: u32,
         give_up_us: Option<f64>,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let mut recipes = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
+        for (number, candidate) in candidates.iter().enumerate() {
+            // Each is lowered within a time of its own.
+            if number < MOST_PAIR_NOTES {
+                send_stage(&mut self.output, seq, trial::LOWERING)?;
+            }
             let recipe = loaded
                 .take(candidate, self.options)
                 .map_err(|refusal| failed(candidate, refusal.to_string()))?;
@@ -177,6 +186,7 @@ impl<'a, W: Write> Session<'a, W> {
             engine.compile(&recipe).map_err(|error| failed_call(candidate, error))?;
             recipes.push(recipe);
         }
+        send_stage(&mut self.output, seq, trial::TIMING)?;
         match engine.pair_within(&recipes, rounds, give_up_us) {
             Ok(timings) => Ok(Reply::Paired { timings }),
             Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),

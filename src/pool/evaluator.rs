@@ -30,12 +30,14 @@ pub struct Evaluator {
     pub(super) device: Option<Device>,
     pub(super) loaded: Option<Load>,
     pub(super) starts: u64,
+    /// The last request lost its child before any candidate's code ran.
+    pub(super) lost_early: bool,
 }
 
 impl Evaluator {
     /// A handle; the first call starts the process.
     pub fn new(spec: EvaluatorSpec) -> Self {
-        Self { spec, idle: None, undead: None, device: None, loaded: None, starts: 0 }
+        Self { spec, idle: None, undead: None, device: None, loaded: None, starts: 0, lost_early: false }
     }
 
     /// How often a child had to be replaced.
@@ -99,7 +101,8 @@ impl Evaluator {
         }
     }
 
-    /// Tries one candidate. A hang and a crash are outcomes; `deadline` replaces the default for one verifying call and
+    /// Tries one candidate. A hang and a crash are outcomes, and one that is too much for the host before it runs (time or
+    /// memory to lower it, a compiler that dies) is refused, since the device has no part in it; `deadline` replaces the default for one verifying call and
     /// for timing beyond its budget, where the caller knows better how long this kernel may take.
     pub async fn measure(
         &mut self,
@@ -113,6 +116,9 @@ impl Evaluator {
         let outcome = match self.call_on(child, request, deadline, cancel).await {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
             Ok(other) => return Err(self.absurd(&other).await),
+            Err(PoolError::TimedOut(why) | PoolError::Crashed(why)) if self.lost_early => {
+                Outcome::Refused { detail: format!("lost before it ran on the device: {why}") }
+            }
             Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
             Err(PoolError::Crashed(detail)) => Outcome::Crashed { detail },
             Err(error) => return Err(error),

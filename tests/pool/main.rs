@@ -44,6 +44,8 @@ async fn a_hang_is_killed_at_its_deadline() {
 
     evaluator.deadlines_mut().compile = Duration::from_millis(300);
     let hung = outcome(&mut evaluator, &Candidate::new("hanging_compile"), None).await;
+    // Nothing of it has run on the device: it is to be tried again.
+    assert_eq!(hung.state(), "refused");
     assert!(detail(&hung).contains("within 300 ms of compiling"), "{hung:?}");
     evaluator.deadlines_mut().compile = Duration::from_secs(20);
     works(&mut evaluator).await;
@@ -88,16 +90,16 @@ async fn hostile_code_is_survived() {
 
 #[tokio::test]
 async fn nonsense_from_the_child_is_a_crash() {
-    // Six lines pass: one for open, four for load, the first of the measurement. Then it goes wrong.
+    // Eight lines pass: one for open, four for load, the measurement's up to its first call. Then it goes wrong.
     for (misbehave, says) in [
-        (r#""$0" "$@" | (sed -u 6q; echo hello from a library; sleep 60)"#, "hello from a library"),
-        (r#""$0" "$@" | (sed -u 6q; exec cat /dev/zero)"#, "nonsense"),
-        (r#""$0" "$@" | (sed -u 6q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
-        (r#""$0" "$@" | sed -u '7 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
-        (r#""$0" "$@" | (sed -u 6q; kill $$)"#, "SIGTERM"),
+        (r#""$0" "$@" | (sed -u 8q; echo hello from a library; sleep 60)"#, "hello from a library"),
+        (r#""$0" "$@" | (sed -u 8q; exec cat /dev/zero)"#, "nonsense"),
+        (r#""$0" "$@" | (sed -u 8q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
+        (r#""$0" "$@" | sed -u '8 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
+        (r#""$0" "$@" | (sed -u 8q; kill $$)"#, "SIGTERM"),
         // Alive, but its stdout is shut.
         (
-            r#"exec 3<&0; "$0" "$@" <&3 | (sed -u 6q; exec >&-; sleep 60) & exec >&-; wait"#,
+            r#"exec 3<&0; "$0" "$@" <&3 | (sed -u 8q; exec >&-; sleep 60) & exec >&-; wait"#,
             "killed",
         ),
     ] {
