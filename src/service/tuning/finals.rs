@@ -20,6 +20,11 @@ const FIRST_RUNG: f64 = 0.4;
 const GIVE_UP: f64 = 3.0;
 const PATIENT_US: f64 = 1e6;
 
+/// In the finals all recipes are in memory at once. Of a matrix with more entries than this, the first rung takes the
+/// contenders of a few preparations only.
+const LARGE: u64 = 1_000_000;
+const FEW_PREPARATIONS: usize = 4;
+
 /// What the pool gives one call of a candidate where nobody says otherwise.
 const POOLS_OWN: Duration = Duration::from_secs(10);
 
@@ -32,6 +37,7 @@ impl Session<'_> {
         budget: &Budget,
         strategy: Strategy,
         expected_calls: Option<u64>,
+        nnz: u64,
     ) -> Result<(Vec<Contender>, Decision), SessionError> {
         let halving = strategy == Strategy::Halving;
         let [many, few] = self.measuring.rungs;
@@ -39,6 +45,9 @@ impl Session<'_> {
         let mut contenders = best_of(self.measured(), places, expected_calls);
         if contenders.is_empty() {
             return Err(SessionError::Hopeless(self.nothing_ran()));
+        }
+        if nnz > LARGE {
+            contenders = of_few_preparations(contenders);
         }
         let mut ms = self.measuring.finals_ms;
         if halving && contenders.iter().filter(|c| c.candidate.family != VENDOR).count() > few {
@@ -178,9 +187,43 @@ fn best_of(
     measured
 }
 
+/// Those that share one of the first few preparations, and the vendor's.
+fn of_few_preparations(contenders: Vec<Contender>) -> Vec<Contender> {
+    let mut known: Vec<String> = Vec::new();
+    let shares = |contender: &Contender| {
+        let name = ops::preparation(&contender.candidate);
+        if contender.candidate.family == VENDOR || known.contains(&name) {
+            return true;
+        }
+        let room = known.len() < FEW_PREPARATIONS;
+        if room {
+            known.push(name);
+        }
+        room
+    };
+    contenders.into_iter().filter(shares).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Timing;
+
+    #[test]
+    fn a_large_matrix_has_few_preparations_in_its_finals() {
+        let contender = |candidate: Candidate| {
+            let timing = Timing::of(vec![1.0], 0).unwrap();
+            Contender { candidate, timing, preprocess_ms: 0.0, complexity: 0 }
+        };
+        let ag = |merge: i64, tpr: i64| {
+            contender(Candidate::new("ag").with("merge", merge).with("tpr", tpr))
+        };
+        let mut all: Vec<Contender> = (1..=6).map(|merge| ag(merge, 1)).collect();
+        all.extend([ag(1, 2), ag(6, 2), contender(Candidate::new(VENDOR))]);
+        let kept: Vec<_> = of_few_preparations(all).into_iter().map(|c| c.candidate).collect();
+        let merges: Vec<_> = kept.iter().map(|candidate| candidate.int("merge")).collect();
+        assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
+    }
 
     #[test]
     fn a_slow_finalist_may_take_its_time() {
