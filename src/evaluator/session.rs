@@ -17,8 +17,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Finalists whose lowering is announced; the pool takes few notes on one request.
-const MOST_PAIR_NOTES: usize = 24;
+/// Finalists lowered and arrays written that are announced one by one; the pool takes few notes on one request.
+const MOST_NOTES: usize = 24;
+
+/// An array of a plan goes to its file.
+const WRITING: &str = "writing";
 
 /// Whether to read another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,9 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Pair { candidates, rounds, give_up_us } => {
                 self.pair(seq, &candidates, rounds, give_up_us)
             }
-            RequestBody::Export { candidate, folder } => self.export(&candidate, folder.as_deref()),
+            RequestBody::Export { candidate, folder } => {
+                self.export(seq, &candidate, folder.as_deref())
+            },
             RequestBody::Close => Ok(Reply::Closed),
         }
     }
@@ -176,7 +181,7 @@ impl<'a, W: Write> Session<'a, W> {
         let mut recipes = Vec::with_capacity(candidates.len());
         for (number, candidate) in candidates.iter().enumerate() {
             // Each is lowered within a time of its own.
-            if number < MOST_PAIR_NOTES {
+            if number < MOST_NOTES {
                 send_stage(&mut self.output, seq, trial::LOWERING)?;
             }
             let recipe = loaded
@@ -196,13 +201,16 @@ impl<'a, W: Write> Session<'a, W> {
 
     fn export(
         &mut self,
+        seq: u64,
         candidate: &Candidate,
         folder: Option<&Path>,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        send_stage(&mut self.output, seq, trial::LOWERING)?;
         let recipe = loaded
             .take(candidate, self.options)
             .map_err(|refusal| failed(candidate, refusal.to_string()))?;
+        send_stage(&mut self.output, seq, trial::COMPILING)?;
         let exported = engine.compile(&recipe).and_then(|_| engine.export(&recipe));
         let mut exported = exported.map_err(|error| failed_call(candidate, error))?;
         // The family's digest, which covers the headers of its other layouts, too: what `Device::kernels` says.
@@ -210,7 +218,15 @@ impl<'a, W: Write> Session<'a, W> {
         if let Some(digest) = kernels.get(&candidate.family) {
             exported.kernel_digest = Some(*digest);
         }
-        exported.arrays = arrays::export(&recipe.arrays, folder)
+        let (output, mut notes) = (&mut self.output, 0);
+        let begin = || {
+            notes += 1;
+            match notes <= MOST_NOTES {
+                true => send_stage(output, seq, WRITING).map_err(std::io::Error::other),
+                false => Ok(()),
+            }
+        };
+        exported.arrays = arrays::export(&recipe.arrays, folder, begin)
             .map_err(|error| failed(candidate, error.to_string()))?;
         Ok(Reply::Exported(Box::new(exported)))
     }

@@ -69,6 +69,7 @@ pub struct Deadlines {
     pub time: Duration,
     /// Timing the finalists in turn, once all are lowered and compiled.
     pub pair: Duration,
+    /// Compiling the winner once more, and writing each of its arrays.
     pub export: Duration,
     pub close: Duration,
     /// How long a cancelled request may still take to finish by itself before the child is killed.
@@ -114,7 +115,9 @@ impl Deadlines {
             (RequestBody::Open { .. }, _) => self.open,
             (RequestBody::Load(_), _) => self.load,
             (RequestBody::Prepare { .. }, _) => self.prepare,
-            (RequestBody::Measure { .. }, Some("lowering")) => self.lower,
+            (RequestBody::Measure { .. } | RequestBody::Export { .. }, Some("lowering")) => {
+                self.lower
+            }
             // A finalist is lowered and compiled on one note.
             (RequestBody::Pair { .. }, Some("lowering")) => self.lower.saturating_add(self.compile),
             (RequestBody::Measure { .. }, None | Some("compiling")) => self.compile,

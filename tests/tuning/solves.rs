@@ -97,8 +97,8 @@ async fn every_kind_of_system_comes_to_a_plan() {
     let device = device();
     let systems = [
         Sptrsv { triangle: Triangle::Upper, ..SOLVE },
-        Sptrsv { transpose: true, ..SOLVE },
-        Sptrsv { diagonal: Diagonal::Unit, dtype: Dtype::F32, ..SOLVE },
+        Sptrsv { transpose: true, dtype: Dtype::F32, ..SOLVE },
+        Sptrsv { diagonal: Diagonal::Unit, ..SOLVE },
         Sptrsv { rhs: 33, ..SOLVE },
     ];
     for system in systems {
