@@ -153,7 +153,7 @@ impl Session<'_> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         let tried = self.recorder.tried();
         for (_, outcome) in &tried {
-            *counts.entry(outcome.state()).or_default() += 1;
+            *counts.entry(outcome.counted_as()).or_default() += 1;
         }
         let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
         format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
