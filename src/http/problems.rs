@@ -150,7 +150,7 @@ impl From<Problem> for ProblemOut {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misfit, Problem, ProblemIn};
+    use super::{Misfit, Problem, ProblemIn, Sptrsv};
 
     fn read(text: &str) -> Result<Problem, Misfit> {
         serde_json::from_str::<ProblemIn>(text).unwrap().try_into()
