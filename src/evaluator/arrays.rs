@@ -110,7 +110,9 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = export(&arrays(), Some(&folder.path().join("gone")), || Ok(())).unwrap_err().to_string();
+        let error = export(&arrays(), Some(&folder.path().join("gone")), || Ok(()))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("array `local` cannot be written to "), "{error}");
     }
 }

@@ -73,7 +73,7 @@ impl<'a, W: Write> Session<'a, W> {
             }
             RequestBody::Export { candidate, folder } => {
                 self.export(seq, &candidate, folder.as_deref())
-            },
+            }
             RequestBody::Close => Ok(Reply::Closed),
         }
     }

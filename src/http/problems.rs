@@ -170,8 +170,9 @@ mod tests {
         assert_eq!(problem.to_string(), "spmm;n=7;dtype=f32;layout=row");
         let solve = r#"{"op":"sptrsv","rhs":1,"diagonal":"unit"}"#;
         assert_eq!(read(solve).unwrap_err().member, "triangle");
-        let wide =
-            |rhs: u32| read(&solve.replace("\"rhs\":1", &format!("\"triangle\":\"lower\",\"rhs\":{rhs}")));
+        let wide = |rhs: u32| {
+            read(&solve.replace("\"rhs\":1", &format!("\"triangle\":\"lower\",\"rhs\":{rhs}")))
+        };
         assert!(wide(Sptrsv::MAX_RHS).is_ok());
         assert_eq!(wide(65).unwrap_err().why, "must be 1 to 64");
     }

@@ -37,7 +37,15 @@ pub struct Evaluator {
 impl Evaluator {
     /// A handle; the first call starts the process.
     pub fn new(spec: EvaluatorSpec) -> Self {
-        Self { spec, idle: None, undead: None, device: None, loaded: None, starts: 0, lost_early: false }
+        Self {
+            spec,
+            idle: None,
+            undead: None,
+            device: None,
+            loaded: None,
+            starts: 0,
+            lost_early: false,
+        }
     }
 
     /// How often a child had to be replaced.

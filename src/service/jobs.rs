@@ -4,8 +4,8 @@ use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::problem::Diagonal;
 use crate::domain::{
-    Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage, Timestamp,
-    Trial,
+    Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
+    Timestamp, Trial,
 };
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Submission};
 

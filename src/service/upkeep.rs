@@ -107,7 +107,9 @@ impl Service {
             for digest in unnamed {
                 match blobs.remove_old(&digest, age) {
                     Ok(gone) => removed += u64::from(gone),
-                    Err(error) => tracing::warn!(%digest, %error, "a blob that nothing names stays"),
+                    Err(error) => {
+                        tracing::warn!(%digest, %error, "a blob that nothing names stays")
+                    }
                 }
             }
             removed

@@ -11,8 +11,8 @@ use crate::store::{
     Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
 };
 use async_trait::async_trait;
-use std::collections::HashSet;
 use metrics::{counter, histogram};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub(super) struct Watched {

@@ -225,7 +225,8 @@ async fn finalists_are_prepared_paired_and_exported() {
     let error = evaluator.pair(hung, 4, None, &never()).await.unwrap_err();
     assert!(matches!(error, PoolError::TimedOut(_)), "{error}");
     evaluator.deadlines_mut().pair = Duration::from_secs(20);
-    let lost = evaluator.pair(vec![Candidate::new("losing_pair")], 4, None, &never()).await.unwrap_err();
+    let lost =
+        evaluator.pair(vec![Candidate::new("losing_pair")], 4, None, &never()).await.unwrap_err();
     assert!(matches!(&lost, PoolError::Crashed(why) if why.contains("exit code 70")), "{lost}");
     works(&mut evaluator).await;
     evaluator.close().await;

@@ -146,8 +146,7 @@ async fn blobs_that_nothing_names_go_with_age() {
     let put = async |text: &'static str| blobs.put_bytes(text.into()).await.unwrap();
     let kept = [put("source").await, put("cubin").await, put("order").await];
     let (lost, young, again) = (put("lost").await, put("young").await, put("again").await);
-    let order =
-        PlanArray { name: "order".into(), element: "u32".into(), length: 1, blob: kept[2] };
+    let order = PlanArray { name: "order".into(), element: "u32".into(), length: 1, blob: kept[2] };
     let launch = Launch {
         entry: "solve".into(),
         source: Some(kept[0]),

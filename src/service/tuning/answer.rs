@@ -6,7 +6,9 @@ use crate::domain::plan::{
     Baseline, HostTime, Launch, Limit, Measured, PLAN_VERSION, Predicted, Provenance, RunnerUp,
     TrialCounts, Validity,
 };
-use crate::domain::{Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp};
+use crate::domain::{
+    Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
+};
 use crate::ops;
 use crate::search::Contender;
 use crate::service::Service;

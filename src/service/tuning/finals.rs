@@ -68,9 +68,7 @@ impl Session<'_> {
             let decision = search::decide(&contenders, expected_calls, samples)
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // Where the finals failed, one of the finalists is to blame: the winner must run once more to stand.
-            if samples == Samples::Paired
-                || self.stands(&contenders[decision.winner]).await?
-            {
+            if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
                 return Ok((contenders, decision));
             }
             contenders.remove(decision.winner);
