@@ -131,3 +131,19 @@ pub async fn list(
 ) -> Result<Json<PageOut<TrialOut>>, Problem> {
     Ok(Json(PageOut::of(app.service.trials(&job, &page.request()?).await?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stopped_itself_says_so() {
+        let told = |stopped| {
+            let mut out = TrialOut::default();
+            out.tell(Outcome::TimedOut { detail: "late".to_owned(), stopped });
+            serde_json::to_value(out).unwrap()
+        };
+        assert_eq!(told(true)["stopped"], true);
+        assert_eq!(told(false).get("stopped"), None);
+    }
+}
