@@ -21,7 +21,7 @@ pub struct ProblemArgs {
     #[arg(long, value_enum)]
     pub layout: Option<LayoutArg>,
     /// sptrsv: right-hand sides [default: 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(Sptrsv::MAX_RHS)))]
     pub rhs: Option<u32>,
     /// sptrsv: the triangle of A that T is; entries of the other are passed over [default: lower]
     #[arg(long, value_enum)]

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     Measured {
         timing: Timing,
-        /// Largest |c - ref| over |A||B| and the row's weight (row_nnz + 8) / 8, over the whole output.
+        /// Over the whole output. SpMM: largest |c - ref| over |A||B|; SpTRSV: largest componentwise backward error
+        /// |T x - b| / (|T||x| + |b|) over two right-hand sides. Each row's over its weight (row_nnz + 8) / 8.
         rel_error: f64,
         resources: Option<Resources>,
         /// Host and device work before the first call, in milliseconds, uploads of extra arrays included.
@@ -76,6 +77,14 @@ impl Outcome {
             Self::Wrong { .. } => "wrong",
             Self::TimedOut { .. } => "timed_out",
             Self::Crashed { .. } => "crashed",
+        }
+    }
+
+    /// What it counts as among trials: its state, but what its own watchdog stopped is no danger and counts by itself.
+    pub fn counted_as(&self) -> &'static str {
+        match self {
+            Self::TimedOut { stopped: true, .. } => "stopped",
+            other => other.state(),
         }
     }
 

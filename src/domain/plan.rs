@@ -129,7 +129,7 @@ pub struct Predicted {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialCounts {
     pub measured: u32,
-    /// Trials that did not come to a time, by state.
+    /// Trials that did not come to a time, by `Outcome::counted_as`.
     pub failed: BTreeMap<String, u32>,
 }
 

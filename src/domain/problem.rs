@@ -30,7 +30,7 @@ pub struct Spmm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sptrsv {
-    /// Right-hand sides, at least 1.
+    /// Right-hand sides, 1 to [`Self::MAX_RHS`].
     pub rhs: u32,
     #[serde(default)]
     pub dtype: Dtype,
@@ -38,6 +38,11 @@ pub struct Sptrsv {
     pub diagonal: Diagonal,
     #[serde(default)]
     pub transpose: bool,
+}
+
+impl Sptrsv {
+    /// Most right-hand sides that can be tuned.
+    pub const MAX_RHS: u32 = 64;
 }
 
 /// Element type of the dense operands and of A's values on the device.

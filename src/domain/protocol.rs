@@ -34,7 +34,13 @@ pub enum RequestBody {
     /// Lower, compile if needed, verify on poisoned buffers, time.
     Measure { candidate: Candidate, effort: Effort },
     /// Time several candidates in turn (A B C A B C ...), each already measured right.
-    Pair { candidates: Vec<Candidate>, rounds: u32 },
+    Pair {
+        candidates: Vec<Candidate>,
+        rounds: u32,
+        /// A kernel with a watchdog ends itself after this many microseconds; absent, after a second.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        give_up_us: Option<f64>,
+    },
     /// Launch facts of a candidate for its plan: geometry, source, cubin.
     /// With a folder, the recipe's arrays are written there, one file each, little-endian.
     Export {
@@ -89,7 +95,7 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum MessageBody {
-    /// The request has come to a new stage: `compiling`, `running`, `verifying`, `timing`.
+    /// The request has come to a new stage: `lowering`, `compiling`, `running`, `verifying`, `timing`.
     Stage {
         stage: String,
     },

@@ -135,6 +135,17 @@ pub trait Engine {
     /// Samples taken in turn, A B C A B C ..., `rounds` each.
     fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError>;
 
+    /// As `pair`; a kernel with a watchdog ends itself after `give_up_us`, or after a second. An engine without watchdogs
+    /// need not tell the two apart.
+    fn pair_within(
+        &mut self,
+        recipes: &[Recipe],
+        rounds: u32,
+        _give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError> {
+        self.pair(recipes, rounds)
+    }
+
     /// What a plan keeps of the recipe's program.
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError>;
 }

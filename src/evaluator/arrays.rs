@@ -14,15 +14,17 @@ pub(super) struct ArrayError {
     error: io::Error,
 }
 
-/// Lists the arrays in the recipe's order. With a folder, array `I` is written there as `array-I`.
+/// Lists the arrays in the recipe's order. With a folder, array `I` is written there as `array-I`, and `begin` called
+/// before each.
 pub(super) fn export(
     arrays: &[Array],
     folder: Option<&Path>,
+    mut begin: impl FnMut() -> io::Result<()>,
 ) -> Result<Vec<ExportedArray>, ArrayError> {
     let exported = arrays.iter().enumerate().map(|(index, array)| {
         let file = folder.map(|folder| folder.join(format!("array-{index}")));
         if let Some(path) = &file {
-            write(&array.data, path).map_err(|error| {
+            begin().and_then(|()| write(&array.data, path)).map_err(|error| {
                 let (name, path) = (array.name.clone(), path.clone());
                 ArrayError { name, path, error }
             })?;
@@ -83,7 +85,7 @@ mod tests {
     #[test]
     fn each_is_a_file_of_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
-        let exported = export(&arrays(), Some(folder.path())).unwrap();
+        let exported = export(&arrays(), Some(folder.path()), || Ok(())).unwrap();
         let shapes: Vec<_> =
             exported.iter().map(|array| (array.element.as_str(), array.length)).collect();
         assert_eq!(shapes, [("u16", 2), ("u32", 1), ("f32", 0), ("f64", 3)]);
@@ -101,14 +103,16 @@ mod tests {
 
     #[test]
     fn without_a_folder_they_are_only_listed() {
-        let exported = export(&arrays(), None).unwrap();
+        let exported = export(&arrays(), None, || Ok(())).unwrap();
         assert!(exported.len() == 4 && exported.iter().all(|array| array.file.is_none()));
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = export(&arrays(), Some(&folder.path().join("gone"))).unwrap_err().to_string();
+        let error = export(&arrays(), Some(&folder.path().join("gone")), || Ok(()))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("array `local` cannot be written to "), "{error}");
     }
 }

@@ -152,12 +152,21 @@ impl Engine for OnHost {
     }
 
     fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+        self.pair_within(recipes, rounds, None)
+    }
+
+    fn pair_within(
+        &mut self,
+        recipes: &[Recipe],
+        rounds: u32,
+        give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError> {
         match recipes.iter().find(|recipe| recipe.candidate.family == FAMILY) {
             // Only what was measured right is paired, and nobody is to win by idling.
             Some(recipe) => {
                 Err(EngineError::Refused(format!("{} is no finalist", recipe.candidate)))
             }
-            None => self.engine.pair(recipes, rounds),
+            None => self.engine.pair_within(recipes, rounds, give_up_us),
         }
     }
 

@@ -17,6 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Finalists lowered and arrays written that are announced one by one; the pool takes few notes on one request.
+const MOST_NOTES: usize = 24;
+
+/// An array of a plan goes to its file.
+const WRITING: &str = "writing";
+
 /// Whether to read another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -62,8 +68,12 @@ impl<'a, W: Write> Session<'a, W> {
             RequestBody::Load(load) => self.load(seq, &load),
             RequestBody::Prepare { candidates } => self.prepare(candidates),
             RequestBody::Measure { candidate, effort } => self.measure(seq, &candidate, &effort),
-            RequestBody::Pair { candidates, rounds } => self.pair(&candidates, rounds),
-            RequestBody::Export { candidate, folder } => self.export(&candidate, folder.as_deref()),
+            RequestBody::Pair { candidates, rounds, give_up_us } => {
+                self.pair(seq, &candidates, rounds, give_up_us)
+            }
+            RequestBody::Export { candidate, folder } => {
+                self.export(seq, &candidate, folder.as_deref())
+            }
             RequestBody::Close => Ok(Reply::Closed),
         }
     }
@@ -149,6 +159,7 @@ impl<'a, W: Write> Session<'a, W> {
         effort: &Effort,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        send_stage(&mut self.output, seq, trial::LOWERING)?;
         let recipe = match loaded.take(candidate, self.options) {
             Ok(recipe) => recipe,
             Err(Refusal(detail)) => return Ok(trial::measured(Outcome::Refused { detail }, None)),
@@ -159,10 +170,20 @@ impl<'a, W: Write> Session<'a, W> {
         })
     }
 
-    fn pair(&mut self, candidates: &[Candidate], rounds: u32) -> Result<Reply, EvaluatorError> {
+    fn pair(
+        &mut self,
+        seq: u64,
+        candidates: &[Candidate],
+        rounds: u32,
+        give_up_us: Option<f64>,
+    ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let mut recipes = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
+        for (number, candidate) in candidates.iter().enumerate() {
+            // Each is lowered within a time of its own.
+            if number < MOST_NOTES {
+                send_stage(&mut self.output, seq, trial::LOWERING)?;
+            }
             let recipe = loaded
                 .take(candidate, self.options)
                 .map_err(|refusal| failed(candidate, refusal.to_string()))?;
@@ -170,7 +191,8 @@ impl<'a, W: Write> Session<'a, W> {
             engine.compile(&recipe).map_err(|error| failed_call(candidate, error))?;
             recipes.push(recipe);
         }
-        match engine.pair(&recipes, rounds) {
+        send_stage(&mut self.output, seq, trial::TIMING)?;
+        match engine.pair_within(&recipes, rounds, give_up_us) {
             Ok(timings) => Ok(Reply::Paired { timings }),
             Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),
             Err(error) => Err(EvaluatorError::Pair(error.to_string())),
@@ -179,13 +201,16 @@ impl<'a, W: Write> Session<'a, W> {
 
     fn export(
         &mut self,
+        seq: u64,
         candidate: &Candidate,
         folder: Option<&Path>,
     ) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
+        send_stage(&mut self.output, seq, trial::LOWERING)?;
         let recipe = loaded
             .take(candidate, self.options)
             .map_err(|refusal| failed(candidate, refusal.to_string()))?;
+        send_stage(&mut self.output, seq, trial::COMPILING)?;
         let exported = engine.compile(&recipe).and_then(|_| engine.export(&recipe));
         let mut exported = exported.map_err(|error| failed_call(candidate, error))?;
         // The family's digest, which covers the headers of its other layouts, too: what `Device::kernels` says.
@@ -193,7 +218,15 @@ impl<'a, W: Write> Session<'a, W> {
         if let Some(digest) = kernels.get(&candidate.family) {
             exported.kernel_digest = Some(*digest);
         }
-        exported.arrays = arrays::export(&recipe.arrays, folder)
+        let (output, mut notes) = (&mut self.output, 0);
+        let begin = || {
+            notes += 1;
+            match notes <= MOST_NOTES {
+                true => send_stage(output, seq, WRITING).map_err(std::io::Error::other),
+                false => Ok(()),
+            }
+        };
+        exported.arrays = arrays::export(&recipe.arrays, folder, begin)
             .map_err(|error| failed(candidate, error.to_string()))?;
         Ok(Reply::Exported(Box::new(exported)))
     }

@@ -140,7 +140,7 @@ fn every_stage_is_announced_before_it_begins() {
         })
         .collect();
     let load = ["2 reading", "2 multiplying", "2 uploading", "2 reply"];
-    let measure = ["3 compiling", "3 verifying", "3 timing", "3 reply"];
+    let measure = ["3 lowering", "3 compiling", "3 verifying", "3 timing", "3 reply"];
     let expected: Vec<_> =
         ["1 reply"].iter().chain(&load).chain(&measure).chain(&["4 reply"]).copied().collect();
     assert_eq!(said, expected);

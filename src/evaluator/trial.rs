@@ -8,6 +8,7 @@ use crate::engine::{Check, Engine, EngineError};
 use std::time::Instant;
 
 /// The stages of a trial, as the pool's deadlines know them.
+pub(super) const LOWERING: &str = "lowering";
 pub(super) const COMPILING: &str = "compiling";
 pub(super) const VERIFYING: &str = "verifying";
 pub(super) const TIMING: &str = "timing";

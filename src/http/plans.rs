@@ -233,14 +233,18 @@ pub async fn blob(
     PathPair(id, digest): PathPair<PlanId, Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let blob = app.service.plan_blob(&id, &digest).await?;
+    // The tag of the bytes without reading them: the name of a blob is their digest.
+    let tag = etag::named(&digest);
     let kind = HeaderValue::from_static("application/octet-stream");
     let cache = HeaderValue::from_static(FOR_EVER);
-    let body = Body::from_stream(blob.content);
-    // The tag of the bytes without reading them: the name of a blob is their digest.
-    let mut response = etag::respond(&headers, etag::named(&digest), kind, cache, body);
-    if response.status().is_success() {
-        response.headers_mut().insert(header::CONTENT_LENGTH, blob.bytes.into());
+    if etag::matches(&headers, &tag) {
+        // Nothing is opened for a client that has it.
+        app.service.check_plan_blob(&id, &digest).await?;
+        return Ok(etag::respond(&headers, tag, kind, cache, Body::empty()));
     }
+    let blob = app.service.plan_blob(&id, &digest).await?;
+    let body = Body::from_stream(blob.content);
+    let mut response = etag::respond(&headers, tag, kind, cache, body);
+    response.headers_mut().insert(header::CONTENT_LENGTH, blob.bytes.into());
     Ok(response)
 }

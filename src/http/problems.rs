@@ -84,8 +84,12 @@ fn spmm(input: ProblemIn) -> Result<Problem, Misfit> {
 
 fn sptrsv(input: ProblemIn) -> Result<Problem, Misfit> {
     refuse(&[("n", input.n.is_some()), ("layout", input.layout.is_some())], "belongs to op spmm")?;
+    let rhs = count("rhs", input.rhs)?;
+    if rhs > Sptrsv::MAX_RHS {
+        return Err(Misfit { member: "rhs", why: "must be 1 to 64" });
+    }
     Ok(Problem::Sptrsv(Sptrsv {
-        rhs: count("rhs", input.rhs)?,
+        rhs,
         dtype: input.dtype.unwrap_or_default(),
         triangle: needed("triangle", input.triangle)?,
         diagonal: needed("diagonal", input.diagonal)?,
@@ -146,7 +150,7 @@ impl From<Problem> for ProblemOut {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misfit, Problem, ProblemIn};
+    use super::{Misfit, Problem, ProblemIn, Sptrsv};
 
     fn read(text: &str) -> Result<Problem, Misfit> {
         serde_json::from_str::<ProblemIn>(text).unwrap().try_into()
@@ -166,5 +170,10 @@ mod tests {
         assert_eq!(problem.to_string(), "spmm;n=7;dtype=f32;layout=row");
         let solve = r#"{"op":"sptrsv","rhs":1,"diagonal":"unit"}"#;
         assert_eq!(read(solve).unwrap_err().member, "triangle");
+        let wide = |rhs: u32| {
+            read(&solve.replace("\"rhs\":1", &format!("\"triangle\":\"lower\",\"rhs\":{rhs}")))
+        };
+        assert!(wide(Sptrsv::MAX_RHS).is_ok());
+        assert_eq!(wide(65).unwrap_err().why, "must be 1 to 64");
     }
 }

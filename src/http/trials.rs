@@ -67,6 +67,8 @@ pub struct TrialOut {
     occupancy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     preprocess_ms: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stopped: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
     created_at: String,
@@ -102,13 +104,16 @@ impl TrialOut {
                 self.occupancy = resources.map(|resources| resources.occupancy);
                 self.preprocess_ms = Some(preprocess_ms);
             }
+            Outcome::TimedOut { detail, stopped } => {
+                self.stopped = stopped;
+                self.detail = Some(detail);
+            }
             Outcome::Wrong { rel_error, detail } => {
                 self.rel_error = finite(rel_error);
                 self.detail = Some(detail);
             }
             Outcome::CompileFailed { detail }
             | Outcome::Refused { detail }
-            | Outcome::TimedOut { detail, .. }
             | Outcome::Crashed { detail } => self.detail = Some(detail),
         }
     }
@@ -125,4 +130,20 @@ pub async fn list(
     Query(page): Query<PageQuery>,
 ) -> Result<Json<PageOut<TrialOut>>, Problem> {
     Ok(Json(PageOut::of(app.service.trials(&job, &page.request()?).await?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stopped_itself_says_so() {
+        let told = |stopped| {
+            let mut out = TrialOut::default();
+            out.tell(Outcome::TimedOut { detail: "late".to_owned(), stopped });
+            serde_json::to_value(out).unwrap()
+        };
+        assert_eq!(told(true)["stopped"], true);
+        assert_eq!(told(false).get("stopped"), None);
+    }
 }

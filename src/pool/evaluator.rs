@@ -30,12 +30,22 @@ pub struct Evaluator {
     pub(super) device: Option<Device>,
     pub(super) loaded: Option<Load>,
     pub(super) starts: u64,
+    /// The last request lost its child before any candidate's code ran.
+    pub(super) lost_early: bool,
 }
 
 impl Evaluator {
     /// A handle; the first call starts the process.
     pub fn new(spec: EvaluatorSpec) -> Self {
-        Self { spec, idle: None, undead: None, device: None, loaded: None, starts: 0 }
+        Self {
+            spec,
+            idle: None,
+            undead: None,
+            device: None,
+            loaded: None,
+            starts: 0,
+            lost_early: false,
+        }
     }
 
     /// How often a child had to be replaced.
@@ -99,7 +109,8 @@ impl Evaluator {
         }
     }
 
-    /// Tries one candidate. A hang and a crash are outcomes; `deadline` replaces the default for one verifying call and
+    /// Tries one candidate. A hang and a crash are outcomes, and one that is too much for the host before it runs (time or
+    /// memory to lower it, a compiler that dies) is refused, since the device has no part in it; `deadline` replaces the default for one verifying call and
     /// for timing beyond its budget, where the caller knows better how long this kernel may take.
     pub async fn measure(
         &mut self,
@@ -113,6 +124,9 @@ impl Evaluator {
         let outcome = match self.call_on(child, request, deadline, cancel).await {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
             Ok(other) => return Err(self.absurd(&other).await),
+            Err(PoolError::TimedOut(why) | PoolError::Crashed(why)) if self.lost_early => {
+                Outcome::Refused { detail: format!("lost before it ran on the device: {why}") }
+            }
             Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
             Err(PoolError::Crashed(detail)) => Outcome::Crashed { detail },
             Err(error) => return Err(error),
@@ -120,15 +134,17 @@ impl Evaluator {
         Ok(Measured { outcome, compiled: None })
     }
 
-    /// Times candidates in turn; one timing each, in the order given.
+    /// Times candidates in turn; one timing each, in the order given. A kernel with a watchdog ends itself, and the call,
+    /// after `give_up_us`, or after a second.
     pub async fn pair(
         &mut self,
         candidates: Vec<Candidate>,
         rounds: u32,
+        give_up_us: Option<f64>,
         cancel: &CancellationToken,
     ) -> Result<Vec<Timing>, PoolError> {
         let asked = candidates.len();
-        match self.call(RequestBody::Pair { candidates, rounds }, None, cancel).await? {
+        match self.call(RequestBody::Pair { candidates, rounds, give_up_us }, None, cancel).await? {
             Reply::Paired { timings } if timings.len() == asked => Ok(timings),
             other => Err(self.absurd(&other).await),
         }

@@ -4,8 +4,10 @@ use super::PoolError;
 use super::child::{EvaluatorChild, Remains};
 use super::evaluator::Evaluator;
 use super::exchange::{Broken, exchange};
+use super::spec::runs;
 use crate::domain::Outcome;
 use crate::domain::protocol::{PROTOCOL_VERSION, Reply, RequestBody};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +24,12 @@ impl Evaluator {
         cancel: &CancellationToken,
     ) -> Result<Reply, PoolError> {
         let deadlines = self.spec.deadlines;
-        let allowed = |stage: Option<&str>| deadlines.allowed(&request, stage, deadline);
+        let ran = AtomicBool::new(false);
+        let allowed = |stage: Option<&str>| {
+            ran.fetch_or(stage.is_some_and(runs), Ordering::Relaxed);
+            deadlines.allowed(&request, stage, deadline)
+        };
+        self.lost_early = false;
         let what = name_of(&request);
         let broken = match exchange(&mut child, &request, allowed, deadlines.cancel, cancel).await {
             Ok(reply) => return self.settle(child, reply).await,
@@ -32,6 +39,8 @@ impl Evaluator {
             self.idle = Some(child);
             return Err(PoolError::Failed(why));
         }
+        let lost = matches!(broken, Broken::Late { .. } | Broken::Gone);
+        self.lost_early = lost && !ran.into_inner();
         let patience = if broken == Broken::Gone { LEAVING } else { Duration::ZERO };
         let report = self.bury(child, patience).await;
         Err(match broken {

@@ -59,14 +59,17 @@ pub struct Deadlines {
     pub load: Duration,
     /// Lowering many candidates; they compile in the background.
     pub prepare: Duration,
-    /// Lowering and compiling one candidate.
+    /// Lowering one candidate: work of the host, on which rewriting a large system may take minutes.
+    pub lower: Duration,
+    /// Compiling one candidate and uploading its arrays.
     pub compile: Duration,
     /// One call and its comparison: what a hung kernel costs.
     pub verify: Duration,
     /// Timing, beyond the effort's own budget.
     pub time: Duration,
-    /// Timing the finalists in turn.
+    /// Timing the finalists in turn, once all are lowered and compiled.
     pub pair: Duration,
+    /// Compiling the winner once more, and writing each of its arrays.
     pub export: Duration,
     pub close: Duration,
     /// How long a cancelled request may still take to finish by itself before the child is killed.
@@ -80,7 +83,8 @@ impl Default for Deadlines {
         Self {
             open: Duration::from_secs(60),
             load: Duration::from_secs(300),
-            prepare: Duration::from_secs(60),
+            prepare: Duration::from_secs(300),
+            lower: Duration::from_secs(300),
             compile: Duration::from_secs(60),
             verify: Duration::from_secs(10),
             time: Duration::from_secs(10),
@@ -91,6 +95,12 @@ impl Default for Deadlines {
             reap: Duration::from_secs(1),
         }
     }
+}
+
+/// Whether a candidate's code runs on the device in this stage. What ends the child before is the host's: its memory,
+/// its compiler.
+pub(super) fn runs(stage: &str) -> bool {
+    matches!(stage, "verifying" | "running" | "timing")
 }
 
 impl Deadlines {
@@ -105,6 +115,11 @@ impl Deadlines {
             (RequestBody::Open { .. }, _) => self.open,
             (RequestBody::Load(_), _) => self.load,
             (RequestBody::Prepare { .. }, _) => self.prepare,
+            (RequestBody::Measure { .. } | RequestBody::Export { .. }, Some("lowering")) => {
+                self.lower
+            }
+            // A finalist is lowered and compiled on one note.
+            (RequestBody::Pair { .. }, Some("lowering")) => self.lower.saturating_add(self.compile),
             (RequestBody::Measure { .. }, None | Some("compiling")) => self.compile,
             (RequestBody::Measure { effort, .. }, Some("timing")) => {
                 // A caller's nonsense (negative, NaN) is no time at all; infinity would be no deadline.

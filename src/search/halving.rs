@@ -43,13 +43,17 @@ pub fn halving(
              neighbours of the best observed"
         )),
     };
+    let replayed = before.len();
     let mut queue = before;
     let tried: BTreeSet<Candidate> = queue.iter().cloned().collect();
-    let fresh = diverse(&scored, spread).into_iter().filter(|c| !tried.contains(c));
-    let fresh = fresh.take(spread.saturating_sub(tried.len())).collect();
-    queue.extend(together(fresh, preparation));
+    let liked = diverse(&scored, spread);
+    let fresh = liked.iter().filter(|c| !tried.contains(c));
+    let fresh: BTreeSet<_> = fresh.take(spread.saturating_sub(tried.len())).cloned().collect();
+    // Put together with what was tried, so that one taken up again goes on in the group that it was in.
+    queue.extend(together(liked, preparation).filter(|candidate| fresh.contains(candidate)));
     let outcomes = BTreeMap::new();
-    Halved { strategy: Box::new(Halving { scored, places, queue, handed_out: 0, outcomes }), step }
+    let halving = Halving { scored, places, queue, replayed, handed_out: 0, outcomes };
+    Halved { strategy: Box::new(halving), step }
 }
 
 /// Candidates of one preparation side by side, at the place of the first of them.
@@ -74,6 +78,8 @@ struct Halving {
     places: usize,
     /// Handed out so far, then what is named ahead.
     queue: Vec<Candidate>,
+    /// How many of the queue, from its start, an earlier attempt tried.
+    replayed: usize,
     handed_out: usize,
     /// Medians in microseconds; `None` for a failure.
     outcomes: BTreeMap<Candidate, Option<f64>>,
@@ -91,6 +97,10 @@ impl Strategy for Halving {
 
     fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>) {
         self.outcomes.insert(candidate.clone(), median_us);
+        // What an earlier attempt tried has been paid for: none of it makes room for what today's climb would rather try.
+        if self.handed_out < self.replayed {
+            return;
+        }
         // The vendor's routines are observed, too, but are neighbours of nothing. While the first part of the queue
         // lasts, nothing is chosen; after it, each outcome may turn the climb.
         let spread = (2 * self.places).div_ceil(3);
@@ -291,6 +301,22 @@ mod tests {
         order
     }
 
+    #[test]
+    fn what_was_tried_is_walked_again_whatever_is_predicted_today() {
+        let whole = walk(Vec::new(), 30, 30);
+        // Interrupted in the climb; the model has turned round since.
+        let before = whole[..26].to_vec();
+        let scored = scored().into_iter().map(|(candidate, us)| (candidate, 1e4 / us)).collect();
+        let mut strategy = halving(scored, 30, before.clone(), alone).strategy;
+        let mut order = Vec::new();
+        while let Some(candidate) = strategy.next() {
+            strategy.observe(&candidate, measured(&candidate));
+            order.push(candidate);
+        }
+        assert_eq!(order[..26], before);
+        assert_eq!((order.len(), order.iter().collect::<BTreeSet<_>>().len()), (30, 30));
+    }
+
     /// Nothing is shared.
     fn alone(candidate: &Candidate) -> String {
         candidate.to_string()
@@ -351,6 +377,12 @@ mod tests {
         assert_eq!(walk(Vec::new(), 30, 30), whole);
         for done in [1, 7, 19, 20, 21, 26, 30] {
             assert_eq!(walk(whole[..done].to_vec(), 30, 30), whole, "after {done}");
+        }
+        let family = |candidate: &Candidate| candidate.family.clone();
+        let order = |before| halving(scored(), 30, before, family).strategy.upcoming().to_vec();
+        let whole = order(Vec::new());
+        for done in [1, 7, 19, 20] {
+            assert_eq!(order(whole[..done].to_vec()), whole, "after {done}");
         }
     }
 }

@@ -59,6 +59,12 @@ impl Service {
         self.inner.local.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The classes of the CPUs that this process serves.
+    pub(super) fn local_cpus(&self) -> Vec<DeviceClass> {
+        let here = self.local_devices().into_iter().map(|local| local.device);
+        here.filter(|device| device.kind == DeviceKind::Cpu).map(|device| device.class()).collect()
+    }
+
     /// Every known device, best first.
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
         let local = self.local_devices();

@@ -4,8 +4,8 @@ use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::problem::Diagonal;
 use crate::domain::{
-    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage, Timestamp,
-    Trial,
+    Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
+    Timestamp, Trial,
 };
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Submission};
 
@@ -54,13 +54,14 @@ impl Service {
         }
     }
 
-    /// A solve whose diagonal is not whole is refused with the rows that lack it. The facts tell in most cases that it is;
-    /// where they do not, the matrix itself is read.
+    /// A solve whose diagonal is not whole is refused with the rows that lack it. The facts tell of doubles that it is;
+    /// where they do not, and for another type, the matrix itself is read.
     async fn check_diagonal(&self, matrix: &Matrix, problem: &Problem) -> Result<()> {
-        let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, .. }) = problem else {
+        let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, dtype, .. }) = problem else {
             return Ok(());
         };
-        if matrix.has_full_diagonal {
+        // The fact is of the entries in double precision: f32 rounds 1e-60 to zero, and 1e40 is beyond it.
+        if matrix.has_full_diagonal && *dtype == Dtype::F64 {
             return Ok(());
         }
         // One at a time, like pictures: it takes the matrix in memory.

@@ -128,6 +128,13 @@ impl Service {
         reasons.push(format!(
             "this plan was made for the nearest matrix, {who}, {distance:.3} away by features"
         ));
+        if let Problem::Sptrsv(_) = query.problem {
+            reasons.push(
+                "the arrays of its launch belong to that matrix: only the candidate carries over, to be lowered for the \
+                 matrix asked for"
+                    .to_owned(),
+            );
+        }
         let plan = store.plan(&id).await?;
         Ok(Lookup {
             grade: Grade::Neighbour,

@@ -19,8 +19,8 @@ impl Service {
         plan.ok_or_else(|| ServiceError::not_found("plan", id))
     }
 
-    /// Source, cubin or an array of a plan. Only what the plan names: matrices are blobs as well, and not for download.
-    pub async fn plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<Blob> {
+    /// Refuses what the plan does not name: matrices are blobs as well, and not for download.
+    pub async fn check_plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<()> {
         let plan = self.plan(id).await?;
         let named = plan.launch.is_some_and(|launch| {
             let mut arrays = launch.arrays.iter().map(|array| &array.blob);
@@ -28,9 +28,12 @@ impl Service {
                 || launch.cubin.as_ref() == Some(digest)
                 || arrays.any(|blob| blob == digest)
         });
-        if !named {
-            return Err(ServiceError::not_found("blob of this plan", digest));
-        }
+        if named { Ok(()) } else { Err(ServiceError::not_found("blob of this plan", digest)) }
+    }
+
+    /// Source, cubin or an array of a plan.
+    pub async fn plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<Blob> {
+        self.check_plan_blob(id, digest).await?;
         let (bytes, content) = self.inner.blobs.stream(digest).await?;
         Ok(Blob { bytes, content })
     }

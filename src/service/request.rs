@@ -1,9 +1,12 @@
 //! What a job request must be before anything is stored, and the question it asks once its defaults are filled in.
 
 use super::{Result, SearchDefaults, ServiceError};
-use crate::domain::{Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, Strategy};
+use crate::domain::{
+    Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, Sptrsv, Strategy,
+};
 use crate::ops;
-use crate::sparse::{TriangleError, Triangular, canonical};
+use crate::sparse::canonical;
+use crate::sparse::triangle::{TriangleError, diagonal_of};
 use std::path::Path;
 
 /// The longest search: a budget beyond it is a mistake, not a wish.
@@ -58,9 +61,9 @@ pub(super) fn check(
         return Err(ServiceError::invalid("/problem/n", message));
     }
     if let Problem::Sptrsv(solve) = problem
-        && !(1..=ops::MAX_RHS).contains(&solve.rhs)
+        && !(1..=Sptrsv::MAX_RHS).contains(&solve.rhs)
     {
-        let message = format!("rhs must be 1 to {}, not {}", ops::MAX_RHS, solve.rhs);
+        let message = format!("rhs must be 1 to {}, not {}", Sptrsv::MAX_RHS, solve.rhs);
         return Err(ServiceError::invalid("/problem/rhs", message));
     }
     ops::check(matrix, problem).map_err(|unsupported| ServiceError::Unsupported {
@@ -92,13 +95,13 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the matrix has the system that a solve is of. Reads the matrix where its facts say that its diagonal is not
-/// whole, to name the rows that lack it; blocks meanwhile.
+/// Whether the diagonal of the matrix is whole in the problem's type; names the rows that lack it. Reads the matrix, and
+/// blocks meanwhile.
 pub(super) fn check_diagonal(path: &Path, problem: &Problem) -> Result<()> {
     let Problem::Sptrsv(solve) = problem else { return Ok(()) };
     let (csr, _) =
         canonical::open(path).map_err(|error| ServiceError::Internal(error.to_string()))?;
-    match Triangular::of(&csr, solve) {
+    match diagonal_of(&csr, solve) {
         Ok(_) => Ok(()),
         Err(error @ TriangleError::Diagonal { .. }) => {
             Err(ServiceError::invalid("/problem/diagonal", error.to_string()))

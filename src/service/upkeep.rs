@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Removed {
     pub rows: Pruned,
     pub files: u64,
+    pub blobs: u64,
 }
 
 impl Service {
@@ -75,11 +76,45 @@ impl Service {
             folders.iter().map(|(folder, prefix)| sweep(folder, prefix, keep.temp_files)).sum()
         })
         .await?;
-        let removed = Removed { rows, files };
+        let blobs = self.remove_unnamed_blobs(keep.temp_files).await?;
+        let removed = Removed { rows, files, blobs };
         if removed != Removed::default() {
             tracing::info!(?removed, "removed what was old");
         }
         Ok(removed)
+    }
+}
+
+impl Service {
+    /// Removes the blobs that no plan and no matrix names: a job that ended between keeping its program and storing its
+    /// plan leaves them. A blob is put before it is named, and is young then; those that are old are listed first, so
+    /// that one named meanwhile is seen to be.
+    async fn remove_unnamed_blobs(&self, age: Duration) -> Result<u64> {
+        let blobs = self.inner.blobs.clone();
+        let old = tokio::task::spawn_blocking(move || blobs.older_than(age)).await??;
+        if old.is_empty() {
+            return Ok(0);
+        }
+        let named = self.inner.store.named_blobs().await?;
+        if named.is_empty() {
+            // More likely a store that is not the one of these blobs than one that forgot them all.
+            return Ok(0);
+        }
+        let unnamed: Vec<_> = old.into_iter().filter(|digest| !named.contains(digest)).collect();
+        let blobs = self.inner.blobs.clone();
+        let removing = move || {
+            let mut removed = 0;
+            for digest in unnamed {
+                match blobs.remove_old(&digest, age) {
+                    Ok(gone) => removed += u64::from(gone),
+                    Err(error) => {
+                        tracing::warn!(%digest, %error, "a blob that nothing names stays")
+                    }
+                }
+            }
+            removed
+        };
+        Ok(tokio::task::spawn_blocking(removing).await?)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::store::{
 };
 use async_trait::async_trait;
 use metrics::{counter, histogram};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub(super) struct Watched {
@@ -242,6 +243,10 @@ impl Upkeep for Watched {
         let pruned = self.store.prune(retention).await?;
         self.look_at_revision().await;
         Ok(pruned)
+    }
+
+    async fn named_blobs(&self) -> Result<HashSet<Digest>> {
+        self.store.named_blobs().await
     }
 
     async fn revision(&self) -> Result<u64> {

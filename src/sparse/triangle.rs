@@ -31,9 +31,9 @@ pub enum TriangleError {
     NotSquare { rows: usize, cols: usize },
     /// `rows` are the first few, counted from 0.
     #[error(
-        "{count} rows have no diagonal entry or a zero one, among them {rows:?} (counted from 0): a non-unit diagonal must be whole"
+        "{count} rows have no diagonal entry, or one that is zero (or that {dtype} rounds to zero), among them {rows:?} (counted from 0): a non-unit diagonal must be whole"
     )]
-    Diagonal { rows: Vec<usize>, count: usize },
+    Diagonal { rows: Vec<usize>, count: usize, dtype: Dtype },
     #[error("row {row}, column {col}: the value is beyond the range of the problem's type")]
     Range { row: usize, col: u32 },
 }
@@ -41,11 +41,8 @@ pub enum TriangleError {
 impl Triangular {
     /// Takes the triangle that the problem names out of the matrix; what lies in the other one is passed over.
     pub fn of(matrix: &Csr, problem: &Sptrsv) -> Result<Self, TriangleError> {
-        let (rows, cols) = (matrix.rows(), matrix.cols());
-        if rows != cols {
-            return Err(TriangleError::NotSquare { rows, cols });
-        }
-        let diagonal = diagonal(matrix, problem)?;
+        let diagonal = diagonal_of(matrix, problem)?;
+        let rows = matrix.rows();
         let lower = problem.triangle == Triangle::Lower;
         // The transpose of a lower triangle is an upper one.
         let reversed = lower == problem.transpose;
@@ -118,8 +115,12 @@ impl Triangular {
     }
 }
 
-/// The diagonal in the matrix's row order, or the rows that lack it.
-fn diagonal(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
+/// The diagonal in the matrix's row order, as rounded to the problem's type, or the rows that lack it.
+pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    if rows != cols {
+        return Err(TriangleError::NotSquare { rows, cols });
+    }
     if problem.diagonal == Diagonal::Unit {
         return Ok(vec![1.0; matrix.rows()]);
     }
@@ -139,7 +140,7 @@ fn diagonal(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
         }
     }
     if count > 0 {
-        return Err(TriangleError::Diagonal { rows: lacking, count });
+        return Err(TriangleError::Diagonal { rows: lacking, count, dtype: problem.dtype });
     }
     Ok(diagonal)
 }
@@ -195,7 +196,8 @@ mod tests {
         let matrix = Csr::new(3, 3, vec![0, 1, 2, 3], vec![0, 1, 0], vec![1.0, 0.0, 2.0]).unwrap();
         let mut lower = problem(Triangle::Lower, false);
         let error = Triangular::of(&matrix, &lower).unwrap_err();
-        assert_eq!(error, TriangleError::Diagonal { rows: vec![1, 2], count: 2 });
+        let (rows, dtype) = (vec![1, 2], Dtype::F64);
+        assert_eq!(error, TriangleError::Diagonal { rows, count: 2, dtype });
         lower.diagonal = Diagonal::Unit;
         assert_eq!(Triangular::of(&matrix, &lower).unwrap().diagonal, [1.0; 3]);
         let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();

@@ -11,6 +11,7 @@ use object_store::{ObjectStoreExt, PutPayload};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tempfile::{NamedTempFile, TempDir, TempPath};
 
 /// Folder of files being written; on the same file system as their final place, or the rename would be a copy.
@@ -68,7 +69,7 @@ impl Blobs {
 
     /// Gives a staged file its name. A blob that is already there stays: equal names are equal content.
     pub async fn put_file(&self, staged: TempPath, digest: &Digest) -> Result<()> {
-        if self.exists(digest).await? {
+        if self.renewed(digest).await? {
             return Ok(());
         }
         let target = self.local_path(digest);
@@ -99,7 +100,7 @@ impl Blobs {
     /// Stores bytes under their own digest.
     pub async fn put_bytes(&self, bytes: Bytes) -> Result<Digest> {
         let digest = Digest::of(&bytes);
-        if !self.exists(&digest).await? {
+        if !self.renewed(&digest).await? {
             self.store.put(&location(&digest), PutPayload::from_bytes(bytes)).await?;
         }
         Ok(digest)
@@ -136,6 +137,58 @@ impl Blobs {
         }
     }
 
+    /// Blobs put longer ago than this, put again included. Blocks on the file system.
+    pub fn older_than(&self, age: Duration) -> Result<Vec<Digest>> {
+        let mut old = Vec::new();
+        for folder in std::fs::read_dir(&*self.root)? {
+            let folder = folder?;
+            if !folder.file_type()?.is_dir() || folder.file_name() == STAGING {
+                continue;
+            }
+            for entry in std::fs::read_dir(folder.path())?.flatten() {
+                // What bears no digest for a name is not ours.
+                let digest = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                if let Some(digest) = digest
+                    && is_older(&self.local_path(&digest), age)
+                {
+                    old.push(digest);
+                }
+            }
+        }
+        Ok(old)
+    }
+
+    /// Removes a blob unless it was put again of late; false where it stays, or there was none. Blocks.
+    pub fn remove_old(&self, digest: &Digest, age: Duration) -> Result<bool> {
+        let path = self.local_path(digest);
+        if !is_older(&path, age) {
+            return Ok(false);
+        }
+        std::fs::remove_file(path)?;
+        Ok(true)
+    }
+
+    /// Whether the blob is there; if so it is as if it had just been put, so that upkeep does not take it for old before
+    /// its plan is stored.
+    async fn renewed(&self, digest: &Digest) -> Result<bool> {
+        if !self.exists(digest).await? {
+            return Ok(false);
+        }
+        let path = self.local_path(digest);
+        let renew = move || match File::open(&path) {
+            Ok(file) => {
+                if let Err(error) = file.set_modified(SystemTime::now()) {
+                    tracing::debug!(blob = %path.display(), %error, "its time stays");
+                }
+                Ok(true)
+            }
+            // Removed in between.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(tokio::task::spawn_blocking(renew).await.map_err(std::io::Error::other)??)
+    }
+
     /// False when there was none.
     pub async fn delete(&self, digest: &Digest) -> Result<bool> {
         match self.store.delete(&location(digest)).await {
@@ -150,6 +203,11 @@ impl Blobs {
         let name = digest.to_string();
         self.root.join(&name[..2]).join(name)
     }
+}
+
+fn is_older(path: &Path, age: Duration) -> bool {
+    let put = std::fs::symlink_metadata(path).and_then(|facts| facts.modified());
+    put.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|passed| passed >= age))
 }
 
 fn publish(staged: &Path, target: &Path) -> std::io::Result<()> {

@@ -12,6 +12,7 @@ use crate::domain::{
     L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use async_trait::async_trait;
+use std::collections::HashSet;
 
 /// Proof of a claim: writes with an outdated fence are refused, so a worker that lost its lease cannot do harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +216,8 @@ pub struct Pruned {
 pub trait Upkeep: Send + Sync {
     /// Also ends running jobs whose worker is gone and that were asked to stop.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
+    /// The blobs that matrices and plans name.
+    async fn named_blobs(&self) -> Result<HashSet<Digest>>;
     /// Grows whenever a plan or a device's facts are stored, or a matrix's come or go, by whichever process.
     async fn revision(&self) -> Result<u64>;
 }

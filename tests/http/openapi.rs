@@ -164,3 +164,20 @@ fn every_problem_type_is_documented_once() {
         sparsetune::http::error::Kind::ALL.iter().map(|kind| kind.type_uri()).collect();
     assert_eq!(documented, served);
 }
+
+/// The engine's own words for arguments are its private matter; its text has them all.
+#[test]
+fn every_form_of_an_argument_is_explained() {
+    let text = include_str!("../../src/engine/cuda/export.rs");
+    let (_, names) = text.split_once("fn argument_name").unwrap();
+    let quoted = names.split('"').skip(1).step_by(2).filter(|form| *form != "?");
+    let forms: Vec<&str> = quoted.map(|form| form.split('{').next().unwrap()).collect();
+    assert!(forms.contains(&"diagonal") && forms.contains(&"turn:") && forms.len() >= 15);
+    let contract = contract();
+    let told = contract.pointer("/components/schemas/Arguments/description").unwrap();
+    let told = told.as_str().unwrap();
+    for form in forms {
+        let close = if form.ends_with(':') { "" } else { "`" };
+        assert!(told.contains(&format!("`{form}{close}")), "{form}");
+    }
+}

@@ -100,6 +100,11 @@ async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
         problem(app.get(&at(digest)).await, 404, "not-found").await;
     }
     problem(app.get(&at("xyz")).await, 400, "invalid-parameter").await;
+    // A client that has the bytes is told so without a look at the disk.
+    std::fs::remove_file(app.running.service.blobs().local_path(&array)).unwrap();
+    let again = app.request(Method::GET, &at(&array.to_string()));
+    let again = again.header("if-none-match", &headers["etag"]).send().await.unwrap();
+    assert_eq!(again.status(), 304);
     let nobody = format!("/v1/plans/0193a7c4-9999-7222-8333-444455556666/blobs/{array}");
     problem(app.get(&nobody).await, 404, "not-found").await;
 }

@@ -44,6 +44,8 @@ async fn a_hang_is_killed_at_its_deadline() {
 
     evaluator.deadlines_mut().compile = Duration::from_millis(300);
     let hung = outcome(&mut evaluator, &Candidate::new("hanging_compile"), None).await;
+    // Nothing of it has run on the device: it is to be tried again.
+    assert_eq!(hung.state(), "refused");
     assert!(detail(&hung).contains("within 300 ms of compiling"), "{hung:?}");
     evaluator.deadlines_mut().compile = Duration::from_secs(20);
     works(&mut evaluator).await;
@@ -88,16 +90,16 @@ async fn hostile_code_is_survived() {
 
 #[tokio::test]
 async fn nonsense_from_the_child_is_a_crash() {
-    // Six lines pass: one for open, four for load, the first of the measurement. Then it goes wrong.
+    // Eight lines pass: one for open, four for load, the measurement's up to its first call. Then it goes wrong.
     for (misbehave, says) in [
-        (r#""$0" "$@" | (sed -u 6q; echo hello from a library; sleep 60)"#, "hello from a library"),
-        (r#""$0" "$@" | (sed -u 6q; exec cat /dev/zero)"#, "nonsense"),
-        (r#""$0" "$@" | (sed -u 6q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
-        (r#""$0" "$@" | sed -u '7 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
-        (r#""$0" "$@" | (sed -u 6q; kill $$)"#, "SIGTERM"),
+        (r#""$0" "$@" | (sed -u 8q; echo hello from a library; sleep 60)"#, "hello from a library"),
+        (r#""$0" "$@" | (sed -u 8q; exec cat /dev/zero)"#, "nonsense"),
+        (r#""$0" "$@" | (sed -u 8q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
+        (r#""$0" "$@" | sed -u '8 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
+        (r#""$0" "$@" | (sed -u 8q; kill $$)"#, "SIGTERM"),
         // Alive, but its stdout is shut.
         (
-            r#"exec 3<&0; "$0" "$@" <&3 | (sed -u 6q; exec >&-; sleep 60) & exec >&-; wait"#,
+            r#"exec 3<&0; "$0" "$@" <&3 | (sed -u 8q; exec >&-; sleep 60) & exec >&-; wait"#,
             "killed",
         ),
     ] {
@@ -213,17 +215,18 @@ async fn finalists_are_prepared_paired_and_exported() {
     evaluator.prepare(many.collect(), &never()).await.unwrap();
     works(&mut evaluator).await;
     let both = vec![good.clone(), Candidate::new("other")];
-    let timings = evaluator.pair(both, 4, &never()).await.unwrap();
+    let timings = evaluator.pair(both, 4, None, &never()).await.unwrap();
     let samples: Vec<_> = timings.into_iter().map(|timing| timing.samples_us).collect();
     assert_eq!(samples, [[8.0, 7.0, 6.0, 8.0], [9.0; 4]]);
     assert_eq!(evaluator.export(&good, None, &never()).await.unwrap().steps[0].entry, "good");
 
     evaluator.deadlines_mut().pair = Duration::from_millis(150);
     let hung = vec![good.clone(), Candidate::new("hanging_pair")];
-    let error = evaluator.pair(hung, 4, &never()).await.unwrap_err();
+    let error = evaluator.pair(hung, 4, None, &never()).await.unwrap_err();
     assert!(matches!(error, PoolError::TimedOut(_)), "{error}");
     evaluator.deadlines_mut().pair = Duration::from_secs(20);
-    let lost = evaluator.pair(vec![Candidate::new("losing_pair")], 4, &never()).await.unwrap_err();
+    let lost =
+        evaluator.pair(vec![Candidate::new("losing_pair")], 4, None, &never()).await.unwrap_err();
     assert!(matches!(&lost, PoolError::Crashed(why) if why.contains("exit code 70")), "{lost}");
     works(&mut evaluator).await;
     evaluator.close().await;

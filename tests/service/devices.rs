@@ -1,6 +1,7 @@
 //! Devices, readiness and upkeep.
 
 use crate::world::*;
+use sparsetune::domain::plan::{Launch, PlanArray};
 use sparsetune::domain::*;
 use sparsetune::service::ServiceError;
 use sparsetune::store::Quarantined;
@@ -132,4 +133,43 @@ async fn files_of_killed_processes_go_and_others_stay() {
     assert_eq!(removed.files, 3);
     assert!(!orphan.exists() && !staged.exists() && !arrays.exists());
     assert!(fresh.exists() && foreign.exists());
+}
+
+#[tokio::test]
+async fn blobs_that_nothing_names_go_with_age() {
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    world.service.submit(&request(&matrix, 32), None).await.unwrap();
+    let claim = world.claim().await;
+    let blobs = world.service.blobs().clone();
+    let put = async |text: &'static str| blobs.put_bytes(text.into()).await.unwrap();
+    let kept = [put("source").await, put("cubin").await, put("order").await];
+    let (lost, young, again) = (put("lost").await, put("young").await, put("again").await);
+    let order = PlanArray { name: "order".into(), element: "u32".into(), length: 1, blob: kept[2] };
+    let launch = Launch {
+        entry: "solve".into(),
+        source: Some(kept[0]),
+        cubin: Some(kept[1]),
+        grid: [1; 3],
+        block: [1; 3],
+        shared_bytes: 0,
+        arguments: Vec::new(),
+        steps: Vec::new(),
+        arrays: vec![order],
+        scratch: Vec::new(),
+    };
+    let plan = Plan { launch: Some(launch), ..plan(&device(), &matrix, &claim.job) };
+    world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();
+    for digest in kept.iter().chain([&lost, &again, &matrix.digest]) {
+        let file = std::fs::File::open(blobs.local_path(digest)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(7 * 3600)).unwrap();
+    }
+    // A running job needs it once more.
+    put("again").await;
+    assert_eq!(world.service.remove_old().await.unwrap().blobs, 1);
+    assert!(!blobs.exists(&lost).await.unwrap());
+    for digest in kept.iter().chain([&young, &again, &matrix.digest]) {
+        assert!(blobs.exists(digest).await.unwrap(), "{digest}");
+    }
 }

@@ -49,6 +49,27 @@ async fn rows_without_a_diagonal_are_named_before_anything_is_queued() {
 }
 
 #[tokio::test]
+async fn a_diagonal_that_its_type_cannot_hold_is_refused() {
+    let world = world().await;
+    for (text, part) in [("1e-60", "or that f32 rounds to zero"), ("1e40", "beyond the range")] {
+        let text =
+            format!("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1.0\n2 2 {text}\n");
+        let matrix = world.upload(&text).await.matrix;
+        assert!(matrix.has_full_diagonal);
+        let asked = solve(&matrix, Sptrsv { dtype: Dtype::F32, ..SOLVE });
+        match world.service.submit(&asked, None).await {
+            Err(
+                ServiceError::Invalid { message, .. } | ServiceError::Unsupported { message, .. },
+            ) => {
+                assert!(message.contains(part), "{part}: {message}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(world.service.submit(&solve(&matrix, SOLVE), None).await.unwrap().created);
+    }
+}
+
+#[tokio::test]
 async fn what_no_solve_can_be_is_refused_with_the_reason() {
     let world = world().await;
     let square = world.upload(&tridiagonal(9)).await.matrix;

@@ -147,7 +147,9 @@ impl Bench {
         for request in log.lines().filter_map(|line| serde_json::from_str::<Request>(line).ok()) {
             match request.body {
                 RequestBody::Measure { effort, .. } => efforts.push(effort),
-                RequestBody::Pair { candidates, rounds } => turns.push((candidates.len(), rounds)),
+                RequestBody::Pair { candidates, rounds, .. } => {
+                    turns.push((candidates.len(), rounds))
+                }
                 _ => {}
             }
         }

@@ -224,3 +224,18 @@ async fn noise_lifts_no_candidate_over_a_faster_vendor() {
     );
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_cannot_be_kept_does_not_cost_the_search() {
+    let bench = Bench::new().await;
+    let best = bench.candidates(&device())[0].clone();
+    let worker = bench.work(&bench.service, &device(), [(best.clone(), takes(5.0))]).await;
+    // Nothing can be staged any more.
+    std::fs::remove_dir_all(bench.service.blobs().staging()).unwrap();
+    let id = bench.submit(exhaustive()).await;
+    let plan = bench.plan(&bench.ended(&id).await).await;
+    assert_eq!((plan.candidate, plan.launch), (best, None));
+    let told = |event: &Event| matches!(&event.kind, EventKind::Log { message } if message.contains("no launch"));
+    assert!(bench.events(&id).await.iter().any(told));
+    worker.stop().await;
+}

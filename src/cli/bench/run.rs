@@ -13,6 +13,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+/// The class of a matrix that nobody has looked at and whose suite names none.
+const UNKNOWN: &str = "-";
+
 /// A matrix and a problem, and what came of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
@@ -84,7 +87,7 @@ impl Run {
             matrix: entry.name(),
             task: task.label(),
             problem: entry.problem(task),
-            class: entry.class().unwrap_or("all").to_owned(),
+            class: entry.class().unwrap_or(UNKNOWN).to_owned(),
             rows: None,
             nnz: None,
             levels: None,
@@ -108,7 +111,11 @@ impl Run {
                 let Shape { rows, nnz, levels } = shape;
                 (self.rows, self.nnz, self.levels) = (Some(rows), Some(nnz), levels);
                 self.rows_per_level = shape.width();
-                self.class = shape.class().map_or(self.class, str::to_owned);
+                let class = shape.class().map(str::to_owned);
+                self.class = class.unwrap_or(self.class);
+                if self.class == UNKNOWN {
+                    self.class = "all".to_owned();
+                }
                 self
             }
             Err(error) => self.failed(&error.into()),

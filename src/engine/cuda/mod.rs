@@ -244,8 +244,17 @@ impl Engine for CudaEngine {
     }
 
     fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+        self.pair_within(recipes, rounds, None)
+    }
+
+    fn pair_within(
+        &mut self,
+        recipes: &[Recipe],
+        rounds: u32,
+        give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError> {
         self.context.bind()?;
-        let calls = self.calls(recipes, Deadline::timing(None))?;
+        let calls = self.calls(recipes, Deadline::timing(give_up_us))?;
         let calls: Vec<Call> = calls.into_iter().map(|(call, _)| call).collect();
         let policy = self.loaded()?.l2_policy;
         self.timer.pair(&calls, rounds, policy)

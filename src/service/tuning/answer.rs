@@ -6,7 +6,9 @@ use crate::domain::plan::{
     Baseline, HostTime, Launch, Limit, Measured, PLAN_VERSION, Predicted, Provenance, RunnerUp,
     TrialCounts, Validity,
 };
-use crate::domain::{Device, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp};
+use crate::domain::{
+    Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
+};
 use crate::ops;
 use crate::search::Contender;
 use crate::service::Service;
@@ -123,15 +125,19 @@ fn break_even(winner: &Contender, baseline: &Baseline) -> Option<u64> {
     (gain_us > 0.0).then(|| (more_us / gain_us).ceil() as u64)
 }
 
-/// The best known time of the same problem on a CPU: by pattern, whatever the L2 policy, which a CPU has none of.
+/// The best known time of the same problem on a CPU, by pattern: on one of this process's own where it serves any, since
+/// the time of another host is nothing to stay for; otherwise on whichever is known, which the plan names.
 async fn host(
     service: &Service,
     pattern: &Digest,
     problem: &Problem,
 ) -> Result<Option<HostTime>, StoreError> {
     let mut best: Option<HostTime> = None;
+    let cpus: Vec<DeviceClass> = service.local_cpus();
+    let l2_policy = service.settings().l2_policy;
     for key in service.store().plan_keys(pattern).await? {
-        if key.problem != *problem {
+        let here = cpus.is_empty() || cpus.contains(&key.device_class);
+        if key.problem != *problem || key.l2_policy != l2_policy || !here {
             continue;
         }
         let Some(plan) = service.store().plan_by_key(&key).await? else { continue };
@@ -149,7 +155,7 @@ fn counts(recorder: &Recorder) -> TrialCounts {
     for (_, outcome) in recorder.tried() {
         match outcome {
             Outcome::Measured { .. } => counts.measured += 1,
-            failed => *counts.failed.entry(failed.state().to_owned()).or_default() += 1,
+            failed => *counts.failed.entry(failed.counted_as().to_owned()).or_default() += 1,
         }
     }
     counts

@@ -7,12 +7,26 @@ use crate::ops;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Fewer paired rounds than this have no 95 % interval.
 const FEWEST_ROUNDS: u32 = 6;
 
 /// Share of the finals' time that the first rung of `halving` aims at.
 const FIRST_RUNG: f64 = 0.4;
+
+/// A finalist that waits this many times its median is given up, but none within [`PATIENT_US`]: each has been measured
+/// right, so what hurries the search along must not end it here.
+const GIVE_UP: f64 = 3.0;
+const PATIENT_US: f64 = 1e6;
+
+/// In the finals all recipes are in memory at once. Of a matrix with more entries than this, the first rung takes the
+/// contenders of a few preparations only.
+const LARGE: u64 = 1_000_000;
+const FEW_PREPARATIONS: usize = 4;
+
+/// What the pool gives one call of a candidate where nobody says otherwise.
+const POOLS_OWN: Duration = Duration::from_secs(10);
 
 const VENDOR: &str = "vendor";
 
@@ -23,6 +37,7 @@ impl Session<'_> {
         budget: &Budget,
         strategy: Strategy,
         expected_calls: Option<u64>,
+        nnz: u64,
     ) -> Result<(Vec<Contender>, Decision), SessionError> {
         let halving = strategy == Strategy::Halving;
         let [many, few] = self.measuring.rungs;
@@ -30,6 +45,9 @@ impl Session<'_> {
         let mut contenders = best_of(self.measured(), places, expected_calls);
         if contenders.is_empty() {
             return Err(SessionError::Hopeless(self.nothing_ran()));
+        }
+        if nnz > LARGE {
+            contenders = of_few_preparations(contenders);
         }
         let mut ms = self.measuring.finals_ms;
         if halving && contenders.iter().filter(|c| c.candidate.family != VENDOR).count() > few {
@@ -50,9 +68,7 @@ impl Session<'_> {
             let decision = search::decide(&contenders, expected_calls, samples)
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // Where the finals failed, one of the finalists is to blame: the winner must run once more to stand.
-            if samples == Samples::Paired
-                || self.stands(&contenders[decision.winner].candidate).await?
-            {
+            if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
                 return Ok((contenders, decision));
             }
             contenders.remove(decision.winner);
@@ -85,7 +101,9 @@ impl Session<'_> {
         let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
         let message = format!("{} finalists timed in turn, {rounds} rounds", names.len());
         self.recorder.stage(Stage::Finals, message).await?;
-        match self.evaluator.pair(names, rounds, &self.signals.stop).await {
+        let slowest = contenders.iter().map(|c| c.timing.median_us).fold(0.0, f64::max);
+        let give_up_us = Some(give_up_us(slowest));
+        match self.evaluator.pair(names, rounds, give_up_us, &self.signals.stop).await {
             Ok(timings) => {
                 for (contender, timing) in contenders.iter_mut().zip(timings) {
                     contender.timing = timing;
@@ -104,10 +122,13 @@ impl Session<'_> {
         }
     }
 
-    async fn stands(&mut self, candidate: &Candidate) -> Result<bool, SessionError> {
+    async fn stands(&mut self, winner: &Contender) -> Result<bool, SessionError> {
+        let give_up_us = Some(give_up_us(winner.timing.median_us));
         let effort =
-            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us: None };
-        let again = self.evaluator.measure(candidate, effort, None, &self.signals.stop).await?;
+            Effort { warmups: 0, min_samples: 1, max_samples: 1, budget_ms: 0.0, give_up_us };
+        let deadline = self.patience().filter(|patience| *patience > POOLS_OWN);
+        let candidate = &winner.candidate;
+        let again = self.evaluator.measure(candidate, effort, deadline, &self.signals.stop).await?;
         Ok(matches!(again.outcome, Outcome::Measured { .. }))
     }
 
@@ -130,11 +151,15 @@ impl Session<'_> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         let tried = self.recorder.tried();
         for (_, outcome) in &tried {
-            *counts.entry(outcome.state()).or_default() += 1;
+            *counts.entry(outcome.counted_as()).or_default() += 1;
         }
         let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
         format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
     }
+}
+
+fn give_up_us(median_us: f64) -> f64 {
+    (GIVE_UP * median_us).max(PATIENT_US)
 }
 
 /// The `places` cheapest in order, then the vendor's fastest routine, and its cheapest where that is another: the baseline
@@ -158,4 +183,49 @@ fn best_of(
     measured.truncate(places);
     measured.extend(fastest.into_iter().chain(cheapest));
     measured
+}
+
+/// Those that share one of the first few preparations, and the vendor's.
+fn of_few_preparations(contenders: Vec<Contender>) -> Vec<Contender> {
+    let mut known: Vec<String> = Vec::new();
+    let shares = |contender: &Contender| {
+        let name = ops::preparation(&contender.candidate);
+        if contender.candidate.family == VENDOR || known.contains(&name) {
+            return true;
+        }
+        let room = known.len() < FEW_PREPARATIONS;
+        if room {
+            known.push(name);
+        }
+        room
+    };
+    contenders.into_iter().filter(shares).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timing;
+
+    #[test]
+    fn a_large_matrix_has_few_preparations_in_its_finals() {
+        let contender = |candidate: Candidate| {
+            let timing = Timing::of(vec![1.0], 0).unwrap();
+            Contender { candidate, timing, preprocess_ms: 0.0, complexity: 0 }
+        };
+        let ag = |merge: i64, tpr: i64| {
+            contender(Candidate::new("ag").with("merge", merge).with("tpr", tpr))
+        };
+        let mut all: Vec<Contender> = (1..=6).map(|merge| ag(merge, 1)).collect();
+        all.extend([ag(1, 2), ag(6, 2), contender(Candidate::new(VENDOR))]);
+        let kept: Vec<_> = of_few_preparations(all).into_iter().map(|c| c.candidate).collect();
+        let merges: Vec<_> = kept.iter().map(|candidate| candidate.int("merge")).collect();
+        assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
+    }
+
+    #[test]
+    fn a_slow_finalist_may_take_its_time() {
+        assert_eq!(give_up_us(30.0), 1e6);
+        assert_eq!(give_up_us(2e6), 6e6);
+    }
 }

@@ -20,7 +20,9 @@ pub struct Signals {
     pub cancelled: CancellationToken,
     /// The lease is lost: another worker may hold the job, so write nothing more.
     pub lost: CancellationToken,
-    /// Either of them, or the worker shuts down: what long calls wait on.
+    /// The session is about to write the job's end, after which there is no lease to renew.
+    pub ended: CancellationToken,
+    /// Cancelled or lost, or the worker shuts down: what long calls wait on.
     pub stop: CancellationToken,
 }
 
@@ -71,6 +73,7 @@ async fn keep(
                     signals.stop.cancel();
                 }
             }
+            Err(StoreError::Fenced(_)) if signals.ended.is_cancelled() => break,
             Err(StoreError::Fenced(job)) => {
                 tracing::warn!(%job, "lease lost: another worker may have taken the job up");
                 break lose(&signals);

@@ -19,6 +19,9 @@ const SLACK: Duration = Duration::from_secs(3);
 /// their packed arrays fit beside the matrix.
 const AHEAD: usize = 32;
 
+/// Candidates prepared by one request: lowering a large system takes seconds, and the budget is looked at in between.
+const PORTION: usize = 4;
+
 /// Bytes that the arrays of candidates lowered ahead may come to where each of them packs the whole matrix.
 const AHEAD_BYTES: u64 = 2 << 30;
 
@@ -67,7 +70,7 @@ impl Session<'_> {
             format!("measuring {fixed} routines that are always tried and {own} candidates");
         self.recorder.stage(Stage::Measuring, message).await?;
         let mut ahead = Ahead::of(field, &self.recorder.job.request.problem);
-        self.prepare(strategy, &mut ahead).await?;
+        self.prepare(strategy, &mut ahead, budget).await?;
         let mut always = field.always.iter().cloned();
         let mut handed_out = 0;
         loop {
@@ -81,7 +84,7 @@ impl Session<'_> {
                             && !ahead.prepared.contains(&first.id())
                     });
                     if turned || handed_out % (ahead.most / 2) == 0 {
-                        self.prepare(strategy, &mut ahead).await?;
+                        self.prepare(strategy, &mut ahead, budget).await?;
                     }
                     match strategy.next() {
                         Some(candidate) => candidate,
@@ -107,24 +110,29 @@ impl Session<'_> {
         &mut self,
         strategy: &dyn Strategy,
         ahead: &mut Ahead,
+        budget: &Budget,
     ) -> Result<(), SessionError> {
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
         let candidates: Vec<Candidate> =
             strategy.upcoming().iter().filter(unknown).take(ahead.most).cloned().collect();
-        ahead.prepared.extend(candidates.iter().map(Candidate::id));
-        if candidates.is_empty() {
-            return Ok(());
-        }
-        match self.evaluator.prepare(candidates, &self.signals.stop).await {
-            Ok(()) => Ok(()),
-            Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
-                Err(error.into())
+        for portion in candidates.chunks(PORTION) {
+            if budget.exhausted(self.recorder.tried_count()).is_some() {
+                break;
             }
-            Err(error) => {
-                self.recorder.log(format!("candidates are not compiled ahead: {error}")).await?;
-                Ok(())
+            ahead.prepared.extend(portion.iter().map(Candidate::id));
+            match self.evaluator.prepare(portion.to_vec(), &self.signals.stop).await {
+                Ok(()) => {}
+                Err(error @ (PoolError::Cancelled | PoolError::Unavailable { .. })) => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    let told = format!("candidates are not compiled ahead: {error}");
+                    self.recorder.log(told).await?;
+                    break;
+                }
             }
         }
+        Ok(())
     }
 
     async fn try_one(
@@ -162,7 +170,7 @@ impl Session<'_> {
 
     /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
     /// `None` while nothing is known of this matrix.
-    fn patience(&self) -> Option<Duration> {
+    pub(super) fn patience(&self) -> Option<Duration> {
         let best = self.recorder.job.best.as_ref()?;
         Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
     }

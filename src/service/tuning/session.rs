@@ -30,7 +30,7 @@ pub enum SessionError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Pool(#[from] PoolError),
-    #[error("the winner's program could not be kept: {0}")]
+    #[error("{0}")]
     Blobs(#[from] BlobError),
     /// The job cannot succeed, with the reason for the client.
     #[error("{0}")]
@@ -99,6 +99,7 @@ impl Session<'_> {
                 }
                 if !self.signals.cancelled.is_cancelled() {
                     tracing::info!(job = %job.id, "given back to the queue: the worker shuts down");
+                    self.signals.ended.cancel();
                     self.service.store().release(self.recorder.fence()).await?;
                     return Ok(Ended::Answered);
                 }
@@ -132,6 +133,7 @@ impl Session<'_> {
 
     async fn finish(self, mut job: Job, plan: Option<Plan>) -> Result<(), StoreError> {
         job.finished_at = Some(Timestamp::now());
+        self.signals.ended.cancel();
         self.service.store().finish(self.recorder.fence(), &Finish { job, plan }).await
     }
 
@@ -151,7 +153,8 @@ impl Session<'_> {
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
-        let (contenders, decision) = self.finals(&budget, wanted, request.expected_calls).await?;
+        let (contenders, decision) =
+            self.finals(&budget, wanted, request.expected_calls, field.matrix.nnz).await?;
         let outcomes = Outcomes {
             matrix: field.matrix,
             loaded: field.loaded,
@@ -169,8 +172,31 @@ impl Session<'_> {
         answer::plan(&self.service, self.device, &self.recorder, outcomes, program).await
     }
 
-    /// The winner's program, its source, cubin and arrays kept as blobs.
+    /// The winner's program. A full disk, or a child that takes too long to write its arrays, must not cost the finished
+    /// search: then the plan says what won and how fast it is, but not how to launch it.
     async fn program(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
+        match self.kept(winner).await {
+            Err(SessionError::Pool(PoolError::Cancelled) | SessionError::Stopped) => {
+                Err(SessionError::Stopped)
+            }
+            Err(error @ SessionError::Store(_)) => Err(error),
+            Err(error) => {
+                tracing::warn!(job = %self.recorder.job.id, %error, "the plan has no launch");
+                let told = "the winner's program could not be kept; the plan has no launch";
+                self.recorder.log(format!("{told}: {error}")).await?;
+                let exported = self.evaluator.export(winner, None, &self.signals.stop).await;
+                if let Err(PoolError::Cancelled) = exported {
+                    return Err(SessionError::Stopped);
+                }
+                let update_ms = exported.ok().and_then(|exported| exported.update_ms);
+                Ok(answer::Program { launch: None, update_ms })
+            }
+            kept => kept,
+        }
+    }
+
+    /// The winner's program, its source, cubin and arrays kept as blobs.
+    async fn kept(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
         let blobs = self.service.blobs().clone();
         let staged = tokio::task::spawn_blocking(move || blobs.stage_folder()).await;
         let staged = staged.map_err(|error| SessionError::Hopeless(error.to_string()))??;

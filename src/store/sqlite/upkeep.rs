@@ -1,9 +1,11 @@
 //! What is removed with age, and the counter that tells caches when answers may have changed.
 
 use super::{SqliteStore, codec, endings};
+use crate::domain::Digest;
 use crate::store::{Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
+use std::collections::HashSet;
 
 /// Jobs whose events are removed in one transaction: the writer is never held for long.
 const BATCH: i64 = 200;
@@ -50,6 +52,27 @@ impl Upkeep for SqliteStore {
             }
             pruned.events += events.rows_affected();
         }
+    }
+
+    async fn named_blobs(&self) -> Result<HashSet<Digest>> {
+        let matrices: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT digest FROM matrices").fetch_all(&self.readers).await?;
+        let mut named = matrices
+            .iter()
+            .map(|digest| codec::digest("matrix digest", digest))
+            .collect::<Result<HashSet<Digest>>>()?;
+        let plans: Vec<Option<String>> = sqlx::query_scalar(
+            "SELECT body ->> '$.launch.source' FROM plans
+             UNION SELECT body ->> '$.launch.cubin' FROM plans
+             UNION SELECT a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        for text in plans.into_iter().flatten() {
+            let digest = text.parse::<Digest>();
+            named.insert(digest.map_err(|error| codec::corrupt("plan blob", error.to_string()))?);
+        }
+        Ok(named)
     }
 
     async fn revision(&self) -> Result<u64> {
