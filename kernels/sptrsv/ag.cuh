@@ -275,6 +275,7 @@ struct AgSolver : AgArguments<Config> {
             batch.outer = batch.inner = 0;
             bool fetched = false;
             do {
+                bool ready = false;
                 if (!solved) {
                     if (!fetched && at < head.end) {
                         Fetch(batch, at, head.end, 1);
@@ -292,15 +293,19 @@ struct AgSolver : AgArguments<Config> {
                     if ((batch.outer | batch.inner) == 0) {
                         if (fetched) Accumulate(batch, sum);
                         fetched = false;
-                        if (at >= head.end) {
-                            Finish(row, (head.b - sum) * inverse);
-                            solved = true;
-                        }
+                        ready = at >= head.end;
                     } else if (Config::kWaits && watchdog.Expired()) {
                         // Rows that wait for this one in the same node end by their own watchdogs.
                         solved = true;
                     }
                 }
+                // All have read before any writes, and all that is written is seen in the next round.
+                __syncwarp(mask);
+                if (ready) {
+                    Finish(row, (head.b - sum) * inverse);
+                    solved = true;
+                }
+                __syncwarp(mask);
             } while (__any_sync(mask, !solved));
         }
     }

@@ -9,9 +9,6 @@ use crate::engine::{Dense, Expected, Solve};
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 
-/// Right-hand sides that kernels take at once.
-const MOST_RHS: u32 = 64;
-
 /// A system that was taken out of its matrix.
 pub(super) struct Loading {
     problem: Sptrsv,
@@ -23,7 +20,7 @@ pub(super) struct Loading {
 impl Loading {
     /// Whether engines have operands for such a problem.
     pub(super) fn takes(problem: &Sptrsv) -> bool {
-        problem.dtype != Dtype::F16 && (1..=MOST_RHS).contains(&problem.rhs)
+        problem.dtype != Dtype::F16 && (1..=Sptrsv::MAX_RHS).contains(&problem.rhs)
     }
 
     pub(super) fn of(matrix: &Csr, problem: Sptrsv) -> Result<Self, LoadError> {
@@ -63,8 +60,7 @@ impl Loading {
             Dtype::F32 | Dtype::F16 => f64::from(f32::MAX),
         };
         let x = oracle::sptrsv(&self.system, &column, 1);
-        // NaN is within no range.
-        match x.iter().position(|value| !(value.abs() <= most)) {
+        match x.iter().position(|value| value.is_nan() || value.abs() > most) {
             Some(row) => Err(LoadError::Amplified { row, dtype: self.problem.dtype }),
             None => Ok(()),
         }

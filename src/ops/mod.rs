@@ -12,9 +12,6 @@ use std::sync::Arc;
 /// Widest B that a problem may ask for.
 pub const MAX_COLUMNS: u32 = 65_536;
 
-/// Most right-hand sides that a triangular solve may ask for.
-pub const MAX_RHS: u32 = 64;
-
 /// A problem that this version cannot tune, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -60,8 +57,12 @@ fn check_sptrsv(matrix: &Matrix, solve: &Sptrsv) -> Result<(), Unsupported> {
         let why = "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are";
         return Err(Unsupported(why.to_owned()));
     }
-    if solve.rhs == 0 || solve.rhs > MAX_RHS {
-        return Err(Unsupported(format!("rhs is {}, it must be in 1..={MAX_RHS}", solve.rhs)));
+    if solve.rhs == 0 || solve.rhs > Sptrsv::MAX_RHS {
+        return Err(Unsupported(format!(
+            "rhs is {}, it must be in 1..={}",
+            solve.rhs,
+            Sptrsv::MAX_RHS
+        )));
     }
     let (rows, cols) = (matrix.rows, matrix.cols);
     if rows != cols {

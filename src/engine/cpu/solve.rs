@@ -8,11 +8,12 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::simd::Isa;
+use crate::domain::Sptrsv;
 use bytemuck::Pod;
 use std::ops::Range;
 
 /// Most right-hand sides of a solve.
-pub const MOST_SIDES: usize = 64;
+pub const MOST_SIDES: usize = Sptrsv::MAX_RHS as usize;
 
 /// f32 or f64.
 pub trait Element: Pod + Send + Sync + Into<f64> + PartialEq {
