@@ -52,9 +52,14 @@ async fn a_solve_goes_from_submission_to_a_plan_that_is_found() {
         let best = tried.iter().filter_map(|trial| trial.state.outcome()?.median_us());
         let best = best.min_by(f64::total_cmp).unwrap();
         assert_eq!(plan.measured.median_us, best);
-        // 300 levels at 250 ns are more than the bytes take.
-        assert_eq!(plan.limit.bound, Bound::Latency);
-        assert!((plan.limit.us - 75.0).abs() < 1.0, "{:?}", plan.limit);
+        // 300 levels at 250 ns are more than the bytes take; one thread of a host makes no hop.
+        match device.kind {
+            DeviceKind::Cuda => {
+                assert_eq!(plan.limit.bound, Bound::Latency);
+                assert!((plan.limit.us - 75.0).abs() < 1.0, "{:?}", plan.limit);
+            }
+            DeviceKind::Cpu => assert_eq!(plan.limit.bound, Bound::Bytes),
+        }
         assert_eq!(plan.baseline.as_ref().unwrap().median_us, 400.0);
         assert_eq!(plan.host.is_some(), device.kind == DeviceKind::Cuda);
         // Far slower than the best: three times, since a kernel that waits ends itself there.
