@@ -5,8 +5,12 @@ use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
 use comfy_table::{
-    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
+    TableStyle, Width,
 };
+
+/// Columns of text for the funnel's rules.
+const RULE_WIDTH: u16 = 100;
 
 /// Rows of the table of candidates.
 const BEST: usize = 10;
@@ -70,8 +74,13 @@ pub fn funnel(steps: &[FunnelStep]) -> Table {
             step.constraint.clone(),
             step.removed.to_string(),
             step.left.to_string(),
-            step.detail.clone().unwrap_or_default(),
+            // A rule a line.
+            step.detail.clone().unwrap_or_default().replace("; ", ";\n"),
         ]);
+    }
+    // Also where there is no terminal to say how wide it is.
+    if let Some(column) = table.column_mut(3) {
+        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(RULE_WIDTH)));
     }
     right(&mut table, 1..3);
     table

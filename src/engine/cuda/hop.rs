@@ -15,14 +15,15 @@ const TRIPS: u32 = 2000;
 /// Polls that a player may spend: a round trip takes a few. Bounds a measurement whose players do not run together.
 const MOST_POLLS: u32 = 30_000;
 
-/// Measurements of each pair of multiprocessors and width of the word.
-const REPEATS: usize = 2;
+/// Measurements of each pair of multiprocessors and width of the word: an idle device takes tens of milliseconds to raise its
+/// clocks.
+const REPEATS: usize = 8;
 
 /// `engine::HopReport`: nanoseconds, and where both players ran.
 type Report = [u64; 3];
 
-/// Nanoseconds of one hop, the least of several pairs of multiprocessors: what disturbs only slows, and no level of a
-/// triangular solve can take less. 0 where no two multiprocessors would play.
+/// Nanoseconds of one hop, the least of several pairs of multiprocessors: what disturbs only slows, and a level of a
+/// triangular solve whose rows are on several multiprocessors takes no less. 0 where no two multiprocessors would play.
 pub(super) fn measure(
     context: &Arc<Context>,
     own: &OwnKernels,

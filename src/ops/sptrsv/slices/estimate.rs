@@ -86,7 +86,14 @@ impl Estimate {
             (Sync::Sentinel, Take::Block | Take::Spread, 0) => 1.0,
             _ => 1.1,
         };
-        let launches = if scheme.alpha > 0 { 1.5 * self.levels.min(64.0) } else { 0.0 };
+        // A launch of its own takes a window of more than alpha x warps slices; each ends a launch of others, too.
+        let launches = match scheme.alpha {
+            0 => 0.0,
+            alpha => {
+                let slices = rows_a_window * windows * lanes / 32.0;
+                3.0 * windows.min(slices / (f64::from(alpha) * warps))
+            }
+        };
         3.0 + launches + (windows * a_window * crowd * aside + bytes) / 1e3
     }
 }
