@@ -58,7 +58,8 @@ fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
     runtime.block_on(async {
         let store = SqliteStore::open(&file).await.unwrap();
         let claim = loop {
-            if let Some(claim) = store.claim(&device, "thief", 60_000).await.unwrap() {
+            // As a worker does, it asks again where the other writer kept it waiting too long.
+            if let Ok(Some(claim)) = store.claim(&device, "thief", 60_000).await {
                 break claim;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
