@@ -6,8 +6,12 @@
 //!
 //! A specification is one of `sparsetune generate`; without any, two factors of a million rows are taken.
 
+#[path = "../tests/fixture/gpu.rs"]
+mod fixture;
+
+use fixture::gpu;
 use sparsetune::domain::problem::{Diagonal, Triangle};
-use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Problem, Sptrsv};
+use sparsetune::domain::{Dtype, Problem, Sptrsv};
 use sparsetune::ops;
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::pack::{Packing, pack};
@@ -41,10 +45,10 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
     let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
     let started = Instant::now();
-    let system = System::of(&matrix, &problem, &device())?;
+    let system = System::of(&matrix, &problem, &gpu())?;
     println!("{spec}: the system in {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
     let started = Instant::now();
-    let space = ops::space(&matrix, &Problem::Sptrsv(problem), &device())?;
+    let space = ops::space(&matrix, &Problem::Sptrsv(problem), &gpu())?;
     let space_ms = started.elapsed().as_secs_f64() * 1e3;
     println!("  its space of {} schemes in {space_ms:.0} ms", space.scored.len());
     for (window_ns, terms) in [(0, 64), (500, 256), (1000, 256), (4000, 1024)] {
@@ -70,32 +74,4 @@ fn measure(spec: &str) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
-}
-
-/// Rewriting asks a device for its rate and its multiprocessors alone.
-fn device() -> Device {
-    Device {
-        id: DeviceId("cuda:0".to_owned()),
-        kind: DeviceKind::Cuda,
-        name: "imagined".to_owned(),
-        compute_capability: "9.0".to_owned(),
-        multiprocessors: 132,
-        warp_size: 32,
-        max_threads_per_block: 1024,
-        max_threads_per_multiprocessor: 2048,
-        max_blocks_per_multiprocessor: 32,
-        registers_per_thread: 255,
-        registers_per_block: 65536,
-        registers_per_multiprocessor: 65536,
-        shared_bytes_per_block: 232_448,
-        shared_bytes_per_multiprocessor: 233_472,
-        l2_bytes: 50 << 20,
-        memory_bytes: 80 << 30,
-        copy_gbps: 3000.0,
-        hop_ns: 263.0,
-        driver: String::new(),
-        compiler: String::new(),
-        vendor: None,
-        kernels: Default::default(),
-    }
 }

@@ -1,9 +1,13 @@
 //! Rewritten, split and packed systems, worked through on the host as the kernel works through them.
 
+#[path = "fixture/gpu.rs"]
+mod fixture;
+
+use fixture::gpu;
 use rayon::ThreadPoolBuilder;
 use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
-use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
+use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::equations::Equations;
 use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
@@ -30,36 +34,8 @@ fn unit(seed: u64, at: usize) -> f64 {
     ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// About a large device of 2023.
-fn device() -> Device {
-    Device {
-        id: DeviceId("cuda:0".to_owned()),
-        kind: DeviceKind::Cuda,
-        name: "imagined".to_owned(),
-        compute_capability: "9.0".to_owned(),
-        multiprocessors: 132,
-        warp_size: 32,
-        max_threads_per_block: 1024,
-        max_threads_per_multiprocessor: 2048,
-        max_blocks_per_multiprocessor: 32,
-        registers_per_thread: 255,
-        registers_per_block: 65536,
-        registers_per_multiprocessor: 65536,
-        shared_bytes_per_block: 232_448,
-        shared_bytes_per_multiprocessor: 233_472,
-        l2_bytes: 50 << 20,
-        memory_bytes: 80 << 30,
-        copy_gbps: 3000.0,
-        hop_ns: 263.0,
-        driver: String::new(),
-        compiler: String::new(),
-        vendor: None,
-        kernels: Default::default(),
-    }
-}
-
 fn system(matrix: &Csr, problem: Sptrsv) -> System {
-    System::of(matrix, &problem, &device()).expect("a system")
+    System::of(matrix, &problem, &gpu()).expect("a system")
 }
 
 fn generated(spec: &str) -> Csr {
