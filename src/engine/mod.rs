@@ -132,19 +132,14 @@ pub trait Engine {
     /// Warm-up, then samples of single calls, with all that each call needs inside the timer.
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError>;
 
-    /// Samples taken in turn, A B C A B C ..., `rounds` each.
-    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError>;
-
-    /// As `pair`; a kernel with a watchdog ends itself after `give_up_us`, or after a second. An engine without watchdogs
-    /// need not tell the two apart.
-    fn pair_within(
+    /// Samples taken in turn, A B C A B C ..., `rounds` each. A kernel with a watchdog ends itself after `give_up_us`, or
+    /// after a second.
+    fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
-        _give_up_us: Option<f64>,
-    ) -> Result<Vec<Timing>, EngineError> {
-        self.pair(recipes, rounds)
-    }
+        give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError>;
 
     /// What a plan keeps of the recipe's program.
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError>;

@@ -151,11 +151,7 @@ impl Engine for OnHost {
         }
     }
 
-    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
-        self.pair_within(recipes, rounds, None)
-    }
-
-    fn pair_within(
+    fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,
@@ -166,7 +162,7 @@ impl Engine for OnHost {
             Some(recipe) => {
                 Err(EngineError::Refused(format!("{} is no finalist", recipe.candidate)))
             }
-            None => self.engine.pair_within(recipes, rounds, give_up_us),
+            None => self.engine.pair(recipes, rounds, give_up_us),
         }
     }
 

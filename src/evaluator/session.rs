@@ -192,7 +192,7 @@ impl<'a, W: Write> Session<'a, W> {
             recipes.push(recipe);
         }
         send_stage(&mut self.output, seq, trial::TIMING)?;
-        match engine.pair_within(&recipes, rounds, give_up_us) {
+        match engine.pair(&recipes, rounds, give_up_us) {
             Ok(timings) => Ok(Reply::Paired { timings }),
             Err(EngineError::Lost(detail)) => Err(EvaluatorError::Lost(detail)),
             Err(error) => Err(EvaluatorError::Pair(error.to_string())),

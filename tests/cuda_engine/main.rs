@@ -212,8 +212,9 @@ fn timing(engine: &mut CudaEngine) {
             );
             assert!(timing.samples_us.len() >= 20 && timing.median_us > 0.0);
         }
-        let pair =
-            engine.pair(&[real.clone(), vendor("csr_alg2"), real.clone()], 25).expect("pairs");
+        let pair = engine
+            .pair(&[real.clone(), vendor("csr_alg2"), real.clone()], 25, None)
+            .expect("pairs");
         let medians: Vec<f64> = pair.iter().map(|timing| timing.median_us).collect();
         println!("{policy} pair real, csr_alg2, real: {medians:.2?}");
         assert!(pair.iter().all(|timing| timing.samples_us.len() == 25));

@@ -178,7 +178,8 @@ fn turns(engine: &mut CudaEngine, case: &Case) {
         println!("{policy}: a graph of two kernels {graph:.2} us, one kernel {one:.2} us");
     }
     // The same recipe twice shares its memory and its turns.
-    let pair = engine.pair(&[two.clone(), case.kernel(STORE), two.clone()], 11).expect("pairs");
+    let pair =
+        engine.pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, None).expect("pairs");
     assert!(pair.iter().all(|timing| timing.samples_us.len() == 11));
     let exported = engine.export(&two).expect("exports");
     assert_eq!((exported.steps.len(), exported.scratch.len()), (2, 2));
@@ -204,7 +205,7 @@ fn epochs(engine: &mut CudaEngine, case: &Case) {
         // From 1 again at each verification, and on through all calls that follow.
         assert!(right(engine.verify(&counting, None).expect("verifies")));
         engine.time(&counting, &EFFORT).expect("times");
-        engine.pair(&[counting.clone(), case.kernel(STORE)], 5).expect("pairs");
+        engine.pair(&[counting.clone(), case.kernel(STORE)], 5, None).expect("pairs");
     }
     let wrong = engine.verify(&of(Arg::U32(2)), None);
     assert!(matches!(wrong, Err(EngineError::Watchdog(_))), "{wrong:?}");
@@ -244,7 +245,7 @@ fn watchdog(engine: &mut CudaEngine, case: &Case) {
         let stopped = engine.time(&lost, &effort);
         assert!(matches!(stopped, Err(EngineError::Watchdog(_))), "{stopped:?}");
         // One that gives up ends neither the others of a batch nor the engine.
-        let stopped = engine.pair(&[raised.clone(), lost.clone(), case.kernel(STORE)], 3);
+        let stopped = engine.pair(&[raised.clone(), lost.clone(), case.kernel(STORE)], 3, None);
         assert!(matches!(&stopped, Err(EngineError::Watchdog(why)) if why.starts_with("lost")));
         let timing = engine.time(&raised, &EFFORT).expect("times");
         println!("{steps} steps that wait: {:.2} us", timing.median_us);

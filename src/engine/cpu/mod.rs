@@ -174,7 +174,12 @@ impl Engine for CpuEngine {
         summary(samples)
     }
 
-    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+    fn pair(
+        &mut self,
+        recipes: &[Recipe],
+        rounds: u32,
+        _give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError> {
         let mut prepared = Vec::with_capacity(recipes.len());
         for recipe in recipes {
             let (ready, mut session) = self.ready(recipe)?;

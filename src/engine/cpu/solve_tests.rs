@@ -228,7 +228,7 @@ fn times_pairs_and_exports() {
         let recipes = every_recipe();
         assert!(engine.compile(&recipes[1]).is_ok());
         assert_eq!(engine.time(&recipes[2], &EFFORT).unwrap().samples_us.len(), 3);
-        let paired = engine.pair(&recipes, 3).unwrap();
+        let paired = engine.pair(&recipes, 3, None).unwrap();
         assert!(paired.iter().all(|timing| timing.samples_us.len() == 3));
         assert!(paired.iter().all(|timing| timing.median_us > 0.0));
     }

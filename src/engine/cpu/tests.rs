@@ -145,11 +145,11 @@ fn timings_keep_to_their_effort() {
         );
         let longer = Effort { budget_ms: 1e6, ..EFFORT };
         assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
-        let paired = engine.pair(&recipes, 4).unwrap();
+        let paired = engine.pair(&recipes, 4, None).unwrap();
         assert!(paired.len() == 3 && paired.iter().all(|timing| timing.samples_us.len() == 4));
         assert!(paired.iter().all(|timing| timing.median_us > 0.0));
     }
-    assert!(engine.pair(&[], 4).unwrap().is_empty());
+    assert!(engine.pair(&[], 4, None).unwrap().is_empty());
 }
 
 #[test]

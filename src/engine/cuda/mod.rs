@@ -243,11 +243,7 @@ impl Engine for CudaEngine {
         self.timer.time(&call, effort, policy)
     }
 
-    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
-        self.pair_within(recipes, rounds, None)
-    }
-
-    fn pair_within(
+    fn pair(
         &mut self,
         recipes: &[Recipe],
         rounds: u32,

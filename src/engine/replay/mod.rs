@@ -86,7 +86,12 @@ impl Engine for ReplayEngine {
         timing(&recipe.candidate, samples(act).iter().take(effort.max_samples as usize))
     }
 
-    fn pair(&mut self, recipes: &[Recipe], rounds: u32) -> Result<Vec<Timing>, EngineError> {
+    fn pair(
+        &mut self,
+        recipes: &[Recipe],
+        rounds: u32,
+        _give_up_us: Option<f64>,
+    ) -> Result<Vec<Timing>, EngineError> {
         let paired = |recipe: &Recipe| {
             let samples = samples(self.act(&recipe.candidate, Step::Pair)?);
             timing(&recipe.candidate, samples.iter().cycle().take(rounds as usize))
