@@ -8,8 +8,8 @@ use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::engine::{Engine, Expected, Operands};
 use sparsetune::evaluator::{tolerance, weigh_rows};
 use sparsetune::ops::Lowerer;
-use sparsetune::ops::spmm::shape::Shape;
-use sparsetune::ops::spmm::space;
+use sparsetune::ops::spmm::constraints::is_legal;
+use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn every_family_agrees_with_the_oracle() {
         let matrix = Arc::new(matrix);
         for n in [1, 2, 3, 8, 31, 32, 33, 64, 100, 130] {
             for layout in [Layout::Row, Layout::Col] {
-                let spmm = Spmm { n, dtype: Dtype::F32, layout };
+                let spmm = Spmm::new(n, Dtype::F32, layout);
                 let problem = Problem::Spmm(spmm);
                 let b = operand::random(matrix.cols() * n as usize, 7);
                 let mut reference = oracle::spmm(&matrix, &b, &spmm);
@@ -83,7 +83,7 @@ fn every_family_agrees_with_the_oracle() {
                 let device = engine.device().clone();
                 let mut lowerer = Lowerer::new(matrix.clone(), &problem, &device).expect("spmm");
                 let legal = |c: &sparsetune::domain::Candidate| {
-                    Shape::of(c, &spmm).is_some_and(|shape| space::is_legal(&shape, &spmm))
+                    family::kernel(c, &spmm).is_some_and(|kernel| is_legal(&kernel.tile(), &spmm))
                 };
                 let candidates =
                     space::enumerate(&spmm, DeviceKind::Cuda).into_iter().filter(legal);

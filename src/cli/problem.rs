@@ -135,6 +135,8 @@ impl ProblemArgs {
                     LayoutArg::Row => Layout::Row,
                     LayoutArg::Col => Layout::Col,
                 }),
+                accumulate: false,
+                tf32: false,
             }),
             OpArg::Sptrsv => Problem::Sptrsv(Sptrsv {
                 rhs: self.rhs.unwrap_or(1),
@@ -163,7 +165,7 @@ impl ProblemArgs {
     /// The query of `GET /v1/plans`, but for the matrix.
     pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
         let mut query = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout }) => vec![
+            Problem::Spmm(Spmm { n, dtype, layout, .. }) => vec![
                 ("op", "spmm".to_owned()),
                 ("n", n.to_string()),
                 ("dtype", dtype.to_string()),
@@ -187,7 +189,7 @@ impl ProblemArgs {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
         let problem = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout }) => {
+            Problem::Spmm(Spmm { n, dtype, layout, .. }) => {
                 json!({"op": "spmm", "n": n, "dtype": dtype, "layout": layout})
             }
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => json!({

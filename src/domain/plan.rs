@@ -189,7 +189,7 @@ pub struct LaunchStep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanArray {
     pub name: String,
-    /// `u16`, `u32`, `f32` or `f64`, little-endian.
+    /// `u16`, `u32`, `f16`, `f32` or `f64`, little-endian.
     pub element: String,
     pub length: u64,
     pub blob: Digest,

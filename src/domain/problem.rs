@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Problem {
-    /// `C = A B` with A sparse (rows x cols) and B dense (cols x n).
+    /// `C = A B`, or `alpha A B + beta C`, with A sparse (rows x cols) and B dense (cols x n).
     Spmm(Spmm),
     /// `T x = b` with T a triangle of A.
     Sptrsv(Sptrsv),
@@ -24,6 +24,19 @@ pub struct Spmm {
     /// Storage order of B and of C.
     #[serde(default)]
     pub layout: Layout,
+    /// `C = alpha A B + beta C` with alpha and beta given at each call, instead of `C = A B`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accumulate: bool,
+    /// For f32: products may be computed from operands rounded to tf32 (10 bits of fraction), by the client's consent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tf32: bool,
+}
+
+impl Spmm {
+    /// `C = A B`, as precise as the type.
+    pub const fn new(n: u32, dtype: Dtype, layout: Layout) -> Self {
+        Self { n, dtype, layout, accumulate: false, tf32: false }
+    }
 }
 
 /// Sparse triangular solve.
@@ -116,8 +129,11 @@ display_as_wire_name!(Dtype, Layout, Triangle, Diagonal, L2Policy);
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Spmm(Spmm { n, dtype, layout }) => {
-                write!(f, "spmm;n={n};dtype={dtype};layout={layout}")
+            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
+                write!(f, "spmm;n={n};dtype={dtype};layout={layout}")?;
+                // Absent where off: keys of stored plans stay what they were.
+                let on = [(*accumulate, ";accumulate=true"), (*tf32, ";tf32=true")];
+                on.iter().filter(|(on, _)| *on).try_for_each(|(_, text)| f.write_str(text))
             }
             Self::Sptrsv(p) => write!(
                 f,
@@ -139,6 +155,11 @@ mod tests {
         let json = serde_json::to_string(&problem).unwrap();
         assert_eq!(json, r#"{"op":"spmm","n":32,"dtype":"f32","layout":"row"}"#);
         assert!(serde_json::from_str::<Problem>(r#"{"op":"spmm","n":32,"x":1}"#).is_err());
+        let scaled =
+            r#"{"op":"spmm","n":32,"dtype":"f32","layout":"row","accumulate":true,"tf32":true}"#;
+        let problem: Problem = serde_json::from_str(scaled).unwrap();
+        assert_eq!(serde_json::to_string(&problem).unwrap(), scaled);
+        assert!(problem.to_string().ends_with(";layout=row;accumulate=true;tf32=true"));
         let solve = r#"{"op":"sptrsv","rhs":1,"triangle":"lower","diagonal":"non-unit"}"#;
         let solve: Problem = serde_json::from_str(solve).unwrap();
         assert!(solve.to_string().ends_with("diagonal=non-unit;transpose=false"));

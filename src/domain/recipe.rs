@@ -139,6 +139,9 @@ pub enum Arg {
     U32(u32),
     U64(u64),
     F32(f32),
+    /// SpMM with `accumulate`: alpha, and beta, in the type that sums are kept in (f32 for f16). The engine chooses them.
+    Alpha,
+    Beta,
 }
 
 /// An array that a recipe brings along.
@@ -152,6 +155,8 @@ pub struct Array {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrayData {
     U16(std::sync::Arc<[u16]>),
+    /// Bits of IEEE 754 binary16.
+    F16(std::sync::Arc<[u16]>),
     U32(std::sync::Arc<[u32]>),
     F32(std::sync::Arc<[f32]>),
     F64(std::sync::Arc<[f64]>),

@@ -39,6 +39,7 @@ pub(super) fn export(
 fn shape(data: &ArrayData) -> (&'static str, usize) {
     match data {
         ArrayData::U16(data) => ("u16", data.len()),
+        ArrayData::F16(data) => ("f16", data.len()),
         ArrayData::U32(data) => ("u32", data.len()),
         ArrayData::F32(data) => ("f32", data.len()),
         ArrayData::F64(data) => ("f64", data.len()),
@@ -48,7 +49,9 @@ fn shape(data: &ArrayData) -> (&'static str, usize) {
 fn write(data: &ArrayData, path: &Path) -> io::Result<()> {
     let file = File::create(path)?;
     match data {
-        ArrayData::U16(data) => write_each(file, data, |element| element.to_le_bytes()),
+        ArrayData::U16(data) | ArrayData::F16(data) => {
+            write_each(file, data, |element| element.to_le_bytes())
+        }
         ArrayData::U32(data) => write_each(file, data, |element| element.to_le_bytes()),
         ArrayData::F32(data) => write_each(file, data, |element| element.to_le_bytes()),
         ArrayData::F64(data) => write_each(file, data, |element| element.to_le_bytes()),

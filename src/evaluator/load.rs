@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     fn spmm(n: u32) -> Spmm {
-        Spmm { n, dtype: Dtype::F32, layout: Layout::Row }
+        Spmm::new(n, Dtype::F32, Layout::Row)
     }
 
     #[test]

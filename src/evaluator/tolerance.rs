@@ -123,7 +123,7 @@ mod tests {
             [(Layout::Row, [17.0, 17.0, 9.0, 9.0]), (Layout::Col, [17.0, 9.0, 17.0, 9.0])]
         {
             let mut scale = vec![8.0; 4];
-            weigh_rows(&matrix, &Spmm { n: 2, dtype: Dtype::F32, layout }, &mut scale);
+            weigh_rows(&matrix, &Spmm::new(2, Dtype::F32, layout), &mut scale);
             assert_eq!(scale, expected);
         }
     }

@@ -79,6 +79,8 @@ fn spmm(input: ProblemIn) -> Result<Problem, Misfit> {
         n: count("n", input.n)?,
         dtype: input.dtype.unwrap_or_default(),
         layout: input.layout.unwrap_or_default(),
+        accumulate: false,
+        tf32: false,
     }))
 }
 
@@ -138,7 +140,7 @@ pub enum ProblemOut {
 impl From<Problem> for ProblemOut {
     fn from(problem: Problem) -> Self {
         match problem {
-            Problem::Spmm(Spmm { n, dtype, layout }) => {
+            Problem::Spmm(Spmm { n, dtype, layout, .. }) => {
                 Self::Spmm { op: Op::Spmm, n, dtype, layout }
             }
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {

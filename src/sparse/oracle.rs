@@ -236,7 +236,7 @@ mod tests {
         for n in [1, 3, 8, 21] {
             for layout in [Layout::Row, Layout::Col] {
                 let b = random(5 * n, 1);
-                let problem = Spmm { n: n as u32, dtype: Dtype::F32, layout };
+                let problem = Spmm::new(n as u32, Dtype::F32, layout);
                 assert!(
                     spmm(&matrix, &b, &problem) == plain(&matrix, &b, n, layout),
                     "{n} {layout}"
@@ -244,7 +244,7 @@ mod tests {
             }
         }
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
-        let problem = Spmm { n: 4, dtype: Dtype::F64, layout: Layout::Col };
+        let problem = Spmm::new(4, Dtype::F64, Layout::Col);
         assert_eq!(spmm(&empty, &[], &problem), Product::default());
     }
 

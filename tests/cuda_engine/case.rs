@@ -80,7 +80,7 @@ pub fn case(rows: usize, cols: usize, row_nnz: usize, n: usize, layout: Layout) 
             product.scale[at(rows, row, j)] = scale as f32;
         }
     }
-    let spmm = Spmm { n: n as u32, dtype: Dtype::F32, layout };
+    let spmm = Spmm::new(n as u32, Dtype::F32, layout);
     let operands = Operands {
         matrix: Arc::new(matrix),
         problem: Problem::Spmm(spmm),

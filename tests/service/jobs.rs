@@ -42,7 +42,7 @@ async fn nonsense_is_refused_where_it_stands() {
             other => panic!("{place}: {other:?}"),
         }
     }
-    let half = Problem::Spmm(Spmm { n: 8, dtype: Dtype::F16, layout: Layout::Row });
+    let half = Problem::Spmm(Spmm::new(8, Dtype::F16, Layout::Row));
     let refused = world.service.submit(&JobRequest { problem: half, ..good.clone() }, None).await;
     assert!(matches!(refused, Err(ServiceError::Unsupported { .. })), "{refused:?}");
     let predicted = with(|r| r.search.strategy = Strategy::Predicted);

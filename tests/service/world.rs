@@ -130,7 +130,7 @@ pub fn gpu(index: u32, copy_gbps: f64) -> Device {
 }
 
 pub fn problem(n: u32) -> Problem {
-    Problem::Spmm(Spmm { n, dtype: Dtype::F32, layout: Layout::Row })
+    Problem::Spmm(Spmm::new(n, Dtype::F32, Layout::Row))
 }
 
 pub fn request(matrix: &Matrix, n: u32) -> JobRequest {

@@ -36,7 +36,7 @@ pub fn matrix(name: &str, at: i64) -> Matrix {
 }
 
 pub fn problem() -> Problem {
-    Problem::Spmm(Spmm { n: 32, dtype: Dtype::F32, layout: Layout::Row })
+    Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row))
 }
 
 pub fn cpu() -> DeviceId {

@@ -224,7 +224,7 @@ async fn serve(folder: &tempfile::TempDir, settings: ServiceSettings) -> Service
     Service::new(Arc::new(store), blobs, settings)
 }
 
-pub const PROBLEM: Problem = Problem::Spmm(Spmm { n: 32, dtype: Dtype::F32, layout: Layout::Row });
+pub const PROBLEM: Problem = Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row));
 
 pub fn exhaustive() -> Search {
     Search { strategy: Strategy::Exhaustive, ..Search::default() }

@@ -112,7 +112,7 @@ impl Entry {
     /// The problem for this matrix.
     pub fn problem(&self, task: &Task) -> Problem {
         match *task {
-            Task::Spmm { n, dtype, layout } => Problem::Spmm(Spmm { n, dtype, layout }),
+            Task::Spmm { n, dtype, layout } => Problem::Spmm(Spmm::new(n, dtype, layout)),
             Task::Sptrsv { rhs, dtype, triangle, diagonal, transpose } => Problem::Sptrsv(Sptrsv {
                 rhs,
                 dtype,

@@ -22,7 +22,7 @@ fn matrix(lengths: &[usize], cols: usize) -> Csr {
 }
 
 fn operands(matrix: &Arc<Csr>, n: u32, layout: Layout) -> Operands {
-    let problem = Spmm { n, dtype: Dtype::F32, layout };
+    let problem = Spmm::new(n, Dtype::F32, layout);
     let b = operand::random(matrix.cols() * n as usize, 1);
     let expected = Expected::Product(Arc::new(oracle::spmm(matrix, &b, &problem)));
     let (problem, l2_policy) = (Problem::Spmm(problem), L2Policy::Warm);
@@ -176,7 +176,7 @@ fn refuses_what_it_cannot_run() {
     ] {
         assert!(!refusal(engine.compile(&bad).map(drop)).is_empty(), "{:?}", bad.program);
     }
-    let half = Problem::Spmm(Spmm { n: 3, dtype: Dtype::F16, layout: Layout::Row });
+    let half = Problem::Spmm(Spmm::new(3, Dtype::F16, Layout::Row));
     let loaded = engine.load(Operands { problem: half, ..operands(&matrix, 3, Layout::Row) });
     assert!(refusal(loaded).contains("f32 only, not f16"));
     let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());

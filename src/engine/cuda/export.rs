@@ -57,5 +57,7 @@ fn argument_name(arg: &Arg, recipe: &Recipe) -> String {
         Arg::U32(value) => format!("u32:{value}"),
         Arg::U64(value) => format!("u64:{value}"),
         Arg::F32(value) => format!("f32:{value}"),
+        Arg::Alpha => "alpha".to_owned(),
+        Arg::Beta => "beta".to_owned(),
     }
 }

@@ -89,7 +89,7 @@ impl Loaded {
         product: Arc<Product>,
         room: &Room,
     ) -> Result<Self, EngineError> {
-        let Spmm { n, dtype, layout } = *spmm;
+        let Spmm { n, dtype, layout, .. } = *spmm;
         if dtype != Dtype::F32 {
             // The comparison kernel reads f32.
             return Err(refused(format!("the CUDA engine has no products of {dtype} operands")));
@@ -202,7 +202,7 @@ impl Loaded {
         for array in recipes.iter().flat_map(|recipe| &recipe.arrays) {
             if let Entry::Vacant(place) = self.arrays.entry(ArrayKey::of(array)) {
                 place.insert(match &array.data {
-                    ArrayData::U16(data) => Buffer::of(context, data)?,
+                    ArrayData::U16(data) | ArrayData::F16(data) => Buffer::of(context, data)?,
                     ArrayData::U32(data) => Buffer::of(context, data)?,
                     ArrayData::F32(data) => Buffer::of(context, data)?,
                     ArrayData::F64(data) => Buffer::of(context, data)?,
@@ -232,6 +232,7 @@ impl ArrayKey {
     fn of(array: &crate::domain::recipe::Array) -> Self {
         let (kind, length) = match &array.data {
             ArrayData::U16(data) => ("u16", data.len()),
+            ArrayData::F16(data) => ("f16", data.len()),
             ArrayData::U32(data) => ("u32", data.len()),
             ArrayData::F32(data) => ("f32", data.len()),
             ArrayData::F64(data) => ("f64", data.len()),

@@ -220,7 +220,7 @@ impl Source<'_> {
             Arg::U32(value) => u64::from(value),
             Arg::U64(value) => value,
             Arg::F32(value) => u64::from(value.to_bits()),
-            Arg::Turn { .. } | Arg::Epoch => {
+            Arg::Turn { .. } | Arg::Epoch | Arg::Alpha | Arg::Beta => {
                 return Err(refused(format!("{arg:?} has no one value")));
             }
         })
@@ -230,7 +230,7 @@ impl Source<'_> {
 /// Bytes of an argument.
 fn size(arg: Arg) -> usize {
     match arg {
-        Arg::U32(_) | Arg::F32(_) | Arg::Epoch => 4,
+        Arg::U32(_) | Arg::F32(_) | Arg::Epoch | Arg::Alpha | Arg::Beta => 4,
         Arg::U64(_) | Arg::DeadlineNs => 8,
         // Pointers.
         Arg::RowPtr

@@ -1,7 +1,7 @@
 //! LO-SpMM's constraints (sections 3.2 to 3.4), and those our kernels add, in the order they are applied.
 
+use super::family::{self, Kernel, RowOrder, Tile, effective_layout};
 use super::inspect::Inspection;
-use super::shape::{RowOrder, Shape, effective_layout};
 use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::search::{Constraint, Verdict};
 use std::sync::Arc;
@@ -13,8 +13,6 @@ const MAX_FILL: f64 = 8.0;
 /// The most registers a thread may have, and a block (compute capability 5.0 and later).
 const REGISTERS_PER_THREAD: u32 = 255;
 const REGISTERS_PER_BLOCK: u32 = 65_536;
-/// Blocks are at most this large, so that any kernel of up to 255 registers can be launched.
-const MAX_THREADS: u32 = 256;
 
 struct Facts {
     inspection: Inspection,
@@ -34,12 +32,12 @@ pub fn all(inspection: &Inspection, problem: &Spmm, device: &Device) -> Vec<Box<
     };
     match device.kind {
         DeviceKind::Cuda => vec![
-            rule("register_resource", false, |f, c| with_shape(f, c, register_resource)),
-            rule("hardware_utilization", true, |f, c| with_shape(f, c, hardware_utilization)),
-            rule("load_balance", true, |f, c| with_shape(f, c, load_balance)),
-            rule("shared_memory", false, |_, _| Verdict::Keep),
-            rule("alignment", false, |f, c| with_shape(f, c, alignment)),
-            rule("panel_fill", false, |f, c| with_shape(f, c, panel_fill)),
+            rule("register_resource", false, |f, c| with_tile(f, c, register_resource)),
+            rule("hardware_utilization", true, |f, c| with_tile(f, c, hardware_utilization)),
+            rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
+            rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
+            rule("alignment", false, |f, c| with_tile(f, c, alignment)),
+            rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
         ],
         DeviceKind::Cpu => vec![
             rule("register_resource", false, host_registers),
@@ -68,13 +66,20 @@ impl Constraint for Rule {
     }
 }
 
-fn with_shape(
+fn with_kernel(
     facts: &Facts,
     candidate: &Candidate,
-    judge: fn(&Facts, &Shape) -> Verdict,
+    judge: fn(&Facts, &dyn Kernel) -> Verdict,
 ) -> Verdict {
-    match Shape::of(candidate, &facts.problem) {
-        Some(shape) => judge(facts, &shape),
+    match family::kernel(candidate, &facts.problem) {
+        Some(kernel) => judge(facts, kernel.as_ref()),
+        None => Verdict::Remove { excess: f64::INFINITY },
+    }
+}
+
+fn with_tile(facts: &Facts, candidate: &Candidate, judge: fn(&Facts, &Tile) -> Verdict) -> Verdict {
+    match family::kernel(candidate, &facts.problem) {
+        Some(kernel) => judge(facts, &kernel.tile()),
         None => Verdict::Remove { excess: f64::INFINITY },
     }
 }
@@ -85,45 +90,41 @@ fn at_most(value: f64, most: f64) -> Verdict {
 }
 
 /// Whether a thread's and a block's registers suffice, for any device we compile for.
-pub fn fits_registers(shape: &Shape) -> bool {
-    shape.registers() <= REGISTERS_PER_THREAD
-        && shape.threads() <= MAX_THREADS
-        && shape.registers() * shape.threads() <= REGISTERS_PER_BLOCK
-        && !pointless(shape)
+pub fn fits_registers(tile: &Tile) -> bool {
+    tile.registers <= REGISTERS_PER_THREAD
+        && tile.threads <= tile.most_threads
+        && tile.registers * tile.threads <= REGISTERS_PER_BLOCK
+        && !tile.pointless
 }
 
-/// Shapes that repeat another one: a shuffle hands round at most `lanes` entries, so more in flight are never used.
-fn pointless(shape: &Shape) -> bool {
-    matches!(shape, Shape::RowSplit { lanes, unroll, shuffle: true, .. } if unroll > lanes)
+/// Whether a tile can be compiled and launched for a problem on any device; what is not never leaves the funnel.
+pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
+    fits_registers(tile) && tile.whole_warps && problem.n.is_multiple_of(tile.vector)
 }
 
 /// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
 /// the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
-fn register_resource(facts: &Facts, shape: &Shape) -> Verdict {
-    if !fits_registers(shape) {
-        return Verdict::Remove { excess: f64::from(shape.registers()) };
+fn register_resource(facts: &Facts, tile: &Tile) -> Verdict {
+    if !fits_registers(tile) {
+        return Verdict::Remove { excess: f64::from(tile.registers) };
     }
-    let a_block = shape.registers() * shape.threads();
+    let a_block = tile.registers * tile.threads;
     at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 
 /// LO-SpMM, section 3.3: tiles of whole warps, and at least half as many blocks as multiprocessors.
-fn hardware_utilization(facts: &Facts, shape: &Shape) -> Verdict {
-    if !shape.fills_warps() {
+fn hardware_utilization(facts: &Facts, tile: &Tile) -> Verdict {
+    if !tile.whole_warps {
         return Verdict::Remove { excess: f64::INFINITY };
     }
-    let blocks = row_blocks(facts, shape) * column_tiles(&facts.problem, shape);
+    let rows_a_block = u64::from(tile.rows) * u64::from(tile.tiles_a_block.max(1));
+    let blocks = facts.inspection.rows.div_ceil(rows_a_block) * column_tiles(&facts.problem, tile);
     let least = f64::from(facts.device.multiprocessors) / 2.0;
-    at_most(least - blocks as f64, 0.0)
+    at_most(least - tile.blocks.unwrap_or(blocks) as f64, 0.0)
 }
 
-fn row_blocks(facts: &Facts, shape: &Shape) -> u64 {
-    let rows_a_block = u64::from(shape.rows_a_tile()) * u64::from(shape.tiles_a_block().max(1));
-    facts.inspection.rows.div_ceil(rows_a_block)
-}
-
-fn column_tiles(problem: &Spmm, shape: &Shape) -> u64 {
-    u64::from(problem.n.div_ceil(shape.columns_a_tile()))
+fn column_tiles(problem: &Spmm, tile: &Tile) -> u64 {
+    u64::from(problem.n.div_ceil(tile.columns))
 }
 
 /// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over A tiles of M1
@@ -132,26 +133,28 @@ fn column_tiles(problem: &Spmm, shape: &Shape) -> u64 {
 ///
 /// Where every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a
 /// finer distinction would leave one tile height by chance.
-fn load_balance(facts: &Facts, shape: &Shape) -> Verdict {
-    let padded = column_tiles(&facts.problem, shape) * u64::from(shape.columns_a_tile());
+fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
+    let padded = column_tiles(&facts.problem, tile) * u64::from(tile.columns);
     let waste = 1.0 - f64::from(facts.problem.n) / padded as f64;
-    let cov = facts.inspection.groups(shape.rows_a_tile(), shape.order() == RowOrder::Length).cov;
+    let by_length = tile.order == RowOrder::Length;
+    let cov = if tile.balanced { 0.0 } else { facts.inspection.groups(tile.rows, by_length).cov };
     let over = |value: f64| ((value - MAX_IMBALANCE).max(0.0) * 10.0).ceil() / 10.0;
     at_most(over(waste) + over(cov), 0.0)
 }
 
-fn alignment(facts: &Facts, shape: &Shape) -> Verdict {
-    if shape.is_aligned(&facts.problem) { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+/// What a block takes of a multiprocessor's shared memory.
+fn shared_memory(facts: &Facts, tile: &Tile) -> Verdict {
+    at_most(f64::from(tile.shared_bytes), facts.device.shared_bytes_per_block as f64)
 }
 
-/// Packed panels store a zero wherever a row lacks a column of its panel.
-fn panel_fill(facts: &Facts, shape: &Shape) -> Verdict {
-    match shape {
-        Shape::RowPanel { m1, .. } | Shape::ColumnMajor { m1, .. } if *m1 > 1 => {
-            at_most(facts.inspection.panel(*m1).fill, MAX_FILL)
-        }
-        _ => Verdict::Keep,
-    }
+fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
+    let aligned = facts.problem.n.is_multiple_of(tile.vector);
+    if aligned { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+}
+
+/// Packed forms store a zero wherever a row lacks a column of its panel.
+fn panel_fill(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+    at_most(kernel.fill(&facts.inspection), MAX_FILL)
 }
 
 /// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.

@@ -1,12 +1,16 @@
 //! SpMM: `C = A B`, A sparse (CSR), B dense.
 
+pub mod column_major;
 pub mod constraints;
+pub mod family;
 pub mod inspect;
 pub mod lower;
 pub mod model;
 pub mod model_host;
 pub mod panels;
-pub mod shape;
+pub mod row_panel;
+pub mod row_split;
+pub mod shared;
 pub mod space;
 
 pub use lower::Lowerer;
@@ -23,7 +27,8 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device) -> Space {
     let constraints = constraints::all(&inspection, problem, device);
     let pruned = search::prune(space::enumerate(problem, device.kind), &constraints);
     let predict = |candidate| match device.kind {
-        DeviceKind::Cuda => model::predict_us(candidate, &inspection, problem, device),
+        DeviceKind::Cuda => family::kernel(candidate, problem)
+            .map_or(f64::INFINITY, |kernel| kernel.predict_us(&inspection, problem, device)),
         DeviceKind::Cpu => model_host::predict_us(candidate, &inspection, problem, device),
     };
     let scored =

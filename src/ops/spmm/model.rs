@@ -9,9 +9,9 @@
 //! The constants were fitted to 16,000 measurements of every legal candidate on an H100 (12 matrices, N = 32 and 128) and
 //! scale with the device's measured copy bandwidth; `benches/NOTES.md` has the figures.
 
+use super::family::{RowOrder, Tile};
 use super::inspect::{Inspection, Locality};
-use super::shape::{RowOrder, Shape};
-use crate::domain::{Candidate, Device, Spmm};
+use crate::domain::{Device, Spmm};
 
 pub const NAME: &str = "effective_intensity_v2";
 
@@ -40,124 +40,72 @@ const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.24;
 const FRAME: f64 = 33.0;
 /// An empty launch, with its event pair.
 const LAUNCH_US: f64 = 3.6;
-const SECTOR: f64 = 32.0;
+pub const SECTOR: f64 = 32.0;
 
 /// What one candidate does on one matrix.
-struct Work {
+pub struct Work {
     /// Entries walked for one column tile (a panel's union counts once).
-    entries: f64,
+    pub entries: f64,
     /// Bytes of A for one column tile.
-    a_bytes: f64,
+    pub a_bytes: f64,
     /// Bytes of B that an entry fetches for one column tile, in whole sectors.
-    fetched: f64,
+    pub fetched: f64,
     /// Bytes of a row of B that one column tile needs.
-    width: f64,
+    pub width: f64,
     /// Warp instructions an entry and column tile.
-    instructions: f64,
+    pub instructions: f64,
     /// Entries that one thread walks after each other, in a mean tile and in the longest.
-    mean_walk: f64,
-    longest_walk: f64,
+    pub mean_walk: f64,
+    pub longest_walk: f64,
     /// What lockstep of unequal rows in a warp costs, >= 1.
-    lockstep: f64,
-    locality: Locality,
+    pub lockstep: f64,
+    pub locality: Locality,
     /// Entries that already share a load inside a tile.
-    reuse: f64,
+    pub reuse: f64,
 }
 
-/// Predicted microseconds of one call; infinite for what is not a candidate of this space.
+impl Work {
+    /// What all row-major kernels have in common: every entry gathers a row of B as wide as the tile.
+    pub fn row_major(tile: &Tile, seen: &Inspection, problem: &Spmm) -> Self {
+        let (nnz, element) = (seen.nnz as f64, problem.dtype.bytes() as f64);
+        let width = f64::from(tile.columns.min(problem.n)) * element;
+        Self {
+            entries: nnz,
+            a_bytes: nnz * (4.0 + element) + seen.rows as f64 * 4.0,
+            fetched: (width / SECTOR).ceil() * SECTOR,
+            width,
+            instructions: 0.0,
+            mean_walk: seen.mean_row,
+            longest_walk: seen.longest_row as f64,
+            lockstep: 1.0,
+            locality: seen.locality(tile.order == RowOrder::Length),
+            reuse: 1.0,
+        }
+    }
+}
+
+/// Predicted microseconds of one call.
 pub fn predict_us(
-    candidate: &Candidate,
+    tile: &Tile,
+    work: &Work,
     seen: &Inspection,
     problem: &Spmm,
     device: &Device,
 ) -> f64 {
-    let Some(shape) = Shape::of(candidate, problem) else { return f64::INFINITY };
-    let work = match shape {
-        Shape::ColumnMajor { .. } => column_major(&shape, seen),
-        _ => row_major(&shape, seen, problem),
-    };
-    let column_tiles = f64::from(problem.n.div_ceil(shape.columns_a_tile()));
+    let column_tiles = f64::from(problem.n.div_ceil(tile.columns));
     let parts = [
-        memory_us(&work, column_tiles, seen, problem, device),
-        cache_us(&work, column_tiles, device),
-        in_flight_us(&shape, &work, column_tiles, seen, device),
-        issue_us(&shape, &work, column_tiles, seen, device),
+        memory_us(work, column_tiles, seen, problem, device),
+        cache_us(work, column_tiles, device),
+        in_flight_us(tile, work, column_tiles, seen, device),
+        issue_us(tile, work, column_tiles, seen, device),
     ];
     // They overlap, but not wholly: a norm between their sum and their largest.
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
-    let floats = f64::from(shape.floats_an_entry());
+    let elements = f64::from(tile.elements_an_entry);
     let chain = work.longest_walk
-        * (CHAIN_STEP_US / f64::from(shape.unroll()) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * floats);
-    let exposed = if shape.order() == RowOrder::Natural { EXPOSED * chain } else { 0.0 };
+        * (CHAIN_STEP_US / f64::from(tile.unroll) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * elements);
+    let exposed = if tile.order == RowOrder::Natural { EXPOSED * chain } else { 0.0 };
     LAUNCH_US + together.max(chain) + exposed
-}
-
-fn row_major(shape: &Shape, seen: &Inspection, problem: &Spmm) -> Work {
-    let nnz = seen.nnz as f64;
-    let width = f64::from(shape.columns_a_tile().min(problem.n)) * 4.0;
-    let by_length = shape.order() == RowOrder::Length;
-    let work = Work {
-        entries: nnz,
-        a_bytes: nnz * 8.0 + seen.rows as f64 * 4.0,
-        fetched: (width / SECTOR).ceil() * SECTOR,
-        width,
-        instructions: 0.0,
-        mean_walk: seen.mean_row,
-        longest_walk: seen.longest_row as f64,
-        lockstep: 1.0,
-        locality: seen.locality(by_length),
-        reuse: 1.0,
-    };
-    match *shape {
-        Shape::RowPanel { m1, vec, .. } => {
-            let panel = seen.panel(m1);
-            let packed = f64::from(m1);
-            Work {
-                entries: panel.union,
-                a_bytes: panel.union * (4.0 + 4.0 * packed),
-                instructions: 4.0 + (packed / 4.0).ceil() + packed * f64::from(vec),
-                mean_walk: panel.union * packed / seen.rows.max(1) as f64,
-                reuse: panel.reuse,
-                ..work
-            }
-        }
-        Shape::RowSplit { lanes, vec, cols, shuffle, .. } => {
-            let fetch = if shuffle { 2.0 + 4.0 / f64::from(lanes) } else { 3.0 };
-            Work {
-                instructions: fetch + f64::from(cols * (2 + vec)),
-                lockstep: seen.groups(32 / lanes, by_length).lockstep,
-                ..work
-            }
-        }
-        Shape::ColumnMajor { .. } => work,
-    }
-}
-
-/// Gathers of single floats: a sector each, shared with the entries that lie near in the same row or the next rows.
-fn column_major(shape: &Shape, seen: &Inspection) -> Work {
-    let (m1, r) = (shape.rows_a_tile(), f64::from(shape.columns_a_tile()));
-    let lanes = f64::from(shape.threads_a_tile());
-    let panel = seen.panel(m1);
-    let packed = f64::from(m1);
-    let by_length = shape.order() == RowOrder::Length;
-    let shared = if by_length { 1.0 } else { 2.0 };
-    let element = (SECTOR / (1.0 + shared * SECTOR / 4.0 / seen.mean_gap)).clamp(4.0, SECTOR);
-    let mean = (panel.union * packed / seen.rows.max(1) as f64).max(0.01);
-    // Lanes past a row's end idle, and a thread that reads its row alone drags whole sectors of A through L1.
-    let idle = (mean / lanes).ceil() * lanes / mean;
-    let stride = if lanes >= 4.0 { 1.0 } else { 1.3 };
-    Work {
-        entries: panel.union,
-        a_bytes: panel.union * (4.0 + 4.0 * packed) * stride + seen.rows as f64 * 4.0,
-        fetched: element * r,
-        width: 4.0 * r,
-        instructions: (4.0 + packed + r * (2.0 + packed)) * idle.min(8.0) / lanes,
-        mean_walk: (mean / lanes).max(1.0),
-        longest_walk: (seen.longest_row as f64 / lanes).ceil(),
-        lockstep: seen.groups(32 / shape.threads_a_tile() * m1, by_length).lockstep,
-        locality: seen.locality(by_length),
-        reuse: panel.reuse,
-    }
 }
 
 /// Bytes per microsecond at which the device copies.
@@ -177,7 +125,7 @@ fn memory_us(
     let kept = (L2_SHARE * device.l2_bytes as f64 / (touched * work.width).max(1.0)).min(1.0);
     let again = seen.nnz as f64 / work.locality.far;
     let rows_of_b = (again * (1.0 - kept) + touched * kept).max(touched);
-    let c_bytes = seen.rows as f64 * f64::from(problem.n) * 4.0;
+    let c_bytes = seen.rows as f64 * f64::from(problem.n) * problem.dtype.bytes() as f64;
     let bytes = (rows_of_b * work.width + work.a_bytes) * column_tiles + c_bytes;
     bytes / (copy_rate(device) * MEMORY_RATIO)
 }
@@ -193,35 +141,35 @@ fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
 
 /// Little's law: steps of all tiles, over the tiles that registers let be resident at a time.
 fn in_flight_us(
-    shape: &Shape,
+    tile: &Tile,
     work: &Work,
     column_tiles: f64,
     seen: &Inspection,
     device: &Device,
 ) -> f64 {
-    let tiles = seen.rows as f64 / f64::from(shape.rows_a_tile());
-    let threads_a_tile = f64::from(shape.threads_a_tile());
+    let tiles = seen.rows as f64 / f64::from(tile.rows);
+    let threads_a_tile = f64::from(tile.threads_a_tile);
     let launched = tiles * threads_a_tile * column_tiles;
-    let registers = shape.registers().next_multiple_of(8) * shape.threads();
+    let registers = tile.registers.next_multiple_of(8) * tile.threads;
     let blocks = device.registers_per_multiprocessor / registers.max(1);
-    let resident = (blocks * shape.threads()).min(device.max_threads_per_multiprocessor);
+    let resident = (blocks * tile.threads).min(device.max_threads_per_multiprocessor);
     let resident = (f64::from(resident) * f64::from(device.multiprocessors)).min(launched);
     // The row's own bounds are one more step before the first entry.
-    let steps = (work.mean_walk.max(0.1) / f64::from(shape.unroll())).ceil() + 1.0;
+    let steps = (work.mean_walk.max(0.1) / f64::from(tile.unroll)).ceil() + 1.0;
     let lockstep = work.lockstep.powf(LOCKSTEP);
     tiles * column_tiles * steps * lockstep * STEP_US / (resident / threads_a_tile).max(1.0)
 }
 
 fn issue_us(
-    shape: &Shape,
+    tile: &Tile,
     work: &Work,
     column_tiles: f64,
     seen: &Inspection,
     device: &Device,
 ) -> f64 {
-    let warps_a_tile = f64::from(shape.threads_a_tile()) / 32.0;
-    let tiles = seen.rows as f64 / f64::from(shape.rows_a_tile());
-    let outputs = f64::from(shape.rows_a_tile() * shape.floats_an_entry());
+    let warps_a_tile = f64::from(tile.threads_a_tile) / 32.0;
+    let tiles = seen.rows as f64 / f64::from(tile.rows);
+    let outputs = f64::from(tile.rows * tile.elements_an_entry);
     let walked = work.entries * work.instructions * warps_a_tile * work.lockstep.powf(LOCKSTEP);
     let framed = tiles * (FRAME + outputs) * warps_a_tile;
     (walked + framed) * column_tiles / (ISSUE_PER_US * f64::from(device.multiprocessors.max(1)))

@@ -1,7 +1,7 @@
 //! Analytic time of a CPU candidate: bytes of A and C from memory, bytes of B from the cache its footprint fits.
 
+use super::family::effective_layout;
 use super::inspect::Inspection;
-use super::shape::effective_layout;
 use crate::domain::{Candidate, Device, Layout, Spmm};
 
 pub const NAME: &str = "host_bytes_v1";

@@ -1,5 +1,8 @@
 //! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
 
+use super::shared::{MOST_KEPT, Shared, array};
+use crate::domain::recipe::{Arg, Array, ArrayData};
+use crate::ops::Refusal;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -15,16 +18,36 @@ pub struct Panels {
     pub values: Arc<[f32]>,
 }
 
-/// Most bytes of one packing, and of all that are kept at a time.
-pub const MAX_BYTES: u64 = 8 << 30;
-
 impl Panels {
     pub fn bytes(&self) -> u64 {
         4 * (self.ptr.len() + self.cols.len() + self.values.len()) as u64
     }
 }
 
-/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MAX_BYTES`.
+/// Arguments up to the dimensions for kernels that walk packed panels; the host's milliseconds in all, and those that new
+/// values take again.
+pub fn panel_arguments(
+    shared: &mut Shared,
+    m1: u32,
+) -> Result<(Vec<Array>, Vec<Arg>, (f64, f64)), Refusal> {
+    let (order, order_ms) = shared.by_length();
+    let (panels, pack_ms) = shared.once(&format!("panels_{m1}"), Panels::bytes, |shared| {
+        pack(&shared.matrix, &order, m1 as usize).ok_or_else(|| {
+            Refusal(format!("panels of {m1} rows take more than {} GiB", MOST_KEPT >> 30))
+        })
+    })?;
+    let named = |name: &str, data| array(format!("{name}_{m1}"), data);
+    let arrays = vec![
+        named("panel_ptr", ArrayData::U32(panels.ptr.clone())),
+        named("panel_cols", ArrayData::U32(panels.cols.clone())),
+        named("panel_values", ArrayData::F32(panels.values.clone())),
+        array("rows_by_length", ArrayData::U32(order)),
+    ];
+    let args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C, Arg::Array(3)];
+    Ok((arrays, args, (order_ms + pack_ms, pack_ms)))
+}
+
+/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.
 pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
     let tiles: Vec<Tile> = order.par_chunks(m1).map(|rows| Tile::of(matrix, rows)).collect();
     let mut ptr = Vec::with_capacity(tiles.len() + 1);
@@ -34,7 +57,7 @@ pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
         total = total.checked_add(u32::try_from(tile.cols.len()).ok()?)?;
         ptr.push(total);
     }
-    if u64::from(total) * 4 * (m1 as u64 + 1) > MAX_BYTES {
+    if u64::from(total) * 4 * (m1 as u64 + 1) > MOST_KEPT {
         return None;
     }
     let mut cols = vec![0u32; total as usize];

@@ -1,71 +1,15 @@
 //! The SpMM search space: every family's domains, as its kernel's header lists them.
 
-use super::shape::{Shape, effective_layout};
-use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
+use super::constraints::is_legal;
+use super::family::{self, FAMILIES};
+use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Spmm};
 use crate::search::domain::{Domain, product};
-
-/// Domains of the row-split family on a GPU, row-major (`kernels/spmm/row_split.cuh`).
-pub fn row_split_row_major() -> Vec<Domain> {
-    vec![
-        Domain::ints("lanes", &[4, 8, 16, 32]),
-        Domain::ints("vec", &[1, 2, 4]),
-        Domain::ints("cols", &[1, 2, 4]),
-        Domain::ints("unroll", &[2, 4, 8]),
-        Domain::ints("block", &[128, 256]),
-        Domain::texts("fetch", &["direct", "shuffle"]),
-        Domain::texts("order", &["natural", "length"]),
-    ]
-}
-
-/// Domains of the row-panel family on a GPU, row-major (`kernels/spmm/row_panel.cuh`).
-pub fn row_panel_row_major() -> Vec<Domain> {
-    vec![
-        Domain::ints("m1", &[1, 2, 4, 8, 16, 32]),
-        Domain::ints("n1", &[32, 64, 128, 256]),
-        Domain::ints("vec", &[1, 2, 4]),
-        Domain::ints("unroll", &[1, 2, 4]),
-        Domain::ints("tiles", &[1, 2, 4, 8]),
-    ]
-}
-
-/// Domains of both families on a GPU, column-major (`kernels/spmm/column_major.cuh`); `m1` is 1 for row-split.
-pub fn column_major() -> Vec<Domain> {
-    vec![
-        Domain::ints("m1", &[1, 2, 4]),
-        Domain::ints("lanes", &[1, 2, 4, 8, 16, 32]),
-        Domain::ints("r", &[1, 2, 4, 8]),
-        Domain::ints("unroll", &[1, 2, 4]),
-        Domain::ints("block", &[128, 256]),
-        Domain::texts("order", &["natural", "length"]),
-    ]
-}
 
 /// All candidates of our own families for a problem, before any constraint.
 pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
-    match (kind, effective_layout(problem)) {
-        (DeviceKind::Cpu, _) => host(),
-        (DeviceKind::Cuda, Layout::Row) => {
-            let mut all = product("row_panel", &row_panel_row_major());
-            all.extend(product("row_split", &row_split_row_major()));
-            all
-        }
-        (DeviceKind::Cuda, Layout::Col) => product("", &column_major())
-            .into_iter()
-            .filter_map(|mut candidate| {
-                let panel = candidate.int("m1") != Some(1);
-                if panel {
-                    // Panels are cut from rows ordered by length: there is no natural order to choose.
-                    if candidate.text("order") == Some("natural") {
-                        return None;
-                    }
-                    candidate.params.remove("order");
-                } else {
-                    candidate.params.remove("m1");
-                }
-                candidate.family = if panel { "row_panel" } else { "row_split" }.to_owned();
-                Some(candidate)
-            })
-            .collect(),
+    match kind {
+        DeviceKind::Cpu => host(),
+        DeviceKind::Cuda => FAMILIES.iter().flat_map(|family| family.candidates(problem)).collect(),
     }
 }
 
@@ -98,21 +42,16 @@ pub fn vendor(device: &Device) -> Vec<Candidate> {
         .collect()
 }
 
-/// Whether a shape can be compiled and launched for a problem on any device; what is not never leaves the funnel.
-pub fn is_legal(shape: &Shape, problem: &Spmm) -> bool {
-    super::constraints::fits_registers(shape) && shape.fills_warps() && shape.is_aligned(problem)
-}
-
 /// Every distinct CUDA text that this space can ask a compiler for, with a label: what tests compile ahead of any GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let mut texts = std::collections::BTreeMap::new();
     for layout in [Layout::Row, Layout::Col] {
         for n in [1, 4, 20, 31, 32, 33, 36, 62, 64, 1024] {
-            let problem = Spmm { n, dtype: crate::domain::Dtype::F32, layout };
+            let problem = Spmm::new(n, Dtype::F32, layout);
             for candidate in enumerate(&problem, DeviceKind::Cuda) {
-                let Some(shape) = Shape::of(&candidate, &problem) else { continue };
-                if is_legal(&shape, &problem) {
-                    texts.entry(super::lower::cuda_source(&shape)).or_insert(candidate.to_string());
+                let Some(kernel) = family::kernel(&candidate, &problem) else { continue };
+                if is_legal(&kernel.tile(), &problem) {
+                    texts.entry(kernel.source()).or_insert(candidate.to_string());
                 }
             }
         }
@@ -150,23 +89,33 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_headers_list_these_domains() {
-        let row_split = include_str!("../../../kernels/spmm/row_split.cuh");
-        let row_panel = include_str!("../../../kernels/spmm/row_panel.cuh");
-        let column = include_str!("../../../kernels/spmm/column_major.cuh");
-        assert_eq!(header_domains(row_split), space_domains(&row_split_row_major()));
-        assert_eq!(header_domains(row_panel), space_domains(&row_panel_row_major()));
-        assert_eq!(header_domains(column), space_domains(&column_major()));
+    fn the_kernels_headers_list_the_families_domains() {
+        for family in FAMILIES {
+            assert_eq!(
+                header_domains(family.header()),
+                space_domains(&family.domains()),
+                "{:?}",
+                family.names()
+            );
+        }
     }
 
     #[test]
-    fn candidates_are_distinct_and_all_have_a_shape() {
+    fn candidates_are_distinct_and_all_have_a_kernel() {
         for layout in [Layout::Row, Layout::Col] {
-            let problem = Spmm { n: 32, dtype: crate::domain::Dtype::F32, layout };
-            let all = enumerate(&problem, DeviceKind::Cuda);
-            let distinct: std::collections::BTreeSet<_> = all.iter().map(Candidate::id).collect();
-            assert_eq!(distinct.len(), all.len());
-            assert!(all.iter().all(|candidate| Shape::of(candidate, &problem).is_some()));
+            for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+                let problem = Spmm::new(32, dtype, layout);
+                let all = enumerate(&problem, DeviceKind::Cuda);
+                let distinct: std::collections::BTreeSet<_> =
+                    all.iter().map(Candidate::id).collect();
+                assert_eq!(distinct.len(), all.len());
+                assert!(all.iter().all(|candidate| family::kernel(candidate, &problem).is_some()));
+                for family in FAMILIES {
+                    for candidate in family.candidates(&problem) {
+                        assert!(family.names().contains(&candidate.family.as_str()), "{candidate}");
+                    }
+                }
+            }
         }
     }
 }

@@ -66,7 +66,7 @@ async fn array(
         return Err(garbled("was written elsewhere"));
     }
     let bytes = match element.as_str() {
-        "u16" => 2,
+        "u16" | "f16" => 2,
         "u32" | "f32" => 4,
         "f64" => 8,
         _ => return Err(garbled("has elements of an unknown type")),

@@ -1,0 +1,151 @@
+// Elements of SpMM's operands (float, double, Half), vectors of them that move in one or two instructions, and the stores
+// of C. Sums are kept in `Sum<T>`: float for Half, else the type itself. No header of the toolkit is needed.
+#pragma once
+
+namespace sparsetune {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+// IEEE 754 binary16 by its bits.
+struct Half {
+    u16 bits;
+};
+
+template <typename T>
+struct SumOf {
+    using Type = T;
+};
+template <>
+struct SumOf<Half> {
+    using Type = float;
+};
+template <typename T>
+using Sum = typename SumOf<T>::Type;
+
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ double widen(double value) { return value; }
+__device__ __forceinline__ float widen(Half value) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+}
+
+template <typename T>
+__device__ __forceinline__ T narrow(Sum<T> value) {
+    return value;
+}
+template <>
+__device__ __forceinline__ Half narrow<Half>(float value) {
+    Half half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half.bits) : "f"(value));
+    return half;
+}
+
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// Read-only loads of one element; may stay in L1.
+__device__ __forceinline__ float load_element(const float* from) { return __ldg(from); }
+__device__ __forceinline__ double load_element(const double* from) { return __ldg(from); }
+__device__ __forceinline__ Half load_element(const Half* from) {
+    return Half{__ldg(reinterpret_cast<const u16*>(from))};
+}
+
+// kWidth elements as the words they are in memory: what is in flight takes no more registers than that. All indices must
+// be compile-time constants. `from` must be aligned to the bytes of the vector, or to 16 where it has more.
+template <typename T, int kWidth>
+struct Packed {
+    static constexpr int kBytes = kWidth * static_cast<int>(sizeof(T));
+    static constexpr int kWords = (kBytes + 3) / 4;
+    static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % 16 == 0,
+                  "a vector must be 2, 4 or 8 bytes, or whole 16-byte pieces");
+    u32 word[kWords];
+
+    __device__ __forceinline__ void load(const T* __restrict__ from) {
+        if constexpr (kBytes == 2) {
+            word[0] = __ldg(reinterpret_cast<const u16*>(from));
+        } else if constexpr (kBytes == 4) {
+            word[0] = __ldg(reinterpret_cast<const u32*>(from));
+        } else if constexpr (kBytes == 8) {
+            const uint2 two = __ldg(reinterpret_cast<const uint2*>(from));
+            word[0] = two.x, word[1] = two.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < kBytes / 16; ++i) {
+                const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+                word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
+            }
+        }
+    }
+
+    __device__ __forceinline__ Sum<T> operator[](int i) const {
+        if constexpr (sizeof(T) == 2) {
+            return widen(Half{static_cast<u16>(i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xffffu)});
+        } else if constexpr (sizeof(T) == 4) {
+            return __uint_as_float(word[i]);
+        } else {
+            return __hiloint2double(static_cast<int>(word[2 * i + 1]), static_cast<int>(word[2 * i]));
+        }
+    }
+};
+
+// What becomes of a sum: C = A B, or C = alpha A B + beta C. With beta = 0 C is not read, as in BLAS.
+template <typename T, bool kAccumulate>
+struct Scale {
+    Sum<T> alpha;
+    Sum<T> beta;
+
+    __device__ __forceinline__ Sum<T> operator()(Sum<T> sum, const T* at) const {
+        if constexpr (kAccumulate) {
+            sum *= alpha;
+            return beta == Sum<T>(0) ? sum : multiply_add(beta, widen(*at), sum);
+        } else {
+            return sum;
+        }
+    }
+};
+
+// kWidth sums in registers; indices must be compile-time constants.
+template <typename T, int kWidth>
+struct Sums {
+    Sum<T> lane[kWidth];
+
+    __device__ __forceinline__ void zero() {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) lane[i] = Sum<T>(0);
+    }
+
+    __device__ __forceinline__ void fma(Sum<T> scale, const Packed<T, kWidth>& by) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) lane[i] = multiply_add(scale, by[i], lane[i]);
+    }
+
+    // C is written once and not read again: evict it first, so that B stays in L2.
+    template <bool kAccumulate>
+    __device__ __forceinline__ void store(T* to, const Scale<T, kAccumulate>& scale) const {
+        constexpr int kBytes = Packed<T, kWidth>::kBytes;
+        union {
+            T element[kWidth];
+            u32 word[(kBytes + 3) / 4];
+        } out;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(scale(lane[i], to + i));
+        if constexpr (kBytes == 2) {
+            __stcs(reinterpret_cast<u16*>(to), static_cast<u16>(out.word[0]));
+        } else if constexpr (kBytes == 4) {
+            __stcs(reinterpret_cast<u32*>(to), out.word[0]);
+        } else if constexpr (kBytes == 8) {
+            __stcs(reinterpret_cast<uint2*>(to), make_uint2(out.word[0], out.word[1]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < kBytes / 16; ++i) {
+                const u32* w = out.word + 4 * i;
+                __stcs(reinterpret_cast<uint4*>(to) + i, make_uint4(w[0], w[1], w[2], w[3]));
+            }
+        }
+    }
+};
+
+}  // namespace sparsetune

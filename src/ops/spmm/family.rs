@@ -1,0 +1,134 @@
+//! What a GPU family of SpMM kernels is to the rest of the room: its candidates, its tile, its traffic, its lowering.
+//!
+//! A family is one file: it lists its candidates, and parses one into a `Kernel` that constraints, model and lowering read.
+
+use super::inspect::Inspection;
+use super::model::{self, Work};
+use super::shared::{Lowered, Shared};
+use super::{column_major, row_panel, row_split};
+use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::Domain;
+
+/// All families of our own, in the order they are enumerated.
+pub static FAMILIES: &[&dyn Family] =
+    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+
+/// One family, or one family's kernels for one layout: names may repeat, candidates may not.
+pub trait Family: Sync {
+    /// Names of the families its candidates have.
+    fn names(&self) -> &'static [&'static str];
+
+    /// Text of the header under `kernels/` whose `tune:` line lists `domains`.
+    fn header(&self) -> &'static str;
+
+    /// The parameters, as the header's `tune:` line lists them.
+    fn domains(&self) -> Vec<Domain>;
+
+    /// Every candidate for the problem, before any constraint; none where the family has no kernel for it.
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate>;
+
+    /// The candidate, parsed; `None` where it is not of this family, or a parameter is missing, unknown or not of its type.
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>>;
+}
+
+/// One candidate of a GPU family, parsed for one problem.
+pub trait Kernel: Send + Sync {
+    fn tile(&self) -> Tile;
+
+    /// What a call moves and does on a matrix, for the model.
+    fn work(&self, seen: &Inspection) -> Work;
+
+    /// Predicted microseconds of one call.
+    fn predict_us(&self, seen: &Inspection, problem: &Spmm, device: &Device) -> f64 {
+        model::predict_us(&self.tile(), &self.work(seen), seen, problem, device)
+    }
+
+    /// Stored values, padding included, over entries.
+    fn fill(&self, _seen: &Inspection) -> f64 {
+        1.0
+    }
+
+    /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.
+    fn source(&self) -> String;
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal>;
+}
+
+/// Order in which rows are handed to subwarps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowOrder {
+    Natural,
+    /// Longest first, equal lengths in natural order.
+    Length,
+}
+
+/// The geometry of a kernel, as LO-SpMM's constraints see it: tiles of `rows` (M1) by `columns` (N1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows of A that one tile computes (M1).
+    pub rows: u32,
+    /// Columns of C that one tile computes (N1).
+    pub columns: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Most threads that a block of this family may have.
+    pub most_threads: u32,
+    /// Threads that share a tile.
+    pub threads_a_tile: u32,
+    /// Tiles of rows a block works on at a time.
+    pub tiles_a_block: u32,
+    /// Blocks a call launches, where it is not rows over `rows x tiles_a_block`, times column tiles.
+    pub blocks: Option<u64>,
+    pub order: RowOrder,
+    /// Entries of A in flight a thread.
+    pub unroll: u32,
+    /// Elements of B that one entry of A makes a thread load.
+    pub elements_an_entry: u32,
+    /// Registers a thread, by counting variables (LO-SpMM, section 3.2).
+    pub registers: u32,
+    /// Shared memory a block, static and dynamic, bytes.
+    pub shared_bytes: u32,
+    /// What N must be a multiple of, so that vectors of B and C are aligned.
+    pub vector: u32,
+    /// Whether warps hold whole tiles, or tiles whole warps: what the kernels assert.
+    pub whole_warps: bool,
+    /// Work is dealt by entries, not by rows: rows of different length do not unbalance it.
+    pub balanced: bool,
+    /// Repeats another candidate of the space.
+    pub pointless: bool,
+}
+
+/// The candidate as a kernel, whichever family it is of.
+pub fn kernel(candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    FAMILIES.iter().find_map(|family| family.kernel(candidate, problem))
+}
+
+/// One column is stored alike in both layouts; the kernels that split a row's entries over lanes suit it better.
+pub fn effective_layout(problem: &Spmm) -> Layout {
+    if problem.n == 1 { Layout::Col } else { problem.layout }
+}
+
+/// An integer parameter that counts something.
+pub fn count(candidate: &Candidate, name: &str) -> Option<u32> {
+    candidate.int(name).and_then(|value| u32::try_from(value).ok())
+}
+
+/// The parameter `order`.
+pub fn order(candidate: &Candidate) -> Option<RowOrder> {
+    match candidate.text("order")? {
+        "natural" => Some(RowOrder::Natural),
+        "length" => Some(RowOrder::Length),
+        _ => None,
+    }
+}
+
+/// A program of one instance of a kernel template.
+pub fn program(header: &str, parameters: &str, call: &str) -> String {
+    format!(
+        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void {ENTRY}({parameters}) {{\n    {call};\n}}\n"
+    )
+}
+
+/// Name of the kernel in programs of one step.
+pub const ENTRY: &str = "spmm";
