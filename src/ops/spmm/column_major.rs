@@ -7,7 +7,7 @@ use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::panels::panel_arguments;
 use super::row_split::csr_arguments;
-use super::shared::{Lowered, Shared};
+use super::shared::{Lowered, Shared, Sparse};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -158,13 +158,11 @@ impl Kernel for ColumnMajor {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let (arrays, mut args, ms, update_ms) = if self.m1 == 1 {
-            let (arrays, args, ms) = csr_arguments(shared, self.order);
-            (arrays, args, ms, None)
-        } else {
-            let (arrays, args, (ms, update_ms)) = panel_arguments(shared, self.m1)?;
-            (arrays, args, ms, Some(update_ms))
+        let sparse = match self.m1 {
+            1 => csr_arguments(shared, self.order),
+            m1 => panel_arguments(shared, m1)?,
         };
+        let Sparse { arrays, mut args, ms, update_ms } = sparse;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let tiles = rows.div_ceil(self.m1);
         args.extend([rows, tiles, b_rows, self.problem.n].map(Arg::U32));

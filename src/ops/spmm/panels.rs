@@ -1,7 +1,7 @@
 //! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
 
-use super::shared::{MOST_KEPT, Shared, array};
-use crate::domain::recipe::{Arg, Array, ArrayData};
+use super::shared::{MOST_KEPT, Shared, Sparse, array};
+use crate::domain::recipe::{Arg, ArrayData};
 use crate::ops::Refusal;
 use crate::sparse::Csr;
 use rayon::prelude::*;
@@ -24,12 +24,8 @@ impl Panels {
     }
 }
 
-/// Arguments up to the dimensions for kernels that walk packed panels; the host's milliseconds in all, and those that new
-/// values take again.
-pub fn panel_arguments(
-    shared: &mut Shared,
-    m1: u32,
-) -> Result<(Vec<Array>, Vec<Arg>, (f64, f64)), Refusal> {
+/// Packed panels of `m1` rows taken by falling length, and B and C.
+pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> {
     let (order, order_ms) = shared.by_length();
     let (panels, pack_ms) = shared.once(&format!("panels_{m1}"), Panels::bytes, |shared| {
         pack(&shared.matrix, &order, m1 as usize).ok_or_else(|| {
@@ -44,7 +40,7 @@ pub fn panel_arguments(
         array("rows_by_length", ArrayData::U32(order)),
     ];
     let args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C, Arg::Array(3)];
-    Ok((arrays, args, (order_ms + pack_ms, pack_ms)))
+    Ok(Sparse { arrays, args, ms: order_ms + pack_ms, update_ms: Some(pack_ms) })
 }
 
 /// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.

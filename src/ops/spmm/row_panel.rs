@@ -4,7 +4,7 @@ use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layo
 use super::inspect::Inspection;
 use super::model::Work;
 use super::panels::panel_arguments;
-use super::shared::{Lowered, Shared};
+use super::shared::{Lowered, Shared, Sparse};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -115,7 +115,7 @@ impl Kernel for RowPanel {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let (arrays, mut args, (ms, update_ms)) = panel_arguments(shared, self.m1)?;
+        let Sparse { arrays, mut args, ms, update_ms } = panel_arguments(shared, self.m1)?;
         let rows = shared.matrix.rows() as u32;
         let tiles = rows.div_ceil(self.m1);
         args.extend([Arg::U32(rows), Arg::U32(tiles), Arg::U32(self.problem.n)]);
@@ -125,6 +125,6 @@ impl Kernel for RowPanel {
             ..Step::of(ENTRY, 1, 1, args)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        Ok(Lowered { arrays, ms, update_ms: Some(update_ms), ..Lowered::bare(program) })
+        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
     }
 }

@@ -5,7 +5,7 @@ use super::family::{
 };
 use super::inspect::Inspection;
 use super::model::Work;
-use super::shared::{Lowered, Shared, array};
+use super::shared::{Lowered, Shared, Sparse, array};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -120,7 +120,7 @@ impl Kernel for RowSplit {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let (arrays, mut args, ms) = csr_arguments(shared, self.order);
+        let Sparse { arrays, mut args, ms, .. } = csr_arguments(shared, self.order);
         let rows = shared.matrix.rows() as u32;
         args.extend([Arg::U32(rows), Arg::U32(self.problem.n)]);
         let tile = self.tile();
@@ -133,17 +133,15 @@ impl Kernel for RowSplit {
     }
 }
 
-/// Arguments up to the dimensions for kernels that walk the CSR itself.
-pub fn csr_arguments(
-    shared: &mut Shared,
-    order: RowOrder,
-) -> (Vec<crate::domain::recipe::Array>, Vec<Arg>, f64) {
+/// The CSR itself with an order of its rows, and B and C.
+pub fn csr_arguments(shared: &mut Shared, order: RowOrder) -> Sparse {
     let mut args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C];
     if order == RowOrder::Natural {
         args.push(Arg::U64(0));
-        return (Vec::new(), args, 0.0);
+        return Sparse { arrays: Vec::new(), args, ms: 0.0, update_ms: None };
     }
     args.push(Arg::Array(0));
     let (order, ms) = shared.by_length();
-    (vec![array("rows_by_length", ArrayData::U32(order))], args, ms)
+    let arrays = vec![array("rows_by_length", ArrayData::U32(order))];
+    Sparse { arrays, args, ms, update_ms: None }
 }
