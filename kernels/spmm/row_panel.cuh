@@ -1,44 +1,31 @@
 // Row-panel SpMM (LO-SpMM, section 3.1), row-major: a tile of M1 rows by N1 columns, each B row loaded once for all M1 rows.
-// maps:    thread -> m1 outputs of each of `vec` columns; threadIdx.y and block.x -> tiles of rows; block.y -> column tiles
-// tune:    m1 1 2 4 8 16 32 | n1 32 64 128 256 | vec 1 2 4 | unroll 1 2 4 | tiles 1 2 4 8
-// needs:   packed panels (the union of each tile's columns, m1 values a column), f32, row-major B and C, finite B
+// maps:    thread -> m1 outputs of each of `vec` columns; n1 / vec threads -> a tile; block.x -> tiles of rows; block.y -> column tiles
+// tune:    m1 2 4 8 16 | n1 16 32 64 128 256 | vec 1 2 4 8 | unroll 1 2 4 | block 64 256
+// needs:   packed panels (the union of each tile's columns, m1 values a column), row-major B and C, finite B
 // refuses: n not a multiple of vec (rows of B would not be aligned)
 #pragma once
-#include "spmm/vector.cuh"
+#include "spmm/element.cuh"
 
 namespace sparsetune {
 
-template <int kM1, int kN1, int kVec, int kUnroll>
+template <typename T, int kM1, int kN1, int kVec, int kUnroll>
 struct RowPanelConfig {
     static constexpr int kThreads = kN1 / kVec;  // threads along the columns of a tile
     static_assert(kN1 % kVec == 0, "a tile's columns must divide into vectors");
-    static_assert(kThreads % 32 == 0, "a tile's threads must fill warps, so that a tile's values are uniform in a warp");
-    static_assert(kM1 * kVec <= 128, "more than 128 accumulators a thread leave no room for loads in flight");
+    static_assert(kThreads % 32 == 0 || 32 % kThreads == 0, "a tile's threads must fill warps, or share one evenly");
+    static_assert(kM1 * kVec * sizeof(Sum<T>) <= 512, "more than 512 bytes of sums a thread leave no room for loads in flight");
 };
 
-// kM1 packed values, uniform in a warp; 16 bytes at a time where they align.
-template <int kM1>
-struct PanelValues {
-    static constexpr int kWidth = kM1 % 4 == 0 ? 4 : kM1;
-    Fragment<kWidth> part[kM1 / kWidth];
-
-    __device__ __forceinline__ void load(const float* __restrict__ from) {
-#pragma unroll
-        for (int i = 0; i < kM1 / kWidth; ++i) part[i].load(from + i * kWidth);
-    }
-    __device__ __forceinline__ float operator[](int m) const { return part[m / kWidth].lane[m % kWidth]; }
-};
-
-template <int kM1, int kVec, int kUnroll>
+template <typename T, int kM1, int kVec, int kUnroll>
 struct RowPanel {
-    Fragment<kVec> acc[kM1];
+    Sums<T, kVec> acc[kM1];
 
     // kUnroll columns of the panel: all loads before the first multiply. Past `count` nothing is touched.
     template <bool kWhole>
-    __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const float* __restrict__ packed,
-                                               const float* __restrict__ b, u32 n, u32 count) {
-        Fragment<kVec> loaded[kUnroll];
-        PanelValues<kM1> values[kUnroll];
+    __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ packed,
+                                               const T* __restrict__ b, u32 n, u32 count) {
+        Packed<T, kVec> loaded[kUnroll];
+        Packed<T, kM1> values[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (kWhole || u < count) {
@@ -58,17 +45,17 @@ struct RowPanel {
 
 // `panel_ptr[tile]` is where tile's columns start in `panel_cols`; its values start at kM1 times that in `panel_vals`.
 // `order` is the permutation of rows that the tiles were cut from.
-template <int kM1, int kN1, int kVec, int kUnroll>
+template <typename T, int kM1, int kN1, int kVec, int kUnroll, bool kAccumulate>
 __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, const u32* __restrict__ panel_cols,
-                                          const float* __restrict__ panel_vals, const float* __restrict__ b,
-                                          float* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 tiles, u32 n) {
-    using Config = RowPanelConfig<kM1, kN1, kVec, kUnroll>;
-    static_assert(Config::kThreads > 0, "a tile has threads");
-    const u32 tile = blockIdx.x * blockDim.y + threadIdx.y;
-    const u32 first = blockIdx.y * kN1 + threadIdx.x * kVec;
+                                          const T* __restrict__ panel_vals, const T* __restrict__ b, T* __restrict__ c,
+                                          const u32* __restrict__ order, u32 rows, u32 tiles, u32 n,
+                                          const Scale<T, kAccumulate>& scale) {
+    constexpr u32 kThreads = RowPanelConfig<T, kM1, kN1, kVec, kUnroll>::kThreads;
+    const u32 tile = blockIdx.x * (blockDim.x / kThreads) + threadIdx.x / kThreads;
+    const u32 first = blockIdx.y * kN1 + threadIdx.x % kThreads * kVec;
     if (tile >= tiles || first >= n) return;
 
-    RowPanel<kM1, kVec, kUnroll> body;
+    RowPanel<T, kM1, kVec, kUnroll> body;
 #pragma unroll
     for (int m = 0; m < kM1; ++m) body.acc[m].zero();
 
@@ -83,7 +70,7 @@ __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, con
 #pragma unroll
     for (int m = 0; m < kM1; ++m) {
         const u32 slot = tile * kM1 + m;
-        if (slot < rows) body.acc[m].store_streaming(c + static_cast<u64>(__ldg(order + slot)) * n + first);
+        if (slot < rows) body.acc[m].store(c + static_cast<u64>(__ldg(order + slot)) * n + first, scale);
     }
 }
 

@@ -1,24 +1,24 @@
-//! Families `row_split` and `row_panel` on column-major operands (`kernels/spmm/column_major.cuh`).
+//! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
     ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order, program,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
-use super::panels::panel_arguments;
-use super::row_split::csr_arguments;
-use super::shared::{Lowered, Shared, Sparse};
+use super::row_split::row_order;
+use super::shared::{Lowered, Shared};
+use super::walk::{element, scale, scale_arguments};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 
+const FAMILY: &str = "row_split";
+
 pub struct ColumnMajors;
 
-/// Row-split has `m1 == 1`.
 #[derive(Clone, Copy, Debug)]
 struct ColumnMajor {
-    m1: u32,
     lanes: u32,
     r: u32,
     unroll: u32,
@@ -29,7 +29,7 @@ struct ColumnMajor {
 
 impl Family for ColumnMajors {
     fn names(&self) -> &'static [&'static str] {
-        &["row_split", "row_panel"]
+        &[FAMILY]
     }
 
     fn header(&self) -> &'static str {
@@ -38,54 +38,32 @@ impl Family for ColumnMajors {
 
     fn domains(&self) -> Vec<Domain> {
         vec![
-            Domain::ints("m1", &[1, 2, 4]),
-            Domain::ints("lanes", &[1, 2, 4, 8, 16, 32]),
+            Domain::ints("lanes", &[1, 4, 8, 16, 32]),
             Domain::ints("r", &[1, 2, 4, 8]),
-            Domain::ints("unroll", &[1, 2, 4]),
-            Domain::ints("block", &[128, 256]),
+            Domain::ints("unroll", &[2, 4]),
+            Domain::ints("block", &[64, 256]),
             Domain::texts("order", &["natural", "length"]),
         ]
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        if problem.dtype != Dtype::F32 || effective_layout(problem) != Layout::Col {
-            return Vec::new();
+        match effective_layout(problem) {
+            Layout::Row => Vec::new(),
+            Layout::Col => product(FAMILY, &self.domains()),
         }
-        let all = product("", &self.domains()).into_iter();
-        all.filter_map(|mut candidate| {
-            let panel = candidate.int("m1") != Some(1);
-            if panel {
-                // Panels are cut from rows ordered by length: there is no natural order to choose.
-                if candidate.text("order") == Some("natural") {
-                    return None;
-                }
-                candidate.params.remove("order");
-            } else {
-                candidate.params.remove("m1");
-            }
-            candidate.family = if panel { "row_panel" } else { "row_split" }.to_owned();
-            Some(candidate)
-        })
-        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        if effective_layout(problem) != Layout::Col {
+        if effective_layout(problem) != Layout::Col || candidate.family != FAMILY {
             return None;
         }
-        let int = |name| count(candidate, name);
-        let (m1, order) = match candidate.family.as_str() {
-            "row_panel" => (int("m1")?, RowOrder::Length),
-            "row_split" => (1, order(candidate)?),
-            _ => return None,
-        };
+        let int = |name| count(candidate, name).filter(|value| *value > 0);
         Some(Box::new(ColumnMajor {
-            m1,
             lanes: int("lanes")?,
             r: int("r")?,
             unroll: int("unroll")?,
             block: int("block")?,
-            order,
+            order: order(candidate)?,
             problem: *problem,
         }))
     }
@@ -93,8 +71,9 @@ impl Family for ColumnMajors {
 
 impl Kernel for ColumnMajor {
     fn tile(&self) -> Tile {
+        let words = self.problem.dtype.bytes().div_ceil(4) as u32;
         Tile {
-            rows: self.m1,
+            rows: 1,
             columns: self.r,
             threads: self.block,
             most_threads: 256,
@@ -104,40 +83,38 @@ impl Kernel for ColumnMajor {
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.r,
-            registers: self.m1 * self.r + self.unroll * (self.r + self.m1 + 1) + 28,
+            registers: (self.r + self.unroll * (self.r + 1)) * words + self.unroll + 28,
             shared_bytes: 0,
             vector: 1,
             whole_warps: self.block.is_multiple_of(32),
             balanced: false,
-            pointless: false,
+            pointless: self.r >= 2 * self.problem.n,
         }
     }
 
     /// Gathers of single elements: a sector each, shared with the entries that lie near in the same row or the next rows.
     fn work(&self, seen: &Inspection) -> Work {
         let (r, lanes) = (f64::from(self.r), f64::from(self.lanes));
-        let panel = seen.panel(self.m1);
-        let packed = f64::from(self.m1);
         let bytes = self.problem.dtype.bytes() as f64;
         let by_length = self.order == RowOrder::Length;
         let shared = if by_length { 1.0 } else { 2.0 };
         let element =
             (SECTOR / (1.0 + shared * SECTOR / bytes / seen.mean_gap)).clamp(bytes, SECTOR);
-        let mean = (panel.union * packed / seen.rows.max(1) as f64).max(0.01);
+        let mean = seen.mean_row.max(0.01);
         // Lanes past a row's end idle, and a thread that reads its row alone drags whole sectors of A through L1.
         let idle = (mean / lanes).ceil() * lanes / mean;
         let stride = if self.lanes >= 4 { 1.0 } else { 1.3 };
         Work {
-            entries: panel.union,
-            a_bytes: panel.union * (4.0 + bytes * packed) * stride + seen.rows as f64 * 4.0,
+            entries: seen.nnz as f64,
+            a_bytes: seen.nnz as f64 * (4.0 + bytes) * stride + seen.rows as f64 * 4.0,
             fetched: element * r,
             width: bytes * r,
-            instructions: (4.0 + packed + r * (2.0 + packed)) * idle.min(8.0) / lanes,
+            instructions: (5.0 + r * 3.0) * idle.min(8.0) / lanes,
             mean_walk: (mean / lanes).max(1.0),
             longest_walk: (seen.longest_row as f64 / lanes).ceil(),
-            lockstep: seen.groups(32 / self.lanes * self.m1, by_length).lockstep,
+            lockstep: seen.groups(32 / self.lanes, by_length).lockstep,
             locality: seen.locality(by_length),
-            reuse: panel.reuse,
+            reuse: 1.0,
             framed: 0.0,
             staged_bytes: 0.0,
             c_again: 0.0,
@@ -145,37 +122,33 @@ impl Kernel for ColumnMajor {
         }
     }
 
-    fn fill(&self, seen: &Inspection) -> f64 {
-        if self.m1 > 1 { seen.panel(self.m1).fill } else { 1.0 }
-    }
-
     fn source(&self) -> String {
         let full = self.problem.n.is_multiple_of(self.r);
-        let Self { m1, lanes, r, unroll, .. } = self;
-        program(
-            "column_major",
-            "const u32* ptr, const u32* cols, const float* vals, const float* b, float* c, const u32* order, u32 rows, u32 tiles, u32 b_rows, u32 n",
-            &format!(
-                "column_major<{m1}, {lanes}, {r}, {unroll}, {full}>(ptr, cols, vals, b, c, order, rows, tiles, b_rows, n)"
-            ),
-        )
+        let Self { lanes, r, unroll, .. } = self;
+        let element = element(self.problem.dtype);
+        let (alpha_beta, scale) = scale(&self.problem);
+        let parameters = format!(
+            "const u32* ptr, const u32* cols, const {element}* vals, const {element}* b, {element}* c, const u32* order, u32 rows, u32 b_rows, u32 n{alpha_beta}"
+        );
+        let call = format!(
+            "column_major<{element}, {lanes}, {r}, {unroll}, {full}, {}>(ptr, cols, vals, b, c, order, rows, b_rows, n, {scale})",
+            self.problem.accumulate
+        );
+        program("column_major", &parameters, &call)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let sparse = match self.m1 {
-            1 => csr_arguments(shared, self.order),
-            m1 => panel_arguments(shared, m1)?,
-        };
-        let Sparse { arrays, mut args, ms, update_ms } = sparse;
+        let (arrays, order, ms) = row_order(shared, self.order, 0);
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let tiles = rows.div_ceil(self.m1);
-        args.extend([rows, tiles, b_rows, self.problem.n].map(Arg::U32));
+        let mut args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, order];
+        args.extend([rows, b_rows, self.problem.n].map(Arg::U32));
+        args.extend(scale_arguments(&self.problem));
         let tile = self.tile();
         let step = Step {
-            grid: [tiles.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.r), 1],
+            grid: [rows.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.r), 1],
             ..Step::of(ENTRY, 1, tile.threads, args)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
+        Ok(Lowered { arrays, ms, ..Lowered::bare(program) })
     }
 }

@@ -86,7 +86,7 @@ impl Kernel for NnzSplit {
     }
 
     fn source(&self) -> String {
-        let (alpha_beta, scale) = self.walk.scale();
+        let (alpha_beta, scale) = walk::scale(&self.walk.problem);
         let element = walk::element(self.walk.problem.dtype);
         let call = format!(
             "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, row, first, segments, partial, arrived}}, {scale})",
@@ -134,7 +134,7 @@ impl Kernel for NnzSplit {
         args.push(Arg::U32(chunk));
         args.extend((first..first + 4).map(Arg::Array));
         args.extend([Arg::U32(count), Arg::Scratch(at), Arg::Scratch(at + 1)]);
-        args.extend(walk.scale_arguments());
+        args.extend(walk::scale_arguments(&walk.problem));
         let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
         steps.push(Step {
             grid: [blocks, walk.column_tiles(), 1],

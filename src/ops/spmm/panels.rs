@@ -1,6 +1,7 @@
 //! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
 
 use super::shared::{MOST_KEPT, Shared, Sparse, array};
+use crate::domain::Dtype;
 use crate::domain::recipe::{Arg, ArrayData};
 use crate::ops::Refusal;
 use crate::sparse::Csr;
@@ -15,12 +16,12 @@ pub struct Panels {
     pub ptr: Arc<[u32]>,
     pub cols: Arc<[u32]>,
     /// `m1` values a column, zero where a row lacks it.
-    pub values: Arc<[f32]>,
+    pub values: ArrayData,
 }
 
 impl Panels {
     pub fn bytes(&self) -> u64 {
-        4 * (self.ptr.len() + self.cols.len() + self.values.len()) as u64
+        4 * (self.ptr.len() + self.cols.len() + self.m1 * self.cols.len()) as u64
     }
 }
 
@@ -28,7 +29,7 @@ impl Panels {
 pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> {
     let (order, order_ms) = shared.by_length();
     let (panels, pack_ms) = shared.once(&format!("panels_{m1}"), Panels::bytes, |shared| {
-        pack(&shared.matrix, &order, m1 as usize).ok_or_else(|| {
+        pack(&shared.matrix, &order, m1 as usize, shared.problem.dtype).ok_or_else(|| {
             Refusal(format!("panels of {m1} rows take more than {} GiB", MOST_KEPT >> 30))
         })
     })?;
@@ -36,7 +37,7 @@ pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> 
     let arrays = vec![
         named("panel_ptr", ArrayData::U32(panels.ptr.clone())),
         named("panel_cols", ArrayData::U32(panels.cols.clone())),
-        named("panel_values", ArrayData::F32(panels.values.clone())),
+        named("panel_values", panels.values.clone()),
         array("rows_by_length", ArrayData::U32(order)),
     ];
     let args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C, Arg::Array(3)];
@@ -44,7 +45,24 @@ pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> 
 }
 
 /// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.
-pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
+pub fn pack(matrix: &Csr, order: &[u32], m1: usize, dtype: Dtype) -> Option<Panels> {
+    match dtype {
+        Dtype::F16 => {
+            pack_as(matrix, order, m1, |value| half::f16::from_f64(value).to_bits(), ArrayData::F16)
+        }
+        Dtype::F32 => pack_as(matrix, order, m1, |value| value as f32, ArrayData::F32),
+        Dtype::F64 => pack_as(matrix, order, m1, |value| value, ArrayData::F64),
+    }
+}
+
+/// As `pack`, with values of one type: rounded by `narrow`, kept as `keep`.
+fn pack_as<V: Copy + Default + Send + Sync>(
+    matrix: &Csr,
+    order: &[u32],
+    m1: usize,
+    narrow: impl Fn(f64) -> V + Sync,
+    keep: impl FnOnce(Arc<[V]>) -> ArrayData,
+) -> Option<Panels> {
     let tiles: Vec<Tile> = order.par_chunks(m1).map(|rows| Tile::of(matrix, rows)).collect();
     let mut ptr = Vec::with_capacity(tiles.len() + 1);
     let mut total = 0u32;
@@ -57,7 +75,7 @@ pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
         return None;
     }
     let mut cols = vec![0u32; total as usize];
-    let mut values = vec![0f32; total as usize * m1];
+    let mut values = vec![V::default(); total as usize * m1];
     let mut parts = Vec::with_capacity(tiles.len());
     let (mut cols_left, mut values_left) = (cols.as_mut_slice(), values.as_mut_slice());
     for (tile, rows) in tiles.into_iter().zip(order.chunks(m1)) {
@@ -68,9 +86,9 @@ pub fn pack(matrix: &Csr, order: &[u32], m1: usize) -> Option<Panels> {
     }
     parts.into_par_iter().for_each(|(tile, rows, cols, values)| {
         cols.copy_from_slice(&tile.cols);
-        tile.scatter(matrix, rows, m1, values);
+        tile.scatter(matrix, rows, m1, &narrow, values);
     });
-    Some(Panels { m1, ptr: ptr.into(), cols: cols.into(), values: values.into() })
+    Some(Panels { m1, ptr: ptr.into(), cols: cols.into(), values: keep(values.into()) })
 }
 
 /// The distinct columns of a few rows, rising.
@@ -90,7 +108,14 @@ impl Tile {
     }
 
     /// Both sides rise, so one walk along the union places a whole row.
-    fn scatter(&self, matrix: &Csr, rows: &[u32], m1: usize, values: &mut [f32]) {
+    fn scatter<V>(
+        &self,
+        matrix: &Csr,
+        rows: &[u32],
+        m1: usize,
+        narrow: &impl Fn(f64) -> V,
+        values: &mut [V],
+    ) {
         for (m, &row) in rows.iter().enumerate() {
             let (cols, row_values) = matrix.row(row as usize);
             let mut at = 0;
@@ -98,7 +123,7 @@ impl Tile {
                 while self.cols[at] != *col {
                     at += 1;
                 }
-                values[at * m1 + m] = *value as f32;
+                values[at * m1 + m] = narrow(*value);
             }
         }
     }
@@ -106,7 +131,7 @@ impl Tile {
 
 #[cfg(test)]
 mod tests {
-    use super::pack;
+    use super::{ArrayData, Dtype, pack};
     use crate::sparse::Csr;
 
     #[test]
@@ -114,9 +139,11 @@ mod tests {
         let matrix =
             Csr::new(3, 4, vec![0, 2, 3, 5], vec![0, 2, 3, 0, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0])
                 .unwrap();
-        let panels = pack(&matrix, &[2, 0, 1], 2).unwrap();
+        let panels = pack(&matrix, &[2, 0, 1], 2, Dtype::F32).unwrap();
         assert_eq!(*panels.ptr, [0, 3, 4]);
         assert_eq!(*panels.cols, [0, 2, 3, 3]);
-        assert_eq!(*panels.values, [4.0, 1.0, 0.0, 2.0, 5.0, 0.0, 3.0, 0.0]);
+        assert_eq!(panels.values, ArrayData::F32([4.0, 1.0, 0.0, 2.0, 5.0, 0.0, 3.0, 0.0].into()));
+        let halves = pack(&matrix, &[2, 0, 1], 2, Dtype::F16).unwrap().values;
+        assert!(matches!(halves, ArrayData::F16(bits) if bits[0] == 0x4400));
     }
 }

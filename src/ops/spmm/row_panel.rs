@@ -5,8 +5,9 @@ use super::inspect::Inspection;
 use super::model::Work;
 use super::panels::panel_arguments;
 use super::shared::{Lowered, Shared, Sparse};
+use super::walk::{element, scale, scale_arguments, widest_vector};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 
@@ -18,7 +19,7 @@ struct RowPanel {
     n1: u32,
     vec: u32,
     unroll: u32,
-    tiles: u32,
+    block: u32,
     problem: Spmm,
 }
 
@@ -33,30 +34,39 @@ impl Family for RowPanels {
 
     fn domains(&self) -> Vec<Domain> {
         vec![
-            Domain::ints("m1", &[1, 2, 4, 8, 16, 32]),
-            Domain::ints("n1", &[32, 64, 128, 256]),
-            Domain::ints("vec", &[1, 2, 4]),
+            Domain::ints("m1", &[2, 4, 8, 16]),
+            Domain::ints("n1", &[16, 32, 64, 128, 256]),
+            Domain::ints("vec", &[1, 2, 4, 8]),
             Domain::ints("unroll", &[1, 2, 4]),
-            Domain::ints("tiles", &[1, 2, 4, 8]),
+            Domain::ints("block", &[64, 256]),
         ]
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let takes = problem.dtype == Dtype::F32 && effective_layout(problem) == Layout::Row;
-        if takes { product("row_panel", &self.domains()) } else { Vec::new() }
+        if effective_layout(problem) != Layout::Row {
+            return Vec::new();
+        }
+        let all = product("row_panel", &self.domains()).into_iter();
+        all.filter(|c| {
+            let number = |name| count(c, name).unwrap_or(0);
+            // A narrower tile reads A once more; a wider one wastes lanes.
+            let wide = number("n1") >= problem.n.min(64) && number("n1") < 2 * problem.n;
+            wide && number("vec") == widest_vector(problem, false)
+        })
+        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         if candidate.family != "row_panel" || effective_layout(problem) != Layout::Row {
             return None;
         }
-        let int = |name| count(candidate, name);
+        let int = |name| count(candidate, name).filter(|value| *value > 0);
         Some(Box::new(RowPanel {
             m1: int("m1")?,
             n1: int("n1")?,
             vec: int("vec")?,
             unroll: int("unroll")?,
-            tiles: int("tiles")?,
+            block: int("block")?,
             problem: *problem,
         }))
     }
@@ -64,24 +74,27 @@ impl Family for RowPanels {
 
 impl Kernel for RowPanel {
     fn tile(&self) -> Tile {
-        let threads_a_tile = self.n1 / self.vec;
+        let threads_a_tile = (self.n1 / self.vec).max(1);
+        let words = self.problem.dtype.bytes().max(4) as u32 / 4;
         Tile {
             rows: self.m1,
             columns: self.n1,
-            threads: threads_a_tile * self.tiles,
+            threads: self.block,
             most_threads: 256,
             threads_a_tile,
-            tiles_a_block: self.tiles,
+            tiles_a_block: (self.block / threads_a_tile).max(1),
             blocks: None,
             order: RowOrder::Length,
             unroll: self.unroll,
             elements_an_entry: self.vec,
-            registers: self.m1 * self.vec + self.unroll * (self.vec + self.m1 + 1) + 28,
+            registers: (self.m1 * self.vec + self.unroll * (self.vec + self.m1)) * words
+                + self.unroll
+                + 28,
             shared_bytes: 0,
             vector: self.vec,
-            whole_warps: threads_a_tile.is_multiple_of(32),
+            whole_warps: self.block.is_multiple_of(threads_a_tile.max(32)),
             balanced: false,
-            pointless: false,
+            pointless: self.m1 * self.vec * words > 128,
         }
     }
 
@@ -100,29 +113,41 @@ impl Kernel for RowPanel {
     }
 
     fn fill(&self, seen: &Inspection) -> f64 {
-        if self.m1 > 1 { seen.panel(self.m1).fill } else { 1.0 }
+        seen.panel(self.m1).fill
+    }
+
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        // Small blocks spread few panels over all multiprocessors, and only that.
+        let tile = self.tile();
+        let panels = seen.rows.div_ceil(u64::from(self.m1 * 256 / tile.threads_a_tile.min(256)));
+        let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
+        self.block == 256 || panels * column_tiles < 4 * u64::from(device.multiprocessors)
     }
 
     fn source(&self) -> String {
         let Self { m1, n1, vec, unroll, .. } = self;
-        program(
-            "row_panel",
-            "const u32* ptr, const u32* cols, const float* vals, const float* b, float* c, const u32* order, u32 rows, u32 tiles, u32 n",
-            &format!(
-                "row_panel<{m1}, {n1}, {vec}, {unroll}>(ptr, cols, vals, b, c, order, rows, tiles, n)"
-            ),
-        )
+        let element = element(self.problem.dtype);
+        let (alpha_beta, scale) = scale(&self.problem);
+        let parameters = format!(
+            "const u32* ptr, const u32* cols, const {element}* vals, const {element}* b, {element}* c, const u32* order, u32 rows, u32 tiles, u32 n{alpha_beta}"
+        );
+        let call = format!(
+            "row_panel<{element}, {m1}, {n1}, {vec}, {unroll}, {}>(ptr, cols, vals, b, c, order, rows, tiles, n, {scale})",
+            self.problem.accumulate
+        );
+        program("row_panel", &parameters, &call)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let Sparse { arrays, mut args, ms, update_ms } = panel_arguments(shared, self.m1)?;
         let rows = shared.matrix.rows() as u32;
         let tiles = rows.div_ceil(self.m1);
-        args.extend([Arg::U32(rows), Arg::U32(tiles), Arg::U32(self.problem.n)]);
+        args.extend([rows, tiles, self.problem.n].map(Arg::U32));
+        args.extend(scale_arguments(&self.problem));
+        let tile = self.tile();
         let step = Step {
-            grid: [tiles.div_ceil(self.tiles), self.problem.n.div_ceil(self.n1), 1],
-            block: [self.n1 / self.vec, self.tiles, 1],
-            ..Step::of(ENTRY, 1, 1, args)
+            grid: [tiles.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.n1), 1],
+            ..Step::of(ENTRY, 1, self.block, args)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })

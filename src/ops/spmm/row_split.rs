@@ -3,7 +3,7 @@
 use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, program};
 use super::inspect::Inspection;
 use super::model::Work;
-use super::shared::{Lowered, Shared, Sparse, array};
+use super::shared::{Lowered, Shared, array};
 use super::walk::{self, Walk};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
@@ -55,7 +55,7 @@ impl Kernel for RowSplit {
     }
 
     fn source(&self) -> String {
-        let (alpha_beta, scale) = self.walk.scale();
+        let (alpha_beta, scale) = walk::scale(&self.walk.problem);
         let element = walk::element(self.walk.problem.dtype);
         let call = format!(
             "row_split<{}>(blockIdx.x, blockIdx.y, row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, ~0u, {scale})",
@@ -70,7 +70,7 @@ impl Kernel for RowSplit {
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let (arrays, order, ms) = row_order(shared, walk.order, 0);
         let mut args = walk.arguments(order, rows, b_rows);
-        args.extend(walk.scale_arguments());
+        args.extend(walk::scale_arguments(&walk.problem));
         let (mut steps, scratch) = walk.stage(b_rows);
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
@@ -97,11 +97,4 @@ pub fn row_order(
             (vec![array("rows_by_length", ArrayData::U32(order))], Arg::Array(at), ms)
         }
     }
-}
-
-/// The CSR itself with an order of its rows, and B and C.
-pub fn csr_arguments(shared: &mut Shared, order: RowOrder) -> Sparse {
-    let (arrays, order, ms) = row_order(shared, order, 0);
-    let args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, order];
-    Sparse { arrays, args, ms, update_ms: None }
 }

@@ -45,18 +45,35 @@ pub fn vendor(device: &Device) -> Vec<Candidate> {
 /// Every distinct CUDA text that this space can ask a compiler for, with a label: what tests compile ahead of any GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let mut texts = std::collections::BTreeMap::new();
-    for layout in [Layout::Row, Layout::Col] {
-        for n in [1, 4, 20, 31, 32, 33, 36, 62, 64, 1024] {
-            let problem = Spmm::new(n, Dtype::F32, layout);
-            for candidate in enumerate(&problem, DeviceKind::Cuda) {
-                let Some(kernel) = family::kernel(&candidate, &problem) else { continue };
-                if is_legal(&kernel.tile(), &problem) {
-                    texts.entry(kernel.source()).or_insert(candidate.to_string());
-                }
+    for problem in typical_problems() {
+        for candidate in enumerate(&problem, DeviceKind::Cuda) {
+            let Some(kernel) = family::kernel(&candidate, &problem) else { continue };
+            if is_legal(&kernel.tile(), &problem) {
+                texts.entry(kernel.source()).or_insert_with(|| format!("{problem:?} {candidate}"));
             }
         }
     }
     texts.into_iter().map(|(source, label)| (label, source, None)).collect()
+}
+
+/// Problems of every type, layout and consent, with aligned, unaligned and single columns.
+fn typical_problems() -> Vec<Spmm> {
+    let mut problems = Vec::new();
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
+        for layout in [Layout::Row, Layout::Col] {
+            for n in [1, 8, 32, 33, 128] {
+                let plain = Spmm::new(n, dtype, layout);
+                problems.push(plain);
+                if n == 32 || n == 33 {
+                    problems.push(Spmm { accumulate: true, ..plain });
+                }
+                if n == 128 && dtype == Dtype::F32 {
+                    problems.push(Spmm { tf32: true, ..plain });
+                }
+            }
+        }
+    }
+    problems
 }
 
 #[cfg(test)]

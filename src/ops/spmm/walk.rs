@@ -69,7 +69,7 @@ pub fn candidates(family: &str, domains: Vec<Domain>, problem: &Spmm) -> Vec<Can
 }
 
 /// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
-fn widest_vector(problem: &Spmm, staged: bool) -> u32 {
+pub fn widest_vector(problem: &Spmm, staged: bool) -> u32 {
     let most = (16 / problem.dtype.bytes() as u32).min(problem.n.next_power_of_two());
     if staged || by_columns(problem) {
         return most;
@@ -246,17 +246,6 @@ impl Walk {
         )
     }
 
-    /// The parameters alpha and beta where the problem has them, and the value that the kernel makes of them.
-    pub fn scale(&self) -> (String, String) {
-        let element = element(self.problem.dtype);
-        if self.problem.accumulate {
-            let parameters = format!(", Sum<{element}> alpha, Sum<{element}> beta");
-            (parameters, format!("Scale<{element}, true>{{alpha, beta}}"))
-        } else {
-            (String::new(), format!("Scale<{element}, false>{{}}"))
-        }
-    }
-
     /// Arguments for `parameters`, of a matrix with `rows` rows and `b_rows` columns.
     pub fn arguments(&self, order: Arg, rows: u32, b_rows: u32) -> Vec<Arg> {
         let tile = u64::from(self.columns());
@@ -269,11 +258,6 @@ impl Walk {
         let mut args = operands.to_vec();
         args.extend([Arg::C, order, Arg::U32(rows), Arg::U32(self.problem.n)]);
         args
-    }
-
-    /// Alpha and beta, where the problem has them.
-    pub fn scale_arguments(&self) -> Vec<Arg> {
-        if self.problem.accumulate { vec![Arg::Alpha, Arg::Beta] } else { Vec::new() }
     }
 
     /// The staging kernel's text, empty where B is walked as given.
@@ -313,4 +297,20 @@ pub fn element(dtype: Dtype) -> &'static str {
         Dtype::F32 => "float",
         Dtype::F64 => "double",
     }
+}
+
+/// The parameters alpha and beta where the problem has them, and the value that a kernel makes of them.
+pub fn scale(problem: &Spmm) -> (String, String) {
+    let element = element(problem.dtype);
+    if problem.accumulate {
+        let parameters = format!(", Sum<{element}> alpha, Sum<{element}> beta");
+        (parameters, format!("Scale<{element}, true>{{alpha, beta}}"))
+    } else {
+        (String::new(), format!("Scale<{element}, false>{{}}"))
+    }
+}
+
+/// The arguments for them.
+pub fn scale_arguments(problem: &Spmm) -> Vec<Arg> {
+    if problem.accumulate { vec![Arg::Alpha, Arg::Beta] } else { Vec::new() }
 }
