@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn names_the_row_whose_result_its_type_cannot_hold() {
-        // Row 1 sums a hundred of the largest values; in f32 that is nothing.
+        // Row 1 sums a hundred of the larger values; in f32 that is nothing.
         let (indptr, indices) = (vec![0, 1, 101], [0].into_iter().chain(0..100).collect());
-        let matrix = Csr::new(2, 100, indptr, indices, vec![6e4; 101]).unwrap();
+        let matrix = Csr::new(2, 100, indptr, indices, vec![3e4; 101]).unwrap();
         let error = |problem: Spmm| operands(&matrix, &problem, 1).err();
         for layout in [Layout::Row, Layout::Col] {
             for accumulate in [false, true] {

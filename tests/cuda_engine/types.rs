@@ -20,6 +20,7 @@ use std::sync::Arc;
 const BODY: &str = r#"
 #include "spmm/element.cuh"
 using namespace sparsetune;
+using T = ELEMENT;
 extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T* values, const T* b, T* c,
                                 Sum<T> alpha, Sum<T> beta, u32 rows, u32 cols, u32 n) {
   const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -59,7 +60,7 @@ fn text(spmm: &Spmm, store: &str) -> String {
     let body = BODY.replace("STORE", store);
     let accumulate = spmm.accumulate;
     format!(
-        "#define T {element}\n#define BY_ROWS {by_rows}\n#define ACCUMULATE {accumulate}\n{body}"
+        "#define ELEMENT {element}\n#define BY_ROWS {by_rows}\n#define ACCUMULATE {accumulate}\n{body}"
     )
 }
 
