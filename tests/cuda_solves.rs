@@ -80,6 +80,7 @@ fn operands(matrix: &Arc<Csr>, problem: &Sptrsv) -> Operands {
         problem: Problem::Sptrsv(*problem),
         l2_policy: L2Policy::Warm,
         b: side(1),
+        c0: None,
         expected: Expected::Solution(Arc::new(Solve { system, second: side(2) })),
     }
 }

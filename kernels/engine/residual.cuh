@@ -69,12 +69,6 @@ __device__ inline Balance Entries(const System<T>& t, unsigned s, unsigned j, un
   return mine;
 }
 
-// Whether x still holds the poison, which fills it as 32-bit words.
-__device__ inline bool Poisoned(float x, unsigned poison) { return __float_as_uint(x) == poison; }
-__device__ inline bool Poisoned(double x, unsigned poison) {
-  return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
-}
-
 // The finished judgement of one element, once all its entries are in.
 template <typename T>
 __device__ inline Partial Judge(const System<T>& t, unsigned s, unsigned j, Balance sum,

@@ -38,8 +38,25 @@ __device__ inline void Reduce(const Partial& mine, Partial* partials) {
   if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
 }
 
+// An element of C in float64, and whether it still holds the poison, a pattern of 16 bits that is repeated. binary16 comes
+// as its bits.
+__device__ inline double Wide(float x) { return x; }
+__device__ inline double Wide(double x) { return x; }
+__device__ inline double Wide(unsigned short x) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+  return wide;
+}
+
+__device__ inline bool Poisoned(unsigned short x, unsigned poison) { return x == (poison & 0xffffu); }
+__device__ inline bool Poisoned(float x, unsigned poison) { return __float_as_uint(x) == poison; }
+__device__ inline bool Poisoned(double x, unsigned poison) {
+  return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
+}
+
 // Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count].
-__device__ inline void Verify(const float* c, const double* value, const float* scale,
+template <typename T>
+__device__ inline void Verify(const T* c, const double* value, const float* scale,
                               unsigned long long first, unsigned long long count,
                               unsigned poison, Partial* partials) {
   // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
@@ -48,11 +65,11 @@ __device__ inline void Verify(const float* c, const double* value, const float* 
   const unsigned long long stride = (unsigned long long)gridDim.x * kVerifyThreads;
   for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x;
        i < count; i += stride) {
-    const float got = c[first + i];
-    double error = fabs((double)got - value[i]) / ((double)scale[i] + kTiny);
+    const T got = c[first + i];
+    double error = fabs(Wide(got) - value[i]) / ((double)scale[i] + kTiny);
     // Not `isnan`: a comparison with NaN is false, which also catches infinity minus infinity.
     if (!(error >= 0.0)) error = __longlong_as_double(0x7ff0000000000000ll);
-    const unsigned long long unwritten = __float_as_uint(got) == poison;
+    const unsigned long long unwritten = Poisoned(got, poison);
     mine = Worse(mine, {error, first + i, unwritten});
   }
   Reduce(mine, partials);

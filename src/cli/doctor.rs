@@ -140,6 +140,10 @@ fn remedy(library: Library) -> &'static str {
             "without it plans for GPUs have no vendor to compare with. `pip install nvidia-cusparse`, the toolkit's \
              package libcusparse, or a path in evaluator.cusparse."
         }
+        Library::Cublas => {
+            "without it a matrix that is nearly dense is not tried as a dense one. `pip install nvidia-cublas`, the \
+             toolkit's package libcublas, or its folder in evaluator.cusparse."
+        }
         Library::Nvml => {
             "without it clocks and throttling of a GPU are not seen. It comes with the driver; a container needs the \
              driver capability `utility`."

@@ -62,6 +62,13 @@ impl Candidate {
         }
     }
 
+    /// Whether plans are compared with it: the vendor's routine for the problem as it is. What first makes another problem
+    /// of it, the vendor's dense product of a densified matrix, competes, but nobody's speed-up is over that.
+    pub fn is_baseline(&self) -> bool {
+        let densified = |algorithm: &str| algorithm.starts_with("cublas_");
+        self.family == "vendor" && !self.text("algorithm").is_some_and(densified)
+    }
+
     pub fn id(&self) -> CandidateId {
         CandidateId(Digest::of(self.to_string().as_bytes()).to_string()[..16].to_owned())
     }

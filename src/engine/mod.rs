@@ -11,6 +11,11 @@ use crate::sparse::oracle::Product;
 use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
 
+/// What `accumulate` is tuned and verified with: `C = ALPHA A B + BETA C`. Exact in every type, so that their rounding does
+/// not count, and a C that call after call is fed back to itself stays bounded, since |BETA| < 1.
+pub const ALPHA: f64 = 1.25;
+pub const BETA: f64 = -0.5;
+
 /// The loaded problem: the matrix, the dense operand, and what the result must be.
 #[derive(Clone)]
 pub struct Operands {
@@ -19,12 +24,16 @@ pub struct Operands {
     pub l2_policy: L2Policy,
     /// B, cols x n in the problem's layout; for SpTRSV rows x rhs, row-major.
     pub b: Dense,
+    /// SpMM with `accumulate`: C before the verified call, rows x n in the problem's layout.
+    pub c0: Option<Dense>,
     pub expected: Expected,
 }
 
 /// A dense operand of the problem's type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dense {
+    /// Bits of IEEE 754 binary16.
+    F16(Arc<[u16]>),
     F32(Arc<[f32]>),
     F64(Arc<[f64]>),
 }
@@ -32,6 +41,7 @@ pub enum Dense {
 impl Dense {
     pub fn len(&self) -> usize {
         match self {
+            Self::F16(data) => data.len(),
             Self::F32(data) => data.len(),
             Self::F64(data) => data.len(),
         }

@@ -11,6 +11,7 @@ mod lines;
 mod load;
 mod lowering;
 mod process;
+mod product;
 mod session;
 mod solve;
 #[cfg(test)]

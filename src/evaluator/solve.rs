@@ -4,7 +4,7 @@ use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::solution_tolerance;
 use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
-use crate::domain::{Device, DeviceKind, Dtype, Sptrsv};
+use crate::domain::{Device, DeviceKind, Dtype, Problem, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
@@ -54,6 +54,8 @@ impl Loading {
         let column: Vec<f64> = match b {
             Dense::F32(b) => b.iter().step_by(rhs).map(|&value| f64::from(value)).collect(),
             Dense::F64(b) => b.iter().step_by(rhs).copied().collect(),
+            // No solve is taken in f16.
+            Dense::F16(_) => return Err(LoadError::NoOperands(Problem::Sptrsv(self.problem))),
         };
         let most = match self.problem.dtype {
             Dtype::F64 => f64::MAX,

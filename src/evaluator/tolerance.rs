@@ -13,14 +13,17 @@ const FRAME: f64 = 8.0;
 /// units of |A||B|. The reference takes the operands as already rounded to the dtype, so their rounding does not count;
 /// the 8 covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Each row is judged
 /// by its own length: one long row must not excuse the short ones. Half precision accumulates in float32 and rounds once
-/// at the end.
-pub fn tolerance(dtype: Dtype) -> f64 {
-    match dtype {
+/// at the end; `weigh_rows` allows for results below its normal range. Consent to tf32 is to operands with 11 significant
+/// bits: each of the two factors of a product may be off by half a unit of the last of them, beside the sum's own error.
+pub fn tolerance(spmm: &Spmm) -> f64 {
+    let sum = match spmm.dtype {
         Dtype::F32 => FRAME * roundoff(Dtype::F32),
         Dtype::F16 => roundoff(Dtype::F16) + FRAME * roundoff(Dtype::F32),
         // The reference is a float64 sum itself and may be off by as much.
         Dtype::F64 => 2.0 * FRAME * roundoff(Dtype::F64),
-    }
+    };
+    // tf32 has as many significant bits as f16.
+    sum + if spmm.tf32 { 2.0 * roundoff(Dtype::F16) } else { 0.0 }
 }
 
 /// How much more than plain substitution a solving scheme may err.
@@ -52,20 +55,25 @@ fn weight(row_nnz: usize) -> f32 {
     ((row_nnz as f64 + FRAME) / FRAME) as f32
 }
 
-/// Multiplies each element's scale by its row's weight, in the layout of the product. An infinite scale would excuse
-/// anything, so it stays finite.
+/// The smallest normal number of binary16. Below it the spacing no longer shrinks: rounding there is off by up to half the
+/// spacing, 2^-25, which is this times the unit roundoff.
+const LEAST_NORMAL_HALF: f32 = 1.0 / 16384.0;
+
+/// Multiplies each element's scale by its row's weight, in the layout of the product, and in f16 adds what makes room for
+/// underflow. An infinite scale would excuse anything, so it stays finite.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
+    let floor = if spmm.dtype == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
+    let weigh = |scale: &mut f32, weight: f32| *scale = (*scale * weight + floor).min(f32::MAX);
     let weights: Vec<f32> = (0..matrix.rows()).map(|row| weight(matrix.row_nnz(row))).collect();
     match spmm.layout {
-        Layout::Row => {
-            scale.par_chunks_mut(spmm.n.max(1) as usize).zip(&weights).for_each(|(row, weight)| {
-                row.iter_mut().for_each(|scale| *scale = (*scale * weight).min(f32::MAX))
-            })
-        }
+        Layout::Row => scale
+            .par_chunks_mut(spmm.n.max(1) as usize)
+            .zip(&weights)
+            .for_each(|(row, weight)| row.iter_mut().for_each(|scale| weigh(scale, *weight))),
         Layout::Col => scale.par_chunks_mut(rows).for_each(|column| {
             let weighed = column.iter_mut().zip(&weights);
-            weighed.for_each(|(scale, weight)| *scale = (*scale * weight).min(f32::MAX));
+            weighed.for_each(|(scale, weight)| weigh(scale, *weight));
         }),
     }
 }
@@ -75,16 +83,60 @@ mod tests {
     use super::{solution_tolerance, tolerance, weigh_rows, weight};
     use crate::domain::problem::{Diagonal, Triangle};
     use crate::domain::{Dtype, Layout, Spmm, Sptrsv};
+    use crate::sparse::operand::round_to_half;
     use crate::sparse::{Csr, Triangular, oracle};
+
+    fn spmm(dtype: Dtype) -> Spmm {
+        Spmm::new(2, dtype, Layout::Row)
+    }
 
     #[test]
     fn a_plain_sum_passes_and_a_missing_term_does_not() {
         let row: Vec<f32> = (1..=1000).map(|i| 1.0 / i as f32).collect();
         let exact: f64 = row.iter().map(|&x| f64::from(x)).sum();
         let error = |sum: f32| (f64::from(sum) - exact).abs() / exact;
-        let bound = tolerance(Dtype::F32) * f64::from(weight(row.len()));
+        let bound = tolerance(&spmm(Dtype::F32)) * f64::from(weight(row.len()));
         assert!(error(row.iter().sum()) < bound);
         assert!(error(row[..999].iter().sum()) > bound);
+    }
+
+    #[test]
+    fn operands_rounded_to_tf32_pass_only_by_consent() {
+        // 10 bits of fraction, ties to even.
+        let tf32 =
+            |x: f32| f32::from_bits((x.to_bits() + 0xfff + (x.to_bits() >> 13 & 1)) & !0x1fff);
+        let pairs: Vec<(f32, f32)> =
+            (1..=400).map(|i| (1.0 / i as f32, (i as f32 / 7.0).fract() - 0.5)).collect();
+        let sum = |terms: &mut dyn Iterator<Item = f64>| terms.sum::<f64>();
+        let term = |(a, b): (f32, f32)| f64::from(a) * f64::from(b);
+        let exact = sum(&mut pairs.iter().map(|&pair| term(pair)));
+        let scale = sum(&mut pairs.iter().map(|&pair| term(pair).abs()));
+        let rounded = sum(&mut pairs.iter().map(|&(a, b)| term((tf32(a), tf32(b)))));
+        let error = (rounded - exact).abs() / scale / f64::from(weight(pairs.len()));
+        let consent = Spmm { tf32: true, ..spmm(Dtype::F32) };
+        assert!(error < tolerance(&consent), "{error}");
+        // A single product shows the rounding most.
+        let (a, b) = (1.0 + 1.0 / 2048.0f32, 1.0 + 1.0 / 2048.0f32);
+        let error = (term((tf32(a), tf32(b))) - term((a, b))).abs() / term((a, b));
+        assert!(error < tolerance(&consent) && error > 100.0 * tolerance(&spmm(Dtype::F32)));
+        // A third of a term more does not pass.
+        assert!(tolerance(&consent) < 1e-3 && tolerance(&spmm(Dtype::F64)) < 1e-14);
+    }
+
+    #[test]
+    fn underflow_in_half_precision_passes() {
+        // One entry whose product lies among the subnormals of binary16, and a row without any.
+        let matrix = Csr::new(2, 1, vec![0, 1, 1], vec![0], vec![2f64.powi(-20)]).unwrap();
+        let half = Spmm { n: 1, ..spmm(Dtype::F16) };
+        let b = [1.0 / 3.0f32];
+        let mut reference = oracle::spmm(&matrix, &b, &half);
+        weigh_rows(&matrix, &half, &mut reference.scale);
+        let error =
+            |row: usize, c: f64| (c - reference.value[row]).abs() / f64::from(reference.scale[row]);
+        let exact = reference.value[0];
+        assert!(error(0, round_to_half(exact)) <= tolerance(&half));
+        assert!(error(0, round_to_half(exact) + 2f64.powi(-24)) > tolerance(&half));
+        assert!(error(1, 0.0) == 0.0 && error(1, 2f64.powi(-24)) > tolerance(&half));
     }
 
     #[test]

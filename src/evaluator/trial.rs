@@ -2,7 +2,7 @@
 
 use super::EvaluatorError;
 use crate::domain::protocol::{Effort, Reply};
-use crate::domain::recipe::{Compiled, Program, Recipe};
+use crate::domain::recipe::{Compiled, Recipe};
 use crate::domain::{Outcome, Timing};
 use crate::engine::{Check, Engine, EngineError};
 use std::time::Instant;
@@ -28,8 +28,7 @@ pub(super) fn run(
         Err(error) => return Ok(measured(outcome_of(error), None)),
     };
     let compile_call_ms = started.elapsed().as_secs_f64() * 1e3;
-    let preprocess_ms =
-        recipe.lowering_ms + uploads_ms(&recipe.program, &compiled, compile_call_ms);
+    let preprocess_ms = recipe.lowering_ms + uploads_ms(&compiled, compile_call_ms);
 
     enter(VERIFYING)?;
     let check = match engine.verify(recipe, effort.give_up_us) {
@@ -48,13 +47,10 @@ pub(super) fn run(
     Ok(measured(outcome, Some(compiled)))
 }
 
-/// Device work before the first call: uploads, packing, a vendor's preprocessing. What the kernel compiler took within
-/// `Engine::compile` is left out, since a kernel is compiled once for all matrices; nothing else has one.
-fn uploads_ms(program: &Program, compiled: &Compiled, compile_call_ms: f64) -> f64 {
-    match program {
-        Program::Cuda(_) => (compile_call_ms - compiled.compile_ms).max(0.0),
-        Program::Host(_) | Program::Vendor { .. } => compile_call_ms,
-    }
+/// Work before the first call: uploads, packing, a vendor's preprocessing. What the kernel compiler took within
+/// `Engine::compile`, or opening a library, is left out, since that is done once for all matrices.
+fn uploads_ms(compiled: &Compiled, compile_call_ms: f64) -> f64 {
+    (compile_call_ms - compiled.compile_ms).max(0.0)
 }
 
 fn finished(timing: Timing, rel_error: f64, compiled: &Compiled, preprocess_ms: f64) -> Outcome {

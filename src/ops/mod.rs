@@ -43,11 +43,27 @@ pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
 }
 
 fn check_spmm(spmm: &Spmm) -> Result<(), Unsupported> {
-    if spmm.dtype != Dtype::F32 {
-        return Err(Unsupported(format!("spmm in {} cannot be tuned yet; f32 can", spmm.dtype)));
+    if spmm.tf32 && spmm.dtype != Dtype::F32 {
+        return Err(Unsupported(format!(
+            "tf32 is consent to a rounding of f32 operands; the problem is in {}",
+            spmm.dtype
+        )));
     }
     if spmm.n == 0 || spmm.n > MAX_COLUMNS {
         return Err(Unsupported(format!("n is {}, it must be in 1..={MAX_COLUMNS}", spmm.n)));
+    }
+    Ok(())
+}
+
+/// What of SpMM the host's kernels do not have. Consent to tf32 is no demand for it, so it is passed over.
+fn check_host(spmm: &Spmm) -> Result<(), Unsupported> {
+    if spmm.dtype != Dtype::F32 {
+        let why = format!("spmm in {} is for GPUs; a CPU device multiplies in f32", spmm.dtype);
+        return Err(Unsupported(why));
+    }
+    if spmm.accumulate {
+        let why = "spmm with accumulate is for GPUs; a CPU device computes C = A B";
+        return Err(Unsupported(why.to_owned()));
     }
     Ok(())
 }
@@ -91,7 +107,12 @@ pub struct Space {
 /// Enumerates, prunes and predicts.
 pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
     match problem {
-        Problem::Spmm(spmm) => Ok(spmm::space(matrix, spmm, device)),
+        Problem::Spmm(spmm) => {
+            if device.kind == DeviceKind::Cpu {
+                check_host(spmm)?;
+            }
+            Ok(spmm::space(matrix, spmm, device))
+        }
         Problem::Sptrsv(solve) => sptrsv::space(matrix, solve, device),
     }
 }
@@ -113,7 +134,7 @@ pub fn preparation(candidate: &Candidate) -> String {
 pub fn complexity(candidate: &Candidate) -> u32 {
     let ordered = u32::from(candidate.text("order") == Some("length"));
     match candidate.family.as_str() {
-        "vendor" => 0,
+        "vendor" if candidate.is_baseline() => 0,
         "serial" => 1,
         "row_split" => 1 + ordered,
         "levels" => 2,
@@ -141,7 +162,11 @@ pub fn provocations(device: &Device) -> Vec<Candidate> {
 
 /// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
 pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
-    kind == DeviceKind::Cuda && candidate.family == "row_panel" && candidate.int("m1") != Some(1)
+    let densified = candidate.family == "vendor" && !candidate.is_baseline();
+    densified
+        || kind == DeviceKind::Cuda
+            && candidate.family == "row_panel"
+            && candidate.int("m1") != Some(1)
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).
@@ -172,5 +197,25 @@ impl Lowerer {
             Inner::Spmm(lowerer) => lowerer.lower(candidate),
             Inner::Sptrsv(lowerer) => lowerer.lower(candidate),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Layout;
+
+    #[test]
+    fn tf32_is_for_f32_and_the_host_multiplies_in_f32() {
+        let spmm = |dtype| Spmm::new(8, dtype, Layout::Row);
+        for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+            assert_eq!(check_spmm(&spmm(dtype)), Ok(()));
+            let consenting = Spmm { tf32: true, ..spmm(dtype) };
+            assert_eq!(check_spmm(&consenting).is_ok(), dtype == Dtype::F32);
+            assert_eq!(check_host(&consenting).is_ok(), dtype == Dtype::F32);
+        }
+        let accumulating = Spmm { accumulate: true, ..spmm(Dtype::F32) };
+        assert_eq!(check_spmm(&accumulating), Ok(()));
+        assert!(check_host(&accumulating).is_err_and(|why| why.0.contains("accumulate")));
     }
 }

@@ -1,6 +1,7 @@
-//! The random dense operand: uniform in [-1, 1), a function of the seed and the position alone.
+//! The random dense operand: uniform in [-1, 1), a function of the seed and the position alone; and rounding to binary16.
 
 use super::random;
+use half::f16;
 use rayon::prelude::*;
 
 /// `len` values in [-1, 1), the same on any number of threads.
@@ -23,9 +24,32 @@ pub fn random_double(len: usize, seed: u64) -> Vec<f64> {
     draws.map(|i| 2.0 * random::unit(random::bits(seed, i as u64)) - 1.0).collect()
 }
 
+/// As `random`, rounded to binary16, by its bits: so 1 can be reached.
+pub fn random_half(len: usize, seed: u64) -> Vec<u16> {
+    // Exact in f32, so the conversion is the one rounding.
+    random(len, seed).into_par_iter().map(|value| f16::from_f32(value).to_bits()).collect()
+}
+
+/// To IEEE binary16, ties to even: 11 significant bits down to the spacing of subnormals, 2^-24. What is too large becomes
+/// infinite. Not `half`'s conversion from f64, which goes through f32 on some processors and drops low bits on others.
+pub fn round_to_half(value: f64) -> f64 {
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let spacing = 2f64.powi((exponent - 10).max(-24));
+    let rounded = (value / spacing).round_ties_even() * spacing;
+    if rounded.abs() > MOST_HALF { f64::INFINITY.copysign(value) } else { rounded }
+}
+
+/// The largest finite number of binary16.
+pub const MOST_HALF: f64 = 65504.0;
+
+/// The bits of `round_to_half`.
+pub fn half_bits(value: f64) -> u16 {
+    f16::from_f64(round_to_half(value)).to_bits()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{random, random_double};
+    use super::{f16, half_bits, random, random_double, random_half, round_to_half};
 
     #[test]
     fn is_in_range_and_the_same_on_any_number_of_threads() {
@@ -41,5 +65,35 @@ mod tests {
         assert!(doubles.iter().all(|x| (-1.0..1.0).contains(x)));
         // The same draw, more of its bits.
         assert!(doubles.iter().zip(&one).all(|(x, &y)| (x - f64::from(y)).abs() < 1.5e-7));
+    }
+
+    #[test]
+    fn halves_round_as_ieee_says() {
+        let cases = [
+            (1.0, 1.0),
+            (1.0 + 1.0 / 2048.0, 1.0),
+            (1.0 + 3.0 / 2048.0, 1.0 + 2.0 / 1024.0),
+            // A hair above the tie, which a detour through f32 would lose.
+            (1.0 + 1.0 / 2048.0 + 2f64.powi(-40), 1.0 + 1.0 / 1024.0),
+            (-65504.0, -65504.0),
+            (65519.9, 65504.0),
+            (65520.0, f64::INFINITY),
+            (2f64.powi(-25), 0.0),
+            (2f64.powi(-24) * 1.6, 2f64.powi(-23)),
+            (0.0, 0.0),
+        ];
+        for (value, half) in cases {
+            assert_eq!(round_to_half(value), half, "{value}");
+            assert_eq!(f16::from_bits(half_bits(value)).to_f64(), half, "{value}");
+        }
+        let all = (0..=u16::MAX).map(f16::from_bits).filter(|half| half.is_finite());
+        assert!(all.into_iter().all(|half| half_bits(half.to_f64()) == half.to_bits()));
+    }
+
+    #[test]
+    fn halves_are_the_same_draws() {
+        let halves = random_half(10_000, 5);
+        let rounded = random(10_000, 5).into_iter().map(|x| half_bits(f64::from(x)));
+        assert!(rounded.eq(halves));
     }
 }

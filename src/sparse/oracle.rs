@@ -1,7 +1,9 @@
 //! The oracle: plain float64 SpMM and SpTRSV that every kernel on every device must agree with.
 
+use super::operand::round_to_half;
 use super::{Csr, Triangular};
 use crate::domain::{Dtype, Layout, Spmm};
+use half::f16;
 use rayon::prelude::*;
 
 /// What an output must be, elementwise in the problem's layout, with the scale that errors are measured by.
@@ -34,6 +36,40 @@ pub fn sptrsv(system: &Triangular, b: &[f64], rhs: usize) -> Vec<f64> {
     x
 }
 
+/// An element of a dense operand.
+pub trait Element: Copy + Default + Send + Sync {
+    /// The same number in float64.
+    fn wide(self) -> f64;
+}
+
+macro_rules! element {
+    ($($type:ty),*) => {$(
+        impl Element for $type {
+            #[inline(always)]
+            fn wide(self) -> f64 {
+                self.into()
+            }
+        }
+    )*};
+}
+element!(f16, f32, f64);
+
+impl Product {
+    /// From A B to `alpha A B + beta C0`, `c0` being the initial C, in the layout of the product.
+    ///
+    /// # Panics
+    /// If `c0` has another length.
+    pub fn accumulate<T: Element>(&mut self, c0: &[T], alpha: f64, beta: f64) {
+        assert_eq!(c0.len(), self.value.len(), "C must be rows x n");
+        let elements = self.value.par_iter_mut().zip(&mut self.scale).zip(c0);
+        elements.with_min_len(1 << 14).for_each(|((value, scale), c0)| {
+            let initial = beta * c0.wide();
+            *value = alpha * *value + initial;
+            *scale = (alpha.abs() * f64::from(*scale) + initial.abs()) as f32;
+        });
+    }
+}
+
 /// Columns accumulated at a time: four vector registers of f64 for the product and four for its scale.
 const WIDTH: usize = 8;
 
@@ -44,11 +80,11 @@ const PANEL: usize = 256;
 const LONG_ROW: usize = 1 << 16;
 
 /// `C = A B` and `|A| |B|` with A's values rounded to the problem's dtype and B (cols x n, in the problem's layout) as
-/// given. A value too large for the dtype becomes infinite, as it would on a device.
+/// given: `accumulate` and `tf32` are not looked at. A value too large for the dtype becomes infinite, as it would on a device.
 ///
 /// # Panics
 /// If `b` does not have cols x n elements.
-pub fn spmm(matrix: &Csr, b: &[f32], problem: &Spmm) -> Product {
+pub fn spmm<T: Element>(matrix: &Csr, b: &[T], problem: &Spmm) -> Product {
     let n = problem.n as usize;
     assert_eq!(b.len(), matrix.cols() * n, "B must be cols x n");
     let len = matrix.rows() * n;
@@ -77,7 +113,7 @@ struct Rounded<'a> {
 }
 
 impl Rounded<'_> {
-    fn by_rows(&self, b: &[f32], n: usize, product: &mut Product) {
+    fn by_rows<T: Element>(&self, b: &[T], n: usize, product: &mut Product) {
         let value = product.value.par_chunks_mut(n);
         let rows = value.zip(product.scale.par_chunks_mut(n)).enumerate();
         rows.with_min_len(16).for_each(|(row, (value, scale))| {
@@ -93,7 +129,7 @@ impl Rounded<'_> {
 
     /// Column-major: WIDTH columns of B at a time are packed row by row, so that the gather of the product reads whole
     /// lines; the results go to WIDTH columns of C side by side.
-    fn by_columns(&self, b: &[f32], product: &mut Product) {
+    fn by_columns<T: Element>(&self, b: &[T], product: &mut Product) {
         let (rows, cols) = (self.matrix.rows(), self.matrix.cols());
         let values = product.value.par_chunks_mut(rows * WIDTH);
         let blocks = values.zip(product.scale.par_chunks_mut(rows * WIDTH)).enumerate();
@@ -117,10 +153,10 @@ impl Rounded<'_> {
     }
 
     /// Columns `first..first + value.len()` (at most WIDTH) of one row; `b` has rows of `stride` elements.
-    fn block(
+    fn block<T: Element>(
         &self,
         row: usize,
-        b: &[f32],
+        b: &[T],
         stride: usize,
         first: usize,
         value: &mut [f64],
@@ -146,17 +182,17 @@ impl Rounded<'_> {
 }
 
 #[inline(always)]
-fn accumulate(b: &[f32], a: f64, sum: &mut [f64; WIDTH], size: &mut [f64; WIDTH]) {
+fn accumulate<T: Element>(b: &[T], a: f64, sum: &mut [f64; WIDTH], size: &mut [f64; WIDTH]) {
     for ((&b, sum), size) in b.iter().zip(sum).zip(size) {
-        let term = a * f64::from(b);
+        let term = a * b.wide();
         *sum += term;
         *size += term.abs();
     }
 }
 
 /// `width` columns of length `cols` as `cols` rows of length `width`.
-fn pack(columns: &[f32], cols: usize, width: usize) -> Vec<f32> {
-    let mut packed = vec![0f32; columns.len()];
+fn pack<T: Element>(columns: &[T], cols: usize, width: usize) -> Vec<T> {
+    let mut packed = vec![T::default(); columns.len()];
     packed.par_chunks_mut(width * 4096).enumerate().for_each(|(i, rows)| {
         for (at, row) in rows.chunks_mut(width).enumerate() {
             let k = i * 4096 + at;
@@ -179,21 +215,13 @@ fn panels<T>(columns: &mut [T], rows: usize) -> Vec<Vec<&mut [T]>> {
     pieces
 }
 
-/// A value as the device holds it.
-fn round(value: f64, dtype: Dtype) -> f64 {
+/// A value of A as the device holds it.
+pub fn round(value: f64, dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F64 => value,
         Dtype::F32 => f64::from(value as f32),
         Dtype::F16 => round_to_half(value),
     }
-}
-
-/// To IEEE binary16, ties to even: 11 significant bits down to the spacing of subnormals, 2^-24.
-fn round_to_half(value: f64) -> f64 {
-    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    let spacing = 2f64.powi((exponent - 10).max(-24));
-    let rounded = (value / spacing).round_ties_even() * spacing;
-    if rounded.abs() > 65504.0 { f64::INFINITY.copysign(value) } else { rounded }
 }
 
 #[cfg(test)]
@@ -245,24 +273,33 @@ mod tests {
         }
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
         let problem = Spmm::new(4, Dtype::F64, Layout::Col);
-        assert_eq!(spmm(&empty, &[], &problem), Product::default());
+        assert_eq!(spmm::<f64>(&empty, &[], &problem), Product::default());
     }
 
     #[test]
-    fn halves_round_as_ieee_says() {
-        let cases = [
-            (1.0, 1.0),
-            (1.0 + 1.0 / 2048.0, 1.0),
-            (1.0 + 3.0 / 2048.0, 1.0 + 2.0 / 1024.0),
-            (-65504.0, -65504.0),
-            (65519.9, 65504.0),
-            (65520.0, f64::INFINITY),
-            (2f64.powi(-25), 0.0),
-            (2f64.powi(-24) * 1.6, 2f64.powi(-23)),
-            (0.0, 0.0),
-        ];
-        for (value, half) in cases {
-            assert_eq!(round_to_half(value), half, "{value}");
+    fn every_type_is_multiplied_as_it_is_rounded() {
+        // 1/3 is rounded to the type of the problem, B is taken as it comes.
+        let matrix = Csr::new(2, 2, vec![0, 2, 2], vec![0, 1], vec![1.0 / 3.0, -2.0]).unwrap();
+        let third = |dtype| round(1.0 / 3.0, dtype);
+        let problem = |dtype, layout| Spmm::new(1, dtype, layout);
+        for layout in [Layout::Row, Layout::Col] {
+            let half = [f16::from_f32(0.1), f16::from_f32(3.0)];
+            let product = spmm(&matrix, &half, &problem(Dtype::F16, layout));
+            let first = third(Dtype::F16) * half[0].to_f64();
+            assert_eq!(product.value, [first - 6.0, 0.0]);
+            assert_eq!(product.scale, [(first + 6.0) as f32, 0.0]);
+            let product = spmm(&matrix, &[0.1, 3.0], &problem(Dtype::F64, layout));
+            assert_eq!(product.value, [1.0 / 3.0 * 0.1 - 6.0, 0.0]);
+            let product = spmm(&matrix, &[0.1f32, 3.0], &problem(Dtype::F32, layout));
+            assert_eq!(product.value, [third(Dtype::F32) * f64::from(0.1f32) - 6.0, 0.0]);
         }
+    }
+
+    #[test]
+    fn accumulating_counts_what_was_there() {
+        let mut product = Product { value: vec![-2.0, 0.0], scale: vec![4.0, 0.0] };
+        product.accumulate(&[3.0f32, -8.0], 1.25, -0.5);
+        assert_eq!(product.value, [-4.0, 4.0]);
+        assert_eq!(product.scale, [6.5, 4.0]);
     }
 }

@@ -86,6 +86,7 @@ pub fn case(rows: usize, cols: usize, row_nnz: usize, n: usize, layout: Layout) 
         problem: Problem::Spmm(spmm),
         l2_policy: L2Policy::Warm,
         b: b.into(),
+        c0: None,
         expected: Expected::Product(Arc::new(product)),
     };
     Case { operands, rows, cols, spmm }

@@ -3,8 +3,11 @@
 //! Without a device it says so and passes. `SPARSETUNE_CUDA_LIBRARIES` names library folders, separated by colons.
 
 mod case;
+#[path = "../fixture/product.rs"]
+mod product;
 mod programs;
 mod solve;
+mod types;
 
 use case::case;
 use sparsetune::domain::protocol::Effort;
@@ -71,6 +74,7 @@ fn the_engine_on_a_device() {
     slices(cache.path());
     timing(&mut engine);
     vendors(&mut engine);
+    types::run(&mut engine);
     programs::run(&mut engine);
     solve::solves(&mut engine);
     fault(&mut engine);

@@ -89,6 +89,7 @@ fn case(matrix: Csr, problem: Sptrsv) -> Case {
         problem: Problem::Sptrsv(problem),
         l2_policy: L2Policy::Warm,
         b: side(3),
+        c0: None,
         expected: Expected::Solution(Arc::new(solve)),
     };
     Case { operands, system, problem }
@@ -113,6 +114,7 @@ impl Case {
         let rhs = self.problem.rhs as usize;
         match &self.operands.b {
             Dense::F64(b) => ArrayData::F64(oracle::sptrsv(&self.system, b, rhs).into()),
+            Dense::F16(_) => panic!("no solve is in f16"),
             Dense::F32(b) => {
                 let b: Vec<f64> = b.iter().map(|&b| f64::from(b)).collect();
                 let x = oracle::sptrsv(&self.system, &b, rhs);

@@ -47,6 +47,10 @@ impl Loaded {
                 problem.dtype
             )));
         }
+        if problem.accumulate {
+            let why = "the CPU engine computes C = A B only, not alpha A B + beta C";
+            return Err(EngineError::Refused(why.to_owned()));
+        }
         let (b, reference) = match operands.product() {
             Some((b, reference)) => (b.clone(), reference.clone()),
             None => return Err(EngineError::Refused("B is not in f32".to_owned())),

@@ -91,7 +91,7 @@ fn operands(matrix: &Arc<Csr>, problem: Sptrsv) -> Operands {
     let [b, second] = [1, 2].map(|seed| dense(len, seed, problem.dtype));
     let expected = Expected::Solution(Arc::new(Solve { system, second }));
     let (problem, l2_policy) = (Problem::Sptrsv(problem), L2Policy::Warm);
-    Operands { matrix: matrix.clone(), problem, l2_policy, b, expected }
+    Operands { matrix: matrix.clone(), problem, l2_policy, b, c0: None, expected }
 }
 
 /// What a right solution may be off by, in units of the check.

@@ -26,7 +26,7 @@ fn operands(matrix: &Arc<Csr>, n: u32, layout: Layout) -> Operands {
     let b = operand::random(matrix.cols() * n as usize, 1);
     let expected = Expected::Product(Arc::new(oracle::spmm(matrix, &b, &problem)));
     let (problem, l2_policy) = (Problem::Spmm(problem), L2Policy::Warm);
-    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), expected }
+    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), c0: None, expected }
 }
 
 fn recipe(program: Program, order: Option<Vec<u32>>) -> Recipe {
@@ -179,6 +179,10 @@ fn refuses_what_it_cannot_run() {
     let half = Problem::Spmm(Spmm::new(3, Dtype::F16, Layout::Row));
     let loaded = engine.load(Operands { problem: half, ..operands(&matrix, 3, Layout::Row) });
     assert!(refusal(loaded).contains("f32 only, not f16"));
+    let adding = Spmm { accumulate: true, ..Spmm::new(3, Dtype::F32, Layout::Row) };
+    let problem = Problem::Spmm(adding);
+    let loaded = engine.load(Operands { problem, ..operands(&matrix, 3, Layout::Row) });
+    assert!(refusal(loaded).contains("C = A B only"));
     let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());
     assert!(refusal(engine.load(operands(&large, 1, Layout::Row))).contains("too large for f32"));
     let short = Operands { b: vec![0f32; 2].into(), ..operands(&matrix, 3, Layout::Row) };

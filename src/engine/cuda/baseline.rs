@@ -2,6 +2,7 @@
 
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
+use super::gemm::Gemm;
 use super::launch::refused;
 use super::operands::{Judge, Loaded};
 use super::spmm::Spmm;
@@ -11,6 +12,7 @@ use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
     cudaDataType_t, cusparseIndexBase_t, cusparseIndexType_t, cusparseOperation_t, cusparseOrder_t,
 };
+use std::ffi::c_void;
 use std::sync::Arc;
 
 pub(super) const NO_TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_NON_TRANSPOSE as u32;
@@ -18,6 +20,7 @@ pub(super) const NO_TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_NON
 /// One routine, set up on the loaded operands.
 pub(super) enum Routine {
     Product(Spmm),
+    Dense(Gemm),
     Solve(Spsv),
 }
 
@@ -41,7 +44,16 @@ impl Routine {
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         match self {
             Self::Product(spmm) => spmm.enqueue(),
+            Self::Dense(gemm) => gemm.enqueue(),
             Self::Solve(spsv) => spsv.enqueue(),
+        }
+    }
+
+    /// Milliseconds that new values of the same pattern take again, where the routine keeps its own form of them.
+    pub(super) fn update_ms(&self) -> Option<f64> {
+        match self {
+            Self::Dense(gemm) => Some(gemm.densify_ms()),
+            Self::Product(_) | Self::Solve(_) => None,
         }
     }
 
@@ -50,6 +62,7 @@ impl Routine {
         match algorithm {
             "spsv" => "cusparseSpSV_solve",
             "spsm" => "cusparseSpSM_solve",
+            dense if dense.starts_with("cublas_") => "cublasGemmEx",
             _ => "cusparseSpMM",
         }
     }
@@ -61,6 +74,40 @@ pub(super) fn data_type(dtype: Dtype) -> u32 {
         Dtype::F16 => cudaDataType_t::CUDA_R_16F as u32,
         Dtype::F32 => cudaDataType_t::CUDA_R_32F as u32,
         Dtype::F64 => cudaDataType_t::CUDA_R_64F as u32,
+    }
+}
+
+/// The vendor's number of the type that sums of such elements are kept in, and that alpha and beta come in.
+pub(super) fn compute_type(dtype: Dtype) -> u32 {
+    data_type(if dtype == Dtype::F16 { Dtype::F32 } else { dtype })
+}
+
+/// alpha and beta in host memory, in the compute type: the libraries read them when a call is queued.
+pub(super) struct Factors {
+    dtype: Dtype,
+    single: [f32; 2],
+    double: [f64; 2],
+}
+
+impl Factors {
+    pub(super) fn of(loaded: &Loaded) -> Self {
+        let double = loaded.factors();
+        Self { dtype: loaded.dtype, single: double.map(|factor| factor as f32), double }
+    }
+
+    pub(super) fn alpha(&self) -> *const c_void {
+        self.at(0)
+    }
+
+    pub(super) fn beta(&self) -> *const c_void {
+        self.at(1)
+    }
+
+    fn at(&self, which: usize) -> *const c_void {
+        match self.dtype {
+            Dtype::F16 | Dtype::F32 => std::ptr::from_ref(&self.single[which]).cast(),
+            Dtype::F64 => std::ptr::from_ref(&self.double[which]).cast(),
+        }
     }
 }
 

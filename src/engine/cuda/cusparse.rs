@@ -29,15 +29,15 @@ symbols! {
         destroy_vector: "cusparseDestroyDnVec" (Opaque);
         set_attribute: "cusparseSpMatSetAttribute" (Opaque, c_uint, *const c_void, usize);
         spmm_buffer: "cusparseSpMM_bufferSize" (
-            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, *const c_void, Opaque, c_uint, c_uint,
             *mut usize
         );
         spmm_preprocess: "cusparseSpMM_preprocess" (
-            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, *const c_void, Opaque, c_uint, c_uint,
             u64
         );
         spmm: "cusparseSpMM" (
-            Opaque, c_uint, c_uint, *const f32, Opaque, Opaque, *const f32, Opaque, c_uint, c_uint,
+            Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, *const c_void, Opaque, c_uint, c_uint,
             u64
         );
         spsv_create: "cusparseSpSV_createDescr" (*mut Opaque);

@@ -1,6 +1,5 @@
 //! Kernels on the device and single launches of them, with arguments that may differ from call to call.
 
-use super::compile::Done;
 use super::context::{Context, Module};
 use super::limits;
 use crate::domain::Resources;
@@ -31,16 +30,6 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Loads the cubin for one kernel of it.
-    pub(super) fn load(
-        context: &Arc<Context>,
-        done: Done,
-        entry: &str,
-    ) -> Result<Self, EngineError> {
-        let module = Arc::new(Module::load(context, &done.binary.cubin)?);
-        Self::of(context, &module, entry)
-    }
-
     /// A kernel of a loaded cubin. Opts in to all the dynamic shared memory that the device lets a block have, and to
     /// clusters larger than every device has.
     pub(super) fn of(

@@ -14,11 +14,13 @@ pub enum Library {
     Driver,
     Nvrtc,
     Cusparse,
+    Cublas,
     Nvml,
 }
 
 impl Library {
-    pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Nvml];
+    pub const ALL: [Self; 5] =
+        [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Cublas, Self::Nvml];
 
     /// What people call it.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Library {
             Self::Driver => "CUDA driver",
             Self::Nvrtc => "NVRTC",
             Self::Cusparse => "cuSPARSE",
+            Self::Cublas => "cuBLAS",
             Self::Nvml => "NVML",
         }
     }
@@ -35,6 +38,7 @@ impl Library {
             Self::Driver => "libcuda.so",
             Self::Nvrtc => "libnvrtc.so",
             Self::Cusparse => "libcusparse.so",
+            Self::Cublas => "libcublas.so",
             Self::Nvml => "libnvidia-ml.so",
         }
     }
@@ -45,15 +49,17 @@ impl Library {
             Self::Driver | Self::Nvml => &["1"],
             Self::Nvrtc => &["13", "12", "11.2"],
             Self::Cusparse => &["12", "11"],
+            Self::Cublas => &["13", "12", "11"],
         }
     }
 
-    /// A library that this one opens by bare name while it works. It sits beside it, which need not be on the
+    /// A library that this one needs, or opens by bare name while it works. It sits beside it, which need not be on the
     /// loader's path, so it is mapped first by its full path and then found by its name.
     fn companion(self) -> Option<&'static str> {
         match self {
             Self::Nvrtc => Some("libnvrtc-builtins.so."),
             Self::Cusparse => Some("libnvJitLink.so."),
+            Self::Cublas => Some("libcublasLt.so."),
             Self::Driver | Self::Nvml => None,
         }
     }
@@ -113,13 +119,14 @@ impl Found {
 pub struct Search {
     /// Files (used if their name fits) or folders, from the configuration; they win over everything else.
     pub configured: Vec<PathBuf>,
-    /// Highest major version of NVRTC worth trying: a driver does not take the cubins of a later major version.
-    pub nvrtc_major: Option<u32>,
+    /// Highest major version of NVRTC and of cuBLAS worth trying: a driver does not take the cubins of a later major
+    /// version, be they compiled here or in the library.
+    pub cuda_major: Option<u32>,
 }
 
 impl Search {
     pub fn new(configured: &[PathBuf]) -> Self {
-        Self { configured: configured.to_vec(), nvrtc_major: None }
+        Self { configured: configured.to_vec(), cuda_major: None }
     }
 
     /// Maps the first file that loads. A file that is there but broken is remembered and named in the error.
@@ -157,9 +164,10 @@ impl Search {
 
     fn names(&self, library: Library) -> Vec<String> {
         let mut names = library.file_names();
-        if let (Library::Nvrtc, Some(most)) = (library, self.nvrtc_major) {
+        if let (Library::Nvrtc | Library::Cublas, Some(most)) = (library, self.cuda_major) {
             let major = |name: &String| -> Option<u32> {
-                name.strip_prefix("libnvrtc.so.")?.split('.').next()?.parse().ok()
+                let version = name.strip_prefix(library.stem())?.strip_prefix('.')?;
+                version.split('.').next()?.parse().ok()
             };
             names.retain(|name| major(name).is_none_or(|major| major <= most));
         }
@@ -216,6 +224,7 @@ fn mapped_path(handle: &Handle, library: Library) -> Option<PathBuf> {
         Library::Driver => "cuInit",
         Library::Nvrtc => "nvrtcVersion",
         Library::Cusparse => "cusparseGetProperty",
+        Library::Cublas => "cublasGetProperty",
         Library::Nvml => "nvmlInit_v2",
     };
     // SAFETY: only the address is used; `info` is valid for writes, and `dli_fname` is a C string where not null.
@@ -256,8 +265,10 @@ mod tests {
 
     #[test]
     fn an_older_driver_is_not_given_a_newer_compiler() {
-        let search = Search { nvrtc_major: Some(12), ..Search::default() };
+        let search = Search { cuda_major: Some(12), ..Search::default() };
         let names = search.names(Library::Nvrtc);
         assert_eq!(names, ["libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]);
+        let names = search.names(Library::Cublas);
+        assert_eq!(names, ["libcublas.so.12", "libcublas.so.11", "libcublas.so"]);
     }
 }

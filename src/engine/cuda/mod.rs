@@ -4,10 +4,12 @@ mod baseline;
 pub mod cache;
 pub mod compile;
 mod context;
+mod cublas;
 mod cusparse;
 mod device;
 mod driver;
 mod export;
+mod gemm;
 mod graph;
 mod hop;
 mod kernels;
@@ -29,6 +31,7 @@ mod spsv;
 mod steps;
 mod symbols;
 mod timer;
+mod vendors;
 mod verify;
 
 pub use open::Options;
@@ -37,7 +40,6 @@ pub use probe::{DeviceReport, Probe, devices, probe};
 use self::baseline::Routine;
 use self::compile::Compiler;
 use self::context::Context;
-use self::cusparse::Handle;
 use self::kernels::{Kernels, ProgramKernels};
 use self::launch::refused;
 use self::operands::{Loaded, Room};
@@ -45,11 +47,11 @@ use self::own::OwnKernels;
 use self::scratch::{Memory, Owner, Scratches};
 use self::steps::{Deadline, Steps};
 use self::timer::{Call, Timer};
+use self::vendors::Vendors;
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, CudaProgram, Program, Recipe};
 use crate::domain::{Device, Resources, Timing};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -57,20 +59,15 @@ use std::time::Instant;
 pub struct CudaEngine {
     device: Device,
     loaded: Option<Loaded>,
-    /// Vendor algorithms set up on the loaded operands.
-    routines: HashMap<String, Arc<Routine>>,
     kernels: Kernels,
     scratches: Scratches,
     timer: Timer,
     own: OwnKernels,
-    cusparse: Vendor,
+    vendors: Vendors,
     compiler: Compiler,
     reference_bytes: Option<u64>,
     context: Arc<Context>,
 }
-
-/// cuSPARSE's handle, or why there is none.
-type Vendor = Result<Arc<Handle>, String>;
 
 /// Names and texts of the engine's own programs, for tests that compile every kernel.
 pub fn kernel_texts() -> Vec<(String, String)> {
@@ -104,7 +101,13 @@ impl CudaEngine {
         for recipe in recipes {
             ready.push(match &recipe.program {
                 Program::Cuda(program) => self.ready(recipe, program)?,
-                Program::Vendor { algorithm } => Ready::Vendor(self.routine(algorithm)?),
+                Program::Vendor { algorithm } => {
+                    let loaded = self.loaded.as_mut().ok_or_else(nothing_loaded)?;
+                    let (context, own) = (&self.context, &self.own);
+                    let (routine, compiled) =
+                        self.vendors.routine(context, own, loaded, algorithm)?;
+                    Ready::Vendor(routine, compiled)
+                }
                 Program::Host(_) => return Err(host_program()),
             });
         }
@@ -118,7 +121,7 @@ impl CudaEngine {
                 let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, deadline)?;
                 Ok((Call::Steps(steps), compiled))
             }
-            Ready::Vendor(routine) => Ok((Call::Vendor(routine), Compiled::default())),
+            Ready::Vendor(routine, compiled) => Ok((Call::Vendor(routine), compiled)),
         });
         let calls = calls.collect::<Result<_, EngineError>>()?;
         // So that the caller's clock sees scratch filled and graphs uploaded.
@@ -163,7 +166,7 @@ impl CudaEngine {
             .iter()
             .filter_map(|ready| match ready {
                 Ready::Kernels(owner, ..) => Some(owner),
-                Ready::Vendor(_) => None,
+                Ready::Vendor(..) => None,
             })
             .collect();
         match self.scratches.take(&self.context, &owners) {
@@ -173,24 +176,6 @@ impl CudaEngine {
             }
             result => result,
         }
-    }
-
-    fn routine(&mut self, algorithm: &str) -> Result<Arc<Routine>, EngineError> {
-        if let Some(routine) = self.routines.get(algorithm) {
-            return Ok(routine.clone());
-        }
-        let handle = self.cusparse.as_ref().map_err(|reason| refused(reason.clone()))?;
-        let loaded = self.loaded.as_mut().ok_or_else(nothing_loaded)?;
-        let routine = match Routine::new(&self.context, handle, loaded, algorithm) {
-            Err(EngineError::OutOfMemory(_)) => {
-                loaded.drop_arrays();
-                Routine::new(&self.context, handle, loaded, algorithm)
-            }
-            result => result,
-        };
-        let routine = Arc::new(routine?);
-        self.routines.insert(algorithm.to_owned(), routine.clone());
-        Ok(routine)
     }
 }
 
@@ -203,11 +188,12 @@ impl Engine for CudaEngine {
         self.context.bind()?;
         self.compiler.clear_queue();
         // Before the upload, so that old and new need not fit together.
-        self.routines.clear();
+        self.vendors.clear();
         self.loaded = None;
         self.scratches.clear();
         self.kernels.trim();
-        let room = Room { reference_bytes: self.reference_bytes, vendor: self.cusparse.is_ok() };
+        let room =
+            Room { reference_bytes: self.reference_bytes, vendor: self.vendors.has_sparse() };
         self.loaded = Some(Loaded::upload(&self.context, operands, &room)?);
         Ok(())
     }
@@ -261,7 +247,8 @@ impl Engine for CudaEngine {
         let program = match &recipe.program {
             Program::Cuda(program) => program,
             Program::Vendor { algorithm } => {
-                return Ok(Exported::routine(Routine::name(algorithm), vec![algorithm.clone()]));
+                let routine = Exported::routine(Routine::name(algorithm), vec![algorithm.clone()]);
+                return Ok(Exported { update_ms: self.vendors.update_ms(algorithm), ..routine });
             }
             Program::Host(_) => return Err(host_program()),
         };
@@ -283,7 +270,7 @@ impl Drop for CudaEngine {
 /// A recipe whose code is on the device.
 enum Ready<'a> {
     Kernels(Owner<'a>, ProgramKernels, Compiled),
-    Vendor(Arc<Routine>),
+    Vendor(Arc<Routine>, Compiled),
 }
 
 fn nothing_loaded() -> EngineError {

@@ -1,5 +1,6 @@
 //! Opening the engine: which libraries, which device, the vendor's handle, and what the device is.
 
+use super::CudaEngine;
 use super::cache::Cache;
 use super::compile::Compiler;
 use super::context::Context;
@@ -13,9 +14,8 @@ use super::nvml::{Monitor, Nvml};
 use super::nvrtc::Nvrtc;
 use super::own::OwnKernels;
 use super::timer::Timer;
-use super::{CudaEngine, Vendor};
+use super::vendors::{Opened, Vendors};
 use crate::engine::EngineError;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl CudaEngine {
             return Err(refused(format!("there is no device {} of {count}", options.ordinal)));
         }
         let version = driver.version()?;
-        search.nvrtc_major = Some(version.0);
+        search.cuda_major = Some(version.0);
         let nvrtc = Nvrtc::open(&search).map_err(missing)?;
         let context = Context::open(driver, options.ordinal)?;
         let (monitor, release) = monitor(&search, &context)?;
@@ -71,12 +71,11 @@ impl CudaEngine {
         Ok(Self {
             device,
             loaded: None,
-            routines: HashMap::new(),
             kernels: Default::default(),
             scratches: Default::default(),
             timer,
             own,
-            cusparse,
+            vendors: Vendors::new(cusparse, search),
             compiler,
             reference_bytes: options.reference_bytes,
             context,
@@ -105,7 +104,7 @@ fn monitor(
 fn vendor(
     search: &Search,
     context: &Arc<Context>,
-) -> Result<(Vendor, Option<String>), EngineError> {
+) -> Result<(Opened<Handle>, Option<String>), EngineError> {
     let opened = Cusparse::open(search).and_then(|library| {
         let version = library.version()?;
         Ok((library, version))

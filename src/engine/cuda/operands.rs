@@ -6,16 +6,17 @@ use super::residual::{Raw, Solution};
 use super::verify::Reference;
 use crate::domain::recipe::{ArrayData, Recipe};
 use crate::domain::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
-use crate::engine::{Dense, EngineError, Expected, Operands, Solve};
+use crate::engine::{ALPHA, BETA, Dense, EngineError, Expected, Operands, Solve};
+use crate::sparse::operand::half_bits;
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// A word that makes a quiet NaN of a 32-bit element, and two of them one of a 64-bit element, which no arithmetic
-/// produces: hardware answers 0x7fffffff or passes an operand on. Nor is it the sentinel that some kernels wait on.
-pub(super) const POISON: u32 = 0x7ffc_dead;
+/// 16 bits, twice, that make a quiet NaN of an element of any type, which no arithmetic produces: hardware answers with all
+/// bits of the fraction set or passes an operand on. Nor is it the sentinel that some kernels wait on.
+pub(super) const POISON: u32 = 0x7ffc_7ffc;
 
 /// Poisoned words behind C; a kernel that runs past the end changes them before it harms another buffer.
 pub(super) const GUARD_WORDS: usize = 4096;
@@ -37,6 +38,8 @@ pub(super) struct Loaded {
     pub(super) diagonal: Option<Buffer>,
     pub(super) b: Buffer,
     pub(super) c: Buffer,
+    /// What C is before a verified call that adds to it.
+    pub(super) c0: Option<Buffer>,
     pub(super) judge: Judge,
     arrays: HashMap<ArrayKey, Buffer>,
 }
@@ -90,9 +93,9 @@ impl Loaded {
         room: &Room,
     ) -> Result<Self, EngineError> {
         let Spmm { n, dtype, layout, .. } = *spmm;
-        if dtype != Dtype::F32 {
-            // The comparison kernel reads f32.
-            return Err(refused(format!("the CUDA engine has no products of {dtype} operands")));
+        let c0 = operands.c0.as_ref().filter(|_| spmm.accumulate);
+        if spmm.accumulate != operands.c0.is_some() {
+            return Err(refused(format!("`{}` came with another's C", operands.problem)));
         }
         let (n, matrix) = (n as usize, &operands.matrix);
         let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -101,6 +104,7 @@ impl Loaded {
             ("B", cols as u64 * n as u64, operands.b.len()),
             ("the reference", elements, product.value.len()),
             ("the reference's scale", elements, product.scale.len()),
+            ("the initial C", elements, c0.map_or(elements as usize, Dense::len)),
         ])?;
         Ok(Self {
             rows,
@@ -116,6 +120,7 @@ impl Loaded {
             diagonal: None,
             b: dense(context, &operands.b, dtype)?,
             c: output(context, elements as usize, dtype)?,
+            c0: c0.map(|c0| dense(context, c0, dtype)).transpose()?,
             // Last: it takes a share of what the others leave.
             judge: Judge::Product(Reference::upload(context, product, room.reference_bytes)?),
             arrays: HashMap::new(),
@@ -154,6 +159,7 @@ impl Loaded {
             diagonal: Some(in_type(context, &system.diagonal, dtype)?),
             b: dense(context, &operands.b, dtype)?,
             c: output(context, elements as usize, dtype)?,
+            c0: None,
             judge: Judge::Solution(Solution {
                 problem: *problem,
                 reversed: system.reversed,
@@ -170,6 +176,11 @@ impl Loaded {
     /// Elements of C.
     pub(super) fn elements(&self) -> usize {
         self.rows * self.n
+    }
+
+    /// alpha and beta of each call: `C = alpha A B + beta C`.
+    pub(super) fn factors(&self) -> [f64; 2] {
+        if self.c0.is_some() { [ALPHA, BETA] } else { [1.0, 0.0] }
     }
 
     /// 32-bit words of C; the guard begins behind them.
@@ -242,7 +253,7 @@ impl ArrayKey {
 }
 
 /// Name, expected length and length of each operand.
-fn check_lengths(lengths: [(&str, u64, usize); 3]) -> Result<(), EngineError> {
+fn check_lengths<const N: usize>(lengths: [(&str, u64, usize); N]) -> Result<(), EngineError> {
     match lengths.into_iter().find(|&(_, expected, length)| expected != length as u64) {
         None => Ok(()),
         Some((what, expected, length)) => {
@@ -263,12 +274,16 @@ pub(super) fn in_type(
             let rounded: Vec<f32> = values.par_iter().map(|&value| value as f32).collect();
             Buffer::of(context, &rounded)
         }
-        Dtype::F16 => Err(refused("the CUDA engine has no values in f16".to_owned())),
+        Dtype::F16 => {
+            let rounded: Vec<u16> = values.par_iter().map(|&value| half_bits(value)).collect();
+            Buffer::of(context, &rounded)
+        }
     }
 }
 
 fn dense(context: &Arc<Context>, data: &Dense, dtype: Dtype) -> Result<Buffer, EngineError> {
     match (data, dtype) {
+        (Dense::F16(data), Dtype::F16) => Buffer::of(context, data),
         (Dense::F32(data), Dtype::F32) => Buffer::of(context, data),
         (Dense::F64(data), Dtype::F64) => Buffer::of(context, data),
         _ => Err(refused(format!("the dense operand is not in {dtype}, as its problem is"))),
@@ -324,8 +339,9 @@ mod tests {
         let double = u64::from(POISON) << 32 | u64::from(POISON);
         assert!(f32::from_bits(POISON).is_nan() && POISON & 1 << 22 != 0);
         assert!(f64::from_bits(double).is_nan() && double & 1 << 51 != 0);
-        // The upper half as f16: all exponent bits, and the first of the fraction.
-        assert_eq!((POISON >> 16) & 0x7e00, 0x7e00);
+        // As f16: all exponent bits, and the first of the fraction, in both halves.
+        assert_eq!(POISON & 0x7e00_7e00, 0x7e00_7e00);
+        assert_eq!(POISON >> 16, POISON & 0xffff);
         assert_eq!([Dtype::F16, Dtype::F32, Dtype::F64].map(|dtype| words(3, dtype)), [2, 3, 6]);
     }
 }

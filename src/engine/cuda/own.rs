@@ -1,8 +1,10 @@
-//! The engine's own kernels: the comparison with the reference, the residual of a solve, the gate, the sweep, the hop.
+//! The engine's own kernels: the comparison with the reference, the residual of a solve, the gate, the sweep, the hop, the
+//! scatter into a dense matrix.
 
 use super::compile::Compiler;
-use super::context::Context;
+use super::context::{Context, Module};
 use super::launch::Kernel;
+use crate::domain::Dtype;
 use crate::engine::EngineError;
 use std::sync::Arc;
 
@@ -11,12 +13,27 @@ pub(super) const SOURCE: &str = r#"#include "engine/verify.cuh"
 #include "engine/residual.cuh"
 #include "engine/timing.cuh"
 #include "engine/hop.cuh"
+#include "engine/densify.cuh"
 
-extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)
-engine_verify(const float* c, const double* value, const float* scale, unsigned long long first,
-              unsigned long long count, unsigned poison, engine::Partial* partials) {
-  engine::Verify(c, value, scale, first, count, poison, partials);
-}
+#define ENGINE_VERIFY(name, T)                                                                     \
+  extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
+  name(const T* c, const double* value, const float* scale, unsigned long long first,              \
+       unsigned long long count, unsigned poison, engine::Partial* partials) {                     \
+    engine::Verify(c, value, scale, first, count, poison, partials);                               \
+  }
+ENGINE_VERIFY(engine_verify_f16, unsigned short)
+ENGINE_VERIFY(engine_verify_f32, float)
+ENGINE_VERIFY(engine_verify_f64, double)
+
+#define ENGINE_DENSIFY(name, Word)                                                                 \
+  extern "C" __global__ void name(const unsigned* row_ptr, const unsigned* col_idx,                \
+                                  const Word* values, Word* dense, unsigned long long rows,        \
+                                  unsigned long long leading) {                                    \
+    engine::Densify(row_ptr, col_idx, values, dense, rows, leading);                               \
+  }
+ENGINE_DENSIFY(engine_densify_16, unsigned short)
+ENGINE_DENSIFY(engine_densify_32, unsigned)
+ENGINE_DENSIFY(engine_densify_64, unsigned long long)
 
 #define ENGINE_RESIDUAL(name, T)                                                                   \
   extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
@@ -50,7 +67,8 @@ extern "C" __global__ void engine_sweep(const uint4* words, unsigned long long c
 "#;
 
 pub(super) struct OwnKernels {
-    pub(super) verify: Arc<Kernel>,
+    verify: [Arc<Kernel>; 3],
+    densify: [Arc<Kernel>; 3],
     pub(super) residual_f32: Arc<Kernel>,
     pub(super) residual_f64: Arc<Kernel>,
     /// The hop by a word of 32 bits and by one of 64.
@@ -63,14 +81,42 @@ impl OwnKernels {
     pub(super) fn load(context: &Arc<Context>, compiler: &Compiler) -> Result<Self, EngineError> {
         let job = compiler.job(SOURCE, None).map_err(|e| EngineError::Compile(e.to_string()))?;
         let done = compiler.wait(&job).map_err(EngineError::Compile)?;
-        let kernel = |entry| Kernel::load(context, done.clone(), entry).map(Arc::new);
+        let module = Arc::new(Module::load(context, &done.binary.cubin)?);
+        let kernel = |entry| Kernel::of(context, &module, entry).map(Arc::new);
         Ok(Self {
-            verify: kernel("engine_verify")?,
+            verify: [
+                kernel("engine_verify_f16")?,
+                kernel("engine_verify_f32")?,
+                kernel("engine_verify_f64")?,
+            ],
+            densify: [
+                kernel("engine_densify_16")?,
+                kernel("engine_densify_32")?,
+                kernel("engine_densify_64")?,
+            ],
             residual_f32: kernel("engine_residual_f32")?,
             residual_f64: kernel("engine_residual_f64")?,
             hops: [kernel("engine_hop_32")?, kernel("engine_hop_64")?],
             gate: kernel("engine_gate")?,
             sweep: kernel("engine_sweep")?,
         })
+    }
+    /// The comparison of an output of this type.
+    pub(super) fn verify(&self, dtype: Dtype) -> &Arc<Kernel> {
+        &self.verify[place(dtype)]
+    }
+
+    /// The scatter of values of this type.
+    pub(super) fn densify(&self, dtype: Dtype) -> &Arc<Kernel> {
+        &self.densify[place(dtype)]
+    }
+}
+
+/// Where a type's kernel stands among the three.
+fn place(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::F16 => 0,
+        Dtype::F32 => 1,
+        Dtype::F64 => 2,
     }
 }

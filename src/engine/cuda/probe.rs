@@ -1,5 +1,6 @@
 //! What this host has for the CUDA engine, for `doctor` and for the list of devices. Opens no context, never panics.
 
+use super::cublas::Cublas;
 use super::cusparse::Cusparse;
 use super::driver::Driver;
 use super::libraries::{Library, LibraryError, Search};
@@ -49,7 +50,7 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
     let mut search = Search::new(configured);
     let driver = Driver::open(&search);
     let driver_version = driver.as_ref().ok().and_then(|driver| driver.version().ok());
-    search.nvrtc_major = driver_version.map(|(major, _)| major);
+    search.cuda_major = driver_version.map(|(major, _)| major);
     let libraries = Library::ALL
         .into_iter()
         .map(|library| {
@@ -57,6 +58,7 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
                 Library::Driver => driver_facts(&driver, driver_version),
                 Library::Nvrtc => nvrtc_facts(&search),
                 Library::Cusparse => cusparse_facts(&search),
+                Library::Cublas => cublas_facts(&search),
                 Library::Nvml => nvml_facts(&search),
             };
             LibraryReport { library, found }
@@ -121,6 +123,11 @@ fn nvrtc_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
 fn cusparse_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
     let cusparse = Cusparse::open(search)?;
     Ok(facts(cusparse.path(), cusparse.version()?))
+}
+
+fn cublas_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
+    let cublas = Cublas::open(search)?;
+    Ok(facts(cublas.path(), cublas.version()?))
 }
 
 fn nvml_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {

@@ -1,18 +1,14 @@
 //! The vendor's SpMM: cuSPARSE on the same buffers, each CSR algorithm set up once so that only the product is timed.
 
-use super::baseline::{Csr, Dense, Descriptor, NO_TRANSPOSE};
+use super::baseline::{Csr, Dense, Descriptor, Factors, NO_TRANSPOSE, compute_type};
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::launch::refused;
 use super::operands::Loaded;
-use crate::domain::Dtype;
 use crate::engine::EngineError;
-use cudarc::cusparse::sys::{cudaDataType_t, cusparseSpMMAlg_t};
+use cudarc::cusparse::sys::cusparseSpMMAlg_t;
+use std::ffi::c_void;
 use std::sync::Arc;
-
-const F32: u32 = cudaDataType_t::CUDA_R_32F as u32;
-const ALPHA: f32 = 1.0;
-const BETA: f32 = 0.0;
 
 /// Names of the algorithms in recipes, and the vendor's numbers. Their results need not repeat bit by bit.
 const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
@@ -28,6 +24,8 @@ pub(super) struct Spmm {
     a: Descriptor,
     b: Descriptor,
     c: Descriptor,
+    factors: Factors,
+    compute: u32,
     algorithm: u32,
     workspace: Option<Buffer>,
 }
@@ -50,7 +48,7 @@ impl Spmm {
             let names = ALGORITHMS.map(|(name, _)| name).join(", ");
             return Err(refused(format!("cuSPARSE has no algorithm `{algorithm}`, but {names}")));
         };
-        let (n, layout, dtype) = (loaded.n, loaded.layout, Dtype::F32);
+        let (n, layout, dtype) = (loaded.n, loaded.layout, loaded.dtype);
         let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];
         let a = Csr { rows: loaded.rows, cols: loaded.cols, nnz: loaded.nnz, arrays, dtype };
         let dense = |rows, buffer| Dense { rows, cols: n, layout, buffer, dtype };
@@ -59,6 +57,8 @@ impl Spmm {
             a: a.describe(handle)?,
             b: dense(loaded.cols, &loaded.b).describe(handle)?,
             c: dense(loaded.rows, &loaded.c).describe(handle)?,
+            factors: Factors::of(loaded),
+            compute: compute_type(dtype),
             algorithm: algorithm as u32,
             workspace: None,
         };
@@ -69,12 +69,12 @@ impl Spmm {
                 handle.raw,
                 NO_TRANSPOSE,
                 NO_TRANSPOSE,
-                &ALPHA,
+                spmm.factors.alpha(),
                 spmm.a.raw,
                 spmm.b.raw,
-                &BETA,
+                spmm.factors.beta(),
                 spmm.c.raw,
-                F32,
+                spmm.compute,
                 spmm.algorithm,
                 &mut bytes,
             )
@@ -93,19 +93,19 @@ impl Spmm {
 
     fn run(&self, call: &str, function: SpmmFunction) -> Result<(), EngineError> {
         let workspace = self.workspace.as_ref().map_or(0, |buffer| buffer.pointer);
-        // SAFETY: all descriptors are alive, alpha and beta are static host floats (the handle's default pointer mode),
+        // SAFETY: all descriptors are alive, alpha and beta are host numbers of the compute type (the handle's default pointer mode),
         // and the workspace is as large as the library asked for.
         let status = unsafe {
             function(
                 self.handle.raw,
                 NO_TRANSPOSE,
                 NO_TRANSPOSE,
-                &ALPHA,
+                self.factors.alpha(),
                 self.a.raw,
                 self.b.raw,
-                &BETA,
+                self.factors.beta(),
                 self.c.raw,
-                F32,
+                self.compute,
                 self.algorithm,
                 workspace,
             )
@@ -118,10 +118,10 @@ type SpmmFunction = unsafe extern "C" fn(
     Opaque,
     u32,
     u32,
-    *const f32,
+    *const c_void,
     Opaque,
     Opaque,
-    *const f32,
+    *const c_void,
     Opaque,
     u32,
     u32,

@@ -5,6 +5,7 @@ use super::graph::Graph;
 use super::launch::{Kernel, Launch, Varying, refused};
 use super::operands::{GUARD_WORDS, Loaded};
 use super::scratch::{Memory, Owner};
+use crate::domain::Dtype;
 use crate::domain::recipe::{Arg, Recipe, Step};
 use crate::engine::EngineError;
 use std::sync::Arc;
@@ -158,7 +159,8 @@ impl Source<'_> {
         kernel: &Arc<Kernel>,
         step: &Step,
     ) -> Result<Launch, EngineError> {
-        let sizes: Vec<usize> = step.args.iter().map(|arg| size(*arg)).collect();
+        let dtype = self.loaded.dtype;
+        let sizes: Vec<usize> = step.args.iter().map(|arg| size(*arg, dtype)).collect();
         if let Some(expected) = &kernel.parameter_sizes
             && *expected != sizes
         {
@@ -220,17 +222,29 @@ impl Source<'_> {
             Arg::U32(value) => u64::from(value),
             Arg::U64(value) => value,
             Arg::F32(value) => u64::from(value.to_bits()),
-            Arg::Turn { .. } | Arg::Epoch | Arg::Alpha | Arg::Beta => {
+            Arg::Alpha => factor(loaded.factors()[0], loaded.dtype),
+            Arg::Beta => factor(loaded.factors()[1], loaded.dtype),
+            Arg::Turn { .. } | Arg::Epoch => {
                 return Err(refused(format!("{arg:?} has no one value")));
             }
         })
     }
 }
 
+/// A factor in the type that sums of the problem's type are kept in.
+fn factor(value: f64, dtype: Dtype) -> u64 {
+    match dtype {
+        Dtype::F16 | Dtype::F32 => u64::from((value as f32).to_bits()),
+        Dtype::F64 => value.to_bits(),
+    }
+}
+
 /// Bytes of an argument.
-fn size(arg: Arg) -> usize {
+fn size(arg: Arg, dtype: Dtype) -> usize {
     match arg {
-        Arg::U32(_) | Arg::F32(_) | Arg::Epoch | Arg::Alpha | Arg::Beta => 4,
+        Arg::U32(_) | Arg::F32(_) | Arg::Epoch => 4,
+        Arg::Alpha | Arg::Beta if dtype != Dtype::F64 => 4,
+        Arg::Alpha | Arg::Beta => 8,
         Arg::U64(_) | Arg::DeadlineNs => 8,
         // Pointers.
         Arg::RowPtr
@@ -269,8 +283,12 @@ mod tests {
 
     #[test]
     fn arguments_have_the_size_that_kernels_declare() {
-        assert_eq!(size(Arg::Epoch), 4);
-        assert_eq!(size(Arg::DeadlineNs), 8);
-        assert_eq!(size(Arg::Turn { even: 0, odd: 1 }), 8);
+        assert_eq!(size(Arg::Epoch, Dtype::F64), 4);
+        assert_eq!(size(Arg::DeadlineNs, Dtype::F32), 8);
+        assert_eq!(size(Arg::Turn { even: 0, odd: 1 }, Dtype::F32), 8);
+        let alpha = [Dtype::F16, Dtype::F32, Dtype::F64].map(|dtype| size(Arg::Alpha, dtype));
+        assert_eq!(alpha, [4, 4, 8]);
+        assert_eq!(factor(-0.5, Dtype::F16), 0xbf00_0000);
+        assert_eq!(f64::from_bits(factor(-0.5, Dtype::F64)), -0.5);
     }
 }

@@ -97,21 +97,25 @@ fn product(
             u64::from(POISON),
             findings.pointer(),
         ];
-        Launch::own(context, &own.verify, blocks, THREADS, arguments).enqueue()?;
+        Launch::own(context, own.verify(loaded.dtype), blocks, THREADS, arguments).enqueue()?;
         findings.take(blocks)?;
     }
     findings.look_behind(loaded)?;
     Ok(findings.check)
 }
 
-/// Poisons C and the guard and makes one call. A fault of the kernel comes out here, before anything else can be blamed
-/// for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
+/// Poisons C and the guard and makes one call; where the call adds to C, the guard alone, and C is what it was first. What
+/// such a call leaves out is then wrong, not unwritten. A fault of the kernel comes out here, before anything else can be
+/// blamed for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
 pub(super) fn call_poisoned(
     context: &Context,
     loaded: &Loaded,
     call: &Call,
 ) -> Result<(), EngineError> {
     context.fill(loaded.c.pointer, POISON, loaded.words() + GUARD_WORDS)?;
+    if let Some(c0) = &loaded.c0 {
+        context.copy(&loaded.c, c0, c0.bytes)?;
+    }
     call.enqueue()?;
     context.synchronize()?;
     call.watch()
@@ -149,17 +153,25 @@ impl Findings {
         Ok(())
     }
 
-    /// A word behind C that is no longer poison outdoes every other error.
+    /// Anything behind C that is no longer poison outdoes every other error. An odd element of 16 bits shares C's last
+    /// word, so the other half of that word is behind C, too; zeroing C by words may have zeroed it.
     pub(super) fn look_behind(&mut self, loaded: &Loaded) -> Result<(), EngineError> {
-        let mut guard = vec![0u32; GUARD_WORDS];
-        loaded.c.read(loaded.words() * 4, &mut guard)?;
-        if let Some(offset) = guard.iter().position(|&word| word != POISON) {
-            let element = (loaded.words() + offset) * 4 / loaded.dtype.bytes() as usize;
+        let element = loaded.dtype.bytes() as usize;
+        let end = loaded.elements() * element;
+        let mut guard = vec![0u16; GUARD_WORDS * 2];
+        loaded.c.read(end, &mut guard)?;
+        if let Some(at) = spoiled(&guard, (loaded.words() * 4 - end) / 2) {
             self.check.rel_error = f64::INFINITY;
-            self.check.worst = element as u64;
+            self.check.worst = ((end + at * 2) / element) as u64;
         }
         Ok(())
     }
+}
+
+/// The first half-word of a guard that is not poison; the first `shared` may also be zero.
+fn spoiled(guard: &[u16], shared: usize) -> Option<usize> {
+    let whole = |(at, half): (usize, &u16)| *half == POISON as u16 || at < shared && *half == 0;
+    guard.iter().enumerate().position(|each| !whole(each))
 }
 
 /// Of equal errors the lowest index stays, whatever the order of the blocks.
@@ -184,5 +196,15 @@ mod tests {
             add(&mut check, error, worst, unwritten);
         }
         assert_eq!(check, Check { rel_error: 0.5, unwritten: 3, worst: 4 });
+    }
+
+    #[test]
+    fn what_shares_the_last_word_of_c_may_be_zeroed_but_not_written() {
+        let poison = POISON as u16;
+        assert_eq!(spoiled(&[poison; 3], 0), None);
+        assert_eq!(spoiled(&[0, poison, poison], 1), None);
+        assert_eq!(spoiled(&[0, poison, poison], 0), Some(0));
+        assert_eq!(spoiled(&[1, poison, poison], 1), Some(0));
+        assert_eq!(spoiled(&[0, poison, 0], 1), Some(2));
     }
 }

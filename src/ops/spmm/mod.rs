@@ -39,5 +39,5 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device) -> Space {
         DeviceKind::Cuda => model::NAME,
         DeviceKind::Cpu => model_host::NAME,
     };
-    Space { scored, vendor: space::vendor(device), pruned, model }
+    Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model }
 }

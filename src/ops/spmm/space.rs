@@ -4,6 +4,7 @@ use super::constraints::is_legal;
 use super::family::{self, FAMILIES};
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Spmm};
 use crate::search::domain::{Domain, product};
+use crate::sparse::Csr;
 
 /// All candidates of our own families for a problem, before any constraint.
 pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
@@ -29,13 +30,27 @@ fn host() -> Vec<Candidate> {
     all
 }
 
-/// The vendor's routines (cuSPARSE's `default` is one of its three for CSR, so it is not tried again), likeliest best first: always candidates, so a plan is never slower than the vendor.
-pub fn vendor(device: &Device) -> Vec<Candidate> {
-    let algorithms: &[&str] = match device.kind {
-        _ if device.vendor.is_none() => &[],
-        DeviceKind::Cuda => &["csr_alg2", "csr_alg3", "csr_alg1"],
-        DeviceKind::Cpu => &["sprs"],
+/// Share of entries from which a product with A made dense is tried: below it that has more than fifty times the terms.
+const DENSE_SHARE: f64 = 0.02;
+
+/// Most bytes of A made dense.
+const MOST_DENSE_BYTES: f64 = (1u64 << 30) as f64;
+
+/// The vendor's routines (cuSPARSE's `default` is one of its three for CSR, so it is not tried again), likeliest best first:
+/// always candidates, so a plan is never slower than the vendor. After them cuBLAS on A made dense, where A nearly is.
+pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
+    let mut algorithms = match device.kind {
+        _ if device.vendor.is_none() => vec![],
+        DeviceKind::Cuda => vec!["csr_alg2", "csr_alg3", "csr_alg1"],
+        DeviceKind::Cpu => vec!["sprs"],
     };
+    let elements = matrix.rows() as f64 * matrix.cols() as f64;
+    let bytes = elements * problem.dtype.bytes() as f64;
+    let nearly_dense = matrix.nnz() as f64 >= DENSE_SHARE * elements && bytes <= MOST_DENSE_BYTES;
+    if device.kind == DeviceKind::Cuda && !algorithms.is_empty() && nearly_dense {
+        algorithms.push("cublas_dense");
+        algorithms.extend(problem.tf32.then_some("cublas_dense_tf32"));
+    }
     algorithms
         .iter()
         .map(|algorithm| Candidate::new("vendor").with_text("algorithm", algorithm))
@@ -150,5 +165,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_dense_product_is_tried_where_a_is_nearly_dense() {
+        let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
+            "multiprocessors":1,"warp_size":32,"max_threads_per_block":1,"max_threads_per_multiprocessor":1,
+            "max_blocks_per_multiprocessor":1,"registers_per_thread":1,"registers_per_block":1,
+            "registers_per_multiprocessor":1,"shared_bytes_per_block":1,"shared_bytes_per_multiprocessor":1,
+            "l2_bytes":1,"memory_bytes":1,"copy_gbps":1.0,"driver":"","compiler":"","vendor":"cuSPARSE 12"}"#;
+        let mut device: Device = serde_json::from_str(device).unwrap();
+        let dense = |device: &Device, cols: usize, tf32| {
+            let matrix = Csr::new(1, cols, vec![0, 2], vec![0, 1], vec![1.0; 2]).unwrap();
+            let problem = Spmm { tf32, ..Spmm::new(8, Dtype::F32, Layout::Row) };
+            let all = vendor(&matrix, &problem, device);
+            assert!(all.is_empty() || all[0].is_baseline());
+            all.iter().filter(|candidate| !candidate.is_baseline()).count()
+        };
+        assert_eq!([100, 101].map(|cols| dense(&device, cols, false)), [1, 0]);
+        assert_eq!(dense(&device, 100, true), 2);
+        device.vendor = None;
+        assert_eq!(dense(&device, 100, true), 0);
+        device = Device { kind: DeviceKind::Cpu, vendor: Some("sprs".to_owned()), ..device };
+        assert_eq!(dense(&device, 100, true), 0);
     }
 }

@@ -105,7 +105,7 @@ pub async fn plan(
 
 /// The fastest of the vendor's routines in the finals.
 fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
-    let vendor = contenders.iter().find(|c| c.candidate.family == "vendor")?;
+    let vendor = contenders.iter().find(|c| c.candidate.is_baseline())?;
     let library = device.vendor.as_deref().unwrap_or("vendor");
     let (name, version) = library.split_once(' ').unwrap_or((library, ""));
     Some(Baseline {

@@ -175,7 +175,7 @@ fn best_of(
     };
     measured.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
     let (vendors, mut measured): (Vec<_>, Vec<_>) =
-        measured.into_iter().partition(|c| c.candidate.family == VENDOR);
+        measured.into_iter().partition(|c| c.candidate.is_baseline());
     let cheapest = vendors.first().cloned();
     let fastest =
         vendors.into_iter().min_by(|a, b| a.timing.median_us.total_cmp(&b.timing.median_us));

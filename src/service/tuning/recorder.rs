@@ -119,7 +119,7 @@ impl Recorder {
         let medians = tried.iter().filter_map(|(c, o)| o.median_us().map(|us| (*c, us)));
         let (candidate, median_us) = medians.clone().min_by(|a, b| a.1.total_cmp(&b.1))?;
         let baseline = medians
-            .filter(|(candidate, _)| candidate.family == "vendor")
+            .filter(|(candidate, _)| candidate.is_baseline())
             .map(|(_, us)| us)
             .min_by(f64::total_cmp);
         let speedup = baseline.map(|baseline| baseline / median_us);

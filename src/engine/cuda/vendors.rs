@@ -1,0 +1,114 @@
+//! The vendor's libraries and their routines, each set up once on the loaded operands.
+
+use super::baseline::Routine;
+use super::context::Context;
+use super::cublas::{self, Cublas};
+use super::cusparse::Handle;
+use super::gemm::Gemm;
+use super::launch::refused;
+use super::libraries::Search;
+use super::operands::{Judge, Loaded};
+use super::own::OwnKernels;
+use crate::domain::recipe::Compiled;
+use crate::engine::EngineError;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A library's handle, or why there is none.
+pub(super) type Opened<H> = Result<Arc<H>, String>;
+
+pub(super) struct Vendors {
+    cusparse: Opened<Handle>,
+    /// Opened when a dense product is first asked for.
+    cublas: Option<Opened<cublas::Handle>>,
+    search: Search,
+    /// Algorithms set up on the loaded operands.
+    routines: HashMap<String, Arc<Routine>>,
+}
+
+impl Vendors {
+    pub(super) fn new(cusparse: Opened<Handle>, search: Search) -> Self {
+        Self { cusparse, cublas: None, search, routines: HashMap::new() }
+    }
+
+    /// Whether the sparse routines are there to want the matrix in their own form.
+    pub(super) fn has_sparse(&self) -> bool {
+        self.cusparse.is_ok()
+    }
+
+    /// Forgets what was set up on the operands.
+    pub(super) fn clear(&mut self) {
+        self.routines.clear();
+    }
+
+    /// What a routine that was set up has to do again for new values.
+    pub(super) fn update_ms(&self, algorithm: &str) -> Option<f64> {
+        self.routines.get(algorithm).and_then(|routine| routine.update_ms())
+    }
+
+    /// The routine; where recipes' arrays leave it no memory, they give way. What opening a library took is told apart as
+    /// time of compiling: it is done once for all matrices.
+    pub(super) fn routine(
+        &mut self,
+        context: &Arc<Context>,
+        own: &OwnKernels,
+        loaded: &mut Loaded,
+        algorithm: &str,
+    ) -> Result<(Arc<Routine>, Compiled), EngineError> {
+        let mut compiled = Compiled::default();
+        if let Some(routine) = self.routines.get(algorithm) {
+            return Ok((routine.clone(), compiled));
+        }
+        let dense = algorithm.starts_with("cublas_");
+        if dense && self.cublas.is_none() {
+            let started = Instant::now();
+            self.cublas = Some(open(&self.search, context));
+            compiled.compile_ms = started.elapsed().as_secs_f64() * 1e3;
+        }
+        let set_up = |loaded: &Loaded| match dense {
+            true => self.dense(context, own, loaded, algorithm),
+            false => Routine::new(context, handle(&self.cusparse)?, loaded, algorithm),
+        };
+        let routine = match set_up(loaded) {
+            Err(EngineError::OutOfMemory(_)) => {
+                loaded.drop_arrays();
+                set_up(loaded)
+            }
+            result => result,
+        };
+        let routine = Arc::new(routine?);
+        self.routines.insert(algorithm.to_owned(), routine.clone());
+        Ok((routine, compiled))
+    }
+
+    fn dense(
+        &self,
+        context: &Arc<Context>,
+        own: &OwnKernels,
+        loaded: &Loaded,
+        algorithm: &str,
+    ) -> Result<Routine, EngineError> {
+        if matches!(loaded.judge, Judge::Solution(_)) {
+            return Err(refused(format!(
+                "`{algorithm}` multiplies; the loaded problem is a solve"
+            )));
+        }
+        let cublas =
+            self.cublas.as_ref().ok_or_else(|| refused("cuBLAS is not open".to_owned()))?;
+        Gemm::new(context, own, handle(cublas)?, loaded, algorithm).map(Routine::Dense)
+    }
+}
+
+fn handle<H>(opened: &Opened<H>) -> Result<&Arc<H>, EngineError> {
+    opened.as_ref().map_err(|reason| refused(reason.clone()))
+}
+
+fn open(search: &Search, context: &Arc<Context>) -> Opened<cublas::Handle> {
+    let opened = Cublas::open(search).map_err(|error| error.to_string());
+    let handle = opened.and_then(|library| {
+        let handle = cublas::Handle::new(library, context);
+        handle.map(Arc::new).map_err(|error| error.to_string())
+    });
+    handle.inspect_err(|error| tracing::warn!(%error, "no dense products"))
+}

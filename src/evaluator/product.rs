@@ -1,0 +1,213 @@
+//! Loading an SpMM: what its type can hold, the dense operands, the product they must give, and the bytes it has to move.
+
+use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
+use super::tolerance::weigh_rows;
+use crate::domain::{Dtype, Layout, Spmm};
+use crate::engine::{ALPHA, BETA, Dense, Expected};
+use crate::sparse::oracle::{Element, Product};
+use crate::sparse::{Csr, operand, oracle};
+use half::f16;
+use half::slice::HalfBitsSliceExt;
+use rayon::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Row pointers are 32-bit on every device, and B and C must be addressable.
+pub(super) fn check_sizes(matrix: &Csr, spmm: &Spmm) -> Result<(), LoadError> {
+    check_count("the number of nonzeros", matrix.nnz() as u128, MOST_NONZEROS)?;
+    for (what, side) in [("the size of B", matrix.cols()), ("the size of C", matrix.rows())] {
+        check_count(what, side as u128 * u128::from(spmm.n), MOST_ELEMENTS)?;
+    }
+    Ok(())
+}
+
+/// Refuses the first value that is infinite in the problem's type.
+pub(super) fn check_range(matrix: &Csr, dtype: Dtype) -> Result<(), LoadError> {
+    let beyond = |value: &f64| !oracle::round(*value, dtype).is_finite();
+    let Some(at) = matrix.values().par_iter().position_first(beyond) else {
+        return Ok(());
+    };
+    let row = matrix.indptr().partition_point(|&start| start <= at) - 1;
+    let (col, value) = (matrix.indices()[at], matrix.values()[at]);
+    Err(LoadError::Range { row, col, value, dtype })
+}
+
+/// B, the initial C of a problem with `accumulate`, and what must come of them.
+pub(super) fn operands(
+    matrix: &Csr,
+    spmm: &Spmm,
+    seed: u64,
+) -> Result<(Dense, Option<Dense>, Expected), LoadError> {
+    let [b_len, c_len] = [matrix.cols(), matrix.rows()].map(|side| side * spmm.n as usize);
+    // Another seed, lest C begin as B does.
+    let c_seed = seed.wrapping_add(1);
+    let c_len = spmm.accumulate.then_some(c_len);
+    let (b, c0, product) = match spmm.dtype {
+        Dtype::F16 => {
+            let b = operand::random_half(b_len, seed);
+            let c0 = c_len.map(|len| operand::random_half(len, c_seed));
+            let halves = |bits: &[u16]| -> Vec<f16> { bits.reinterpret_cast::<f16>().to_vec() };
+            let wide = c0.as_deref().map(halves);
+            let product = product(matrix, b.reinterpret_cast::<f16>(), wide.as_deref(), spmm)?;
+            (Dense::F16(b.into()), c0.map(|c0| Dense::F16(c0.into())), product)
+        }
+        Dtype::F32 => {
+            let b = operand::random(b_len, seed);
+            let c0 = c_len.map(|len| operand::random(len, c_seed));
+            let product = product(matrix, &b, c0.as_deref(), spmm)?;
+            (b.into(), c0.map(Dense::from), product)
+        }
+        Dtype::F64 => {
+            let factor = balancing(matrix);
+            let mut b = operand::random_double(b_len, seed);
+            b.par_iter_mut().for_each(|value| *value *= factor);
+            let c0 = c_len.map(|len| operand::random_double(len, c_seed));
+            let product = product(matrix, &b, c0.as_deref(), spmm)?;
+            (b.into(), c0.map(Dense::from), product)
+        }
+    };
+    Ok((b, c0, Expected::Product(Arc::new(product))))
+}
+
+/// The power of two that brings A's largest value to about 1. Scales are kept in f32, so a product in f64 of numbers far
+/// from 1 could not be judged; B is ours to choose.
+fn balancing(matrix: &Csr) -> f64 {
+    let largest = matrix.values().par_iter().map(|value| value.abs()).reduce(|| 0.0, f64::max);
+    // Within +-1000, so that B's own small values stay normal numbers.
+    if largest > 0.0 { 2f64.powi(-(largest.log2() as i32).clamp(-900, 900)) } else { 1.0 }
+}
+
+/// What an SpMM must give, its scale weighed by the rows' lengths.
+fn product<T: Element>(
+    matrix: &Csr,
+    b: &[T],
+    c0: Option<&[T]>,
+    spmm: &Spmm,
+) -> Result<Product, LoadError> {
+    let mut reference = oracle::spmm(matrix, b, spmm);
+    if let Some(c0) = c0 {
+        reference.accumulate(c0, ALPHA, BETA);
+    }
+    // |A||B| bounds every partial sum: where it fits, no order of summing can overflow. Sums of binary16 are kept in f32,
+    // so only what comes of them must fit.
+    let half = spmm.dtype == Dtype::F16;
+    let fits = |value: f64, scale: f32| {
+        scale.is_finite() && !(half && operand::round_to_half(value).is_infinite())
+    };
+    let elements = reference.value.par_iter().zip(&reference.scale);
+    if let Some(at) = elements.position_first(|(&value, &scale)| !fits(value, scale)) {
+        let row = match spmm.layout {
+            Layout::Row => at / spmm.n as usize,
+            Layout::Col => at % matrix.rows(),
+        };
+        return Err(LoadError::Overflow { row, dtype: spmm.dtype });
+    }
+    weigh_rows(matrix, spmm, &mut reference.scale);
+    Ok(reference)
+}
+
+/// Bytes that any kernel has to move: A once, the rows of B that some entry needs once, C once, or twice where it is read,
+/// too.
+///
+/// A counts with 32-bit row pointers and column indices, as every kernel here stores it.
+pub(super) fn compulsory_bytes(matrix: &Csr, spmm: &Spmm) -> u64 {
+    let (rows, nnz, n) = (matrix.rows() as u64, matrix.nnz() as u64, u64::from(spmm.n));
+    let element = spmm.dtype.bytes();
+    let a = 4 * (rows + 1) + nnz * (4 + element);
+    let c = if spmm.accumulate { 2 * rows } else { rows };
+    a + (touched_columns(matrix) + c) * n * element
+}
+
+/// Columns with at least one entry.
+fn touched_columns(matrix: &Csr) -> u64 {
+    let words: Vec<AtomicU64> =
+        std::iter::repeat_with(AtomicU64::default).take(matrix.cols().div_ceil(64)).collect();
+    matrix.indices().par_chunks(1 << 16).for_each(|columns| {
+        for &col in columns {
+            let (word, bit) = (&words[col as usize / 64], 1 << (col % 64));
+            // Most entries find their bit set: reading first keeps the line shared among the cores.
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    });
+    words.into_iter().map(|word| u64::from(word.into_inner().count_ones())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spmm(n: u32) -> Spmm {
+        Spmm::new(n, Dtype::F32, Layout::Row)
+    }
+
+    #[test]
+    fn counts_each_needed_byte_once() {
+        // 2 x 70 with entries in columns 0, 69 and 69: 12 + 3 * 8 for A, 2 rows of B, 2 rows of C.
+        let matrix = Csr::new(2, 70, vec![0, 2, 3], vec![0, 69, 69], vec![1.0; 3]).unwrap();
+        assert_eq!(touched_columns(&matrix), 2);
+        assert_eq!(compulsory_bytes(&matrix, &spmm(5)), 12 + 24 + (2 + 2) * 5 * 4);
+        let half = Spmm { dtype: Dtype::F16, accumulate: true, ..spmm(5) };
+        assert_eq!(compulsory_bytes(&matrix, &half), 12 + 3 * 6 + (2 + 4) * 5 * 2);
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        assert_eq!(compulsory_bytes(&empty, &spmm(5)), 4);
+    }
+
+    #[test]
+    fn names_the_entry_that_its_type_cannot_hold() {
+        let with = |value| Csr::new(3, 2, vec![0, 1, 1, 2], vec![0, 1], vec![1.0, value]).unwrap();
+        let error = check_range(&with(1e39), Dtype::F32).unwrap_err();
+        assert!(matches!(error, LoadError::Range { row: 2, col: 1, .. }), "{error}");
+        assert!(check_range(&with(1e39), Dtype::F64).is_ok());
+        assert!(check_range(&with(-65519.0), Dtype::F16).is_ok());
+        let error = check_range(&with(-65520.0), Dtype::F16).unwrap_err().to_string();
+        assert!(error.contains("row 2, column 1") && error.contains("range of f16"), "{error}");
+    }
+
+    #[test]
+    fn names_the_row_whose_result_its_type_cannot_hold() {
+        // Row 1 sums a hundred of the larger values; in f32 that is nothing.
+        let (indptr, indices) = (vec![0, 1, 101], [0].into_iter().chain(0..100).collect());
+        let matrix = Csr::new(2, 100, indptr, indices, vec![3e4; 101]).unwrap();
+        let error = |problem: Spmm| operands(&matrix, &problem, 1).err();
+        for layout in [Layout::Row, Layout::Col] {
+            for accumulate in [false, true] {
+                let half = Spmm { dtype: Dtype::F16, layout, accumulate, ..spmm(9) };
+                assert!(matches!(error(half), Some(LoadError::Overflow { row: 1, .. })));
+                assert!(error(Spmm { dtype: Dtype::F32, ..half }).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn operands_have_the_problems_type_and_their_product_its_numbers() {
+        let matrix = Csr::new(2, 3, vec![0, 2, 2], vec![0, 2], vec![0.1, 3e200]).unwrap();
+        let double = Spmm { dtype: Dtype::F64, accumulate: true, ..spmm(2) };
+        let (b, c0, expected) = operands(&matrix, &double, 5).unwrap();
+        let (Dense::F64(b), Some(Dense::F64(c0)), Expected::Product(product)) = (b, c0, expected)
+        else {
+            panic!("another type");
+        };
+        assert_eq!((b.len(), c0.len()), (6, 4));
+        assert_eq!(product.value[0], ALPHA * (0.1 * b[0] + 3e200 * b[4]) + BETA * c0[0]);
+        // The row without entries keeps its share of C.
+        assert_eq!(product.value[3], BETA * c0[3]);
+        assert!(product.scale.iter().all(|scale| *scale > 0.0 && *scale < 10.0));
+        let matrix = Csr::new(1, 1, vec![0, 1], vec![0], vec![0.1]).unwrap();
+        let half = Spmm { dtype: Dtype::F16, ..spmm(1) };
+        let (b, c0, expected) = operands(&matrix, &half, 5).unwrap();
+        let (Dense::F16(b), None, Expected::Product(product)) = (b, c0, expected) else {
+            panic!("another type");
+        };
+        let b = f16::from_bits(b[0]).to_f64();
+        assert_eq!(product.value, [operand::round_to_half(0.1) * b]);
+    }
+
+    #[test]
+    fn refuses_sizes_no_kernel_can_count() {
+        let matrix = Csr::new(0, 1 << 30, vec![0], vec![], vec![]).unwrap();
+        assert!(check_sizes(&matrix, &spmm(128)).is_ok());
+        assert!(check_sizes(&matrix, &spmm(u32::MAX)).is_err());
+    }
+}

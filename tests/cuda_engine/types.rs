@@ -1,0 +1,178 @@
+//! Products in f16, f32 and f64, in both layouts, adding to C or not, on a real device: what the verification catches in each
+//! type, and every routine of the vendor's.
+
+use crate::product::operands;
+use crate::{EFFORT, vendor};
+use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe, Step};
+use sparsetune::domain::{Candidate, Dtype, Layout, Spmm};
+use sparsetune::engine::cuda::CudaEngine;
+use sparsetune::engine::cuda::compile::options;
+use sparsetune::engine::cuda::libraries::Search;
+use sparsetune::engine::cuda::nvrtc::Nvrtc;
+use sparsetune::engine::cuda::source;
+use sparsetune::engine::{Check, Engine, EngineError};
+use sparsetune::evaluator::tolerance;
+use sparsetune::sparse::Csr;
+use sparsetune::sparse::generate::Spec;
+use std::sync::Arc;
+
+/// One thread an element of C, the row the slow index. `STORE` is what it does with its sum, `at` being its place.
+const BODY: &str = r#"
+#include "spmm/element.cuh"
+using namespace sparsetune;
+using T = ELEMENT;
+extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T* values, const T* b, T* c,
+                                Sum<T> alpha, Sum<T> beta, u32 rows, u32 cols, u32 n) {
+  const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= (u64)rows * n) return;
+  const u32 row = i / n, j = i % n;
+  Sum<T> sum = 0;
+  for (u32 k = row_ptr[row]; k < row_ptr[row + 1]; ++k) {
+    const u64 from = BY_ROWS ? (u64)col_idx[k] * n + j : (u64)j * cols + col_idx[k];
+    sum = multiply_add(widen(values[k]), widen(b[from]), sum);
+  }
+  const u64 at = BY_ROWS ? i : (u64)j * rows + row;
+  sum = Scale<T, ACCUMULATE>{alpha, beta}(sum, c + at);
+  STORE
+}
+"#;
+
+const STORE: &str = "c[at] = narrow<T>(sum);";
+const BLOCK: u32 = 128;
+
+fn kernel(matrix: &Csr, spmm: &Spmm, store: &str) -> Recipe {
+    let (rows, n) = (matrix.rows() as u32, spmm.n);
+    let operands = [Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, Arg::Alpha, Arg::Beta];
+    let shape = [rows, matrix.cols() as u32, n].map(Arg::U32);
+    let args = operands.into_iter().chain(shape).collect();
+    let grid = (u64::from(rows) * u64::from(n)).div_ceil(u64::from(BLOCK)) as u32;
+    let program = CudaProgram::of(text(spmm, store), Step::of("spmm", grid, BLOCK, args));
+    Recipe::bare(&Candidate::new("test"), Program::Cuda(program))
+}
+
+fn text(spmm: &Spmm, store: &str) -> String {
+    let element = match spmm.dtype {
+        Dtype::F16 => "sparsetune::Half",
+        Dtype::F32 => "float",
+        Dtype::F64 => "double",
+    };
+    let by_rows = spmm.layout == Layout::Row;
+    let body = BODY.replace("STORE", store);
+    let accumulate = spmm.accumulate;
+    format!(
+        "#define ELEMENT {element}\n#define BY_ROWS {by_rows}\n#define ACCUMULATE {accumulate}\n{body}"
+    )
+}
+
+fn problems() -> Vec<Spmm> {
+    let mut all = Vec::new();
+    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+        for layout in [Layout::Row, Layout::Col] {
+            for accumulate in [false, true] {
+                // Odd, so that the last element of C in f16 shares its word with the guard.
+                all.push(Spmm { accumulate, ..Spmm::new(33, dtype, layout) });
+            }
+        }
+    }
+    all
+}
+
+/// 1001 rows of four entries and every seventh without any; values of about 1.
+fn matrix() -> Csr {
+    let (rows, cols) = (1001usize, 703usize);
+    let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for row in 0..rows {
+        for i in 0..if row % 7 == 3 { 0 } else { 4 } {
+            indices.push((row % 100 + i * 150) as u32);
+            values.push(0.7 + (row * 7 + i * 3) as f64 % 11.0 / 9.0);
+        }
+        indptr.push(indices.len());
+    }
+    Csr::new(rows, cols, indptr, indices, values).expect("canonical")
+}
+
+#[test]
+fn the_texts_compile() {
+    let named = std::env::var_os("SPARSETUNE_NVRTC").map(std::path::PathBuf::from);
+    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
+    let Ok(nvrtc) = Nvrtc::open(&search) else {
+        println!("SKIPPED: no NVRTC");
+        return;
+    };
+    for spmm in problems() {
+        let unit = source::unit(&text(&spmm, STORE)).expect("assembles");
+        let built = nvrtc.compile(&unit, &options("sm_90", None));
+        assert!(built.is_ok(), "{spmm:?}: {built:?}");
+    }
+}
+
+pub fn run(engine: &mut CudaEngine) {
+    let matrix = Arc::new(matrix());
+    for spmm in problems() {
+        verification(engine, &matrix, &spmm);
+    }
+    let nearly_dense = Spec::parse("pruned:rows=512,cols=768,sparsity=0.8,seed=5");
+    let nearly_dense = nearly_dense.expect("a spec").generate().expect("a matrix");
+    for matrix in [matrix, Arc::new(nearly_dense)] {
+        for spmm in problems() {
+            vendors(engine, &matrix, &spmm);
+        }
+    }
+}
+
+fn verification(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
+    engine.load(operands(matrix, spmm, 3)).expect("loads");
+    let right = |check: &Check| check.unwritten == 0 && check.rel_error <= tolerance(spmm);
+    let mut verify = |store: &str| -> Check {
+        engine.verify(&kernel(matrix, spmm, store), None).expect("verifies")
+    };
+    let check = verify(STORE);
+    println!("{spmm:?}: {check:?}, allowed {:.1e}", tolerance(spmm));
+    assert!(right(&check), "{spmm:?}: {check:?}");
+
+    let off = "c[at] = narrow<T>(row == 8 && j == 5 ? sum + Sum<T>(0.5) : sum);";
+    let check = verify(off);
+    let (rows, n) = (matrix.rows() as u64, u64::from(spmm.n));
+    let place = |row, j| if spmm.layout == Layout::Row { row * n + j } else { j * rows + row };
+    assert!(!right(&check) && check.worst == place(8, 5), "{spmm:?}: {check:?}");
+
+    let check = verify("if (row != 999) c[at] = narrow<T>(sum);");
+    // Where C is added to it is no poison that stays, but the initial C.
+    let unwritten = if spmm.accumulate { 0 } else { n };
+    assert!(!right(&check) && check.unwritten == unwritten, "{spmm:?}: {check:?}");
+
+    let check = verify("c[at] = narrow<T>(sum); if (i == 0) c[(u64)rows * n] = narrow<T>(sum);");
+    assert_eq!((check.rel_error, check.worst), (f64::INFINITY, rows * n), "{spmm:?}");
+    assert!(right(&verify(STORE)));
+}
+
+fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
+    let mut sparse = 0;
+    for tf32 in [false, true] {
+        let consent = Spmm { tf32, ..*spmm };
+        let algorithms: &[&str] = match (tf32, spmm.dtype) {
+            (false, _) => &["csr_alg1", "csr_alg2", "csr_alg3", "cublas_dense"],
+            (true, Dtype::F32) => &["cublas_dense_tf32"],
+            (true, _) => &[],
+        };
+        engine.load(operands(matrix, &consent, 3)).expect("loads");
+        for algorithm in algorithms {
+            let recipe = vendor(algorithm);
+            let check = match engine.verify(&recipe, None) {
+                Ok(check) => check,
+                Err(EngineError::Refused(reason)) => {
+                    println!("{algorithm} {consent:?}: refused, {reason}");
+                    continue;
+                }
+                Err(error) => panic!("{algorithm} {consent:?}: {error:?}"),
+            };
+            let median_us = engine.time(&recipe, &EFFORT).expect("times").median_us;
+            println!("{algorithm} {consent:?}: {median_us:.2} us, error {:.1e}", check.rel_error);
+            assert_eq!(check.unwritten, 0, "{algorithm} {consent:?}");
+            // How the vendor rounds in f16 is the vendor's to say; a wrong layout or factor is off by about 1.
+            assert!(check.rel_error < 0.05, "{algorithm} {consent:?}: {check:?}");
+            sparse += u32::from(algorithm.starts_with("csr"));
+        }
+    }
+    assert!(sparse > 0, "{spmm:?}");
+}
