@@ -108,6 +108,24 @@ pub fn preparation(candidate: &Candidate) -> String {
     values.fold(candidate.family.clone(), |name, value| format!("{name} {value:?}"))
 }
 
+/// Parameters that make up a candidate's main tile: rows and columns, and the threads that share them. The others (block,
+/// fetch, unrolling, order of rows) are variants of the tile.
+const TILE: &[&str] =
+    &["m1", "n1", "rows", "columns", "cols", "lanes", "vec", "r", "tile", "height", "width", "items"];
+
+/// Names family and main tile: candidates of one name are variants of one kernel, and a ranked search spreads its places
+/// over names.
+pub fn variety(candidate: &Candidate) -> String {
+    let name = preparation(candidate);
+    let values = TILE.iter().filter_map(|tile| Some((tile, candidate.params.get(*tile)?)));
+    values.fold(name, |name, (tile, value)| format!("{name} {tile}={value:?}"))
+}
+
+/// Whether the kernel takes the matrix as it is, so that nothing is made or uploaded before the first call.
+pub fn brings_nothing(candidate: &Candidate) -> bool {
+    complexity(candidate) <= 1
+}
+
 /// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what
 /// brings few. An AG-SpTRSV scheme brings a schedule for its warps beside its groups.
 pub fn complexity(candidate: &Candidate) -> u32 {

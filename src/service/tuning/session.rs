@@ -241,7 +241,10 @@ impl Session<'_> {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Halving => self.halving(field, scored, trials),
             Wanted::Ranked => {
-                let ranked = search::ranked(scored, top_k as usize);
+                // Where preprocessing counts, something that needs none is measured whatever its rank.
+                let counts = self.recorder.job.request.expected_calls.is_some();
+                let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
+                let ranked = search::ranked(scored, top_k as usize, ops::variety, sure);
                 removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);
                 ranked.strategy
