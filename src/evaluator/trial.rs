@@ -29,7 +29,7 @@ pub(super) fn run(
     };
     let compile_call_ms = started.elapsed().as_secs_f64() * 1e3;
     let preprocess_ms =
-        recipe.lowering_ms + uploads_ms(&recipe.program, &compiled, compile_call_ms);
+        recipe.lowering_ms + prepare_ms(&recipe.program, &compiled, compile_call_ms);
 
     enter(VERIFYING)?;
     let check = match engine.verify(recipe, effort.give_up_us) {
@@ -49,10 +49,13 @@ pub(super) fn run(
 }
 
 /// Device work before the first call: uploads, packing, a vendor's preprocessing. What the kernel compiler took within
-/// `Engine::compile` is left out, since a kernel is compiled once for all matrices; nothing else has one.
-fn uploads_ms(program: &Program, compiled: &Compiled, compile_call_ms: f64) -> f64 {
+/// `Engine::compile` is left out, since a kernel is compiled once for all matrices; nothing else has one. Arrays that
+/// candidates share are every one's: the engine tells what each needs where it does not upload all of them again.
+fn prepare_ms(program: &Program, compiled: &Compiled, compile_call_ms: f64) -> f64 {
     match program {
-        Program::Cuda(_) => (compile_call_ms - compiled.compile_ms).max(0.0),
+        Program::Cuda(_) => {
+            compiled.prepare_ms.unwrap_or((compile_call_ms - compiled.compile_ms).max(0.0))
+        }
         Program::Host(_) | Program::Vendor { .. } => compile_call_ms,
     }
 }
@@ -110,6 +113,20 @@ pub(super) fn lost(reply: &Reply) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::recipe::{CudaProgram, Step};
+
+    #[test]
+    fn a_shared_upload_is_every_candidates() {
+        let program = CudaProgram::of(String::new(), Step::of("k", 1, 32, Vec::new()));
+        let cuda = Program::Cuda(program);
+        let told =
+            Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
+        assert_eq!(prepare_ms(&cuda, &told, 41.0), 7.5);
+        let untold = Compiled { prepare_ms: None, ..told.clone() };
+        assert_eq!(prepare_ms(&cuda, &untold, 41.0), 1.0);
+        let vendor = Program::Vendor { algorithm: "sprs".to_owned() };
+        assert_eq!(prepare_ms(&vendor, &Compiled::default(), 3.0), 3.0);
+    }
 
     #[test]
     fn only_a_whole_and_close_result_passes() {

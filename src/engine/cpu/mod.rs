@@ -143,7 +143,7 @@ impl Engine for CpuEngine {
         let start = Instant::now();
         self.ready(recipe)?;
         let compile_ms = start.elapsed().as_secs_f64() * 1e3;
-        Ok(Compiled { resources: None, cached: true, compile_ms })
+        Ok(Compiled { cached: true, compile_ms, ..Compiled::default() })
     }
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {

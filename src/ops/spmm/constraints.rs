@@ -2,8 +2,9 @@
 
 use super::family::{self, Kernel, RowOrder, Tile, effective_layout};
 use super::inspect::Inspection;
-use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm};
 use crate::search::{Constraint, Verdict};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// LO-SpMM's TH_row and TH_col.
@@ -14,25 +15,37 @@ const MAX_FILL: f64 = 8.0;
 const REGISTERS_PER_THREAD: u32 = 255;
 const REGISTERS_PER_BLOCK: u32 = 65_536;
 
+/// Local memory a thread, bytes, that a kernel may have: a small array may live there, but what spills more has more
+/// accumulators than registers, and a narrower tile of its family does the same without.
+const MAX_LOCAL_BYTES: u32 = 64;
+
 struct Facts {
     inspection: Inspection,
     problem: Spmm,
     device: Device,
+    /// What the compiler made of those candidates whose kernels it has seen.
+    compiled: HashMap<Candidate, KernelFigures>,
 }
 
 /// All constraints of a matrix on a device, in order.
-pub fn all(inspection: &Inspection, problem: &Spmm, device: &Device) -> Vec<Box<dyn Constraint>> {
+pub fn all(
+    inspection: &Inspection,
+    problem: &Spmm,
+    device: &Device,
+    compiled: HashMap<Candidate, KernelFigures>,
+) -> Vec<Box<dyn Constraint>> {
     let facts = Arc::new(Facts {
         inspection: inspection.clone(),
         problem: *problem,
         device: device.clone(),
+        compiled,
     });
     let rule = |name, soft, judge: fn(&Facts, &Candidate) -> Verdict| -> Box<dyn Constraint> {
         Box::new(Rule { name, soft, judge, facts: facts.clone() })
     };
     match device.kind {
         DeviceKind::Cuda => vec![
-            rule("register_resource", false, |f, c| with_tile(f, c, register_resource)),
+            Box::new(Registers { facts: facts.clone() }),
             rule("hardware_utilization", true, |f, c| with_tile(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
             rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
@@ -66,6 +79,30 @@ impl Constraint for Rule {
     }
 }
 
+/// LO-SpMM, section 3.2: by the compiler's figures where it has seen the kernel, by the count of variables otherwise.
+struct Registers {
+    facts: Arc<Facts>,
+}
+
+impl Constraint for Registers {
+    fn name(&self) -> &'static str {
+        "register_resource"
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        let compiled = self.facts.compiled.get(candidate);
+        with_tile(&self.facts, candidate, |facts, tile| register_resource(facts, tile, compiled))
+    }
+    fn soft(&self) -> bool {
+        false
+    }
+    fn detail(&self) -> Option<String> {
+        let known = self.facts.compiled.len();
+        (known > 0).then(|| {
+            format!("{known} judged by the compiler's own figures, the others by an estimate")
+        })
+    }
+}
+
 fn with_kernel(
     facts: &Facts,
     candidate: &Candidate,
@@ -77,7 +114,11 @@ fn with_kernel(
     }
 }
 
-fn with_tile(facts: &Facts, candidate: &Candidate, judge: fn(&Facts, &Tile) -> Verdict) -> Verdict {
+fn with_tile(
+    facts: &Facts,
+    candidate: &Candidate,
+    judge: impl Fn(&Facts, &Tile) -> Verdict,
+) -> Verdict {
     match family::kernel(candidate, &facts.problem) {
         Some(kernel) => judge(facts, &kernel.tile()),
         None => Verdict::Remove { excess: f64::INFINITY },
@@ -104,11 +145,19 @@ pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
 
 /// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
 /// the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
-fn register_resource(facts: &Facts, tile: &Tile) -> Verdict {
+fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
     if !fits_registers(tile) {
         return Verdict::Remove { excess: f64::from(tile.registers) };
     }
-    let a_block = tile.registers * tile.threads;
+    let spilled = compiled.map_or(0, |figures| figures.local_bytes);
+    if spilled > MAX_LOCAL_BYTES {
+        return Verdict::Remove { excess: f64::from(spilled) };
+    }
+    // A device hands registers out by whole warps, eight a thread at a time.
+    let a_block = match compiled {
+        Some(figures) => figures.registers.next_multiple_of(8) * tile.threads.next_multiple_of(32),
+        None => tile.registers * tile.threads,
+    };
     at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 

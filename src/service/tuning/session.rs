@@ -153,6 +153,7 @@ impl Session<'_> {
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
+        self.learn().await?;
         let (contenders, decision) =
             self.finals(&budget, wanted, request.expected_calls, field.matrix.nnz).await?;
         let outcomes = Outcomes {
