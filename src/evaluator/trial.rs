@@ -48,16 +48,15 @@ pub(super) fn run(
     Ok(measured(outcome, Some(compiled)))
 }
 
-/// Device work before the first call: uploads, packing, a vendor's preprocessing. What the kernel compiler took within
-/// `Engine::compile` is left out, since a kernel is compiled once for all matrices; nothing else has one. Arrays that
-/// candidates share are every one's: the engine tells what each needs where it does not upload all of them again.
+/// Device work before the first call: uploads, packing, a vendor's preprocessing. Arrays that candidates share are every
+/// one's, so an engine that does not upload them again for each tells it itself. By the clock otherwise: what the kernel
+/// compiler took within `Engine::compile` is left out, since a kernel is compiled once for all matrices.
 fn prepare_ms(program: &Program, compiled: &Compiled, compile_call_ms: f64) -> f64 {
-    match program {
-        Program::Cuda(_) => {
-            compiled.prepare_ms.unwrap_or((compile_call_ms - compiled.compile_ms).max(0.0))
-        }
+    let clocked = match program {
+        Program::Cuda(_) => (compile_call_ms - compiled.compile_ms).max(0.0),
         Program::Host(_) | Program::Vendor { .. } => compile_call_ms,
-    }
+    };
+    compiled.prepare_ms.unwrap_or(clocked)
 }
 
 fn finished(timing: Timing, rel_error: f64, compiled: &Compiled, preprocess_ms: f64) -> Outcome {
@@ -119,8 +118,7 @@ mod tests {
     fn a_shared_upload_is_every_candidates() {
         let program = CudaProgram::of(String::new(), Step::of("k", 1, 32, Vec::new()));
         let cuda = Program::Cuda(program);
-        let told =
-            Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
+        let told = Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
         assert_eq!(prepare_ms(&cuda, &told, 41.0), 7.5);
         let untold = Compiled { prepare_ms: None, ..told.clone() };
         assert_eq!(prepare_ms(&cuda, &untold, 41.0), 1.0);

@@ -8,8 +8,8 @@ use super::extract::{Path, PathPair};
 use super::problems::ProblemOut;
 use super::trials::CandidateOut;
 use crate::domain::plan::{
-    Baseline, Bound, HostTime, Launch, LaunchStep, Limit, Measured, ModelError, PlanArray, Predicted,
-    Provenance, RunnerUp, TrialCounts, Validity,
+    Baseline, Bound, HostTime, Launch, LaunchStep, Limit, Measured, ModelError, PlanArray,
+    Predicted, Provenance, RunnerUp, TrialCounts, Validity,
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{

@@ -147,8 +147,9 @@ pub fn preparation(candidate: &Candidate) -> String {
 
 /// Parameters that make up a candidate's main tile: rows and columns, and the threads that share them. The others (block,
 /// fetch, unrolling, order of rows) are variants of the tile.
-const TILE: &[&str] =
-    &["m1", "n1", "rows", "columns", "cols", "lanes", "vec", "r", "tile", "height", "width", "items"];
+const TILE: &[&str] = &[
+    "m1", "n1", "rows", "columns", "cols", "lanes", "vec", "r", "tile", "height", "width", "items",
+];
 
 /// Names family and main tile: candidates of one name are variants of one kernel, and a ranked search spreads its places
 /// over names.

@@ -54,8 +54,11 @@ pub fn ranked(
     }
     (0..scored.len()).for_each(|index| places.take(index));
     let Places { taken, .. } = places;
-    let (chosen, dropped): (Vec<_>, Vec<_>) =
-        scored.into_iter().map(|(candidate, _)| candidate).zip(taken).partition(|(_, taken)| *taken);
+    let (chosen, dropped): (Vec<_>, Vec<_>) = scored
+        .into_iter()
+        .map(|(candidate, _)| candidate)
+        .zip(taken)
+        .partition(|(_, taken)| *taken);
     let bare = |all: Vec<(Candidate, bool)>| all.into_iter().map(|(c, _)| c).collect::<Vec<_>>();
     let (chosen, dropped) = (bare(chosen), bare(dropped));
     let step = rank_step(dropped.len(), chosen.len());

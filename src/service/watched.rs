@@ -3,12 +3,12 @@
 use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
-    KernelFigures, L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, KernelFigures,
+    L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use crate::store::{
-    Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest, Plans,
-    Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
+    Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest,
+    Plans, Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
 };
 use async_trait::async_trait;
 use metrics::{counter, histogram};

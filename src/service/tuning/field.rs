@@ -83,7 +83,9 @@ impl Session<'_> {
     pub(super) async fn learn(&self) -> Result<(), StoreError> {
         let problem = &self.recorder.job.request.problem;
         let figures = |(candidate, outcome): (&Candidate, &Outcome)| match outcome {
-            Outcome::Measured { resources: Some(Resources { registers, local_bytes, .. }), .. } => {
+            Outcome::Measured {
+                resources: Some(Resources { registers, local_bytes, .. }), ..
+            } => {
                 let kernel = ops::kernel_identity(candidate, problem, self.device)?;
                 let (registers, local_bytes) = (*registers, *local_bytes);
                 Some((kernel, KernelFigures { registers, local_bytes }))
