@@ -149,6 +149,7 @@ pub fn preparation(candidate: &Candidate) -> String {
 /// fetch, unrolling, order of rows) are variants of the tile.
 const TILE: &[&str] = &[
     "m1", "n1", "rows", "columns", "cols", "lanes", "vec", "r", "tile", "height", "width", "items",
+    "buffer", "warps",
 ];
 
 /// Names family and main tile: candidates of one name are variants of one kernel, and a ranked search spreads its places

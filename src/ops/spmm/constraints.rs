@@ -229,3 +229,54 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
     let padded = n.div_ceil(columns) * columns;
     at_most(1.0 - f64::from(n) / f64::from(padded) - MAX_IMBALANCE, 0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tile() -> Tile {
+        let candidate = [("lanes", 8), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)]
+            .into_iter()
+            .fold(Candidate::new("row_split"), |candidate, (name, value)| {
+                candidate.with(name, value)
+            })
+            .with_text("fetch", "direct")
+            .with_text("order", "natural");
+        family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
+            .unwrap()
+            .tile()
+    }
+
+    /// Registers a block may have on a device that is otherwise nothing.
+    fn facts(registers_per_block: u32) -> Facts {
+        let device = serde_json::json!({
+            "id": "cuda:0", "kind": "cuda", "name": "G", "compute_capability": "9.0", "multiprocessors": 1,
+            "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_multiprocessor": 2048,
+            "max_blocks_per_multiprocessor": 32, "registers_per_thread": 255,
+            "registers_per_block": registers_per_block, "registers_per_multiprocessor": 65536,
+            "shared_bytes_per_block": 0, "shared_bytes_per_multiprocessor": 0, "l2_bytes": 0, "memory_bytes": 0,
+            "copy_gbps": 1.0, "driver": "", "compiler": "", "vendor": null,
+        });
+        let matrix = crate::sparse::Csr::new(1, 1, vec![0, 1], vec![0], vec![1.0]).unwrap();
+        Facts {
+            inspection: Inspection::of(&matrix),
+            problem: Spmm::new(32, crate::domain::Dtype::F32, Layout::Row),
+            device: serde_json::from_value(device).unwrap(),
+            compiled: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn the_compilers_word_goes_before_the_estimate() {
+        let (tile, facts) = (tile(), facts(16_384));
+        let judge = |compiled: Option<(u32, u32)>| {
+            let figures =
+                compiled.map(|(registers, local_bytes)| KernelFigures { registers, local_bytes });
+            register_resource(&facts, &tile, figures.as_ref()) == Verdict::Keep
+        };
+        assert!(tile.registers * tile.threads <= 16_384 && judge(None));
+        assert!(judge(Some((64, 0))) && judge(Some((57, MAX_LOCAL_BYTES))));
+        // 65 registers are handed out as 72.
+        assert!(!judge(Some((65, 0))) && !judge(Some((40, MAX_LOCAL_BYTES + 8))));
+    }
+}
