@@ -1,138 +1,109 @@
-// Row-split SpMM, row-major: a subwarp per row, output columns in registers, C written once.
-// maps:    block.x -> rows; subwarp -> one row; lane -> `cols` vectors of `vec` columns; block.y -> column tiles
-// tune:    lanes 4 8 16 32 | vec 1 2 4 | cols 1 2 4 | unroll 2 4 8 | block 128 256 | fetch direct shuffle | order natural length
-// needs:   CSR with 32-bit row pointers, f32, row-major B and C
-// refuses: n not a multiple of vec (rows of B would not be aligned)
+// Row-split SpMM: a group of threads per row, output columns in registers, C written once. B row-major, or staged in panels.
+// maps:    block.x -> rows; group -> one row; lane -> `cols` vectors of `vec` columns; way -> every ways-th entry; block.y -> column tiles
+// tune:    lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 4 | unroll 2 4 8 | block 64 256 | fetch direct shuffle | order natural length | b given staged
+// needs:   CSR with 32-bit row pointers; row-major B and C, or B staged by stage.cuh in panels as wide as a tile
+// refuses: nothing: where n is not a multiple of vec, B is staged and C written by elements
 #pragma once
-#include "spmm/vector.cuh"
+#include "spmm/walk.cuh"
 
 namespace sparsetune {
 
-template <int kLanes, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
-struct RowSplitConfig {
-    static constexpr int kLanesPerRow = kLanes;      // threads that share a row of A
-    static constexpr int kTileColumns = kLanes * kVec * kCols;  // N1: columns of C one subwarp computes
-    static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
-                  "a subwarp must be a power of two of lanes within a warp");
-    static_assert(kVec == 1 || kVec == 2 || kVec == 4, "vectors are 1, 2 or 4 floats wide");
-    static_assert(kCols * kVec <= 32, "more than 32 accumulators a thread leave no room for loads in flight");
-    static_assert(kUnroll <= 8, "more than 8 nonzeros in flight a thread spill");
+// How C is written: rows by vectors, rows by elements (where they are not aligned), columns through shared memory.
+constexpr int kRowVectors = 0;
+constexpr int kRowElements = 1;
+constexpr int kColumns = 2;
+
+// Where B's tile begins and how far its rows lie apart; a staged panel is a tile of its own.
+template <typename T>
+struct Dense {
+    const T* b;
+    u64 tile_step;
+    u32 stride;
+    __device__ __forceinline__ const T* tile(u32 at) const { return b + at * tile_step; }
 };
 
-// One subwarp's share of a row: kCols vectors a lane, kLanes vectors apart, so a warp's loads are contiguous.
-template <int kLanes, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
+// The rows' part. `order` is a permutation of the rows, or null for the natural order (which kColumns needs). Rows with
+// more than `longest` entries are left to others.
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
 struct RowSplit {
-    using Config = RowSplitConfig<kLanes, kVec, kCols, kUnroll, kShuffle, kFull>;
-    using Vec = Fragment<kVec>;
+    using Body = Walk<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull>;
+    static constexpr u32 kTile = Body::Config::kTileColumns;
+    using Out = Scale<T, kAccumulate>;
 
-    const float* __restrict__ b;  // first column of this lane in row 0 of B
-    u32 n;                        // leading dimension of B and C
-    bool inside[kCols];           // whether each vector lies within the n columns
-    Vec acc[kCols];
-
-    __device__ __forceinline__ RowSplit(const float* __restrict__ b_base, u32 n_, u32 first) : b(b_base + first), n(n_) {
-#pragma unroll
-        for (int c = 0; c < kCols; ++c) {
-            inside[c] = kFull || first + c * kLanes * kVec < n;
-            acc[c].zero();
-        }
-    }
-
-    // kUnroll nonzeros: every load of B is issued before the first multiply. `count` nonzeros are real.
-    template <bool kWhole>
-    __device__ __forceinline__ void accumulate(const u32 (&col)[kUnroll], const float (&val)[kUnroll], u32 count) {
-        Vec loaded[kUnroll][kCols];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            const float* row = b + static_cast<u64>(col[u]) * n;
+    static __device__ __forceinline__ void store(const Body& body, T* c_row, u32 width, const Out& scale) {
+        if constexpr (kOut == kRowVectors) {
+            body.store(c_row, scale);
+        } else {
+            if (kWays > 1 && body.way != 0) return;
 #pragma unroll
             for (int c = 0; c < kCols; ++c) {
-                if ((kWhole || u < count) && inside[c]) loaded[u][c].load(row + c * kLanes * kVec);
-            }
-        }
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-            for (int c = 0; c < kCols; ++c) {
-                if ((kWhole || u < count) && inside[c]) acc[c].fma(val[u], loaded[u][c]);
-            }
-        }
-    }
-
-    // Each lane reads A for itself: the same address in the subwarp, one transaction.
-    __device__ __forceinline__ void walk_direct(const u32* __restrict__ cols, const float* __restrict__ vals, u32 k, u32 end) {
-        u32 col[kUnroll];
-        float val[kUnroll];
-        for (; k + kUnroll <= end; k += kUnroll) {
-#pragma unroll
-            for (int u = 0; u < kUnroll; ++u) {
-                col[u] = __ldg(cols + k + u);
-                val[u] = __ldg(vals + k + u);
-            }
-            accumulate<true>(col, val, kUnroll);
-        }
-        if (k < end) {
-#pragma unroll
-            for (int u = 0; u < kUnroll; ++u) {
-                col[u] = k + u < end ? __ldg(cols + k + u) : 0;
-                val[u] = k + u < end ? __ldg(vals + k + u) : 0.0f;
-            }
-            accumulate<false>(col, val, end - k);
-        }
-    }
-
-    // The subwarp reads kLanes nonzeros of A at once and hands them round by shuffles.
-    __device__ __forceinline__ void walk_shuffled(const u32* __restrict__ cols, const float* __restrict__ vals, u32 k, u32 end) {
-        const u32 lane = threadIdx.x % kLanes;
-        const u32 mask = kLanes == 32 ? 0xffffffffu : ((1u << (kLanes % 32)) - 1u) << (threadIdx.x % 32 / kLanes * kLanes);
-        for (; k < end; k += kLanes) {
-            const u32 here = min(static_cast<u32>(kLanes), end - k);
-            const u32 my_col = lane < here ? __ldg(cols + k + lane) : 0;
-            const float my_val = lane < here ? __ldg(vals + k + lane) : 0.0f;
-            for (u32 first = 0; first < here; first += kUnroll) {
-                u32 col[kUnroll];
-                float val[kUnroll];
-#pragma unroll
-                for (int u = 0; u < kUnroll; ++u) {
-                    col[u] = __shfl_sync(mask, my_col, first + u, kLanes);
-                    val[u] = __shfl_sync(mask, my_val, first + u, kLanes);
-                }
-                if (first + kUnroll <= here) {
-                    accumulate<true>(col, val, kUnroll);
-                } else {
-                    accumulate<false>(col, val, here - first);
+                for (int i = 0; i < kVec; ++i) {
+                    const u32 column = Body::first_column() + c * kLanes * kVec + i;
+                    Sums<T, 1> one;
+                    one.lane[0] = body.acc[c].lane[i];
+                    if (column < width) one.store(c_row + column, scale);
                 }
             }
         }
     }
 
-    __device__ __forceinline__ void store(float* c_row) const {
+    // Into shared memory, column by column, one element of padding a column.
+    template <int kRows>
+    static __device__ __forceinline__ void put(const Body& body, Sum<T>* tile, u32 at) {
+        if (kWays > 1 && body.way != 0) return;
 #pragma unroll
         for (int c = 0; c < kCols; ++c) {
-            if (inside[c]) acc[c].store_streaming(c_row + c * kLanes * kVec);
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) {
+                tile[(Body::first_column() + c * kLanes * kVec + i) * (kRows + 1) + at] = body.acc[c].lane[i];
+            }
         }
     }
 };
 
-// `order` is a permutation of the rows, or null for the natural order.
-template <int kLanes, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
-__device__ __forceinline__ void row_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const float* __restrict__ vals, const float* __restrict__ b,
-                                          float* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n) {
-    using Body = RowSplit<kLanes, kVec, kCols, kUnroll, kShuffle, kFull>;
-    const u32 slot = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;
-    if (slot >= rows) return;
-    const u32 row = order == nullptr ? slot : __ldg(order + slot);
-    const u32 first = blockIdx.y * Body::Config::kTileColumns + threadIdx.x % kLanes * kVec;
-    Body body(b, n, first);
-    const u32 begin = __ldg(row_ptr + row);
-    const u32 end = __ldg(row_ptr + row + 1);
-    if (kShuffle) {
-        body.walk_shuffled(cols, vals, begin, end);
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+__device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
+                                          const T* __restrict__ vals, const Dense<T>& dense, T* __restrict__ c,
+                                          const u32* __restrict__ order, u32 rows, u32 n, u32 longest,
+                                          const Scale<T, kAccumulate>& scale) {
+    using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+    using Body = typename Part::Body;
+    constexpr u32 kRows = kBlock / Body::kGroup;
+    const u32 at = threadIdx.x / Body::kGroup;
+    const u32 slot = row_block * kRows + at;
+    const u32 first = tile * Part::kTile;
+    const u32 width = n - first;
+    if constexpr (kOut != kColumns) {
+        if (slot >= rows) return;
+        const u32 row = order == nullptr ? slot : __ldg(order + slot);
+        const u32 begin = __ldg(row_ptr + row), end = __ldg(row_ptr + row + 1);
+        if (end - begin > longest) return;
+        Body body(dense.tile(tile), dense.stride, width);
+        body.run(cols, vals, begin, end);
+        body.combine();
+        Part::store(body, c + static_cast<u64>(row) * n + first, width, scale);
     } else {
-        body.walk_direct(cols, vals, begin, end);
+        __shared__ Sum<T> sums[Part::kTile * (kRows + 1)];
+        if (slot < rows) {
+            const u32 begin = __ldg(row_ptr + slot), end = __ldg(row_ptr + slot + 1);
+            if (end - begin <= longest) {
+                Body body(dense.tile(tile), dense.stride, width);
+                body.run(cols, vals, begin, end);
+                body.combine();
+                Part::template put<kRows>(body, sums, at);
+            }
+        }
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < kRows * Part::kTile; i += kBlock) {
+            const u32 column = i / kRows, row = row_block * kRows + i % kRows;
+            if (column >= width || row >= rows) continue;
+            if (longest != ~0u && __ldg(row_ptr + row + 1) - __ldg(row_ptr + row) > longest) continue;
+            Sums<T, 1> one;
+            one.lane[0] = sums[column * (kRows + 1) + i % kRows];
+            one.store(c + static_cast<u64>(first + column) * rows + row, scale);
+        }
     }
-    body.store(c + static_cast<u64>(row) * n + first);
 }
 
 }  // namespace sparsetune

@@ -138,6 +138,10 @@ impl Kernel for ColumnMajor {
             lockstep: seen.groups(32 / self.lanes * self.m1, by_length).lockstep,
             locality: seen.locality(by_length),
             reuse: panel.reuse,
+            framed: 0.0,
+            staged_bytes: 0.0,
+            c_again: 0.0,
+            after_us: 0.0,
         }
     }
 

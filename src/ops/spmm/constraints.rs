@@ -51,6 +51,7 @@ pub fn all(
             rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
+            rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
         ],
         DeviceKind::Cpu => vec![
             rule("register_resource", false, host_registers),
@@ -204,6 +205,12 @@ fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
 /// Packed forms store a zero wherever a row lacks a column of its panel.
 fn panel_fill(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
     at_most(kernel.fill(&facts.inspection), MAX_FILL)
+}
+
+/// What would do the same as a candidate of another family (nnz_split without a row above its chunk).
+fn applicability(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+    let applies = kernel.applies(&facts.inspection, &facts.device);
+    if applies { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
 }
 
 /// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.

@@ -5,14 +5,18 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, row_panel, row_split};
+use super::{column_major, nnz_split, row_panel, row_split};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
-pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+pub static FAMILIES: &[&dyn Family] = &[
+    &row_panel::RowPanels,
+    &row_split::RowSplits,
+    &nnz_split::NnzSplits,
+    &column_major::ColumnMajors,
+];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {
@@ -42,6 +46,11 @@ pub trait Kernel: Send + Sync {
     /// Predicted microseconds of one call.
     fn predict_us(&self, seen: &Inspection, problem: &Spmm, device: &Device) -> f64 {
         model::predict_us(&self.tile(), &self.work(seen), seen, problem, device)
+    }
+
+    /// Whether the family has something of its own to do on a matrix: where not, another family's candidate does the same.
+    fn applies(&self, _seen: &Inspection, _device: &Device) -> bool {
+        true
     }
 
     /// Stored values, padding included, over entries.

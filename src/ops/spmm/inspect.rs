@@ -61,6 +61,8 @@ pub struct Inspection {
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
     panels: BTreeMap<u32, Panel>,
+    /// Rows and their entries by the power of two that their length reaches.
+    lengths: [(u64, u64); 33],
 }
 
 impl Inspection {
@@ -89,6 +91,7 @@ impl Inspection {
             }),
             natural: all(&lengths),
             by_length: all(&sorted),
+            lengths: histogram(&lengths),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
         }
     }
@@ -97,6 +100,19 @@ impl Inspection {
     pub fn groups(&self, size: u32, by_length: bool) -> Groups {
         let map = if by_length { &self.by_length } else { &self.natural };
         map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
+    }
+
+    /// What cutting rows of more than `chunk` entries gives, about: lengths are known to a power of two.
+    pub fn cut(&self, chunk: u64) -> Cut {
+        let mut cut = Cut { segments: 0.0, short_rows: 0.0 };
+        for &(rows, entries) in &self.lengths {
+            if entries > chunk * rows {
+                cut.segments += entries as f64 / chunk as f64 + rows as f64 / 2.0;
+            } else {
+                cut.short_rows += rows as f64;
+            }
+        }
+        cut
     }
 
     pub fn locality(&self, by_length: bool) -> Locality {
@@ -110,6 +126,14 @@ impl Inspection {
             fill: f64::from(m1),
         })
     }
+}
+
+/// Rows above a length cut into parts of at most that length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cut {
+    pub segments: f64,
+    /// Rows that are left whole.
+    pub short_rows: f64,
 }
 
 impl Groups {
@@ -139,6 +163,16 @@ fn groups(lengths: &[u32], size: u32) -> Groups {
     let mean = sum / count as f64;
     let variance = (squares / count as f64 - mean * mean).max(0.0);
     Groups { count, cov: variance.sqrt() / mean, lockstep: lockstep / sum, heaviest }
+}
+
+fn histogram(lengths: &[u32]) -> [(u64, u64); 33] {
+    let mut histogram = [(0, 0); 33];
+    for &length in lengths {
+        let (rows, entries) = &mut histogram[(u32::BITS - length.leading_zeros()) as usize];
+        *rows += 1;
+        *entries += u64::from(length);
+    }
+    histogram
 }
 
 fn mean_gap(matrix: &Csr) -> f64 {

@@ -7,11 +7,13 @@ pub mod inspect;
 pub mod lower;
 pub mod model;
 pub mod model_host;
+pub mod nnz_split;
 pub mod panels;
 pub mod row_panel;
 pub mod row_split;
 pub mod shared;
 pub mod space;
+pub mod walk;
 
 pub use lower::Lowerer;
 

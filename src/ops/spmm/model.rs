@@ -38,6 +38,8 @@ const LOCKSTEP: f64 = 0.46;
 const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.24;
 /// Warp instructions around a row, beside its outputs.
 const FRAME: f64 = 33.0;
+/// A second kernel of a call, microseconds.
+const STAGE_US: f64 = 1.6;
 /// An empty launch, with its event pair.
 const LAUNCH_US: f64 = 3.6;
 pub const SECTOR: f64 = 32.0;
@@ -62,6 +64,14 @@ pub struct Work {
     pub locality: Locality,
     /// Entries that already share a load inside a tile.
     pub reuse: f64,
+    /// Warp instructions a tile beyond its frame: what combines its threads' sums.
+    pub framed: f64,
+    /// Bytes of B copied before the walk begins, read and written; 0 where B is walked as given.
+    pub staged_bytes: f64,
+    /// Bytes of partial sums for one column tile, written and read again.
+    pub c_again: f64,
+    /// Microseconds after the last entry: what waits for others.
+    pub after_us: f64,
 }
 
 impl Work {
@@ -80,6 +90,10 @@ impl Work {
             lockstep: 1.0,
             locality: seen.locality(tile.order == RowOrder::Length),
             reuse: 1.0,
+            framed: 0.0,
+            staged_bytes: 0.0,
+            c_again: 0.0,
+            after_us: 0.0,
         }
     }
 }
@@ -105,7 +119,11 @@ pub fn predict_us(
     let chain = work.longest_walk
         * (CHAIN_STEP_US / f64::from(tile.unroll) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * elements);
     let exposed = if tile.order == RowOrder::Natural { EXPOSED * chain } else { 0.0 };
-    LAUNCH_US + together.max(chain) + exposed
+    let staging = match work.staged_bytes {
+        0.0 => 0.0,
+        bytes => STAGE_US + bytes / copy_rate(device),
+    };
+    LAUNCH_US + staging + together.max(chain) + exposed + work.after_us
 }
 
 /// Bytes per microsecond at which the device copies.
@@ -126,7 +144,7 @@ fn memory_us(
     let again = seen.nnz as f64 / work.locality.far;
     let rows_of_b = (again * (1.0 - kept) + touched * kept).max(touched);
     let c_bytes = seen.rows as f64 * f64::from(problem.n) * problem.dtype.bytes() as f64;
-    let bytes = (rows_of_b * work.width + work.a_bytes) * column_tiles + c_bytes;
+    let bytes = (rows_of_b * work.width + work.a_bytes + work.c_again) * column_tiles + c_bytes;
     bytes / (copy_rate(device) * MEMORY_RATIO)
 }
 
@@ -171,6 +189,6 @@ fn issue_us(
     let tiles = seen.rows as f64 / f64::from(tile.rows);
     let outputs = f64::from(tile.rows * tile.elements_an_entry);
     let walked = work.entries * work.instructions * warps_a_tile * work.lockstep.powf(LOCKSTEP);
-    let framed = tiles * (FRAME + outputs) * warps_a_tile;
+    let framed = tiles * (FRAME + outputs + work.framed) * warps_a_tile;
     (walked + framed) * column_tiles / (ISSUE_PER_US * f64::from(device.multiprocessors.max(1)))
 }

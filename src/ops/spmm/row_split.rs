@@ -1,33 +1,26 @@
-//! Family `row_split`, row-major: a subwarp per row, output columns in registers (`kernels/spmm/row_split.cuh`).
+//! Family `row_split`: a group of threads per row, output columns in registers (`kernels/spmm/row_split.cuh`).
 
-use super::family::{
-    ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order, program,
-};
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, program};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, Shared, Sparse, array};
+use super::walk::{self, Walk};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
-use crate::search::domain::{Domain, product};
+use crate::search::domain::Domain;
+
+const FAMILY: &str = "row_split";
 
 pub struct RowSplits;
 
-#[derive(Clone, Copy, Debug)]
 struct RowSplit {
-    lanes: u32,
-    vec: u32,
-    cols: u32,
-    unroll: u32,
-    block: u32,
-    shuffle: bool,
-    order: RowOrder,
-    problem: Spmm,
+    walk: Walk,
 }
 
 impl Family for RowSplits {
     fn names(&self) -> &'static [&'static str] {
-        &["row_split"]
+        &[FAMILY]
     }
 
     fn header(&self) -> &'static str {
@@ -35,113 +28,80 @@ impl Family for RowSplits {
     }
 
     fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("lanes", &[4, 8, 16, 32]),
-            Domain::ints("vec", &[1, 2, 4]),
-            Domain::ints("cols", &[1, 2, 4]),
-            Domain::ints("unroll", &[2, 4, 8]),
-            Domain::ints("block", &[128, 256]),
-            Domain::texts("fetch", &["direct", "shuffle"]),
-            Domain::texts("order", &["natural", "length"]),
-        ]
+        walk::domains()
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let takes = problem.dtype == Dtype::F32 && effective_layout(problem) == Layout::Row;
-        if takes { product("row_split", &self.domains()) } else { Vec::new() }
+        walk::candidates(FAMILY, self.domains(), problem)
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        if candidate.family != "row_split" || effective_layout(problem) != Layout::Row {
-            return None;
-        }
-        let int = |name| count(candidate, name);
-        Some(Box::new(RowSplit {
-            lanes: int("lanes")?,
-            vec: int("vec")?,
-            cols: int("cols")?,
-            unroll: int("unroll")?,
-            block: int("block")?,
-            shuffle: match candidate.text("fetch")? {
-                "direct" => false,
-                "shuffle" => true,
-                _ => return None,
-            },
-            order: order(candidate)?,
-            problem: *problem,
-        }))
+        let walk = Walk::of(candidate, problem).filter(|_| candidate.family == FAMILY)?;
+        Some(Box::new(RowSplit { walk }))
     }
 }
 
 impl Kernel for RowSplit {
     fn tile(&self) -> Tile {
-        let elements = self.vec * self.cols;
-        Tile {
-            rows: 1,
-            columns: self.lanes * elements,
-            threads: self.block,
-            most_threads: 256,
-            threads_a_tile: self.lanes,
-            tiles_a_block: self.block / self.lanes,
-            blocks: None,
-            order: self.order,
-            unroll: self.unroll,
-            elements_an_entry: elements,
-            registers: elements + self.unroll * (elements + 2) + 28,
-            shared_bytes: 0,
-            vector: self.vec,
-            whole_warps: self.block.is_multiple_of(32),
-            balanced: false,
-            // A shuffle hands round at most `lanes` entries, so more in flight are never used.
-            pointless: self.shuffle && self.unroll > self.lanes,
-        }
+        self.walk.tile()
+    }
+
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        self.walk.suits(seen, device)
     }
 
     fn work(&self, seen: &Inspection) -> Work {
-        let by_length = self.order == RowOrder::Length;
-        let fetch = if self.shuffle { 2.0 + 4.0 / f64::from(self.lanes) } else { 3.0 };
-        Work {
-            instructions: fetch + f64::from(self.cols * (2 + self.vec)),
-            lockstep: seen.groups(32 / self.lanes, by_length).lockstep,
-            ..Work::row_major(&self.tile(), seen, &self.problem)
-        }
+        self.walk.work(seen)
     }
 
     fn source(&self) -> String {
-        let full = self.problem.n.is_multiple_of(self.tile().columns);
-        let Self { lanes, vec, cols, unroll, shuffle, .. } = self;
-        program(
-            "row_split",
-            "const u32* row_ptr, const u32* cols, const float* vals, const float* b, float* c, const u32* order, u32 rows, u32 n",
-            &format!(
-                "row_split<{lanes}, {vec}, {cols}, {unroll}, {shuffle}, {full}>(row_ptr, cols, vals, b, c, order, rows, n)"
-            ),
-        )
+        let (alpha_beta, scale) = self.walk.scale();
+        let element = walk::element(self.walk.problem.dtype);
+        let call = format!(
+            "row_split<{}>(blockIdx.x, blockIdx.y, row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, ~0u, {scale})",
+            self.walk.template()
+        );
+        let parameters = self.walk.parameters() + &alpha_beta;
+        program(FAMILY, &parameters, &call) + &self.walk.stage_source()
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let Sparse { arrays, mut args, ms, .. } = csr_arguments(shared, self.order);
-        let rows = shared.matrix.rows() as u32;
-        args.extend([Arg::U32(rows), Arg::U32(self.problem.n)]);
-        let tile = self.tile();
-        let step = Step {
-            grid: [rows.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(tile.columns), 1],
-            ..Step::of(ENTRY, 1, tile.threads, args)
+        let walk = &self.walk;
+        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+        let (arrays, order, ms) = row_order(shared, walk.order, 0);
+        let mut args = walk.arguments(order, rows, b_rows);
+        args.extend(walk.scale_arguments());
+        let (mut steps, scratch) = walk.stage(b_rows);
+        steps.push(Step {
+            grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
+            ..Step::of(ENTRY, 1, walk.block, args)
+        });
+        let program = CudaProgram {
+            steps,
+            ..CudaProgram::of(self.source(), Step::of(ENTRY, 1, 1, Vec::new()))
         };
-        let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        Ok(Lowered { arrays, ms, ..Lowered::bare(program) })
+        Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
+    }
+}
+
+/// The order of rows as array `at`, or a null pointer for the natural one.
+pub fn row_order(
+    shared: &mut Shared,
+    order: RowOrder,
+    at: usize,
+) -> (Vec<crate::domain::recipe::Array>, Arg, f64) {
+    match order {
+        RowOrder::Natural => (Vec::new(), Arg::U64(0), 0.0),
+        RowOrder::Length => {
+            let (order, ms) = shared.by_length();
+            (vec![array("rows_by_length", ArrayData::U32(order))], Arg::Array(at), ms)
+        }
     }
 }
 
 /// The CSR itself with an order of its rows, and B and C.
 pub fn csr_arguments(shared: &mut Shared, order: RowOrder) -> Sparse {
-    let mut args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C];
-    if order == RowOrder::Natural {
-        args.push(Arg::U64(0));
-        return Sparse { arrays: Vec::new(), args, ms: 0.0, update_ms: None };
-    }
-    args.push(Arg::Array(0));
-    let (order, ms) = shared.by_length();
-    let arrays = vec![array("rows_by_length", ArrayData::U32(order))];
+    let (arrays, order, ms) = row_order(shared, order, 0);
+    let args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, order];
     Sparse { arrays, args, ms, update_ms: None }
 }

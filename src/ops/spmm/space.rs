@@ -101,6 +101,22 @@ mod tests {
     }
 
     #[test]
+    fn spaces_stay_small_enough_to_be_searched_whole() {
+        let wide = [(8, Dtype::F32), (32, Dtype::F32), (128, Dtype::F32), (33, Dtype::F32)];
+        let others = [(512, Dtype::F32), (128, Dtype::F16), (32, Dtype::F64), (1, Dtype::F32)];
+        for (n, dtype) in wide.into_iter().chain(others) {
+            for layout in [Layout::Row, Layout::Col] {
+                let problem = Spmm::new(n, dtype, layout);
+                for family in FAMILIES {
+                    let count = family.candidates(&problem).len();
+                    println!("{n} {dtype} {layout} {:?}: {count}", family.names());
+                    assert!(count <= 1000, "{n} {dtype} {layout} {:?}: {count}", family.names());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn candidates_are_distinct_and_all_have_a_kernel() {
         for layout in [Layout::Row, Layout::Col] {
             for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {

@@ -1,0 +1,157 @@
+// The walk of SpMM: a group of kLanes x kWays threads goes along a run of entries of A, output columns in registers.
+// A lane has kCols vectors of kVec columns, kLanes vectors apart, so that a load of the group is contiguous; the ways take
+// the entries in turn and are summed at the end, which makes the chain of dependent loads kWays times shorter.
+#pragma once
+#include "spmm/element.cuh"
+
+namespace sparsetune {
+
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle>
+struct WalkConfig {
+    static constexpr int kGroup = kLanes * kWays;            // threads that share a row of A
+    static constexpr int kTileColumns = kLanes * kVec * kCols;  // N1: columns of C one group computes
+    static_assert(kGroup >= 1 && kGroup <= 32 && (kLanes & (kLanes - 1)) == 0 && (kWays & (kWays - 1)) == 0,
+                  "a group must be a power of two of lanes within a warp");
+    static_assert(kVec * kCols * sizeof(Sum<T>) <= 128, "more than 128 bytes of sums a thread leave no room for loads in flight");
+    static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight a thread spill");
+    static_assert(!kShuffle || kUnroll * kWays <= kGroup, "a shuffle hands round at most a group's entries");
+};
+
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
+struct Walk {
+    using Config = WalkConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>;
+    static constexpr int kGroup = Config::kGroup;
+
+    const T* __restrict__ b;  // first column of this lane in row 0 of B
+    u32 stride;               // elements from a row of B to the next
+    u32 way;                  // which of the ways this thread walks
+    bool inside[kCols];       // whether each vector lies within the columns
+    Sums<T, kVec> acc[kCols];
+
+    // `b_tile` is the tile's first column in row 0; `width` columns of the tile are real.
+    __device__ __forceinline__ Walk(const T* b_tile, u32 stride_, u32 width) : stride(stride_) {
+        const u32 first = first_column();
+        b = b_tile + first;
+        way = threadIdx.x % kGroup / kLanes;
+#pragma unroll
+        for (int c = 0; c < kCols; ++c) {
+            inside[c] = kFull || first + c * kLanes * kVec < width;
+            acc[c].zero();
+        }
+    }
+
+    // This lane's first column within the tile.
+    static __device__ __forceinline__ u32 first_column() { return threadIdx.x % kLanes * kVec; }
+
+    static __device__ __forceinline__ u32 mask() {
+        return kGroup == 32 ? 0xffffffffu : ((1u << (kGroup % 32)) - 1u) << (threadIdx.x % 32 / kGroup * kGroup);
+    }
+
+    __device__ __forceinline__ void run(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+        if constexpr (kShuffle) {
+            shuffled(cols, vals, k, end);
+        } else {
+            direct(cols, vals, k, end);
+        }
+    }
+
+    // Sums over the ways; every way has the totals afterwards.
+    __device__ __forceinline__ void combine() {
+#pragma unroll
+        for (int step = kLanes; step < kGroup; step *= 2) {
+#pragma unroll
+            for (int c = 0; c < kCols; ++c) {
+#pragma unroll
+                for (int i = 0; i < kVec; ++i) acc[c].lane[i] += __shfl_xor_sync(mask(), acc[c].lane[i], step);
+            }
+        }
+    }
+
+    // `c_tile` is the tile's first column in the row of C.
+    template <bool kAccumulate>
+    __device__ __forceinline__ void store(T* c_tile, const Scale<T, kAccumulate>& scale) const {
+        if (kWays > 1 && way != 0) return;
+#pragma unroll
+        for (int c = 0; c < kCols; ++c) {
+            if (inside[c]) acc[c].store(c_tile + first_column() + c * kLanes * kVec, scale);
+        }
+    }
+
+private:
+    // kUnroll entries: every load of B is issued before the first multiply. Entry u is real where u * kWays < `left`.
+    template <bool kWhole, typename V>
+    __device__ __forceinline__ void accumulate(const u32 (&col)[kUnroll], const V (&val)[kUnroll], u32 left) {
+        Packed<T, kVec> loaded[kUnroll][kCols];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            const T* row = b + static_cast<u64>(col[u]) * stride;
+#pragma unroll
+            for (int c = 0; c < kCols; ++c) {
+                if ((kWhole || u * kWays < left) && inside[c]) loaded[u][c].load(row + c * kLanes * kVec);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            const Sum<T> by = widen(val[u]);
+#pragma unroll
+            for (int c = 0; c < kCols; ++c) {
+                if ((kWhole || u * kWays < left) && inside[c]) acc[c].fma(by, loaded[u][c]);
+            }
+        }
+    }
+
+    // Each lane reads A for itself: neighbouring addresses in the group, one transaction.
+    __device__ __forceinline__ void direct(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+        u32 col[kUnroll];
+        T val[kUnroll];
+        k += way;
+        constexpr u32 kStep = kUnroll * kWays;
+        for (; k + (kStep - kWays) < end; k += kStep) {
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) {
+                col[u] = __ldg(cols + k + u * kWays);
+                val[u] = load_element(vals + k + u * kWays);
+            }
+            accumulate<true>(col, val, kStep);
+        }
+        if (k < end) {
+            const u32 left = end - k;
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) {
+                if (u * kWays < left) {
+                    col[u] = __ldg(cols + k + u * kWays);
+                    val[u] = load_element(vals + k + u * kWays);
+                }
+            }
+            accumulate<false>(col, val, left);
+        }
+    }
+
+    // The group reads kGroup entries of A at once and hands them round by shuffles.
+    __device__ __forceinline__ void shuffled(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
+        const u32 lane = threadIdx.x % kGroup;
+        for (; k < end; k += kGroup) {
+            const u32 here = min(static_cast<u32>(kGroup), end - k);
+            const u32 my_col = lane < here ? __ldg(cols + k + lane) : 0;
+            const Sum<T> my_val = lane < here ? widen(load_element(vals + k + lane)) : Sum<T>(0);
+#pragma unroll 1
+            for (u32 first = 0; first < here; first += kUnroll * kWays) {
+                u32 col[kUnroll];
+                Sum<T> val[kUnroll];
+#pragma unroll
+                for (int u = 0; u < kUnroll; ++u) {
+                    col[u] = __shfl_sync(mask(), my_col, first + u * kWays + way, kGroup);
+                    val[u] = __shfl_sync(mask(), my_val, first + u * kWays + way, kGroup);
+                }
+                const u32 left = here - first > way ? here - first - way : 0;
+                if (first + kUnroll * kWays <= here) {
+                    accumulate<true>(col, val, left);
+                } else {
+                    accumulate<false>(col, val, left);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace sparsetune

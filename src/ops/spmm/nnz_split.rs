@@ -1,0 +1,224 @@
+//! Family `nnz_split`: rows above a threshold are cut into segments (`kernels/spmm/nnz_split.cuh`), so that neither one huge
+//! row nor few long ones leave the device idle.
+
+use super::family::{ENTRY, Family, Kernel, Tile, count, program};
+use super::inspect::Inspection;
+use super::model::Work;
+use super::row_split::row_order;
+use super::shared::{Lowered, Shared, array};
+use super::walk::{self, Walk};
+use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Scratch, Step};
+use crate::domain::{Candidate, Device, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::Domain;
+use crate::sparse::Csr;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+const FAMILY: &str = "nnz_split";
+
+/// Most segments of one row: its last group adds as many partial sums.
+const MOST_SEGMENTS: usize = 512;
+
+pub struct NnzSplits;
+
+struct NnzSplit {
+    walk: Walk,
+    chunk: u32,
+}
+
+impl Family for NnzSplits {
+    fn names(&self) -> &'static [&'static str] {
+        &[FAMILY]
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/nnz_split.cuh")
+    }
+
+    fn domains(&self) -> Vec<Domain> {
+        let mut domains = vec![Domain::ints("chunk", &[64, 256, 512])];
+        domains.extend(walk::domains().into_iter().map(|domain| match domain.name {
+            "unroll" => Domain::ints("unroll", &[2, 4]),
+            "block" => Domain::ints("block", &[256]),
+            _ => domain,
+        }));
+        domains
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        walk::candidates(FAMILY, self.domains(), problem)
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+        let walk = Walk::of(candidate, problem).filter(|_| candidate.family == FAMILY)?;
+        let chunk = count(candidate, "chunk").filter(|chunk| *chunk > 0)?;
+        Some(Box::new(NnzSplit { walk, chunk }))
+    }
+}
+
+impl Kernel for NnzSplit {
+    fn tile(&self) -> Tile {
+        Tile { balanced: true, ..self.walk.tile() }
+    }
+
+    fn applies(&self, seen: &Inspection, _device: &Device) -> bool {
+        seen.longest_row > u64::from(self.chunk)
+    }
+
+    fn work(&self, seen: &Inspection) -> Work {
+        let work = self.walk.work(seen);
+        let ways = f64::from(self.walk.ways);
+        let cut = seen.cut(u64::from(self.chunk));
+        let parts = (seen.longest_row as f64 / f64::from(self.chunk)).min(MOST_SEGMENTS as f64);
+        // Partial sums are written, and read again by the last of their row.
+        let partial =
+            cut.segments * f64::from(self.walk.columns()) * 2.0 * self.walk.sum_bytes() as f64;
+        Work {
+            mean_walk: seen.nnz as f64 / (cut.segments + cut.short_rows).max(1.0) / ways,
+            longest_walk: (seen.longest_row as f64 / parts.max(1.0)).max(f64::from(self.chunk))
+                / ways,
+            lockstep: work.lockstep.min(2.0),
+            c_again: partial,
+            after_us: ARRIVAL_US + parts / ways * PARTIAL_US,
+            ..work
+        }
+    }
+
+    fn source(&self) -> String {
+        let (alpha_beta, scale) = self.walk.scale();
+        let element = walk::element(self.walk.problem.dtype);
+        let call = format!(
+            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, row, first, segments, partial, arrived}}, {scale})",
+            self.walk.template()
+        );
+        let parameters = self.walk.parameters()
+            + &format!(
+                ", u32 chunk, const u32* bounds, const u32* owner, const u32* row, const u32* first, u32 segments, Sum<{element}>* partial, u32* arrived"
+            )
+            + &alpha_beta;
+        program(FAMILY, &parameters, &call) + &self.walk.stage_source()
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let walk = &self.walk;
+        let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+        let chunk = self.chunk;
+        let name = format!("segments_{chunk}");
+        let made = shared.once(&name, Segments::bytes, |shared| {
+            Ok::<_, Infallible>(Segments::of(&shared.matrix, chunk as usize))
+        });
+        let Ok((segments, cut_ms)) = made;
+        if segments.owner.is_empty() {
+            return Err(Refusal(format!("no row has more than {chunk} entries")));
+        }
+        let (mut arrays, order, order_ms) = row_order(shared, walk.order, 0);
+        let first = arrays.len();
+        let named = |part: &str, data: &Arc<[u32]>| {
+            array(format!("{name}_{part}"), ArrayData::U32(data.clone()))
+        };
+        arrays.extend([
+            named("bounds", &segments.bounds),
+            named("owner", &segments.owner),
+            named("row", &segments.row),
+            named("first", &segments.first),
+        ]);
+        let (mut steps, mut scratch) = walk.stage(b_rows);
+        let count = segments.owner.len() as u32;
+        let partial = u64::from(count) * u64::from(walk.problem.n) * walk.sum_bytes();
+        let counters = segments.row.len() as u64 * u64::from(walk.column_tiles()) * 4;
+        let at = scratch.len();
+        scratch.extend([partial, counters].map(|bytes| Scratch { bytes, fill: 0 }));
+
+        let mut args = walk.arguments(order, rows, b_rows);
+        args.push(Arg::U32(chunk));
+        args.extend((first..first + 4).map(Arg::Array));
+        args.extend([Arg::U32(count), Arg::Scratch(at), Arg::Scratch(at + 1)]);
+        args.extend(walk.scale_arguments());
+        let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
+        steps.push(Step {
+            grid: [blocks, walk.column_tiles(), 1],
+            ..Step::of(ENTRY, 1, walk.block, args)
+        });
+        let program =
+            CudaProgram { source: self.source(), max_registers: None, steps, zero_output: false };
+        let ms = cut_ms + order_ms;
+        Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
+    }
+}
+
+/// A fence and a counter's round trip at a segment's end, microseconds.
+const ARRIVAL_US: f64 = 1.5;
+/// One partial sum that the last group of a row adds, microseconds.
+const PARTIAL_US: f64 = 0.15;
+
+/// Rows of more than `chunk` entries, cut into parts of about equal length.
+#[derive(Debug)]
+struct Segments {
+    /// Where each segment begins and ends among the entries.
+    bounds: Arc<[u32]>,
+    /// Its long row.
+    owner: Arc<[u32]>,
+    /// Each long row's row of the matrix.
+    row: Arc<[u32]>,
+    /// Each long row's first segment, and the number of all.
+    first: Arc<[u32]>,
+}
+
+impl Segments {
+    fn of(matrix: &Csr, chunk: usize) -> Self {
+        let (mut bounds, mut owner, mut row, mut first) = (vec![], vec![], vec![], vec![0u32]);
+        for (index, ends) in matrix.indptr().windows(2).enumerate() {
+            let length = ends[1] - ends[0];
+            if length <= chunk {
+                continue;
+            }
+            let parts = length.div_ceil(chunk).min(MOST_SEGMENTS);
+            let at = |part: usize| (ends[0] + length * part / parts) as u32;
+            bounds.extend((0..parts).flat_map(|part| [at(part), at(part + 1)]));
+            owner.extend(std::iter::repeat_n(row.len() as u32, parts));
+            row.push(index as u32);
+            first.push(owner.len() as u32);
+        }
+        Self { bounds: bounds.into(), owner: owner.into(), row: row.into(), first: first.into() }
+    }
+
+    fn bytes(&self) -> u64 {
+        4 * (self.bounds.len() + self.owner.len() + self.row.len() + self.first.len()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_SEGMENTS, Segments};
+    use crate::sparse::Csr;
+
+    #[test]
+    fn long_rows_are_cut_without_a_gap_and_short_ones_left() {
+        let lengths = [0usize, 9, 3, 8, 40_000, 4];
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for length in lengths {
+            indices.extend(0..length as u32);
+            indptr.push(indices.len());
+        }
+        let values = vec![1.0; indices.len()];
+        let matrix = Csr::new(6, 40_000, indptr.clone(), indices, values).unwrap();
+        let segments = Segments::of(&matrix, 4);
+        assert_eq!(*segments.row, [1, 3, 4]);
+        assert_eq!(*segments.first, [0, 3, 5, 5 + MOST_SEGMENTS as u32]);
+        for (long, &row) in segments.row.iter().enumerate() {
+            let own = segments.first[long] as usize..segments.first[long + 1] as usize;
+            let mut at = indptr[row as usize] as u32;
+            for segment in own {
+                assert_eq!(
+                    (segments.owner[segment], segments.bounds[2 * segment]),
+                    (long as u32, at)
+                );
+                at = segments.bounds[2 * segment + 1];
+            }
+            assert_eq!(at as usize, indptr[row as usize + 1]);
+        }
+        assert!(Segments::of(&matrix, 40_000).owner.is_empty());
+    }
+}

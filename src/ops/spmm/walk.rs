@@ -1,0 +1,316 @@
+//! What `row_split` and `nnz_split` share: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as it
+//! is given or staged in panels, C written by rows or by columns.
+
+use super::family::{RowOrder, Tile, count, order};
+use super::inspect::Inspection;
+use super::model::Work;
+use crate::domain::recipe::{Arg, Scratch, Step};
+use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::search::domain::{Domain, product};
+
+/// Rows of B that one block stages; as in `stage.cuh`.
+const STAGED_ROWS: u32 = 64;
+/// Threads of a staging block.
+const STAGING_THREADS: u32 = 256;
+/// The usual block of a walk.
+const LARGE: u32 = 256;
+/// Static shared memory that any block may have without asking, bytes.
+const STATIC_SHARED: u32 = 48 << 10;
+
+/// The parameters of a walk, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    pub lanes: u32,
+    pub ways: u32,
+    pub vec: u32,
+    pub cols: u32,
+    pub unroll: u32,
+    pub block: u32,
+    pub shuffle: bool,
+    pub order: RowOrder,
+    /// B is copied into panels before each call.
+    pub staged: bool,
+    pub problem: Spmm,
+}
+
+/// The domains of a walk, as the headers' `tune:` lines list them.
+pub fn domains() -> Vec<Domain> {
+    vec![
+        Domain::ints("lanes", &[1, 2, 4, 8, 16, 32]),
+        Domain::ints("ways", &[1, 2, 4, 8, 16, 32]),
+        Domain::ints("vec", &[1, 2, 4, 8]),
+        Domain::ints("cols", &[1, 2, 4]),
+        Domain::ints("unroll", &[2, 4, 8]),
+        Domain::ints("block", &[64, 256]),
+        Domain::texts("fetch", &["direct", "shuffle"]),
+        Domain::texts("order", &["natural", "length"]),
+        Domain::texts("b", &["given", "staged"]),
+    ]
+}
+
+/// The candidates of a family over these domains that make sense for a problem. What the problem fixes is fixed before the
+/// product is taken: the whole of it has ten thousands of members.
+pub fn candidates(family: &str, domains: Vec<Domain>, problem: &Spmm) -> Vec<Candidate> {
+    let widest = |staged: bool| i64::from(widest_vector(problem, staged));
+    let by_columns = by_columns(problem);
+    let narrowed = |staged: bool| {
+        domains
+            .iter()
+            .map(|domain| match domain.name {
+                "vec" => Domain::ints("vec", &[widest(staged)]),
+                "b" => Domain::texts("b", &[if staged { "staged" } else { "given" }]),
+                "order" if by_columns => Domain::texts("order", &["natural"]),
+                _ => domain.clone(),
+            })
+            .collect::<Vec<_>>()
+    };
+    let all = [false, true].into_iter().flat_map(|staged| product(family, &narrowed(staged)));
+    all.filter(|c| Walk::of(c, problem).is_some_and(|walk| walk.makes_sense())).collect()
+}
+
+/// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
+fn widest_vector(problem: &Spmm, staged: bool) -> u32 {
+    let most = (16 / problem.dtype.bytes() as u32).min(problem.n.next_power_of_two());
+    if staged || by_columns(problem) {
+        return most;
+    }
+    let aligned = 1 << problem.n.trailing_zeros().min(4);
+    most.min(aligned)
+}
+
+fn by_columns(problem: &Spmm) -> bool {
+    problem.layout == Layout::Col && problem.n > 1
+}
+
+impl Walk {
+    /// `None` where a parameter is missing, unknown or not of its type.
+    pub fn of(candidate: &Candidate, problem: &Spmm) -> Option<Self> {
+        let int = |name| count(candidate, name).filter(|value| *value > 0);
+        let flag = |name, off: &str, on: &str| match candidate.text(name)? {
+            text if text == off => Some(false),
+            text if text == on => Some(true),
+            _ => None,
+        };
+        Some(Self {
+            lanes: int("lanes")?,
+            ways: int("ways")?,
+            vec: int("vec")?,
+            cols: int("cols")?,
+            unroll: int("unroll")?,
+            block: int("block")?,
+            shuffle: flag("fetch", "direct", "shuffle")?,
+            order: order(candidate)?,
+            staged: flag("b", "given", "staged")?,
+            problem: *problem,
+        })
+    }
+
+    /// Whether the kernel takes these parameters for this problem, and no other candidate does the same.
+    pub fn makes_sense(&self) -> bool {
+        let n = self.problem.n;
+        let element = self.problem.dtype.bytes() as u32;
+        let (group, tile, vector) = (self.group(), self.columns(), self.vec * element);
+        let fits = group <= 32 && self.cols * vector <= 64 && self.in_flight() <= 64;
+        // A tile wider than N wastes lanes; one narrower than a line of B reads lines in parts, which pays only if staged.
+        let whole = tile >= n && tile < 2 * n.next_power_of_two().max(self.vec);
+        let line = tile * element >= if self.staged { 64 } else { 128 } && tile <= n;
+        // Lanes side by side read at least 64 bytes of a row, if it has them.
+        let wide = self.cols == 1 || self.lanes * vector >= 64;
+        let shuffle = !self.shuffle || (self.unroll * self.ways <= group && group >= 8);
+        let deep = self.unroll < 8 || self.cols == 1;
+        let place = if by_columns(&self.problem) {
+            self.staged && self.order == RowOrder::Natural
+        } else if self.staged {
+            // Staging aligns rows that are not, or narrows the panel that must stay in L2.
+            let unaligned = !n.is_multiple_of(16 / element) && n > 4;
+            unaligned || (tile * element == 64 && n > tile)
+        } else {
+            true
+        };
+        let vector_fits = self.vec == widest_vector(&self.problem, self.staged);
+        let shared = self.shared_bytes() <= STATIC_SHARED;
+        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared
+    }
+
+    /// Whether the block suits the matrix: small ones spread few rows over all multiprocessors, and only that.
+    pub fn suits(&self, seen: &Inspection, device: &Device) -> bool {
+        let large = seen.rows.div_ceil(u64::from((LARGE / self.group()).max(1)))
+            * u64::from(self.column_tiles());
+        let few = large < 4 * u64::from(device.multiprocessors);
+        self.block == LARGE || few
+    }
+
+    fn group(&self) -> u32 {
+        self.lanes * self.ways
+    }
+
+    /// 32-bit words of B in flight a thread.
+    fn in_flight(&self) -> u32 {
+        self.unroll * self.cols * (self.vec * self.problem.dtype.bytes() as u32).div_ceil(4)
+    }
+
+    /// N1.
+    pub fn columns(&self) -> u32 {
+        self.lanes * self.vec * self.cols
+    }
+
+    /// Groups a block.
+    pub fn groups(&self) -> u32 {
+        self.block / self.group()
+    }
+
+    pub fn column_tiles(&self) -> u32 {
+        self.problem.n.div_ceil(self.columns())
+    }
+
+    /// Bytes of a sum, and of what is kept of one between segments.
+    pub fn sum_bytes(&self) -> u64 {
+        self.problem.dtype.bytes().max(4)
+    }
+
+    /// The tile of sums that columns are written from.
+    fn shared_bytes(&self) -> u32 {
+        if !by_columns(&self.problem) {
+            return 0;
+        }
+        self.columns() * (self.groups() + 1) * self.sum_bytes() as u32
+    }
+
+    pub fn tile(&self) -> Tile {
+        let elements = self.vec * self.cols;
+        let words = self.sum_bytes() as u32 / 4;
+        Tile {
+            rows: 1,
+            columns: self.columns(),
+            threads: self.block,
+            most_threads: 256,
+            threads_a_tile: self.group(),
+            tiles_a_block: self.groups().max(1),
+            blocks: None,
+            order: self.order,
+            unroll: self.unroll,
+            elements_an_entry: elements,
+            registers: elements * words + self.in_flight() + 2 * self.unroll + 24,
+            shared_bytes: self.shared_bytes(),
+            vector: 1,
+            whole_warps: self.block.is_multiple_of(32) && self.group() <= 32,
+            balanced: false,
+            pointless: !self.makes_sense(),
+        }
+    }
+
+    /// What the walk of all rows moves and does.
+    pub fn work(&self, seen: &Inspection) -> Work {
+        let ways = f64::from(self.ways);
+        let by_length = self.order == RowOrder::Length;
+        let fetch = if self.shuffle { 2.0 + 4.0 / f64::from(self.group()) } else { 3.0 };
+        let wide = if self.problem.dtype == Dtype::F16 { 2.0 } else { 1.0 };
+        let element = self.problem.dtype.bytes() as f64;
+        // Read, and written in panels of whole tiles.
+        let columns = f64::from(self.problem.n) + f64::from(self.column_tiles() * self.columns());
+        let staged = if self.staged { seen.cols as f64 * columns * element } else { 0.0 };
+        let combined = f64::from(self.ways.ilog2() * self.cols * self.vec);
+        Work {
+            instructions: (fetch + f64::from(self.cols) * (2.0 + wide * f64::from(self.vec)))
+                / ways,
+            mean_walk: seen.mean_row / ways,
+            longest_walk: seen.longest_row as f64 / ways,
+            lockstep: seen.groups(32 / self.group(), by_length).lockstep,
+            framed: combined,
+            staged_bytes: staged,
+            ..Work::row_major(&self.tile(), seen, &self.problem)
+        }
+    }
+
+    /// The template arguments that both kernels begin with.
+    pub fn template(&self) -> String {
+        let Self { lanes, ways, vec, cols, unroll, block, shuffle, .. } = self;
+        let full = self.problem.n.is_multiple_of(self.columns());
+        let out = match () {
+            () if by_columns(&self.problem) => "kColumns",
+            () if self.problem.n.is_multiple_of(*vec) => "kRowVectors",
+            () => "kRowElements",
+        };
+        let accumulate = self.problem.accumulate;
+        let element = element(self.problem.dtype);
+        format!(
+            "{element}, {lanes}, {ways}, {vec}, {cols}, {unroll}, {block}, {shuffle}, {full}, {out}, {accumulate}"
+        )
+    }
+
+    /// Parameters up to the dimensions, and how the kernel's text names them.
+    pub fn parameters(&self) -> String {
+        let element = element(self.problem.dtype);
+        format!(
+            "const u32* row_ptr, const u32* cols, const {element}* vals, const {element}* b, u64 tile_step, u32 stride, {element}* c, const u32* order, u32 rows, u32 n"
+        )
+    }
+
+    /// The parameters alpha and beta where the problem has them, and the value that the kernel makes of them.
+    pub fn scale(&self) -> (String, String) {
+        let element = element(self.problem.dtype);
+        if self.problem.accumulate {
+            let parameters = format!(", Sum<{element}> alpha, Sum<{element}> beta");
+            (parameters, format!("Scale<{element}, true>{{alpha, beta}}"))
+        } else {
+            (String::new(), format!("Scale<{element}, false>{{}}"))
+        }
+    }
+
+    /// Arguments for `parameters`, of a matrix with `rows` rows and `b_rows` columns.
+    pub fn arguments(&self, order: Arg, rows: u32, b_rows: u32) -> Vec<Arg> {
+        let tile = u64::from(self.columns());
+        let (b, step, stride) = if self.staged {
+            (Arg::Scratch(0), tile * u64::from(b_rows), self.columns())
+        } else {
+            (Arg::B, tile, self.problem.n)
+        };
+        let operands = [Arg::RowPtr, Arg::ColIdx, Arg::Values, b, Arg::U64(step), Arg::U32(stride)];
+        let mut args = operands.to_vec();
+        args.extend([Arg::C, order, Arg::U32(rows), Arg::U32(self.problem.n)]);
+        args
+    }
+
+    /// Alpha and beta, where the problem has them.
+    pub fn scale_arguments(&self) -> Vec<Arg> {
+        if self.problem.accumulate { vec![Arg::Alpha, Arg::Beta] } else { Vec::new() }
+    }
+
+    /// The staging kernel's text, empty where B is walked as given.
+    pub fn stage_source(&self) -> String {
+        if !self.staged {
+            return String::new();
+        }
+        let element = element(self.problem.dtype);
+        let (columns, from_columns) = (self.columns(), by_columns(&self.problem));
+        format!(
+            "#include \"spmm/stage.cuh\"\nextern \"C\" __global__ void stage(const sparsetune::{element}* b, sparsetune::{element}* staged, unsigned b_rows, unsigned n) {{\n    sparsetune::stage<sparsetune::{element}, {columns}, {from_columns}>(b, staged, b_rows, n);\n}}\n"
+        )
+        .replace("sparsetune::float", "float")
+        .replace("sparsetune::double", "double")
+    }
+
+    /// The staging step and the panels that it fills, scratch 0; nothing where B is walked as given.
+    pub fn stage(&self, b_rows: u32) -> (Vec<Step>, Vec<Scratch>) {
+        if !self.staged {
+            return (Vec::new(), Vec::new());
+        }
+        let args = vec![Arg::B, Arg::Scratch(0), Arg::U32(b_rows), Arg::U32(self.problem.n)];
+        let step = Step {
+            grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.column_tiles(), 1],
+            ..Step::of("stage", 1, STAGING_THREADS, args)
+        };
+        let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
+        let bytes = (elements * self.problem.dtype.bytes()).max(16);
+        (vec![step], vec![Scratch { bytes, fill: 0 }])
+    }
+}
+
+/// The kernels' name of an element type.
+pub fn element(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "Half",
+        Dtype::F32 => "float",
+        Dtype::F64 => "double",
+    }
+}
