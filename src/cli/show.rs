@@ -113,9 +113,7 @@ pub fn plan(plan: &PlanView) -> String {
         _ => "vendor   no routine of the vendor's ran here".to_owned(),
     });
     lines.push(limit(plan));
-    if let Some(predicted) = &plan.predicted {
-        lines.push(format!("model    {} said {} us", predicted.model, us(predicted.median_us)));
-    }
+    lines.extend(model(plan));
     lines.push(prepare(plan));
     lines.extend(values(plan));
     lines.extend(host(plan));
@@ -140,12 +138,27 @@ fn limit(plan: &PlanView) -> String {
     format!("limit    {} us {why}: {:.0} % of it reached", us(limit.us), 100.0 * limit.fraction)
 }
 
+/// What the model said of the winner, and how far it was off over all trials.
+fn model(plan: &PlanView) -> Option<String> {
+    let predicted = plan.predicted.as_ref()?;
+    let said = format!("model    {} said {} us", predicted.model, us(predicted.median_us));
+    let Some(error) = &plan.model_error else { return Some(said) };
+    let rank = error.rank_correlation;
+    let rank = rank.map_or_else(String::new, |rank| format!(", rank correlation {rank:.2}"));
+    Some(format!(
+        "{said}; over {} trials measured is {:.2}x predicted, spread {:.2}x{rank}",
+        error.trials, error.median_ratio, error.spread
+    ))
+}
+
 /// What must be done before the first call, and when that has paid for itself.
 fn prepare(plan: &PlanView) -> String {
     let vendors = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
     let vendors = vendors.filter(|ms| *ms > 0.0);
     let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
-    let once = format!("prepare  {:.2} ms once{vendors}", plan.preprocess_ms);
+    let chosen = plan.expected_calls;
+    let chosen = chosen.map_or_else(String::new, |calls| format!("; chosen for {calls} calls"));
+    let once = format!("prepare  {:.2} ms once{vendors}{chosen}", plan.preprocess_ms);
     match plan.break_even_calls {
         Some(calls) => format!("{once}; pays for itself after {calls} calls"),
         None => once,
@@ -243,8 +256,12 @@ mod tests {
             },
             "speedup": 3.0,
             "limit": {"us": 40.0, "bound": "latency", "fraction": 0.5, "bytes": 9},
+            "predicted": {"model": "waits_v1", "median_us": 75.0},
+            "model_error": {"model": "waits_v1", "trials": 64, "median_ratio": 1.125, "spread": 1.5,
+                "rank_correlation": 0.75},
             "funnel": [],
             "preprocess_ms": 6.5,
+            "expected_calls": 1000,
             "break_even_calls": 25,
             "validity": {"values_may_change": true, "update_values_ms": 1.25},
             "host": {"device": "cpu/P", "median_us": 60.0},
@@ -254,7 +271,8 @@ mod tests {
         let shown = super::plan(&plan);
         for line in [
             "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
-            "prepare  6.50 ms once (the vendor's 2.50 ms); pays for itself after 25 calls",
+            "model    waits_v1 said 75.00 us; over 64 trials measured is 1.12x predicted, spread 1.50x, rank correlation 0.75",
+            "prepare  6.50 ms once (the vendor's 2.50 ms); chosen for 1000 calls; pays for itself after 25 calls",
             "values   new ones of the same pattern cost 1.25 ms on the host",
             "host     60.00 us on cpu/P: faster than this device",
         ] {

@@ -22,7 +22,7 @@ pub use event::{Event, EventKind};
 pub use funnel::FunnelStep;
 pub use job::{Job, JobId, JobRequest, JobState, Search, Stage, StoppedBy, Strategy};
 pub use matrix::{Features, Matrix};
-pub use outcome::{Outcome, Resources, Timing};
+pub use outcome::{KernelFigures, Outcome, Resources, Timing};
 pub use plan::{Grade, Lookup, Plan, PlanId};
 pub use problem::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
 pub use timestamp::Timestamp;

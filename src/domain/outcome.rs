@@ -67,6 +67,15 @@ pub struct Resources {
     pub occupancy: f64,
 }
 
+/// What the compiler made of one kernel text on one class of device: the same for every matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFigures {
+    /// Registers a thread.
+    pub registers: u32,
+    /// Local memory a thread, bytes (spills and stack).
+    pub local_bytes: u32,
+}
+
 impl Outcome {
     /// The wire name of the state.
     pub fn state(&self) -> &'static str {

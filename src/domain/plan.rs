@@ -57,9 +57,16 @@ pub struct Plan {
     pub speedup: Option<f64>,
     pub limit: Limit,
     pub predicted: Option<Predicted>,
+    /// How far the model was off over the job's trials; absent in plans of earlier versions, and where nothing that it
+    /// predicted was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_error: Option<ModelError>,
     pub funnel: Vec<FunnelStep>,
     pub trials: TrialCounts,
     pub preprocess_ms: f64,
+    /// How many calls the winner was chosen for, preprocessing counted; absent where it counted for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_calls: Option<u64>,
     /// Calls after which what the winner's preprocessing takes beyond the baseline's has paid for itself; absent where it
     /// never does.
     pub break_even_calls: Option<u64>,
@@ -124,6 +131,20 @@ pub enum Bound {
 pub struct Predicted {
     pub model: String,
     pub median_us: f64,
+}
+
+/// Predicted against measured, over the measured trials of our own families.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelError {
+    pub model: String,
+    pub trials: u32,
+    /// Geometric mean of measured median over predicted median: above 1 where the model promises too much.
+    pub median_ratio: f64,
+    /// Geometric standard deviation of the same, at least 1.
+    pub spread: f64,
+    /// Spearman's, of predicted and measured: 1 where the model ranks as measured. Absent where either has no order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_correlation: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

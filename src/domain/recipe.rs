@@ -185,4 +185,8 @@ pub struct Compiled {
     /// The cubin came from the cache.
     pub cached: bool,
     pub compile_ms: f64,
+    /// Device work before the first call, milliseconds: all its arrays uploaded, its memory filled. An array that another
+    /// recipe brought counts in full, as if this one were alone. Absent where the engine leaves the caller's clock to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare_ms: Option<f64>,
 }

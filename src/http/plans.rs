@@ -8,8 +8,8 @@ use super::extract::{Path, PathPair};
 use super::problems::ProblemOut;
 use super::trials::CandidateOut;
 use crate::domain::plan::{
-    Baseline, Bound, HostTime, Launch, LaunchStep, Limit, Measured, PlanArray, Predicted,
-    Provenance, RunnerUp, TrialCounts, Validity,
+    Baseline, Bound, HostTime, Launch, LaunchStep, Limit, Measured, ModelError, PlanArray,
+    Predicted, Provenance, RunnerUp, TrialCounts, Validity,
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
@@ -43,9 +43,13 @@ pub struct PlanOut {
     limit: LimitOut,
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted: Option<PredictedOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_error: Option<ModelErrorOut>,
     funnel: Vec<FunnelStepOut>,
     trials: TrialCountsOut,
     preprocess_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected_calls: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     break_even_calls: Option<u64>,
     validity: ValidityOut,
@@ -160,6 +164,24 @@ impl From<Launch> for LaunchOut {
     }
 }
 
+/// How far the model was off over the job's measured trials.
+#[derive(Debug, Serialize)]
+struct ModelErrorOut {
+    model: String,
+    trials: u32,
+    median_ratio: f64,
+    spread: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank_correlation: Option<f64>,
+}
+
+impl From<ModelError> for ModelErrorOut {
+    fn from(error: ModelError) -> Self {
+        let ModelError { model, trials, median_ratio, spread, rank_correlation } = error;
+        Self { model, trials, median_ratio, spread, rank_correlation }
+    }
+}
+
 /// One constraint's share of the pruning.
 #[derive(Debug, Serialize)]
 struct FunnelStepOut {
@@ -200,9 +222,11 @@ impl From<Plan> for PlanOut {
             speedup: plan.speedup,
             limit: plan.limit.into(),
             predicted: plan.predicted.map(PredictedOut::from),
+            model_error: plan.model_error.map(ModelErrorOut::from),
             funnel: plan.funnel.into_iter().map(FunnelStepOut::from).collect(),
             trials: plan.trials.into(),
             preprocess_ms: plan.preprocess_ms,
+            expected_calls: plan.expected_calls,
             break_even_calls: plan.break_even_calls,
             validity: plan.validity.into(),
             launch: plan.launch.map(LaunchOut::from),

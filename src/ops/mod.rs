@@ -4,9 +4,12 @@ pub mod spmm;
 pub mod sptrsv;
 
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Device, DeviceKind, Dtype, Matrix, Problem, Spmm, Sptrsv};
+use crate::domain::{
+    Candidate, Device, DeviceKind, Digest, Dtype, KernelFigures, Matrix, Problem, Spmm, Sptrsv,
+};
 use crate::search::Pruned;
 use crate::sparse::Csr;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Widest B that a problem may ask for.
@@ -104,16 +107,50 @@ pub struct Space {
     pub model: &'static str,
 }
 
-/// Enumerates, prunes and predicts.
+/// What compilers made of kernels, by [`kernel_identity`].
+pub type Figures = HashMap<Digest, KernelFigures>;
+
+/// Enumerates, prunes and predicts, with nothing known of any kernel but its text.
 pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
+    space_knowing(matrix, problem, device, &Figures::new())
+}
+
+/// Likewise, where kernels were compiled before for devices of this class.
+pub fn space_knowing(
+    matrix: &Csr,
+    problem: &Problem,
+    device: &Device,
+    figures: &Figures,
+) -> Result<Space, Unsupported> {
     match problem {
         Problem::Spmm(spmm) => {
             if device.kind == DeviceKind::Cpu {
                 check_host(spmm)?;
             }
-            Ok(spmm::space(matrix, spmm, device))
+            Ok(spmm::space(matrix, spmm, device, figures))
         }
         Problem::Sptrsv(solve) => sptrsv::space(matrix, solve, device),
+    }
+}
+
+/// Names the kernel of a candidate by all that its binary depends on: its text, its family's headers, the compiler. The
+/// matrix is data, so one name serves every matrix. `None` for what has no kernel on a GPU, and for SpTRSV, whose spaces
+/// are not pruned by registers.
+pub fn kernel_identity(
+    candidate: &Candidate,
+    problem: &Problem,
+    device: &Device,
+) -> Option<Digest> {
+    match (problem, device.kind) {
+        (Problem::Spmm(spmm), DeviceKind::Cuda) => {
+            let text = spmm::family::kernel(candidate, spmm)?.source();
+            let headers = device.kernels.get(&candidate.family)?;
+            let compiler = &device.compiler;
+            Some(Digest::of(
+                format!("sparsetune kernel v1\0{compiler}\0{headers}\0{text}").as_bytes(),
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -127,6 +164,26 @@ pub fn preparation(candidate: &Candidate) -> String {
     };
     let values = shared.iter().filter_map(|name| candidate.params.get(*name));
     values.fold(candidate.family.clone(), |name, value| format!("{name} {value:?}"))
+}
+
+/// Parameters that make up a candidate's main tile: rows and columns, and the threads that share them. The others (block,
+/// fetch, unrolling, order of rows) are variants of the tile.
+const TILE: &[&str] = &[
+    "m1", "n1", "rows", "columns", "cols", "lanes", "vec", "r", "tile", "height", "width", "items",
+    "buffer", "warps",
+];
+
+/// Names family and main tile: candidates of one name are variants of one kernel, and a ranked search spreads its places
+/// over names.
+pub fn variety(candidate: &Candidate) -> String {
+    let name = preparation(candidate);
+    let values = TILE.iter().filter_map(|tile| Some((tile, candidate.params.get(*tile)?)));
+    values.fold(name, |name, (tile, value)| format!("{name} {tile}={value:?}"))
+}
+
+/// Whether the kernel takes the matrix as it is, so that nothing is made or uploaded before the first call.
+pub fn brings_nothing(candidate: &Candidate) -> bool {
+    complexity(candidate) <= 1
 }
 
 /// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what

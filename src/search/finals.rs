@@ -13,6 +13,16 @@ pub struct Contender {
     pub complexity: u32,
 }
 
+impl Contender {
+    /// What a user pays, microseconds: preprocessing and all calls, or one call where preprocessing counts for nothing.
+    pub fn cost_us(&self, expected_calls: Option<u64>) -> f64 {
+        match expected_calls {
+            Some(calls) => self.preprocess_ms * 1e3 + calls as f64 * self.timing.median_us,
+            None => self.timing.median_us,
+        }
+    }
+}
+
 /// Who won, and whether by more than the noise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -45,10 +55,7 @@ pub fn decide(
     expected_calls: Option<u64>,
     samples: Samples,
 ) -> Option<Decision> {
-    let cost = |c: &Contender| match expected_calls {
-        Some(calls) => c.preprocess_ms * 1e3 + calls as f64 * c.timing.median_us,
-        None => c.timing.median_us,
-    };
+    let cost = |c: &Contender| c.cost_us(expected_calls);
     let order = {
         let mut order: Vec<usize> = (0..contenders.len()).collect();
         order.sort_by(|&a, &b| {

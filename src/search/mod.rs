@@ -2,15 +2,19 @@
 //!
 //! Knows neither matrix nor GPU: candidates are plain data, predictions and verdicts come from `ops`.
 
+pub mod accuracy;
 pub mod budget;
 pub mod domain;
 pub mod finals;
 pub mod halving;
 pub mod prune;
+pub mod ranked;
 pub mod strategy;
 
+pub use accuracy::model_error;
 pub use budget::Budget;
 pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
 pub use prune::{Constraint, Pruned, Verdict, prune};
-pub use strategy::{Strategy, exhaustive, rank_step, ranked};
+pub use ranked::{Ranked, rank_step, ranked};
+pub use strategy::{Strategy, exhaustive};

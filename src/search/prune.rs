@@ -21,6 +21,11 @@ pub trait Constraint {
 
     /// A soft rule may not extinguish a family: where nothing of it survives, the least broken stay.
     fn soft(&self) -> bool;
+
+    /// What the funnel says of how it judges.
+    fn detail(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What is left, what went and through which rule, and the counts.
@@ -68,7 +73,7 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
         constraint: constraint.name().to_owned(),
         removed: (before - left) as u64,
         left: left as u64,
-        detail: detail(&spared),
+        detail: joined(constraint.detail(), detail(&spared)),
     });
 }
 
@@ -86,6 +91,11 @@ fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
         .into_iter()
         .filter_map(|(family, excess)| excess.map(|excess| (family.to_owned(), excess)))
         .collect()
+}
+
+fn joined(first: Option<String>, second: Option<String>) -> Option<String> {
+    let parts: Vec<String> = first.into_iter().chain(second).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn detail(spared: &BTreeMap<String, f64>) -> Option<String> {

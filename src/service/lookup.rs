@@ -73,6 +73,12 @@ impl Service {
         let changes = Self::changes(&plan, &here);
         let grade = if changes.is_empty() { Grade::Exact } else { Grade::Stale };
         let mut reasons = changes;
+        reasons.extend(plan.expected_calls.map(|calls| {
+            format!(
+                "the plan was chosen for {calls} calls, preprocessing counted: for another number of calls another \
+                 candidate may cost less in all"
+            )
+        }));
         if here.is_empty() {
             reasons.push(format!(
                 "no device of class {class} is registered, so today's software could not be compared with the plan's"

@@ -3,16 +3,16 @@
 use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, L2Policy,
-    Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, KernelFigures,
+    L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use crate::store::{
-    Claim, Devices, Fence, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest, Plans,
-    Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
+    Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest,
+    Plans, Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
 };
 use async_trait::async_trait;
 use metrics::{counter, histogram};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 pub(super) struct Watched {
@@ -234,6 +234,21 @@ impl Devices for Watched {
 
     async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
         self.store.quarantined(class).await
+    }
+}
+
+#[async_trait]
+impl Figures for Watched {
+    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()> {
+        self.store.learn(class, figures).await
+    }
+
+    async fn learnt(
+        &self,
+        class: &DeviceClass,
+        before: Timestamp,
+    ) -> Result<HashMap<Digest, KernelFigures>> {
+        self.store.learnt(class, before).await
     }
 }
 

@@ -9,10 +9,10 @@ pub use sqlite::SqliteStore;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
-    L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    KernelFigures, L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use async_trait::async_trait;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Proof of a claim: writes with an outdated fence are refused, so a worker that lost its lease cannot do harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,6 +194,19 @@ pub trait Devices: Send + Sync {
     async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
 }
 
+/// What compilers made of kernels, by a kernel's identity (`ops::kernel_identity`).
+#[async_trait]
+pub trait Figures: Send + Sync {
+    /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own the oldest go.
+    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()>;
+    /// All that was learnt before a moment.
+    async fn learnt(
+        &self,
+        class: &DeviceClass,
+        before: Timestamp,
+    ) -> Result<HashMap<Digest, KernelFigures>>;
+}
+
 /// What upkeep may remove: everything of its kind that is older than the moment given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -223,5 +236,5 @@ pub trait Upkeep: Send + Sync {
 }
 
 /// Everything a store can do.
-pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Upkeep {}
-impl<T: Matrices + Jobs + Trials + Plans + Devices + Upkeep> Store for T {}
+pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Figures + Upkeep {}
+impl<T: Matrices + Jobs + Trials + Plans + Devices + Figures + Upkeep> Store for T {}

@@ -83,6 +83,7 @@ conform! { Sqlite:
     plans::the_newest_plan_of_a_key_wins,
     plans::plans_and_facts_outlive_the_matrix,
     plans::devices_and_quarantine_are_kept,
+    plans::figures_are_learnt_once,
     plans::the_revision_grows_with_answers_alone,
     plans::old_things_are_pruned,
     durability::everything_is_there_after_opening_again,

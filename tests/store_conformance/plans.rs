@@ -3,7 +3,9 @@
 use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::plan::PlanKey;
-use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Matrix, Plan, Timestamp};
+use sparsetune::domain::{
+    Candidate, DeviceClass, Digest, JobState, KernelFigures, L2Policy, Matrix, Plan, Timestamp,
+};
 use sparsetune::store::{NewJob, Quarantined, Retention, Store};
 
 /// Runs one job to its end, with a plan made at `at`.
@@ -89,6 +91,30 @@ pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     let later = Quarantined { reason: "again".to_owned(), ..entry.clone() };
     store.quarantine(&later).await.unwrap();
     assert_eq!(store.quarantined(&entry.class).await.unwrap(), [entry]);
+}
+
+pub async fn figures_are_learnt_once(harness: &Sqlite) {
+    let store = harness.open().await;
+    let class = device().class();
+    let of = |registers| KernelFigures { registers, local_bytes: 8 };
+    let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
+    store.learn(&class, &[(a, of(40))]).await.unwrap();
+    store.learn(&class, &[(a, of(99)), (b, of(255))]).await.unwrap();
+    store.learn(&class, &[]).await.unwrap();
+    let ever = Timestamp(i64::MAX);
+    let known = store.learnt(&class, ever).await.unwrap();
+    assert_eq!(known, [(a, of(40)), (b, of(255))].into());
+    assert!(store.learnt(&class, Timestamp(1)).await.unwrap().is_empty());
+    let other = DeviceClass("another".to_owned());
+    assert!(store.learnt(&other, ever).await.unwrap().is_empty());
+    // Bounded: the newest stay.
+    let many: Vec<_> = (0..20_000u32)
+        .map(|i| (Digest::of(&i.to_le_bytes()), KernelFigures { registers: i, local_bytes: 0 }))
+        .collect();
+    store.learn(&other, &many).await.unwrap();
+    let kept = store.learnt(&other, ever).await.unwrap().len();
+    assert!((10_000..20_000).contains(&kept), "{kept}");
+    assert_eq!(store.learnt(&class, ever).await.unwrap().len(), 2);
 }
 
 pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {

@@ -3,8 +3,10 @@
 
 mod bench;
 mod budgets;
+mod calls;
 #[path = "../fixture/device.rs"]
 mod device;
+mod figures;
 mod halving;
 mod hostile;
 mod interruptions;

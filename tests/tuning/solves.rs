@@ -22,7 +22,13 @@ fn halving() -> Search {
 
 /// Right to the last bit, as f64 needs it.
 fn exactly(us: f64) -> Act {
-    Act::Measured { samples_us: vec![us; 9], rel_error: 0.0, resources: None, latency_ms: 0 }
+    Act::Measured {
+        samples_us: vec![us; 9],
+        rel_error: 0.0,
+        resources: None,
+        prepare_ms: None,
+        latency_ms: 0,
+    }
 }
 
 /// Every scheme and the vendor's routine with a time of its own; the vendor's is 400 us.

@@ -98,8 +98,10 @@ pub struct PlanView {
     pub speedup: Option<f64>,
     pub limit: LimitView,
     pub predicted: Option<PredictedView>,
+    pub model_error: Option<ModelErrorView>,
     pub funnel: Vec<FunnelStep>,
     pub preprocess_ms: f64,
+    pub expected_calls: Option<u64>,
     pub break_even_calls: Option<u64>,
     pub validity: ValidityView,
     pub host: Option<HostView>,
@@ -145,6 +147,14 @@ pub struct LimitView {
 pub struct PredictedView {
     pub model: String,
     pub median_us: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ModelErrorView {
+    pub trials: u32,
+    pub median_ratio: f64,
+    pub spread: f64,
+    pub rank_correlation: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -142,7 +142,7 @@ impl Engine for CpuEngine {
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         self.ready(recipe)?;
         // Sharing out the rows is preparation for this matrix, no compiling.
-        Ok(Compiled { resources: None, cached: true, compile_ms: 0.0 })
+        Ok(Compiled { cached: true, ..Compiled::default() })
     }
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {

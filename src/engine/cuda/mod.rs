@@ -155,7 +155,12 @@ impl CudaEngine {
                 most = Some(resources);
             }
         }
-        let compiled = Compiled { resources: most, cached: own.done.cached, compile_ms };
+        let compiled = Compiled {
+            resources: most,
+            cached: own.done.cached,
+            compile_ms,
+            ..Compiled::default()
+        };
         let owner = Owner { recipe, program, digest: own.digest };
         Ok(Ready::Kernels(owner, own, compiled))
     }
@@ -211,7 +216,16 @@ impl Engine for CudaEngine {
 
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         self.context.bind()?;
-        self.call(recipe, Deadline::verifying(None)).map(|(_, compiled)| compiled)
+        let (started, before) = (Instant::now(), self.loaded()?.uploading_ms());
+        let (_, mut compiled) = self.call(recipe, Deadline::verifying(None))?;
+        if let Program::Cuda(_) = recipe.program {
+            let took = started.elapsed().as_secs_f64() * 1e3 - compiled.compile_ms;
+            let loaded = self.loaded()?;
+            // What it uploaded itself gives way to what all of its arrays took, whichever recipe brought them.
+            let beside = took - (loaded.uploading_ms() - before);
+            compiled.prepare_ms = Some(beside.max(0.0) + loaded.arrays_ms(recipe));
+        }
+        Ok(compiled)
     }
 
     fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError> {

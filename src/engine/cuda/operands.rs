@@ -10,9 +10,10 @@ use crate::engine::{ALPHA, BETA, Dense, EngineError, Expected, Operands, Solve};
 use crate::sparse::operand::half_bits;
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// 16 bits, twice, that make a quiet NaN of an element of any type, which no arithmetic produces: hardware answers with all
 /// bits of the fraction set or passes an operand on. Nor is it the sentinel that some kernels wait on.
@@ -41,7 +42,15 @@ pub(super) struct Loaded {
     /// What C is before a verified call that adds to it.
     pub(super) c0: Option<Buffer>,
     pub(super) judge: Judge,
-    arrays: HashMap<ArrayKey, Buffer>,
+    arrays: HashMap<ArrayKey, Uploaded>,
+    /// Milliseconds spent on uploads of arrays so far.
+    uploading_ms: f64,
+}
+
+/// A recipe's array on the device, with the milliseconds that its upload took.
+struct Uploaded {
+    buffer: Buffer,
+    ms: f64,
 }
 
 /// What a load may put on the device beside what kernels read.
@@ -124,6 +133,7 @@ impl Loaded {
             // Last: it takes a share of what the others leave.
             judge: Judge::Product(Reference::upload(context, product, room.reference_bytes)?),
             arrays: HashMap::new(),
+            uploading_ms: 0.0,
         })
     }
 
@@ -170,6 +180,7 @@ impl Loaded {
                 },
             }),
             arrays: HashMap::new(),
+            uploading_ms: 0.0,
         })
     }
 
@@ -212,16 +223,32 @@ impl Loaded {
     ) -> Result<(), EngineError> {
         for array in recipes.iter().flat_map(|recipe| &recipe.arrays) {
             if let Entry::Vacant(place) = self.arrays.entry(ArrayKey::of(array)) {
-                place.insert(match &array.data {
+                let started = Instant::now();
+                let buffer = match &array.data {
                     ArrayData::U16(data) | ArrayData::F16(data) => Buffer::of(context, data)?,
                     ArrayData::U32(data) => Buffer::of(context, data)?,
                     ArrayData::F32(data) => Buffer::of(context, data)?,
                     ArrayData::F64(data) => Buffer::of(context, data)?,
-                });
+                };
+                // So that the clock sees the whole upload.
+                context.synchronize()?;
+                let ms = started.elapsed().as_secs_f64() * 1e3;
+                self.uploading_ms += ms;
+                place.insert(Uploaded { buffer, ms });
             }
         }
-        // So that the caller's clock sees the whole upload.
-        context.synchronize()
+        Ok(())
+    }
+
+    /// Milliseconds spent on uploads of arrays since the load.
+    pub(super) fn uploading_ms(&self) -> f64 {
+        self.uploading_ms
+    }
+
+    /// What uploading all arrays of a recipe took, whichever recipe brought them first.
+    pub(super) fn arrays_ms(&self, recipe: &Recipe) -> f64 {
+        let keys: HashSet<ArrayKey> = recipe.arrays.iter().map(ArrayKey::of).collect();
+        keys.iter().filter_map(|key| self.arrays.get(key)).map(|uploaded| uploaded.ms).sum()
     }
 
     /// Frees all arrays, for something that does not fit beside them.
@@ -234,7 +261,7 @@ impl Loaded {
         let array = recipe.arrays.get(index);
         array
             .and_then(|array| self.arrays.get(&ArrayKey::of(array)))
-            .map(|buffer| buffer.pointer)
+            .map(|uploaded| uploaded.buffer.pointer)
             .ok_or_else(|| refused(format!("the recipe has no array {index}")))
     }
 }

@@ -56,11 +56,12 @@ impl Engine for ReplayEngine {
 
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         let act = self.act(&recipe.candidate, Step::Compile)?;
-        let resources = match act {
-            Act::Measured { resources, .. } => *resources,
-            _ => None,
-        };
-        Ok(Compiled { resources, ..Compiled::default() })
+        Ok(match act {
+            Act::Measured { resources, prepare_ms, .. } => {
+                Compiled { resources: *resources, prepare_ms: *prepare_ms, ..Compiled::default() }
+            }
+            _ => Compiled::default(),
+        })
     }
 
     fn verify(&mut self, recipe: &Recipe, _give_up_us: Option<f64>) -> Result<Check, EngineError> {

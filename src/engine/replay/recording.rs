@@ -31,6 +31,9 @@ pub enum Act {
         rel_error: f64,
         #[serde(default)]
         resources: Option<Resources>,
+        /// What its device work before the first call takes.
+        #[serde(default)]
+        prepare_ms: Option<f64>,
         /// Pause before the samples are given, in milliseconds.
         #[serde(default)]
         latency_ms: u64,

@@ -2,8 +2,9 @@
 
 use super::family::{self, Kernel, RowOrder, Tile, effective_layout};
 use super::inspect::Inspection;
-use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm};
 use crate::search::{Constraint, Verdict};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// LO-SpMM's TH_row and TH_col.
@@ -14,25 +15,37 @@ const MAX_FILL: f64 = 8.0;
 const REGISTERS_PER_THREAD: u32 = 255;
 const REGISTERS_PER_BLOCK: u32 = 65_536;
 
+/// Local memory a thread, bytes, that a kernel may have: a small array may live there, but what spills more has more
+/// accumulators than registers, and a narrower tile of its family does the same without.
+const MAX_LOCAL_BYTES: u32 = 64;
+
 struct Facts {
     inspection: Inspection,
     problem: Spmm,
     device: Device,
+    /// What the compiler made of those candidates whose kernels it has seen.
+    compiled: HashMap<Candidate, KernelFigures>,
 }
 
 /// All constraints of a matrix on a device, in order.
-pub fn all(inspection: &Inspection, problem: &Spmm, device: &Device) -> Vec<Box<dyn Constraint>> {
+pub fn all(
+    inspection: &Inspection,
+    problem: &Spmm,
+    device: &Device,
+    compiled: HashMap<Candidate, KernelFigures>,
+) -> Vec<Box<dyn Constraint>> {
     let facts = Arc::new(Facts {
         inspection: inspection.clone(),
         problem: *problem,
         device: device.clone(),
+        compiled,
     });
     let rule = |name, soft, judge: fn(&Facts, &Candidate) -> Verdict| -> Box<dyn Constraint> {
         Box::new(Rule { name, soft, judge, facts: facts.clone() })
     };
     match device.kind {
         DeviceKind::Cuda => vec![
-            rule("register_resource", false, |f, c| with_tile(f, c, register_resource)),
+            Box::new(Registers { facts: facts.clone() }),
             rule("hardware_utilization", true, |f, c| with_tile(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
             rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
@@ -67,6 +80,30 @@ impl Constraint for Rule {
     }
 }
 
+/// LO-SpMM, section 3.2: by the compiler's figures where it has seen the kernel, by the count of variables otherwise.
+struct Registers {
+    facts: Arc<Facts>,
+}
+
+impl Constraint for Registers {
+    fn name(&self) -> &'static str {
+        "register_resource"
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        let compiled = self.facts.compiled.get(candidate);
+        with_tile(&self.facts, candidate, |facts, tile| register_resource(facts, tile, compiled))
+    }
+    fn soft(&self) -> bool {
+        false
+    }
+    fn detail(&self) -> Option<String> {
+        let known = self.facts.compiled.len();
+        (known > 0).then(|| {
+            format!("{known} judged by the compiler's own figures, the others by an estimate")
+        })
+    }
+}
+
 fn with_kernel(
     facts: &Facts,
     candidate: &Candidate,
@@ -78,7 +115,11 @@ fn with_kernel(
     }
 }
 
-fn with_tile(facts: &Facts, candidate: &Candidate, judge: fn(&Facts, &Tile) -> Verdict) -> Verdict {
+fn with_tile(
+    facts: &Facts,
+    candidate: &Candidate,
+    judge: impl Fn(&Facts, &Tile) -> Verdict,
+) -> Verdict {
     match family::kernel(candidate, &facts.problem) {
         Some(kernel) => judge(facts, &kernel.tile()),
         None => Verdict::Remove { excess: f64::INFINITY },
@@ -105,11 +146,19 @@ pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
 
 /// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
 /// the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
-fn register_resource(facts: &Facts, tile: &Tile) -> Verdict {
+fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
     if !fits_registers(tile) {
         return Verdict::Remove { excess: f64::from(tile.registers) };
     }
-    let a_block = tile.registers * tile.threads;
+    let spilled = compiled.map_or(0, |figures| figures.local_bytes);
+    if spilled > MAX_LOCAL_BYTES {
+        return Verdict::Remove { excess: f64::from(spilled) };
+    }
+    // A device hands registers out by whole warps, eight a thread at a time.
+    let a_block = match compiled {
+        Some(figures) => figures.registers.next_multiple_of(8) * tile.threads.next_multiple_of(32),
+        None => tile.registers * tile.threads,
+    };
     at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 
@@ -186,4 +235,55 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
     let columns = if effective_layout(&facts.problem) == Layout::Col { n1.min(n) } else { n1 };
     let padded = n.div_ceil(columns) * columns;
     at_most(1.0 - f64::from(n) / f64::from(padded) - MAX_IMBALANCE, 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tile() -> Tile {
+        let candidate = [("lanes", 8), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)]
+            .into_iter()
+            .fold(Candidate::new("row_split"), |candidate, (name, value)| {
+                candidate.with(name, value)
+            })
+            .with_text("fetch", "direct")
+            .with_text("order", "natural");
+        family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
+            .unwrap()
+            .tile()
+    }
+
+    /// Registers a block may have on a device that is otherwise nothing.
+    fn facts(registers_per_block: u32) -> Facts {
+        let device = serde_json::json!({
+            "id": "cuda:0", "kind": "cuda", "name": "G", "compute_capability": "9.0", "multiprocessors": 1,
+            "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_multiprocessor": 2048,
+            "max_blocks_per_multiprocessor": 32, "registers_per_thread": 255,
+            "registers_per_block": registers_per_block, "registers_per_multiprocessor": 65536,
+            "shared_bytes_per_block": 0, "shared_bytes_per_multiprocessor": 0, "l2_bytes": 0, "memory_bytes": 0,
+            "copy_gbps": 1.0, "driver": "", "compiler": "", "vendor": null,
+        });
+        let matrix = crate::sparse::Csr::new(1, 1, vec![0, 1], vec![0], vec![1.0]).unwrap();
+        Facts {
+            inspection: Inspection::of(&matrix),
+            problem: Spmm::new(32, crate::domain::Dtype::F32, Layout::Row),
+            device: serde_json::from_value(device).unwrap(),
+            compiled: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn the_compilers_word_goes_before_the_estimate() {
+        let (tile, facts) = (tile(), facts(16_384));
+        let judge = |compiled: Option<(u32, u32)>| {
+            let figures =
+                compiled.map(|(registers, local_bytes)| KernelFigures { registers, local_bytes });
+            register_resource(&facts, &tile, figures.as_ref()) == Verdict::Keep
+        };
+        assert!(tile.registers * tile.threads <= 16_384 && judge(None));
+        assert!(judge(Some((64, 0))) && judge(Some((57, MAX_LOCAL_BYTES))));
+        // 65 registers are handed out as 72.
+        assert!(!judge(Some((65, 0))) && !judge(Some((40, MAX_LOCAL_BYTES + 8))));
+    }
 }

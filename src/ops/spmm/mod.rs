@@ -17,17 +17,20 @@ pub mod walk;
 
 pub use lower::Lowerer;
 
-use super::Space;
-use crate::domain::{Device, DeviceKind, Spmm};
+use super::{Figures, Space, kernel_identity};
+use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Problem, Spmm};
 use crate::search;
 use crate::sparse::Csr;
 use inspect::Inspection;
+use std::collections::HashMap;
 
-/// The space of a matrix on a device: enumerated, pruned, predicted.
-pub fn space(matrix: &Csr, problem: &Spmm, device: &Device) -> Space {
+/// The space of a matrix on a device: enumerated, pruned, predicted. `figures` are of kernels compiled before.
+pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, figures: &Figures) -> Space {
     let inspection = Inspection::of(matrix);
-    let constraints = constraints::all(&inspection, problem, device);
-    let pruned = search::prune(space::enumerate(problem, device.kind), &constraints);
+    let all = space::enumerate(problem, device.kind);
+    let compiled = compiled(&all, problem, device, figures);
+    let constraints = constraints::all(&inspection, problem, device, compiled);
+    let pruned = search::prune(all, &constraints);
     let predict = |candidate| match device.kind {
         DeviceKind::Cuda => family::kernel(candidate, problem)
             .map_or(f64::INFINITY, |kernel| kernel.predict_us(&inspection, problem, device)),
@@ -40,4 +43,21 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device) -> Space {
         DeviceKind::Cpu => model_host::NAME,
     };
     Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model }
+}
+
+/// The candidates whose kernels were compiled before, with what came of it.
+fn compiled(
+    candidates: &[Candidate],
+    problem: &Spmm,
+    device: &Device,
+    figures: &Figures,
+) -> HashMap<Candidate, KernelFigures> {
+    if figures.is_empty() {
+        return HashMap::new();
+    }
+    let problem = Problem::Spmm(*problem);
+    let known = |candidate: &Candidate| {
+        figures.get(&kernel_identity(candidate, &problem, device)?).map(|f| (candidate.clone(), *f))
+    };
+    candidates.iter().filter_map(known).collect()
 }

@@ -10,7 +10,7 @@ use crate::domain::{
     Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
 };
 use crate::ops;
-use crate::search::Contender;
+use crate::search::{self, Contender};
 use crate::service::Service;
 use crate::store::StoreError;
 
@@ -74,9 +74,11 @@ pub async fn plan(
             .predicted
             .get(&candidate.id())
             .map(|us| Predicted { model: outcomes.model.to_owned(), median_us: *us }),
+        model_error: search::model_error(outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         trials: counts(recorder),
         preprocess_ms: winner.preprocess_ms,
+        expected_calls: request.expected_calls,
         break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
         validity: Validity {

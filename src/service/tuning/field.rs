@@ -2,8 +2,11 @@
 
 use super::session::{Session, SessionError};
 use crate::domain::protocol::{Load, Loaded};
-use crate::domain::{Candidate, CandidateId, FunnelStep, Matrix, Stage};
-use crate::ops::{self, Space};
+use crate::domain::{
+    Candidate, CandidateId, DeviceKind, FunnelStep, KernelFigures, Matrix, Outcome, Problem,
+    Resources, Stage,
+};
+use crate::ops::{self, Figures, Space};
 use crate::sparse::canonical;
 use crate::store::{Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
@@ -39,10 +42,11 @@ impl Session<'_> {
             l2_policy: self.service.settings().l2_policy,
             seed,
         };
-        let device = self.device.clone();
+        let (device, figures) = (self.device.clone(), self.figures().await?);
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&path).map_err(|error| error.to_string())?;
-            ops::space(&csr, &request.problem, &device).map_err(|error| error.to_string())
+            ops::space_knowing(&csr, &request.problem, &device, &figures)
+                .map_err(|error| error.to_string())
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
         let space = tokio::select! {
@@ -62,6 +66,37 @@ impl Session<'_> {
             space,
             quarantined,
         })
+    }
+
+    /// What compilers made of kernels before this job was first taken up: later attempts see the same, and prune alike.
+    async fn figures(&self) -> Result<Figures, StoreError> {
+        let Some(started) = self.recorder.job.started_at else { return Ok(Figures::new()) };
+        match (self.device.kind, &self.recorder.job.request.problem) {
+            (DeviceKind::Cuda, Problem::Spmm(_)) => {
+                self.service.store().learnt(&self.device.class(), started).await
+            }
+            _ => Ok(Figures::new()),
+        }
+    }
+
+    /// Keeps what the compiler made of this job's kernels, for the next matrix.
+    pub(super) async fn learn(&self) -> Result<(), StoreError> {
+        let problem = &self.recorder.job.request.problem;
+        let figures = |(candidate, outcome): (&Candidate, &Outcome)| match outcome {
+            Outcome::Measured {
+                resources: Some(Resources { registers, local_bytes, .. }), ..
+            } => {
+                let kernel = ops::kernel_identity(candidate, problem, self.device)?;
+                let (registers, local_bytes) = (*registers, *local_bytes);
+                Some((kernel, KernelFigures { registers, local_bytes }))
+            }
+            _ => None,
+        };
+        let figures: Vec<_> = self.recorder.tried().into_iter().filter_map(figures).collect();
+        if figures.is_empty() {
+            return Ok(());
+        }
+        self.service.store().learn(&self.device.class(), &figures).await
     }
 
     async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {

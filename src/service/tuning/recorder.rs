@@ -61,6 +61,14 @@ impl Recorder {
             .collect()
     }
 
+    /// Predicted and measured microseconds of what has both: trials of our own families.
+    pub fn predictions(&self) -> Vec<(f64, f64)> {
+        let mut trials: Vec<&Trial> = self.trials.values().collect();
+        trials.sort_by_key(|trial| trial.ordinal);
+        let pair = |trial: &Trial| Some((trial.predicted_us?, trial.state.outcome()?.median_us()?));
+        trials.into_iter().filter_map(pair).collect()
+    }
+
     pub fn tried_count(&self) -> u32 {
         self.trials.values().filter(|trial| trial.state.outcome().is_some()).count() as u32
     }

@@ -153,6 +153,7 @@ impl Session<'_> {
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
+        self.learn().await?;
         let (contenders, decision) =
             self.finals(&budget, wanted, request.expected_calls, field.matrix.nnz).await?;
         let outcomes = Outcomes {
@@ -241,7 +242,10 @@ impl Session<'_> {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Halving => self.halving(field, scored, trials),
             Wanted::Ranked => {
-                let ranked = search::ranked(scored, top_k as usize);
+                // Where preprocessing counts, something that needs none is measured whatever its rank.
+                let counts = self.recorder.job.request.expected_calls.is_some();
+                let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
+                let ranked = search::ranked(scored, top_k as usize, ops::variety, sure);
                 removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
                 field.funnel.push(ranked.step);
                 ranked.strategy

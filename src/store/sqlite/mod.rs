@@ -4,6 +4,7 @@ mod codec;
 mod devices;
 mod endings;
 mod events;
+mod figures;
 mod jobs;
 mod leases;
 mod matrices;

@@ -1,0 +1,67 @@
+//! The compiler's figures of kernels, by class of device: a bounded memory of what was compiled before.
+
+use super::{SqliteStore, codec};
+use crate::domain::{DeviceClass, Digest, KernelFigures, Timestamp};
+use crate::store::{Figures, Result};
+use async_trait::async_trait;
+use std::collections::HashMap;
+
+/// Kernels kept of one class; beyond that the oldest go. Several times what all families have.
+const MOST: i64 = 16_384;
+
+#[async_trait]
+impl Figures for SqliteStore {
+    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()> {
+        let rows: Vec<(String, u32, u32)> =
+            figures.iter().map(|(k, f)| (k.to_string(), f.registers, f.local_bytes)).collect();
+        let mut tx = self.begin().await?;
+        let learnt = sqlx::query(
+            "INSERT INTO kernel_figures (device_class, kernel, registers, local_bytes, learnt_at)
+             SELECT ?1, unhex(value ->> 0), value ->> 1, value ->> 2, ?2 FROM json_each(?3) WHERE true
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(&class.0)
+        .bind(Timestamp::now().0)
+        .bind(codec::encode_part("kernel figures", &rows)?)
+        .execute(&mut *tx)
+        .await?;
+        if learnt.rows_affected() > 0 {
+            sqlx::query(
+                "DELETE FROM kernel_figures WHERE device_class = ?1 AND kernel IN (
+                     SELECT kernel FROM kernel_figures WHERE device_class = ?1
+                     ORDER BY learnt_at DESC, kernel LIMIT -1 OFFSET ?2)",
+            )
+            .bind(&class.0)
+            .bind(MOST)
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    async fn learnt(
+        &self,
+        class: &DeviceClass,
+        before: Timestamp,
+    ) -> Result<HashMap<Digest, KernelFigures>> {
+        let rows: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(
+            "SELECT kernel, registers, local_bytes FROM kernel_figures
+             WHERE device_class = ? AND learnt_at < ?",
+        )
+        .bind(&class.0)
+        .bind(before.0)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter()
+            .map(|(kernel, registers, local_bytes)| {
+                let what = "kernel figures";
+                let figures = KernelFigures {
+                    registers: codec::count(what, registers)?,
+                    local_bytes: codec::count(what, local_bytes)?,
+                };
+                Ok((codec::digest(what, &kernel)?, figures))
+            })
+            .collect()
+    }
+}
