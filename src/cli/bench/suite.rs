@@ -54,6 +54,10 @@ pub enum Task {
         dtype: Dtype,
         #[serde(default)]
         layout: Layout,
+        #[serde(default)]
+        accumulate: bool,
+        #[serde(default)]
+        tf32: bool,
     },
     Sptrsv {
         #[serde(default = "one")]
@@ -112,7 +116,9 @@ impl Entry {
     /// The problem for this matrix.
     pub fn problem(&self, task: &Task) -> Problem {
         match *task {
-            Task::Spmm { n, dtype, layout } => Problem::Spmm(Spmm::new(n, dtype, layout)),
+            Task::Spmm { n, dtype, layout, accumulate, tf32 } => {
+                Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 })
+            }
             Task::Sptrsv { rhs, dtype, triangle, diagonal, transpose } => Problem::Sptrsv(Sptrsv {
                 rhs,
                 dtype,
@@ -125,10 +131,14 @@ impl Entry {
 }
 
 impl Task {
-    /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`.
+    /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`, `spmm tf32 n=128 row`.
     pub fn label(&self) -> String {
         match self {
-            Self::Spmm { n, dtype, layout } => format!("spmm {dtype} n={n} {layout}"),
+            Self::Spmm { n, dtype, layout, accumulate, tf32 } => {
+                let element = if *tf32 { "tf32".to_owned() } else { dtype.to_string() };
+                let sum = if *accumulate { " +C" } else { "" };
+                format!("spmm {element} n={n} {layout}{sum}")
+            }
             Self::Sptrsv { rhs, dtype, .. } => format!("sptrsv {dtype} x{rhs}"),
         }
     }
