@@ -114,6 +114,15 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
+    /// One row with all columns in the middle; the others have `per_row` random entries; all within [-1, 1).
+    LongRow {
+        rows: u64,
+        cols: u64,
+        #[serde(default = "default_per_row")]
+        per_row: u64,
+        #[serde(default)]
+        seed: u64,
+    },
     /// `hubs` rows and columns that touch most others (supply rails), else 3 to 8 entries a row, most of them near.
     Circuit {
         n: u64,
@@ -257,6 +266,9 @@ impl Spec {
             Self::Mesh { nx, ny, seed } => planar::mesh([nx, ny], seed),
             Self::Arrow { n, seed } => irregular::arrow(n, seed),
             Self::DenseRow { n, per_row, seed } => irregular::dense_row(n, per_row, seed),
+            Self::LongRow { rows, cols, per_row, seed } => {
+                irregular::long_row(rows, cols, per_row, seed)
+            }
             Self::Circuit { n, hubs, seed } => irregular::circuit(n, hubs, seed),
             Self::Ilu0Poisson2d { nx, ny, seed } => stencil::factor([nx, ny, 1], seed),
             Self::Ilu0Poisson3d { nx, ny, nz, seed } => stencil::factor([nx, ny, nz], seed),

@@ -16,7 +16,7 @@ fn refusal(text: &str) -> GenerateError {
     Spec::parse(text).unwrap().generate().unwrap_err()
 }
 
-const EACH: [&str; 22] = [
+const EACH: [&str; 23] = [
     "poisson2d:nx=40,ny=30,seed=4",
     "poisson3d:nx=12,ny=11,nz=9",
     "elasticity:nx=5,ny=4,nz=6,seed=2",
@@ -29,6 +29,7 @@ const EACH: [&str; 22] = [
     "mesh:nx=90,ny=70,seed=3",
     "arrow:n=1000",
     "dense_row:n=1000,per_row=5",
+    "long_row:rows=900,cols=3000,per_row=5",
     "circuit:n=3000,hubs=3,seed=8",
     "ilu0_poisson2d:nx=30,ny=31",
     "ilu0_poisson3d:nx=9,ny=8,nz=10,seed=1",
@@ -122,6 +123,8 @@ fn densities_are_as_asked() {
     assert_eq!(generate("banded:n=100,half=3").nnz(), 700 - 12);
     assert_eq!(generate("arrow:n=50").nnz(), 148);
     assert_eq!(generate("dense_row:n=50,per_row=4").nnz(), 49 * 4 + 50);
+    let long = generate("long_row:rows=5,cols=70,per_row=3");
+    assert_eq!((long.nnz(), long.row_nnz(2)), (4 * 3 + 70, 70));
 }
 
 #[test]
@@ -164,6 +167,7 @@ fn refuses_what_is_too_large_before_making_it() {
         "uniform:rows=1e6,cols=1e6,nnz=1e9",
         "pruned:rows=1e5,cols=1e5,sparsity=0.5",
         "dense_row:n=1e6,per_row=1000",
+        "long_row:rows=1e6,cols=1e6,per_row=1000",
         "circuit:n=1e8",
         "blocks:rows=1e5,cols=1e5,block=8,density=0.5",
         "road:nx=1e4,ny=1e4",
@@ -180,6 +184,7 @@ fn refuses_what_is_too_large_before_making_it() {
         "uniform:rows=2,cols=2,nnz=5",
         "pruned:rows=9,cols=9,sparsity=1",
         "circuit:n=8,hubs=9",
+        "long_row:rows=3,cols=4,per_row=5",
         "blocks:rows=9,cols=4,block=5,density=0.5",
         "blocks:rows=9,cols=4,block=2,density=1.5",
         "road:nx=0,ny=4",
