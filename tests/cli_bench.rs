@@ -46,7 +46,8 @@ fn a_suite_becomes_lines_a_table_a_document_and_a_picture() {
     let args = [&args[..], &["--svg", svg.to_str().unwrap()]].concat();
     let (output, told) = bench(folder.path(), SUITE, &args);
     assert!(output.status.success(), "{told}");
-    for part in ["spmm f32 n=4 row", "handmade  tiny", "stencil   grid", "speed-up", "of limit"] {
+    for part in ["spmm f32 n=4 row", "handmade    tiny", "stencil     grid", "speed-up", "of limit"]
+    {
         assert!(told.contains(part), "`{part}` is not in\n{told}");
     }
 
@@ -68,7 +69,48 @@ fn a_suite_becomes_lines_a_table_a_document_and_a_picture() {
     let mean = groups[2]["speedup"].as_f64().unwrap();
     assert!((mean / product.sqrt() - 1.0).abs() < 1e-9, "{mean}");
     let svg = std::fs::read_to_string(svg).unwrap();
-    assert_eq!(svg.matches("<title>").count(), 2, "{svg}");
+    assert_eq!(svg.matches("<title>").count(), 4, "each run in both panels: {svg}");
+}
+
+#[test]
+fn a_search_is_compared_with_an_exhaustive_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tiny.mtx"), TINY).unwrap();
+    let suite = format!(
+        "{SUITE}[[problem]]\nop = 'spmm'\nn = 3\n[[problem]]\nop = 'spmm'\nn = 5\nlayout = 'col'\n"
+    );
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (all, few) = (file("all.json"), file("few.json"));
+    let some = ["--device", "cpu", "--class", "stencil", "--problem", "1,3"];
+    let exhaustive = ["--strategy", "exhaustive", "--expected-calls", "1000", "--out", &all];
+    let (output, told) = bench(folder.path(), &suite, &[&some[..], &exhaustive].concat());
+    assert!(output.status.success() && !told.contains("tiny"), "{told}");
+    let ranked = ["--top-k", "1", "--out", &few, "--compare", &all];
+    let (output, told) = bench(folder.path(), &suite, &[&some[..], &ranked].concat());
+    assert!(output.status.success() && told.contains("of its best"), "{told}");
+
+    let read =
+        |file: &str| -> Value { serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap() };
+    let (all, few) = (read(&all), read(&few));
+    let compared = few["compared"].as_array().unwrap();
+    let tasks: Vec<_> = compared.iter().map(|share| share["task"].as_str().unwrap()).collect();
+    assert_eq!(tasks, ["spmm f32 n=4 row", "spmm f32 n=5 col", "all"]);
+    let total = &compared[2];
+    let (trials, of_all) = (total["trials"].as_u64(), total["earlier_trials"].as_u64());
+    assert!(total["runs"] == 2 && trials == Some(2) && of_all > trials, "{total}");
+    assert!(total["of_best"].as_f64().unwrap() > 0.0, "{total}");
+    let same = total["of_best_same_session"].as_f64().unwrap();
+    assert!(0.0 < same && same <= 1.0, "{total}");
+
+    let run = &all["runs"][0];
+    assert_eq!(run["plan"]["problem"]["accumulate"], false, "{run}");
+    let (figures, trials) = (&run["figures"], run["trials"].as_array().unwrap());
+    for known in ["limit_us", "limit_fraction", "bytes", "copy_gbps", "preprocess_ms"] {
+        assert!(figures[known].is_number(), "{known}: {figures}");
+    }
+    assert!(figures.get("break_even_calls").is_some());
+    assert!(trials.iter().any(|trial| trial["candidate"] == figures["winner"]), "{run}");
+    assert!(trials.iter().any(|trial| trial["predicted_us"].is_number()), "{run}");
 }
 
 #[test]
@@ -78,7 +120,7 @@ fn what_fails_is_a_line_and_the_rest_goes_on() {
     let (output, told) = bench(folder.path(), SUITE, &["--device", "cpu", "--trials", "2"]);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("FAILED") && told.contains("1 of 2 runs failed"), "{told}");
-    let grid = told.lines().find(|line| line.starts_with("stencil   grid")).unwrap();
+    let grid = told.lines().find(|line| line.starts_with("stencil     grid")).unwrap();
     assert!(!grid.contains("FAILED") && grid.contains("bytes"), "{grid}");
 }
 

@@ -20,6 +20,12 @@ pub struct ProblemArgs {
     /// spmm: storage order of B and C [default: row]
     #[arg(long, value_enum)]
     pub layout: Option<LayoutArg>,
+    /// spmm: C = alpha A B + beta C, with alpha and beta given at each call
+    #[arg(long)]
+    pub accumulate: bool,
+    /// spmm in f32: products may be computed from operands rounded to tf32 (10 bits of fraction)
+    #[arg(long)]
+    pub tf32: bool,
     /// sptrsv: right-hand sides [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(Sptrsv::MAX_RHS)))]
     pub rhs: Option<u32>,
@@ -113,7 +119,12 @@ pub enum StrategyArg {
 impl ProblemArgs {
     /// The problem that the flags name, absent ones filled in.
     pub fn problem(&self) -> Result<Problem, Misuse> {
-        let product = [("n", self.n.is_some()), ("layout", self.layout.is_some())];
+        let product = [
+            ("n", self.n.is_some()),
+            ("layout", self.layout.is_some()),
+            ("accumulate", self.accumulate),
+            ("tf32", self.tf32),
+        ];
         let solve = [
             ("rhs", self.rhs.is_some()),
             ("triangle", self.triangle.is_some()),
@@ -135,8 +146,8 @@ impl ProblemArgs {
                     LayoutArg::Row => Layout::Row,
                     LayoutArg::Col => Layout::Col,
                 }),
-                accumulate: false,
-                tf32: false,
+                accumulate: self.accumulate,
+                tf32: self.tf32,
             }),
             OpArg::Sptrsv => Problem::Sptrsv(Sptrsv {
                 rhs: self.rhs.unwrap_or(1),
@@ -165,11 +176,13 @@ impl ProblemArgs {
     /// The query of `GET /v1/plans`, but for the matrix.
     pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
         let mut query = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout, .. }) => vec![
+            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => vec![
                 ("op", "spmm".to_owned()),
                 ("n", n.to_string()),
                 ("dtype", dtype.to_string()),
                 ("layout", layout.to_string()),
+                ("accumulate", accumulate.to_string()),
+                ("tf32", tf32.to_string()),
             ],
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => vec![
                 ("op", "sptrsv".to_owned()),
@@ -189,9 +202,10 @@ impl ProblemArgs {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
         let problem = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout, .. }) => {
-                json!({"op": "spmm", "n": n, "dtype": dtype, "layout": layout})
-            }
+            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => json!({
+                "op": "spmm", "n": n, "dtype": dtype, "layout": layout, "accumulate": accumulate,
+                "tf32": tf32,
+            }),
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => json!({
                 "op": "sptrsv", "rhs": rhs, "dtype": dtype, "triangle": triangle, "diagonal": diagonal,
                 "transpose": transpose,
@@ -253,8 +267,13 @@ mod tests {
         let all = "x --op sptrsv --rhs 3 --dtype f64 --triangle upper --diagonal unit --transpose";
         let solve = "sptrsv;rhs=3;dtype=f64;triangle=upper;diagonal=unit;transpose=true";
         assert_eq!(read(all).unwrap(), solve);
-        let wrong = read("x --op sptrsv --n 3").unwrap_err();
-        assert_eq!(wrong, "--n belongs to --op spmm, not to --op sptrsv");
+        let both = "spmm;n=32;dtype=f32;layout=row;accumulate=true;tf32=true";
+        assert_eq!(read("x --accumulate --tf32").unwrap(), both);
+        for foreign in ["n 3", "layout row", "accumulate", "tf32"] {
+            let wrong = read(&format!("x --op sptrsv --{foreign}")).unwrap_err();
+            let flag = foreign.split(' ').next().unwrap();
+            assert_eq!(wrong, format!("--{flag} belongs to --op spmm, not to --op sptrsv"));
+        }
         for foreign in ["--rhs 1", "--triangle lower", "--diagonal unit", "--transpose"] {
             let wrong = read(&format!("x {foreign}")).unwrap_err();
             assert!(wrong.contains("belongs to --op sptrsv"), "{wrong}");

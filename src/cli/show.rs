@@ -91,6 +91,7 @@ pub fn plan(plan: &PlanView) -> String {
     let measured = &plan.measured;
     let mut lines = vec![
         format!("plan     {}", plan.id),
+        format!("problem  {}", plan.problem.to_string().replace(';', " ")),
         format!("device   {} ({})", plan.device.id, plan.device.name),
         format!("winner   {}{}", plan.candidate, tie(plan)),
         format!(
@@ -247,6 +248,9 @@ mod tests {
     fn a_plan_of_a_solve_tells_bound_costs_and_host() {
         let plan: PlanView = serde_json::from_value(json!({
             "id": "p",
+            "problem": {
+                "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "unit", "transpose": false
+            },
             "device": {"id": "cuda:0", "name": "G", "copy_gbps": 2000.0, "hop_ns": 263.0},
             "candidate": {"family": "slices", "params": {"rows": 4}},
             "measured": {"median_us": 80.0, "ci95_us": [79.0, 81.0], "samples": 9, "rel_error": 1e-16},
@@ -270,6 +274,7 @@ mod tests {
         .unwrap();
         let shown = super::plan(&plan);
         for line in [
+            "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",
             "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
             "model    waits_v1 said 75.00 us; over 64 trials measured is 1.12x predicted, spread 1.50x, rank correlation 0.75",
             "prepare  6.50 ms once (the vendor's 2.50 ms); chosen for 1000 calls; pays for itself after 25 calls",

@@ -27,6 +27,10 @@ pub struct ProblemIn {
     #[serde(default, deserialize_with = "given")]
     pub layout: Option<Layout>,
     #[serde(default, deserialize_with = "given")]
+    pub accumulate: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    pub tf32: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
     pub rhs: Option<u32>,
     #[serde(default, deserialize_with = "given")]
     pub triangle: Option<Triangle>,
@@ -79,13 +83,19 @@ fn spmm(input: ProblemIn) -> Result<Problem, Misfit> {
         n: count("n", input.n)?,
         dtype: input.dtype.unwrap_or_default(),
         layout: input.layout.unwrap_or_default(),
-        accumulate: false,
-        tf32: false,
+        accumulate: input.accumulate.unwrap_or_default(),
+        tf32: input.tf32.unwrap_or_default(),
     }))
 }
 
 fn sptrsv(input: ProblemIn) -> Result<Problem, Misfit> {
-    refuse(&[("n", input.n.is_some()), ("layout", input.layout.is_some())], "belongs to op spmm")?;
+    let product_only = [
+        ("n", input.n.is_some()),
+        ("layout", input.layout.is_some()),
+        ("accumulate", input.accumulate.is_some()),
+        ("tf32", input.tf32.is_some()),
+    ];
+    refuse(&product_only, "belongs to op spmm")?;
     let rhs = count("rhs", input.rhs)?;
     if rhs > Sptrsv::MAX_RHS {
         return Err(Misfit { member: "rhs", why: "must be 1 to 64" });
@@ -126,6 +136,8 @@ pub enum ProblemOut {
         n: u32,
         dtype: Dtype,
         layout: Layout,
+        accumulate: bool,
+        tf32: bool,
     },
     Sptrsv {
         op: Op,
@@ -140,8 +152,8 @@ pub enum ProblemOut {
 impl From<Problem> for ProblemOut {
     fn from(problem: Problem) -> Self {
         match problem {
-            Problem::Spmm(Spmm { n, dtype, layout, .. }) => {
-                Self::Spmm { op: Op::Spmm, n, dtype, layout }
+            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
+                Self::Spmm { op: Op::Spmm, n, dtype, layout, accumulate, tf32 }
             }
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
                 Self::Sptrsv { op: Op::Sptrsv, rhs, dtype, triangle, diagonal, transpose }
@@ -162,6 +174,11 @@ mod tests {
     fn members_of_the_other_operation_are_refused() {
         assert_eq!(read(r#"{"op":"spmm","n":3,"rhs":1}"#).unwrap_err().member, "rhs");
         assert_eq!(read(r#"{"op":"sptrsv","rhs":1,"n":3}"#).unwrap_err().member, "n");
+        for member in ["accumulate", "tf32"] {
+            let solve = format!(r#"{{"op":"sptrsv","rhs":1,"{member}":false}}"#);
+            let why = "belongs to op spmm";
+            assert_eq!(read(&solve).unwrap_err(), Misfit { member, why });
+        }
     }
 
     #[test]
@@ -170,6 +187,8 @@ mod tests {
         assert_eq!(read(r#"{"op":"spmm","n":0}"#).unwrap_err().why, "must be at least 1");
         let problem = read(r#"{"op":"spmm","n":7}"#).unwrap();
         assert_eq!(problem.to_string(), "spmm;n=7;dtype=f32;layout=row");
+        let problem = read(r#"{"op":"spmm","n":7,"accumulate":true,"tf32":true}"#).unwrap();
+        assert!(problem.to_string().ends_with(";layout=row;accumulate=true;tf32=true"));
         let solve = r#"{"op":"sptrsv","rhs":1,"diagonal":"unit"}"#;
         assert_eq!(read(solve).unwrap_err().member, "triangle");
         let wide = |rhs: u32| {

@@ -207,6 +207,8 @@ fn differing(asked: &PlanKey, found: &PlanKey) -> Vec<String> {
             compare("n", a.n.to_string(), f.n.to_string());
             compare("dtype", a.dtype.to_string(), f.dtype.to_string());
             compare("layout", a.layout.to_string(), f.layout.to_string());
+            compare("accumulate", a.accumulate.to_string(), f.accumulate.to_string());
+            compare("tf32", a.tf32.to_string(), f.tf32.to_string());
         }
         (Problem::Sptrsv(a), Problem::Sptrsv(f)) => {
             compare("rhs", a.rhs.to_string(), f.rhs.to_string());

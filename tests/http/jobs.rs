@@ -14,7 +14,10 @@ async fn equal_questions_get_one_job() {
     let location = first.headers()["location"].to_str().unwrap().to_owned();
     let job: Value = first.json().await.unwrap();
     assert_eq!((&job["state"], &job["stage"]), (&json!("queued"), &json!("waiting")));
-    assert_eq!(job["problem"], json!({"op": "spmm", "n": 16, "dtype": "f32", "layout": "row"}));
+    let problem = json!({
+        "op": "spmm", "n": 16, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": false
+    });
+    assert_eq!(job["problem"], problem);
     assert_eq!(app.json(&location).await, job);
     let second = app.submit(&spmm(&matrix, 16)).await;
     assert_eq!(

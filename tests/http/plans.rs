@@ -2,7 +2,7 @@
 
 use crate::app::{TestApp, lookup};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn a_lookup_goes_from_none_to_exact_at_once() {
@@ -38,6 +38,25 @@ async fn a_lookup_goes_from_none_to_exact_at_once() {
     let retuned =
         app.request(Method::GET, &path).header("if-none-match", &tag).send().await.unwrap();
     assert_eq!(retuned.status(), 200, "retuning changes the tag");
+}
+
+#[tokio::test]
+async fn accumulate_and_tf32_are_part_of_the_key() {
+    let app = TestApp::new().await;
+    let matrix = app.matrix(9).await;
+    let problem = json!({
+        "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": true, "tf32": true
+    });
+    let job = app.submit(&json!({"matrix": matrix["digest"], "problem": problem})).await;
+    assert_eq!(job.status(), 202);
+    let plan = app.finish(&app.claim().await).await;
+    let asked = lookup(&matrix, 8);
+    let found = app.json(&format!("{asked}&accumulate=true&tf32=true")).await;
+    assert_eq!((&found["plan"]["id"], &found["plan"]["problem"]), (&plan.id.0.into(), &problem));
+    let other = app.json(&format!("{asked}&accumulate=false&tf32=true")).await;
+    assert_eq!(other["match"]["grade"], "none");
+    let reason = other["match"]["reasons"][0].as_str().unwrap();
+    assert!(reason.ends_with("differs: its accumulate is true, not false"), "{reason}");
 }
 
 #[tokio::test]

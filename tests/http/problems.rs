@@ -47,6 +47,7 @@ async fn lookups_say_which_parameter_is_wrong() {
         ("op=spmm&n=1&rhs=1", "rhs"),
         ("op=sptrsv&rhs=1&triangle=lower", "diagonal"),
         ("op=spmm&n=1&device=nowhere", "device"),
+        ("op=sptrsv&rhs=1&triangle=lower&diagonal=unit&tf32=false", "tf32"),
     ];
     for (query, parameter) in cases {
         let body = problem(app.get(&with(query)).await, 400, "invalid-parameter").await;
@@ -93,6 +94,8 @@ async fn json_bodies_are_refused_with_a_pointer() {
         ("/problem/n", with("/problem/n", json!(null))),
         ("/problem/dtype", with("/problem/dtype", json!("f99"))),
         ("/problem/rhs", with("/problem/rhs", json!(1))),
+        ("/problem/accumulate", with("/problem/accumulate", json!(1))),
+        ("/problem/tf32", with("/problem/tf32", json!(null))),
         ("/search/top_k", with("/search", json!({"top_k": 0}))),
         ("/search/seconds", with("/search", json!({"seconds": -1.5}))),
         ("/expected_calls", with("/expected_calls", json!(0))),

@@ -1,5 +1,6 @@
 //! `sparsetune bench`: a suite of matrices and problems, each tuned by the very path users take, against the vendor.
 
+mod compare;
 mod npz;
 mod picture;
 mod report;
@@ -11,7 +12,9 @@ use super::client::Client;
 use super::local::Local;
 use super::problem::SearchArgs;
 use super::{ServerArgs, say};
+use crate::domain::Digest;
 use anyhow::Context;
+use compare::Earlier;
 use run::{Ask, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,16 +37,22 @@ pub struct BenchArgs {
     /// Only matrices whose name contains this; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Only this problem of the suite, counted from 1
-    #[arg(long, value_name = "N")]
-    problem: Option<usize>,
+    /// Only matrices whose class contains this; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    class: Vec<String>,
+    /// Only these problems of the suite, counted from 1: `--problem 1,3`
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    problem: Vec<usize>,
     /// Do not tune: say rows, nonzeros, levels and class of every matrix
     #[arg(long)]
     dry: bool,
     /// Write all runs and their plans as JSON, after each run anew
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Draw the speed-ups over the vendor
+    /// Compare with an earlier run's --out: its best over this one's, and the share of its trials
+    #[arg(long, value_name = "FILE", conflicts_with = "dry")]
+    compare: Option<PathBuf>,
+    /// Draw the speed-ups over the vendor, and all runs under the roofline
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Keep matrices and plans in this folder, as a server's --data
@@ -78,20 +87,28 @@ struct Bench<'a> {
     args: &'a BenchArgs,
     entries: Vec<Entry>,
     tasks: Vec<Task>,
+    earlier: Option<Earlier>,
 }
 
 impl<'a> Bench<'a> {
     fn of(args: &'a BenchArgs) -> anyhow::Result<Self> {
         let Suite { matrix: mut entries, problem: mut tasks } = Suite::read(&args.suite)?;
-        let wanted = |name: &str| args.only.iter().any(|part| name.contains(part.as_str()));
-        entries.retain(|entry| args.only.is_empty() || wanted(&entry.name()));
-        anyhow::ensure!(!entries.is_empty(), "no matrix of the suite is left");
-        if let Some(number) = args.problem {
-            let chosen = number.checked_sub(1).and_then(|at| tasks.get(at).copied());
-            let count = tasks.len();
-            tasks = vec![chosen.with_context(|| format!("the suite has {count} problems"))?];
+        if !args.problem.is_empty() {
+            let chosen = |number: &usize| {
+                let task = number.checked_sub(1).and_then(|at| tasks.get(at).copied());
+                task.with_context(|| format!("the suite has {} problems", tasks.len()))
+            };
+            tasks = args.problem.iter().map(chosen).collect::<anyhow::Result<_>>()?;
         }
-        Ok(Self { args, entries, tasks })
+        entries.retain(|entry| matches(&args.only, &entry.name()));
+        if tasks.iter().all(|task| matches!(task, Task::Spmm { .. })) {
+            // Of a solve the class is computed, from the matrix.
+            entries.retain(|entry| matches(&args.class, entry.class().unwrap_or_default()));
+        }
+        anyhow::ensure!(!entries.is_empty(), "no matrix of the suite is left");
+        // Before the first hour of measuring rather than after the last.
+        let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
+        Ok(Self { args, entries, tasks, earlier })
     }
 
     /// Runs all; without a client only looks at the matrices. An error when a run failed, after the last of them.
@@ -103,15 +120,22 @@ impl<'a> Bench<'a> {
         }
         let groups = report::groups(&runs);
         say(format_args!("\n{}", report::table(&groups)))?;
+        if self.earlier.is_some() {
+            say(format_args!("\n{}", compare::table(&self.shares(&runs))))?;
+        }
         if let Some(file) = &self.args.svg {
-            save(file, &picture::speedups("Speed-up over the vendor", &runs))?;
+            save(file, &picture::draw(&runs))?;
         }
         let failed = runs.iter().filter(|run| run.error.is_some()).count();
         anyhow::ensure!(failed == 0, "{failed} of {} runs failed", runs.len());
         Ok(())
     }
 
-    /// All problems of one matrix, which is read and sent once.
+    fn shares(&self, runs: &[Run]) -> Vec<compare::Share> {
+        self.earlier.as_ref().map_or_else(Vec::new, |earlier| earlier.shares(runs))
+    }
+
+    /// All problems of one matrix, which is read once, and sent once if any of them is to be run.
     async fn matrix(
         &self,
         entry: &Entry,
@@ -120,29 +144,19 @@ impl<'a> Bench<'a> {
     ) -> anyhow::Result<()> {
         let brought = async {
             let source = entry.source(self.args.matrices.as_deref())?;
-            let subject = tokio::task::spawn_blocking(|| Subject::bring(source)).await??;
-            let digest = match client {
-                Some(client) => Some(subject.upload(client, &entry.name()).await?),
-                None => None,
-            };
-            anyhow::Ok((subject, digest))
+            tokio::task::spawn_blocking(|| Subject::bring(source)).await?
         };
-        let mut brought = brought.await;
+        let (mut brought, mut digest) = (brought.await, None);
         for task in &self.tasks {
             let run = Run::of(entry, task);
             let run = match &mut brought {
                 Err(error) => run.failed(error),
-                Ok((subject, digest)) => {
+                Ok(subject) => {
                     let run = tokio::task::block_in_place(|| run.shaped(subject));
-                    match (client, digest) {
-                        (Some(client), Some(digest)) if run.error.is_none() => {
-                            let ask = Ask { device: &self.args.device, search: &self.args.search };
-                            run.carried(client, digest, &ask).await
-                        }
-                        _ if run.error.is_none() => {
-                            tokio::task::block_in_place(|| run.grown(subject))
-                        }
-                        _ => run,
+                    match run.error.is_none() {
+                        true if !matches(&self.args.class, &run.class) => continue,
+                        true => self.looked_at(run, subject, client, &mut digest).await,
+                        false => run,
                     }
                 }
             };
@@ -151,11 +165,39 @@ impl<'a> Bench<'a> {
             if let Some(file) = &self.args.out {
                 // After each run: an hour of measuring is not lost to the one that ends the machine.
                 let suite = self.args.suite.display().to_string();
-                save(file, &format!("{:#}\n", report::json(&suite, runs)))?;
+                let shares = self.shares(runs);
+                save(file, &format!("{:#}\n", report::json(&suite, runs, &shares)))?;
             }
         }
         Ok(())
     }
+
+    /// Has the server tune one; without a server looks at its solution.
+    async fn looked_at(
+        &self,
+        run: Run,
+        subject: &Subject,
+        client: Option<&Client>,
+        digest: &mut Option<Digest>,
+    ) -> Run {
+        let Some(client) = client else {
+            return tokio::task::block_in_place(|| run.grown(subject));
+        };
+        let sent = match *digest {
+            Some(sent) => sent,
+            None => match subject.upload(client, &run.matrix).await {
+                Ok(sent) => *digest.insert(sent),
+                Err(error) => return run.failed(&error),
+            },
+        };
+        let ask = Ask { device: &self.args.device, search: &self.args.search };
+        run.carried(client, &sent, &ask).await
+    }
+}
+
+/// Whether a text contains one of these; where there are none, any text does.
+fn matches(parts: &[String], text: &str) -> bool {
+    parts.is_empty() || parts.iter().any(|part| text.contains(part.as_str()))
 }
 
 fn save(file: &Path, text: &str) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! What a person reads of a suite: a line a run, a table by problem and class, and the same as JSON.
 
-use super::run::{Figures, Run};
+use super::compare::Share;
+use super::run::{Figures, Run, Tried};
 use super::subject::CLASSES;
 use crate::cli::show;
 use crate::domain::Problem;
@@ -13,8 +14,8 @@ use std::collections::BTreeMap;
 /// Over the columns of `line`.
 pub fn header(dry: bool) -> String {
     let shape = format!(
-        "{:<9} {:<30} {:<24} {:>9} {:>10} {:>7} {:>9}",
-        "class", "matrix", "problem", "rows", "nnz", "levels", "rows/lev"
+        "{:<11} {:<30} {:<24} {:>9} {:>9} {:>10} {:>7} {:>9}",
+        "class", "matrix", "problem", "rows", "cols", "nnz", "levels", "rows/lev"
     );
     if dry {
         return format!("{shape} {:>9}", "max |x|");
@@ -37,11 +38,12 @@ pub fn header(dry: bool) -> String {
 pub fn line(run: &Run) -> String {
     let count = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
     let shape = format!(
-        "{:<9} {:<30} {:<24} {:>9} {:>10} {:>7} {:>9}",
+        "{:<11} {:<30} {:<24} {:>9} {:>9} {:>10} {:>7} {:>9}",
         run.class,
         run.matrix,
         label(run),
         count(run.rows),
+        count(run.cols),
         count(run.nnz),
         count(run.levels),
         run.rows_per_level.map_or("-".to_owned(), |width| format!("{width:.1}")),
@@ -103,6 +105,8 @@ pub struct Group {
     pub worst_matrix: Option<String>,
     /// Geometric mean.
     pub limit_fraction: Option<f64>,
+    /// By what factor the model's predictions were off, either way: geometric mean over all trials that have both.
+    pub model_error: Option<f64>,
     /// Median and most.
     pub tuning_s: Option<f64>,
     pub longest_s: Option<f64>,
@@ -126,10 +130,17 @@ impl Group {
             worst: worst.map(|(speedup, _)| speedup),
             worst_matrix: worst.map(|(_, matrix)| matrix.clone()),
             limit_fraction: geometric_mean(figures().map(|figures| figures.limit_fraction)),
+            model_error: geometric_mean(runs.iter().flat_map(|run| &run.trials).filter_map(off)),
             tuning_s: median(&seconds),
             longest_s: seconds.last().copied(),
         }
     }
+}
+
+/// The larger of predicted and measured over the smaller.
+fn off(trial: &Tried) -> Option<f64> {
+    let ratio = trial.predicted_us? / trial.us?;
+    (ratio.is_finite() && ratio > 0.0).then(|| ratio.max(1.0 / ratio))
 }
 
 /// Each problem's classes in order, then the problem; where there are several problems, last the whole suite.
@@ -159,7 +170,7 @@ pub fn groups(runs: &[Run]) -> Vec<Group> {
 }
 
 /// Computed classes in their order, others behind them by name.
-fn place(class: &str) -> (usize, &str) {
+pub fn place(class: &str) -> (usize, &str) {
     let at = CLASSES.iter().position(|(name, _)| *name == class);
     (at.unwrap_or(CLASSES.len()), class)
 }
@@ -173,6 +184,7 @@ pub fn table(groups: &[Group]) -> Table {
         "speed-up",
         "worst",
         "of limit",
+        "model off",
         "tuning s",
         "longest s",
         "worst matrix",
@@ -187,21 +199,23 @@ pub fn table(groups: &[Group]) -> Table {
             times(group.speedup),
             times(group.worst),
             percent(group.limit_fraction),
+            times(group.model_error),
             seconds(group.tuning_s),
             seconds(group.longest_s),
             group.worst_matrix.clone().unwrap_or_default(),
         ]);
     }
-    show::right(&mut table, 2..9);
+    show::right(&mut table, 2..10);
     table
 }
 
-/// Everything: the rows with their plans, and the table.
-pub fn json(suite: &str, runs: &[Run]) -> Value {
+/// Everything: the rows with their plans and trials, and the tables.
+pub fn json(suite: &str, runs: &[Run], shares: &[Share]) -> Value {
     json!({
         "suite": suite,
         "sparsetune": env!("CARGO_PKG_VERSION"),
         "groups": groups(runs),
+        "compared": shares,
         "runs": runs,
     })
 }
@@ -210,11 +224,11 @@ fn times(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}x"))
 }
 
-fn percent(value: Option<f64>) -> String {
+pub fn percent(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{:.1} %", 100.0 * value))
 }
 
-fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0u32);
     for value in values {
         (sum, count) = (sum + value.ln(), count + 1);
@@ -229,4 +243,4 @@ fn median(sorted: &[f64]) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

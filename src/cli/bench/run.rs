@@ -2,11 +2,11 @@
 
 use super::subject::{Shape, Subject};
 use super::suite::{Entry, Task};
-use crate::cli::client::views::PlanView;
+use crate::cli::client::views::{PlanView, TrialView};
 use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
-use crate::domain::{Digest, Problem};
+use crate::domain::{Digest, Problem, Spmm, Sptrsv};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -26,6 +26,7 @@ pub struct Run {
     pub problem: Problem,
     pub class: String,
     pub rows: Option<usize>,
+    pub cols: Option<usize>,
     pub nnz: Option<usize>,
     pub levels: Option<usize>,
     pub rows_per_level: Option<f64>,
@@ -36,6 +37,22 @@ pub struct Run {
     /// Why there are none. A `dry` run has neither.
     pub error: Option<String>,
     pub plan: Option<Value>,
+    /// All that were tried, in order; what constraints removed is in the plan's funnel.
+    pub trials: Vec<Tried>,
+}
+
+/// A trial in short.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    pub candidate: String,
+    pub state: String,
+    #[serde(default)]
+    pub us: Option<f64>,
+    #[serde(default)]
+    pub predicted_us: Option<f64>,
+    /// Of one without a time: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
 
 /// What is compared.
@@ -46,8 +63,15 @@ pub struct Figures {
     pub vendor: Option<String>,
     pub vendor_us: Option<f64>,
     pub speedup: Option<f64>,
+    pub limit_us: f64,
     pub limit_fraction: f64,
     pub bound: String,
+    /// Compulsory bytes of a call: each input read once, each output written once.
+    pub bytes: u64,
+    /// The device's measured rate of copying, bytes read and written.
+    pub copy_gbps: f64,
+    pub model: Option<String>,
+    pub predicted_us: Option<f64>,
     pub winner: String,
     /// The winner is a routine of the vendor's.
     pub vendor_won: bool,
@@ -89,6 +113,7 @@ impl Run {
             problem: entry.problem(task),
             class: entry.class().unwrap_or(UNKNOWN).to_owned(),
             rows: None,
+            cols: None,
             nnz: None,
             levels: None,
             rows_per_level: None,
@@ -96,7 +121,17 @@ impl Run {
             figures: None,
             error: None,
             plan: None,
+            trials: Vec::new(),
         }
+    }
+
+    /// Operations of one call: a multiplication and an addition an entry and column of the dense operand.
+    pub fn flops(&self) -> Option<f64> {
+        let columns = match self.problem {
+            Problem::Spmm(Spmm { n, .. }) => n,
+            Problem::Sptrsv(Sptrsv { rhs, .. }) => rhs,
+        };
+        Some(2.0 * self.nnz? as f64 * f64::from(columns))
     }
 
     pub fn failed(mut self, error: &anyhow::Error) -> Self {
@@ -108,8 +143,9 @@ impl Run {
     pub fn shaped(mut self, subject: &mut Subject) -> Self {
         match subject.shape(&self.problem) {
             Ok(shape) => {
-                let Shape { rows, nnz, levels } = shape;
-                (self.rows, self.nnz, self.levels) = (Some(rows), Some(nnz), levels);
+                let Shape { rows, cols, nnz, levels } = shape;
+                (self.rows, self.cols) = (Some(rows), Some(cols));
+                (self.nnz, self.levels) = (Some(nnz), levels);
                 self.rows_per_level = shape.width();
                 let class = shape.class().map(str::to_owned);
                 self.class = class.unwrap_or(self.class);
@@ -133,14 +169,16 @@ impl Run {
 
     /// Has the server tune it.
     pub async fn carried(mut self, client: &Client, matrix: &Digest, ask: &Ask<'_>) -> Self {
-        match ask.plan(client, matrix, &self.problem).await {
-            Ok((plan, tuning_s)) => match Figures::of(&plan, tuning_s) {
-                Ok(figures) => {
-                    (self.figures, self.plan) = (Some(figures), Some(plan.raw));
-                    self
-                }
-                Err(error) => self.failed(&error),
-            },
+        let answered = async {
+            let tuned = ask.tune(client, matrix, &self.problem).await?;
+            anyhow::Ok((Figures::of(&tuned.plan, tuned.seconds)?, tuned))
+        };
+        match answered.await {
+            Ok((figures, tuned)) => {
+                (self.figures, self.plan) = (Some(figures), Some(tuned.plan.raw));
+                self.trials = tuned.trials;
+                self
+            }
             Err(error) => self.failed(&error),
         }
     }
@@ -152,14 +190,39 @@ pub struct Ask<'a> {
     pub search: &'a SearchArgs,
 }
 
+/// What a job came to.
+struct Tuned {
+    plan: Answer<PlanView>,
+    trials: Vec<Tried>,
+    /// From the POST of the job to its end.
+    seconds: f64,
+}
+
+impl Tried {
+    /// None for one that never was: a constraint removed it.
+    fn of(trial: TrialView) -> Option<Self> {
+        (trial.state != "pruned").then(|| Self {
+            candidate: trial.candidate.to_string(),
+            state: trial.state,
+            us: trial.median_us,
+            predicted_us: trial.predicted_us,
+            detail: trial.detail,
+        })
+    }
+
+    /// Whether it is one of ours rather than a routine of the vendor's.
+    pub fn ours(&self) -> bool {
+        self.candidate.split(' ').next() != Some("vendor")
+    }
+}
+
 impl Ask<'_> {
-    /// The plan, and seconds from the POST to the end of its job.
-    async fn plan(
+    async fn tune(
         &self,
         client: &Client,
         matrix: &Digest,
         problem: &Problem,
-    ) -> anyhow::Result<(Answer<PlanView>, f64)> {
+    ) -> anyhow::Result<Tuned> {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
         job.insert("problem".to_owned(), json!(problem));
@@ -173,7 +236,10 @@ impl Ask<'_> {
         let ended = follow(client, &submitted.view.id, Show::Progress).await?;
         let seconds = begun.elapsed().as_secs_f64();
         let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
-        Ok((client.plan(id).await?, seconds))
+        let plan = client.plan(id).await?;
+        let trials = client.trials(&ended.view.id).await?;
+        let trials = trials.into_iter().filter_map(|trial| Tried::of(trial.view)).collect();
+        Ok(Tuned { plan, trials, seconds })
     }
 }
 
@@ -189,8 +255,13 @@ impl Figures {
             vendor: vendor.map(|v| format!("{} {} {}", v.name, v.version, v.algorithm)),
             vendor_us: vendor.map(|vendor| vendor.median_us),
             speedup: plan.speedup,
+            limit_us: plan.limit.us,
             limit_fraction: plan.limit.fraction,
             bound: more.limit.bound,
+            bytes: plan.limit.bytes,
+            copy_gbps: plan.device.copy_gbps,
+            model: plan.predicted.as_ref().map(|predicted| predicted.model.clone()),
+            predicted_us: plan.predicted.as_ref().map(|predicted| predicted.median_us),
             winner: plan.candidate.to_string(),
             vendor_won: plan.candidate.family == "vendor",
             tie: plan.tie,

@@ -25,6 +25,7 @@ pub struct Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub rows: usize,
+    pub cols: usize,
     /// Entries that a call reads: the triangle's, its diagonal included unless it is unit; for SpMM all.
     pub nnz: usize,
     /// SpTRSV only.
@@ -60,7 +61,8 @@ impl Subject {
 
     pub fn shape(&mut self, problem: &Problem) -> Result<Shape, TriangleError> {
         let Problem::Sptrsv(solve) = *problem else {
-            return Ok(Shape { rows: self.csr.rows(), nnz: self.csr.nnz(), levels: None });
+            let (rows, cols, nnz) = (self.csr.rows(), self.csr.cols(), self.csr.nnz());
+            return Ok(Shape { rows, cols, nnz, levels: None });
         };
         let key = Sptrsv { rhs: 1, ..solve };
         if let Some((_, shape)) = self.known.iter().find(|(known, _)| *known == key) {
@@ -69,7 +71,8 @@ impl Subject {
         let system = Triangular::of(&self.csr, &key)?;
         let diagonal = if key.diagonal == Diagonal::Unit { 0 } else { system.rows() };
         let levels = Some(system.levels().widths.len());
-        let shape = Shape { rows: system.rows(), nnz: system.nnz() + diagonal, levels };
+        let rows = system.rows();
+        let shape = Shape { rows, cols: rows, nnz: system.nnz() + diagonal, levels };
         self.known.push((key, shape));
         Ok(shape)
     }
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn classes_are_by_rows_a_level() {
-        let class = |rows, levels| Shape { rows, nnz: 0, levels }.class();
+        let class = |rows, levels| Shape { rows, cols: rows, nnz: 0, levels }.class();
         let of = |rows| class(rows, Some(10));
         assert_eq!(
             [of(0), of(39), of(40), of(319)].map(Option::unwrap),
@@ -145,7 +148,8 @@ mod tests {
             let problem: Problem = serde_json::from_str(&text).unwrap();
             subject.shape(&problem).unwrap()
         };
-        assert_eq!(shape("non-unit"), Shape { rows: 12, nnz: 12 + 17, levels: Some(6) });
-        assert_eq!(shape("unit"), Shape { rows: 12, nnz: 17, levels: Some(6) });
+        let known = Shape { rows: 12, cols: 12, nnz: 17, levels: Some(6) };
+        assert_eq!(shape("non-unit"), Shape { nnz: 12 + 17, ..known });
+        assert_eq!(shape("unit"), known);
     }
 }

@@ -54,6 +54,10 @@ pub enum Task {
         dtype: Dtype,
         #[serde(default)]
         layout: Layout,
+        #[serde(default)]
+        accumulate: bool,
+        #[serde(default)]
+        tf32: bool,
     },
     Sptrsv {
         #[serde(default = "one")]
@@ -112,7 +116,9 @@ impl Entry {
     /// The problem for this matrix.
     pub fn problem(&self, task: &Task) -> Problem {
         match *task {
-            Task::Spmm { n, dtype, layout } => Problem::Spmm(Spmm::new(n, dtype, layout)),
+            Task::Spmm { n, dtype, layout, accumulate, tf32 } => {
+                Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 })
+            }
             Task::Sptrsv { rhs, dtype, triangle, diagonal, transpose } => Problem::Sptrsv(Sptrsv {
                 rhs,
                 dtype,
@@ -125,10 +131,14 @@ impl Entry {
 }
 
 impl Task {
-    /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`.
+    /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`, `spmm tf32 n=128 row`.
     pub fn label(&self) -> String {
         match self {
-            Self::Spmm { n, dtype, layout } => format!("spmm {dtype} n={n} {layout}"),
+            Self::Spmm { n, dtype, layout, accumulate, tf32 } => {
+                let element = if *tf32 { "tf32".to_owned() } else { dtype.to_string() };
+                let sum = if *accumulate { " +C" } else { "" };
+                format!("spmm {element} n={n} {layout}{sum}")
+            }
             Self::Sptrsv { rhs, dtype, .. } => format!("sptrsv {dtype} x{rhs}"),
         }
     }
@@ -164,6 +174,7 @@ fn non_unit() -> Diagonal {
 #[cfg(test)]
 mod tests {
     use super::{Source, Suite};
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -199,16 +210,31 @@ mod tests {
             Suite::parse(&format!("{spmm}n = 8")).unwrap().problem[0].label(),
             "spmm f32 n=8 row"
         );
+        let both = format!("{spmm}n = 8\nlayout = 'col'\naccumulate = true\ntf32 = true");
+        let suite = Suite::parse(&both).unwrap();
+        assert_eq!(suite.problem[0].label(), "spmm tf32 n=8 col +C");
+        let problem = suite.matrix[0].problem(&suite.problem[0]).to_string();
+        assert!(problem.ends_with(";layout=col;accumulate=true;tf32=true"), "{problem}");
     }
 
     /// The suites that come with the project.
     #[test]
-    fn the_suite_of_solves_is_sound() {
-        let text = include_str!("../../../benches/suites/sptrsv.toml");
-        let suite = Suite::parse(text).unwrap();
-        assert!(suite.matrix.len() >= 20);
-        let names: std::collections::BTreeSet<String> =
-            suite.matrix.iter().map(|entry| entry.name()).collect();
-        assert_eq!(names.len(), suite.matrix.len(), "names tell the runs apart");
+    fn the_projects_suites_are_sound() {
+        let solves = include_str!("../../../benches/suites/sptrsv.toml");
+        let products = include_str!("../../../benches/suites/spmm.toml");
+        for (text, matrices) in [(solves, 20), (products, 30)] {
+            let suite = Suite::parse(text).unwrap();
+            assert!(suite.matrix.len() >= matrices);
+            let names: BTreeSet<String> = suite.matrix.iter().map(|entry| entry.name()).collect();
+            assert_eq!(names.len(), suite.matrix.len(), "names tell the runs apart");
+            let tasks: BTreeSet<String> = suite.problem.iter().map(|task| task.label()).collect();
+            assert_eq!(tasks.len(), suite.problem.len(), "labels tell the problems apart");
+        }
+        let suite = Suite::parse(products).unwrap();
+        let mut classes: BTreeMap<&str, u32> = BTreeMap::new();
+        for entry in &suite.matrix {
+            *classes.entry(entry.class().unwrap()).or_default() += 1;
+        }
+        assert!(classes.len() == 6 && classes.values().all(|count| *count >= 5), "{classes:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! What the command line reads of the server's answers. Members it does not know are left alone.
 
 use crate::domain::plan::Bound;
-use crate::domain::{Digest, FunnelStep, JobState, Stage, StoppedBy};
+use crate::domain::{Digest, FunnelStep, JobState, Problem, Stage, StoppedBy};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -90,6 +90,7 @@ pub struct MatchView {
 #[derive(Clone, Debug, Deserialize)]
 pub struct PlanView {
     pub id: String,
+    pub problem: Problem,
     pub device: DeviceView,
     pub candidate: CandidateView,
     pub measured: MeasuredView,

@@ -1,4 +1,4 @@
-//! Matrices with a few very long rows or columns: arrows, one dense row, and circuits with supply rails.
+//! Matrices with a few very long rows or columns: arrows, one dense or long row, and circuits with supply rails.
 
 use super::build::{bounded, build};
 use super::graph::sample;
@@ -42,6 +42,20 @@ pub fn dense_row(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> 
         (columns[at], values[at]) = (row as u32, columns.len() as f64);
     };
     build(n, n, |row| if row == dense { n } else { per_row }, fill)
+}
+
+/// One row with all columns in the middle, the others with `per_row` random entries each.
+pub fn long_row(rows: u64, cols: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
+    let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
+    within("per_row", per_row, 0, cols as u64, "at most cols")?;
+    bounded((rows as u64 - 1) * per_row + cols as u64)?;
+    let (long, per_row) = (rows / 2, per_row as usize);
+    let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
+        let mut stream = Stream::new(seed, row as u64);
+        sample(&mut stream, cols, columns);
+        values.iter_mut().for_each(|value| *value = stream.range(-1.0, 1.0));
+    };
+    build(rows, cols, |row| if row == long { cols } else { per_row }, fill)
 }
 
 /// A circuit: hub `h` is row and column `h * n / hubs`, and meets each other node with a chance that halves from hub to

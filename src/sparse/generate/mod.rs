@@ -6,6 +6,7 @@ mod elasticity;
 mod graph;
 mod irregular;
 mod layered;
+mod planar;
 mod pruned;
 mod spec;
 mod stencil;

@@ -1,6 +1,8 @@
-//! A magnitude-pruned layer: Gaussian weights whose rows and columns differ in scale, of which the largest are kept.
+//! Pruned layers: by magnitude (Gaussian weights whose rows and columns differ in scale, of which the largest are kept),
+//! and by blocks.
 
 use super::build::{bounded, build};
+use super::graph::sample;
 use super::{GenerateError, dimension, within};
 use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, normal, unit};
@@ -79,4 +81,41 @@ pub fn layer(rows: u64, cols: u64, sparsity: f64, seed: u64) -> Result<Csr, Gene
         }
     };
     build(rows, cols, |row| kept(row).count(), fill)
+}
+
+/// Dense blocks at random places of the grid of blocks, each place as likely as any other; values uniform in [-1, 1).
+pub fn blocks(
+    rows: u64,
+    cols: u64,
+    block: u64,
+    density: f64,
+    seed: u64,
+) -> Result<Csr, GenerateError> {
+    let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
+    let shorter = rows.min(cols) as u64;
+    within("block", block, 1, shorter, "at least 1 and at most rows and cols")?;
+    within("density", density, 0.0, 1.0, "between 0 and 1")?;
+    bounded((rows as f64 * cols as f64 * density) as u64)?;
+    let block = block as usize;
+    let across = cols.div_ceil(block);
+    // The same for all rows of a block row, each of which draws them anew.
+    let places = |row: usize| {
+        let mut stream = Stream::new(seed, (row / block) as u64);
+        let mut places = vec![0u32; stream.binomial(across as u64, density) as usize];
+        sample(&mut stream, across, &mut places);
+        places
+    };
+    let columns_of = |place: u32| {
+        let first = place as usize * block;
+        first..(first + block).min(cols)
+    };
+    let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
+        let there = places(row);
+        let there = there.iter().flat_map(|&place| columns_of(place));
+        columns.iter_mut().zip(there).for_each(|(to, column)| *to = column as u32);
+        let mut stream = Stream::new(!seed, row as u64);
+        values.iter_mut().for_each(|value| *value = stream.range(-1.0, 1.0));
+    };
+    let length = |row: usize| places(row).iter().map(|&place| columns_of(place).len()).sum();
+    build(rows, cols, length, fill)
 }

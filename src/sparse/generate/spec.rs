@@ -1,6 +1,8 @@
 //! The specification of a generated matrix, as JSON (`{"kind": "poisson2d", ...}`) or as a line of text.
 
-use super::{GenerateError, dissection, elasticity, graph, irregular, layered, pruned, stencil};
+use super::{
+    GenerateError, dissection, elasticity, graph, irregular, layered, planar, pruned, stencil,
+};
 use crate::sparse::Csr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -74,6 +76,30 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
+    /// Blocks of block x block entries, all of them there, at random places on a grid of blocks, so that about
+    /// `density` of the cells are: block-pruned layers. Blocks at the ends may be cut.
+    Blocks {
+        rows: u64,
+        cols: u64,
+        block: u64,
+        density: f64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// A road network of nx x ny places with 1 to 4 neighbours, about 2.4, numbered at random within tiles.
+    Road {
+        nx: u64,
+        ny: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// A triangulation of nx x ny points with 2 to 8 neighbours, about 6, numbered at random within tiles.
+    Mesh {
+        nx: u64,
+        ny: u64,
+        #[serde(default)]
+        seed: u64,
+    },
     /// A diagonal, a dense last row and a dense last column.
     Arrow {
         n: u64,
@@ -83,6 +109,15 @@ pub enum Spec {
     /// One dense row in the middle; the others have a diagonal and `per_row` - 1 random entries.
     DenseRow {
         n: u64,
+        #[serde(default = "default_per_row")]
+        per_row: u64,
+        #[serde(default)]
+        seed: u64,
+    },
+    /// One row with all columns in the middle; the others have `per_row` random entries; all within [-1, 1).
+    LongRow {
+        rows: u64,
+        cols: u64,
         #[serde(default = "default_per_row")]
         per_row: u64,
         #[serde(default)]
@@ -224,8 +259,16 @@ impl Spec {
             Self::Pruned { rows, cols, sparsity, seed } => {
                 pruned::layer(rows, cols, sparsity, seed)
             }
+            Self::Blocks { rows, cols, block, density, seed } => {
+                pruned::blocks(rows, cols, block, density, seed)
+            }
+            Self::Road { nx, ny, seed } => planar::road([nx, ny], seed),
+            Self::Mesh { nx, ny, seed } => planar::mesh([nx, ny], seed),
             Self::Arrow { n, seed } => irregular::arrow(n, seed),
             Self::DenseRow { n, per_row, seed } => irregular::dense_row(n, per_row, seed),
+            Self::LongRow { rows, cols, per_row, seed } => {
+                irregular::long_row(rows, cols, per_row, seed)
+            }
             Self::Circuit { n, hubs, seed } => irregular::circuit(n, hubs, seed),
             Self::Ilu0Poisson2d { nx, ny, seed } => stencil::factor([nx, ny, 1], seed),
             Self::Ilu0Poisson3d { nx, ny, nz, seed } => stencil::factor([nx, ny, nz], seed),

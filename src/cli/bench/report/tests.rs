@@ -1,10 +1,10 @@
 //! Means, classes and lines of made-up runs.
 
 use super::{Run, geometric_mean, groups, line, median, table};
-use crate::cli::bench::run::Figures;
+use crate::cli::bench::run::{Figures, Tried};
 use std::collections::BTreeMap;
 
-fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
+pub fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
     let problem =
         r#"{"op":"sptrsv","rhs":1,"triangle":"upper","diagonal":"unit","transpose":true}"#;
     let figures = speedup.map(|speedup| Figures {
@@ -13,7 +13,12 @@ fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         vendor: Some("v".to_owned()),
         vendor_us: Some(10.0 * speedup),
         speedup: Some(speedup),
+        limit_us: 2.5,
         limit_fraction: 0.25,
+        bytes: 5000,
+        copy_gbps: 2.0,
+        model: None,
+        predicted_us: None,
         bound: "latency".to_owned(),
         winner: "ag nw=2".to_owned(),
         vendor_won: false,
@@ -31,6 +36,7 @@ fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         problem: serde_json::from_str(problem).unwrap(),
         class: class.to_owned(),
         rows: Some(100),
+        cols: Some(100),
         nnz: Some(300),
         levels: Some(10),
         rows_per_level: Some(10.0),
@@ -38,17 +44,31 @@ fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         error: figures.is_none().then(|| "no\nmemory".to_owned()),
         figures,
         plan: None,
+        trials: vec![],
     }
 }
 
 #[test]
 fn groups_go_by_problem_and_class() {
-    let runs = [
+    let mut runs = [
         run("f64", ">= 2000", "a", Some(2.0)),
         run("f64", "4-32", "b", Some(8.0)),
         run("f64", "4-32", "c", Some(2.0)),
         run("f64", "4-32", "d", None),
         run("f32", "4-32", "b", Some(4.0)),
+    ];
+    let trial = |us, predicted_us| Tried {
+        candidate: "ag".to_owned(),
+        state: "measured".to_owned(),
+        us,
+        predicted_us,
+        detail: None,
+    };
+    runs[1].trials = vec![
+        trial(Some(2.0), Some(4.0)),
+        trial(Some(2.0), None),
+        trial(None, Some(1.0)),
+        trial(Some(8.0), Some(1.0)),
     ];
     let groups = groups(&runs);
     let names: Vec<_> = groups.iter().map(|g| (g.task.as_str(), g.class.as_str())).collect();
@@ -59,6 +79,8 @@ fn groups_go_by_problem_and_class() {
     assert!((first.speedup.unwrap() - 4.0).abs() < 1e-12);
     assert_eq!((first.worst, first.worst_matrix.as_deref()), (Some(2.0), Some("c")));
     assert_eq!((first.tuning_s, first.longest_s), (Some(5.0), Some(8.0)));
+    assert!((first.model_error.unwrap() - 4.0).abs() < 1e-12);
+    assert_eq!(groups[1].model_error, None);
     assert!((first.limit_fraction.unwrap() - 0.25).abs() < 1e-12);
     let text = table(&groups).to_string();
     assert!(text.contains("4.00x") && text.contains("25.0 %"), "{text}");

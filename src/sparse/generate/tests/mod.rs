@@ -1,6 +1,7 @@
 //! Every generator: the same on any number of threads, and with the structure it promises.
 
 mod factors;
+mod planar;
 mod spec;
 
 use super::{GenerateError, Spec};
@@ -15,7 +16,7 @@ fn refusal(text: &str) -> GenerateError {
     Spec::parse(text).unwrap().generate().unwrap_err()
 }
 
-const EACH: [&str; 19] = [
+const EACH: [&str; 23] = [
     "poisson2d:nx=40,ny=30,seed=4",
     "poisson3d:nx=12,ny=11,nz=9",
     "elasticity:nx=5,ny=4,nz=6,seed=2",
@@ -23,8 +24,12 @@ const EACH: [&str; 19] = [
     "banded:n=900,half=7",
     "uniform:rows=700,cols=500,nnz=9000,seed=1",
     "pruned:rows=120,cols=200,sparsity=0.9,seed=3",
+    "blocks:rows=300,cols=250,block=16,density=0.1,seed=2",
+    "road:nx=90,ny=70,seed=3",
+    "mesh:nx=90,ny=70,seed=3",
     "arrow:n=1000",
     "dense_row:n=1000,per_row=5",
+    "long_row:rows=900,cols=3000,per_row=5",
     "circuit:n=3000,hubs=3,seed=8",
     "ilu0_poisson2d:nx=30,ny=31",
     "ilu0_poisson3d:nx=9,ny=8,nz=10,seed=1",
@@ -113,16 +118,35 @@ fn densities_are_as_asked() {
     close("pruned:rows=300,cols=400,sparsity=0.9", 12_000.0);
     close("pruned:rows=300,cols=400,sparsity=0.5", 60_000.0);
     close("pruned:rows=20,cols=30,sparsity=0", 600.0);
+    close("blocks:rows=2000,cols=1500,block=10,density=0.2", 600_000.0);
     close("ilu0_random:n=4000,per_row=10", 4000.0 * 5.5);
     assert_eq!(generate("banded:n=100,half=3").nnz(), 700 - 12);
     assert_eq!(generate("arrow:n=50").nnz(), 148);
     assert_eq!(generate("dense_row:n=50,per_row=4").nnz(), 49 * 4 + 50);
+    let long = generate("long_row:rows=5,cols=70,per_row=3");
+    assert_eq!((long.nnz(), long.row_nnz(2)), (4 * 3 + 70, 70));
 }
 
 #[test]
 fn pruned_rows_differ_in_length() {
     let features = facts(&generate("pruned:rows=256,cols=1024,sparsity=0.95"), None).features;
     assert!((0.2..1.5).contains(&features.row_nnz.cov), "{features:?}");
+}
+
+#[test]
+fn blocks_are_whole_and_cut_at_the_ends() {
+    let matrix = generate("blocks:rows=100,cols=90,block=16,density=0.3,seed=5");
+    for row in 0..matrix.rows() {
+        let (columns, _) = matrix.row(row);
+        assert_eq!(columns, matrix.row(row / 16 * 16).0, "rows of a block row are alike");
+        let whole = |block: &[u32]| {
+            let first = block[0] / 16 * 16;
+            block[0] == first && block.len() as u32 == 16.min(90 - first)
+        };
+        assert!(columns.chunk_by(|a, b| a / 16 == b / 16).all(whole), "{columns:?}");
+    }
+    assert_eq!(generate("blocks:rows=7,cols=9,block=2,density=1").nnz(), 63);
+    assert_eq!(generate("blocks:rows=7,cols=9,block=2,density=0").nnz(), 0);
 }
 
 #[test]
@@ -143,7 +167,11 @@ fn refuses_what_is_too_large_before_making_it() {
         "uniform:rows=1e6,cols=1e6,nnz=1e9",
         "pruned:rows=1e5,cols=1e5,sparsity=0.5",
         "dense_row:n=1e6,per_row=1000",
+        "long_row:rows=1e6,cols=1e6,per_row=1000",
         "circuit:n=1e8",
+        "blocks:rows=1e5,cols=1e5,block=8,density=0.5",
+        "road:nx=1e4,ny=1e4",
+        "mesh:nx=1e4,ny=1e4",
     ] {
         assert!(matches!(refusal(text), GenerateError::TooManyEntries { .. }), "{text}");
     }
@@ -156,6 +184,11 @@ fn refuses_what_is_too_large_before_making_it() {
         "uniform:rows=2,cols=2,nnz=5",
         "pruned:rows=9,cols=9,sparsity=1",
         "circuit:n=8,hubs=9",
+        "long_row:rows=3,cols=4,per_row=5",
+        "blocks:rows=9,cols=4,block=5,density=0.5",
+        "blocks:rows=9,cols=4,block=2,density=1.5",
+        "road:nx=0,ny=4",
+        "mesh:nx=1000000000000000000,ny=1e15",
         "ilu0_random:n=3,per_row=4",
     ] {
         assert!(matches!(refusal(text), GenerateError::Parameter { .. }), "{text}");

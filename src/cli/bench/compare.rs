@@ -1,0 +1,196 @@
+//! A run of a suite against an earlier one of its own: how near to the best of an exhaustive search a ranked one came, and
+//! with what share of its trials.
+
+use super::report::{geometric_mean, percent};
+use super::run::{Run, Tried};
+use crate::cli::show;
+use anyhow::Context;
+use comfy_table::Table;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// What is read of a document that `--out` wrote.
+#[derive(Debug, Deserialize)]
+pub struct Earlier {
+    runs: Vec<Record>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Record {
+    matrix: String,
+    task: String,
+    figures: Option<Time>,
+    trials: Vec<Tried>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Time {
+    us: f64,
+}
+
+/// Runs of one problem, or of all, that both have a time for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Share {
+    pub task: String,
+    pub runs: usize,
+    /// The earlier time over this one's, each plan's own: geometric mean, least, and where that was.
+    pub of_best: Option<f64>,
+    pub worst: Option<f64>,
+    pub worst_matrix: Option<String>,
+    /// The same by the earlier run's times of single trials alone, so that two sessions do not add their noise: its
+    /// fastest of all candidates over its fastest among those that this run tried too.
+    pub of_best_same_session: Option<f64>,
+    /// Trials, without the vendor's.
+    pub trials: usize,
+    pub earlier_trials: usize,
+}
+
+/// One matrix and problem in both.
+struct Pair<'a> {
+    run: &'a Run,
+    of_best: f64,
+    of_best_same_session: Option<f64>,
+    trials: usize,
+    earlier_trials: usize,
+}
+
+impl Earlier {
+    pub fn read(file: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not what --out writes", file.display()))
+    }
+
+    fn pair<'a>(&self, run: &'a Run) -> Option<Pair<'a>> {
+        let same = |record: &&Record| record.matrix == run.matrix && record.task == run.task;
+        let earlier = self.runs.iter().find(same)?;
+        let of_best = earlier.figures.as_ref()?.us / run.figures.as_ref()?.us;
+        let tried: HashSet<&str> = run.trials.iter().map(|tried| &tried.candidate[..]).collect();
+        let fastest = |among: &dyn Fn(&Tried) -> bool| {
+            let times = earlier.trials.iter().filter(|trial| among(trial)).filter_map(|t| t.us);
+            times.min_by(f64::total_cmp)
+        };
+        let best = fastest(&|_| true);
+        let found = fastest(&|trial| tried.contains(&trial.candidate[..]));
+        Some(Pair {
+            run,
+            of_best,
+            of_best_same_session: best.zip(found).map(|(best, found)| best / found),
+            trials: ours(&run.trials),
+            earlier_trials: ours(&earlier.trials),
+        })
+    }
+
+    /// A line a problem, then all; nothing where no run is in both.
+    pub fn shares(&self, runs: &[Run]) -> Vec<Share> {
+        let pairs: Vec<Pair> = runs.iter().filter_map(|run| self.pair(run)).collect();
+        let mut tasks: Vec<&str> = Vec::new();
+        for pair in &pairs {
+            if !tasks.contains(&&pair.run.task[..]) {
+                tasks.push(&pair.run.task);
+            }
+        }
+        let of_task = |task: &&str| {
+            let own: Vec<&Pair> = pairs.iter().filter(|pair| pair.run.task == **task).collect();
+            Share::of(task, &own)
+        };
+        let mut shares: Vec<Share> = tasks.iter().map(of_task).collect();
+        if tasks.len() > 1 {
+            shares.push(Share::of("all", &pairs.iter().collect::<Vec<_>>()));
+        }
+        shares
+    }
+}
+
+impl Share {
+    fn of(task: &str, pairs: &[&Pair]) -> Self {
+        let worst = pairs.iter().min_by(|a, b| a.of_best.total_cmp(&b.of_best));
+        Self {
+            task: task.to_owned(),
+            runs: pairs.len(),
+            of_best: geometric_mean(pairs.iter().map(|pair| pair.of_best)),
+            worst: worst.map(|pair| pair.of_best),
+            worst_matrix: worst.map(|pair| pair.run.matrix.clone()),
+            of_best_same_session: geometric_mean(
+                pairs.iter().filter_map(|pair| pair.of_best_same_session),
+            ),
+            trials: pairs.iter().map(|pair| pair.trials).sum(),
+            earlier_trials: pairs.iter().map(|pair| pair.earlier_trials).sum(),
+        }
+    }
+}
+
+fn ours(trials: &[Tried]) -> usize {
+    trials.iter().filter(|trial| trial.ours()).count()
+}
+
+pub fn table(shares: &[Share]) -> Table {
+    let mut table = show::table(&[
+        "against the earlier run",
+        "runs",
+        "of its best",
+        "worst",
+        "by its times",
+        "trials",
+        "its trials",
+        "share",
+        "worst matrix",
+    ]);
+    for share in shares {
+        let part = share.trials as f64 / share.earlier_trials as f64;
+        table.add_row([
+            share.task.clone(),
+            share.runs.to_string(),
+            percent(share.of_best),
+            percent(share.worst),
+            percent(share.of_best_same_session),
+            share.trials.to_string(),
+            share.earlier_trials.to_string(),
+            percent(Some(part).filter(|part| part.is_finite())),
+            share.worst_matrix.clone().unwrap_or_default(),
+        ]);
+    }
+    show::right(&mut table, 1..8);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::run;
+    use super::{Earlier, Tried, table};
+
+    fn tried(candidate: &str, us: f64) -> Tried {
+        let (candidate, state) = (candidate.to_owned(), "measured".to_owned());
+        Tried { candidate, state, us: Some(us), predicted_us: None, detail: None }
+    }
+
+    #[test]
+    fn shares_are_of_runs_that_both_have() {
+        // Made-up runs take 10 us.
+        let mut ranked = run("f32", "c", "a", Some(2.0));
+        ranked.trials = vec![tried("slices x=1", 10.5), tried("vendor alg=1", 20.0)];
+        let runs = [ranked, run("f32", "c", "b", Some(1.0)), run("f32", "c", "d", None)];
+        let earlier = r#"{"more": 1, "runs": [
+            {"matrix": "a", "task": "f32", "figures": {"us": 8.0}, "trials": [
+                {"candidate": "vendor alg=1", "state": "measured", "us": 20.0},
+                {"candidate": "slices x=1", "state": "measured", "us": 10.0},
+                {"candidate": "slices x=2", "state": "crashed"},
+                {"candidate": "slices x=3", "state": "measured", "us": 9.0}
+            ]},
+            {"matrix": "b", "task": "f64", "figures": {"us": 1.0}, "trials": []},
+            {"matrix": "d", "task": "f32", "figures": {"us": 1.0}, "trials": []}
+        ]}"#;
+        let earlier: Earlier = serde_json::from_str(earlier).unwrap();
+        let shares = earlier.shares(&runs);
+        let [share] = &shares[..] else { panic!("{shares:?}") };
+        assert_eq!((share.runs, share.trials, share.earlier_trials), (1, 1, 3));
+        let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() < 1e-12;
+        assert!(near(share.of_best, 0.8) && near(share.of_best_same_session, 0.9), "{share:?}");
+        assert_eq!(share.worst_matrix.as_deref(), Some("a"));
+        let text = table(&shares).to_string();
+        assert!(text.contains("80.0 %") && text.contains("33.3 %"), "{text}");
+        assert!(earlier.shares(&[]).is_empty());
+    }
+}
