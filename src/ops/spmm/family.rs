@@ -5,14 +5,14 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, row_panel, row_split};
+use super::{column_major, row_panel, row_split, tca};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
 pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors, &tca::TensorDots];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {

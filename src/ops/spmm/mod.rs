@@ -12,6 +12,7 @@ pub mod row_panel;
 pub mod row_split;
 pub mod shared;
 pub mod space;
+pub mod tca;
 
 pub use lower::Lowerer;
 
