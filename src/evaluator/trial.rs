@@ -107,18 +107,14 @@ pub(super) fn lost(reply: &Reply) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::recipe::{CudaProgram, Step};
 
     #[test]
     fn a_shared_upload_is_every_candidates() {
-        let program = CudaProgram::of(String::new(), Step::of("k", 1, 32, Vec::new()));
-        let cuda = Program::Cuda(program);
         let told = Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
-        assert_eq!(prepare_ms(&cuda, &told, 41.0), 7.5);
+        assert_eq!(prepare_ms(&told, 41.0), 7.5);
         let untold = Compiled { prepare_ms: None, ..told.clone() };
-        assert_eq!(prepare_ms(&cuda, &untold, 41.0), 1.0);
-        let vendor = Program::Vendor { algorithm: "sprs".to_owned() };
-        assert_eq!(prepare_ms(&vendor, &Compiled::default(), 3.0), 3.0);
+        assert_eq!(prepare_ms(&untold, 41.0), 1.0);
+        assert_eq!(prepare_ms(&Compiled::default(), 3.0), 3.0);
     }
 
     #[test]

@@ -204,9 +204,10 @@ pub fn complexity(candidate: &Candidate) -> u32 {
 pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("ag", &["sptrsv/ag.cuh"]),
     ("slices", &["sptrsv/slices.cuh"]),
-    ("row_panel", &["spmm/row_panel.cuh", "spmm/column_major.cuh"]),
+    ("row_panel", &["spmm/row_panel.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/stage.cuh", "spmm/column_major.cuh"]),
     ("nnz_split", &["spmm/nnz_split.cuh", "spmm/stage.cuh"]),
+    ("tca", &["spmm/tca.cuh"]),
 ];
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job

@@ -5,7 +5,7 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, nnz_split, row_panel, row_split};
+use super::{column_major, nnz_split, row_panel, row_split, tca};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -16,6 +16,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &row_split::RowSplits,
     &nnz_split::NnzSplits,
     &column_major::ColumnMajors,
+    &tca::TensorDots,
 ];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.

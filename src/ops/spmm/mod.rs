@@ -13,6 +13,7 @@ pub mod row_panel;
 pub mod row_split;
 pub mod shared;
 pub mod space;
+pub mod tca;
 pub mod walk;
 
 pub use lower::Lowerer;

@@ -1,0 +1,203 @@
+// TCA-SpMM (section 4), row-major f16: dot products of plain CSR reshaped into 16 x 8 x 8 tensor core products, sums in f32.
+// maps:    warp -> a row's share of the columns, by a table; lane -> 2 nonzeros x `columns` / 8 columns; class of a row -> 8, 16, 32 or 64 nonzeros a product
+// tune:    warps 4 8 | columns 32 64 128 | thresholds paper double eightfold | feed registers shared
+// needs:   CSR columns and values, f16, row-major B and C, a table of warps that gives every row all its columns once; sm_80
+// refuses: feed shared with other than 8 warps and 64 columns
+#pragma once
+#include "spmm/diagonal.cuh"
+
+namespace sparsetune {
+
+template <int kWidth, bool kShared>
+struct TcaConfig {
+    // 16-byte vectors of the shared buffer: two stages of 64 a warp.
+    static constexpr int kVectors = kShared ? 2 * 64 * 8 : 1;
+    static_assert(kWidth == 4 || kWidth == 8 || kWidth == 16,
+                  "a lane holds 4, 8 or 16 columns: two for every product, and more sums would leave no registers for loads");
+    static_assert(!kShared || kWidth == 8, "the shared buffer is laid out for 64 columns in vectors of 16 bytes");
+};
+
+// What a warp does: columns `part`, `part + parts`, ... (in units of what it computes in a step) of one row.
+struct WarpTask {
+    u32 row;         // ~0: nothing, the block was not filled
+    u32 begin, end;  // the row's nonzeros
+    u32 eights_log;  // class of the row: log2 of the blocks of 8 nonzeros in a product
+    u32 part, parts;
+
+    __device__ __forceinline__ explicit WarpTask(const u32* __restrict__ table, u64 slot) {
+        const uint4 words = __ldg(reinterpret_cast<const uint4*>(table) + slot);
+        row = words.x, begin = words.y, end = words.z;
+        eights_log = words.w & 3u, part = words.w >> 2 & 0x7fffu, parts = (words.w >> 17) + 1;
+    }
+};
+
+// A, B and C.
+template <bool kAccumulate>
+struct TcaOperands {
+    const u32* __restrict__ cols;
+    const Half* __restrict__ vals;
+    const Half* __restrict__ b;
+    Half* c;
+    u32 n;
+    Scale<Half, kAccumulate> scale;
+};
+
+// Feed from registers: a lane loads the two rows of B that its pairs of D come from, and nothing passes through shared memory.
+// The lanes of one block of nonzeros that differ in the octet read next to each other: 128 bytes of a row where kEights is 1,
+// 16 where it is 8, whose neighbours the next warp or the next step reads from L1. Warps of a row need not meet.
+template <int kEights, int kWidth, bool kAligned, bool kAccumulate>
+__device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<kAccumulate>& of) {
+    constexpr u32 kStep = 8 * kEights;
+    constexpr int kOctets = 8 / kEights;
+    const u32 lane = threadIdx.x % 32, g = lane / 4;
+    const u32 mine = g % kEights * 8 + lane % 4 * 2, octet = g / kEights, n = of.n;
+    Half* c_row = of.c + static_cast<u64>(task.row) * n;
+    Nonzeros head;
+    head.load(of.cols, of.vals, task.begin + mine, task.end);
+    for (u32 first = task.part * (kOctets * kWidth); first < n; first += task.parts * (kOctets * kWidth)) {
+        Products<kWidth> products;
+        products.zero();
+        Nonzeros now = head;
+        for (u32 k = task.begin; k < task.end; k += kStep) {
+            Packed<Half, kWidth> row[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                row[i] = fetch<kWidth, kOctets, kAligned>(of.b + static_cast<u64>(now.col[i]) * n, first, octet, n, now.real[i]);
+            }
+            // In flight beside the rows of B, so that the next step does not wait for its indices.
+            Nonzeros next;
+            next.load(of.cols, of.vals, k + kStep + mine, task.end);
+            products.multiply(row[0], row[1], now.values);
+            now = next;
+        }
+        finish<kEights, kOctets, kAligned>(products, c_row, first, octet, n, of.scale);
+    }
+}
+
+// Shared feed: where a row's 16-byte vectors lie in the buffer of 8 x kEights nonzeros by 8 octets. A quarter of a warp writes 8
+// octets of one nonzero, and reads 8 nonzeros two apart of one octet (4 of two octets where kEights is 1); turning the octets by
+// the nonzero puts both on all banks once, which padding would not do for every class.
+template <int kEights>
+__device__ __forceinline__ u32 buffer_place(u32 nonzero, u32 octet) {
+    const u32 turn = kEights == 1 ? nonzero & ~1u : nonzero / 2 % 8;
+    return nonzero * 8 + (octet ^ turn);
+}
+
+// A step of the shared feed: nonzeros from k on, columns from `first` on.
+struct Stop {
+    u32 k, first;
+
+    // All nonzeros, then the next 64 columns; a row without nonzeros still makes one step for them.
+    __device__ __forceinline__ Stop next(const WarpTask& task, u32 step, u32 stride) const {
+        return k + step < task.end ? Stop{k + step, first} : Stop{task.begin, first + stride};
+    }
+};
+
+// Feed through shared memory (algorithms 3 and 4): the kEights warps of a group gather 64 columns of 8 x kEights rows of B, all
+// 128 bytes of a row by neighbouring lanes, while they multiply what they gathered before. 2 KiB a warp for the two stages;
+// A's nonzeros and C's sums, which the paper keeps in shared memory too, are already in the lanes that need them.
+template <int kEights, bool kAligned, bool kAccumulate>
+struct SharedWalk {
+    static constexpr int kWidth = 8;
+    static constexpr u32 kVectors = 64 * kEights;  // of a stage
+
+    uint4* buffer;  // two stages of the group
+    u32 member;     // warp within the group
+    u32 barrier;
+
+    // Lane j holds the nonzeros 2 j and 2 j + 1 of the step (where kEights is less than 8, the first 4 kEights lanes do).
+    __device__ __forceinline__ void gather(u32 stage, const Stop& stop, const Nonzeros& held, const WarpTask& task,
+                                           const TcaOperands<kAccumulate>& of) const {
+        const u32 thread = member * 32 + threadIdx.x % 32, octet = thread % 8;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const u32 nonzero = thread / 8 + i * 4 * kEights;
+            const u32 even = __shfl_sync(0xffffffffu, held.col[0], nonzero / 2);
+            const u32 odd = __shfl_sync(0xffffffffu, held.col[1], nonzero / 2);
+            const Half* row = of.b + static_cast<u64>(nonzero % 2 ? odd : even) * of.n;
+            const bool real = stop.k + nonzero < task.end;
+            uint4* to = buffer + stage * kVectors + buffer_place<kEights>(nonzero, octet);
+            if constexpr (kAligned) {
+                const u32 at = column<kWidth, 8, true>(stop.first, octet, 0);
+                const bool inside = real && at < of.n;
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
+                                 static_cast<u32>(__cvta_generic_to_shared(to))),
+                             "l"(inside ? row + at : of.b), "r"(inside ? 16 : 0)
+                             : "memory");
+            } else {
+                const auto held_row = fetch<kWidth, 8, false>(row, stop.first, octet, of.n, real);
+                *to = make_uint4(held_row.word[0], held_row.word[1], held_row.word[2], held_row.word[3]);
+            }
+        }
+    }
+
+    // What was gathered is there for the whole group, and what was multiplied may be written over.
+    __device__ __forceinline__ void meet() const {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        if constexpr (kEights == 1) {
+            __syncwarp();
+        } else {
+            asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * kEights) : "memory");
+        }
+    }
+
+    __device__ __forceinline__ Packed<Half, kWidth> read(u32 stage, u32 nonzero, u32 octet) const {
+        const uint4 four = buffer[stage * kVectors + buffer_place<kEights>(nonzero, octet)];
+        return {{four.x, four.y, four.z, four.w}};
+    }
+
+    __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<kAccumulate>& of) const {
+        constexpr u32 kStep = 8 * kEights;
+        const u32 g = threadIdx.x % 32 / 4, stride = task.parts / kEights * 64;
+        const u32 mine = g % kEights * 8 + threadIdx.x % 4 * 2, octet = member * (8 / kEights) + g / kEights;
+        Half* c_row = of.c + static_cast<u64>(task.row) * of.n;
+        Stop here{task.begin, task.part / kEights * 64};
+        Stop then = here.next(task, kStep, stride);
+        Nonzeros now, next;
+        now.load(of.cols, of.vals, here.k + mine, task.end);
+        next.load(of.cols, of.vals, then.k + mine, task.end);
+        Products<kWidth> products;
+        products.zero();
+        gather(0, here, now, task, of);
+        for (u32 stage = 0; here.first < of.n; stage ^= 1) {
+            const Stop later = then.next(task, kStep, stride);
+            Nonzeros last;
+            last.load(of.cols, of.vals, later.k + mine, task.end);
+            meet();
+            if (then.first < of.n) gather(stage ^ 1, then, next, task, of);
+            products.multiply(read(stage, mine, octet), read(stage, mine + 1, octet), now.values);
+            if (then.first != here.first) {
+                finish<kEights, 8, kAligned>(products, c_row, here.first, octet, of.n, of.scale);
+                products.zero();
+            }
+            here = then, then = later, now = next, next = last;
+        }
+    }
+};
+
+template <int kEights, int kWidth, bool kShared, bool kAligned, bool kAccumulate>
+__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<kAccumulate>& of, uint4* buffer) {
+    if constexpr (kShared) {
+        // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
+        const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
+        SharedWalk<kEights, kAligned, kAccumulate>{buffer + first * 128, member, first + 1}.run(task, of);
+    } else {
+        walk_registers<kEights, kWidth, kAligned>(task, of);
+    }
+}
+
+// One block of the table: each warp has its task. The shared feed needs blocks of 8 warps.
+template <int kWidth, bool kShared, bool kAligned, bool kAccumulate>
+__device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOperands<kAccumulate>& of) {
+    __shared__ uint4 buffer[TcaConfig<kWidth, kShared>::kVectors];
+    const WarpTask task(table, static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32);
+    if (task.row == ~0u) return;
+    switch (task.eights_log) {
+        case 0: return run_task<1, kWidth, kShared, kAligned>(task, of, buffer);
+        case 1: return run_task<2, kWidth, kShared, kAligned>(task, of, buffer);
+        case 2: return run_task<4, kWidth, kShared, kAligned>(task, of, buffer);
+        default: return run_task<8, kWidth, kShared, kAligned>(task, of, buffer);
+    }
+}
+
+}  // namespace sparsetune

@@ -1,0 +1,238 @@
+//! Family `tca`, row-major f16: TCA-SpMM's dot products on tensor cores (section 4, `kernels/spmm/tca.cuh`).
+
+#[cfg(test)]
+mod emulation;
+mod table;
+
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, program};
+use super::inspect::Inspection;
+use super::model::{SECTOR, Work};
+use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
+use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::{Domain, product};
+use std::sync::Arc;
+use table::Shape;
+
+const FAMILY: &str = "tca";
+/// Blocks and columns that the shared feed's buffer is laid out for: the paper's.
+const SHARED_WARPS: u32 = 8;
+const SHARED_COLUMNS: u32 = 64;
+/// Lanes' bytes in one load: vectors are no wider.
+const VECTOR_BYTES: u32 = 16;
+
+pub struct TensorDots;
+
+#[derive(Clone, Copy, Debug)]
+struct TensorDot {
+    warps: u32,
+    columns: u32,
+    thresholds: [u32; 4],
+    /// B's rows pass through shared memory, as in the paper; else from memory to the lanes that multiply them.
+    shared: bool,
+    problem: Spmm,
+}
+
+/// Most nonzeros of a row of each class. The paper's make every product full; the others let a row walk its nonzeros in several
+/// steps of a lower class, which leaves fewer diagonal sums and reads longer pieces of B.
+fn thresholds(name: &str) -> Option<[u32; 4]> {
+    match name {
+        "paper" => Some([8, 16, 32, 64]),
+        "double" => Some([16, 32, 64, 128]),
+        "eightfold" => Some([64, 128, 256, 512]),
+        _ => None,
+    }
+}
+
+impl Family for TensorDots {
+    fn names(&self) -> &'static [&'static str] {
+        &[FAMILY]
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/tca.cuh")
+    }
+
+    fn domains(&self) -> Vec<Domain> {
+        vec![
+            Domain::ints("warps", &[4, 8]),
+            Domain::ints("columns", &[32, 64, 128]),
+            Domain::texts("thresholds", &["paper", "double", "eightfold"]),
+            Domain::texts("feed", &["registers", "shared"]),
+        ]
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
+        if takes { product(FAMILY, &self.domains()) } else { Vec::new() }
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+        let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
+        if candidate.family != FAMILY || !takes {
+            return None;
+        }
+        Some(Box::new(TensorDot {
+            warps: count(candidate, "warps")?,
+            columns: count(candidate, "columns")?,
+            thresholds: thresholds(candidate.text("thresholds")?)?,
+            shared: match candidate.text("feed")? {
+                "registers" => false,
+                "shared" => true,
+                _ => return None,
+            },
+            problem: *problem,
+        }))
+    }
+}
+
+impl TensorDot {
+    /// Columns a lane holds.
+    fn width(&self) -> u32 {
+        self.columns / 8
+    }
+
+    /// Whether rows of B are aligned for whole vectors.
+    fn aligned(&self) -> bool {
+        self.problem.n.is_multiple_of(self.width())
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            warps: self.warps,
+            span: self.columns,
+            thresholds: self.thresholds,
+            grouped: self.shared,
+            n: self.problem.n,
+        }
+    }
+
+    /// Warp instructions of one step, and of one row's diagonal sums, for a class of rows: counted in the kernel's text.
+    fn instructions(&self, eights: u32) -> (f64, f64) {
+        let width = f64::from(self.width());
+        let loads = if self.aligned() { 2.0 * (2.0 + width / 8.0) } else { 8.0 * width };
+        let gather = if self.shared { 22.0 } else { 0.0 };
+        // Indices and values, addresses, the transposition (`width` permutations), the products.
+        let step = 22.0 + loads + 1.5 * width + gather;
+        let folds = match eights {
+            1 => 0.0,
+            2 => 2.0,
+            4 => 3.0,
+            _ => 3.5,
+        };
+        (step, 16.0 + width * (1.0 + folds))
+    }
+}
+
+impl Kernel for TensorDot {
+    fn tile(&self) -> Tile {
+        let width = self.width();
+        Tile {
+            rows: 1,
+            columns: self.columns,
+            threads: 32 * self.warps,
+            most_threads: 256,
+            threads_a_tile: 32,
+            // A row of the last class fills its block; how many shorter ones share theirs depends on the matrix.
+            tiles_a_block: 1,
+            blocks: None,
+            order: RowOrder::Natural,
+            unroll: 8,
+            elements_an_entry: width,
+            registers: 28
+                + if self.aligned() { 3 } else { 5 } * width
+                + 12 * u32::from(self.shared),
+            shared_bytes: if self.shared { 2 * 64 * VECTOR_BYTES * self.warps } else { 0 },
+            vector: 1,
+            whole_warps: true,
+            // Warps are dealt by nonzeros.
+            balanced: true,
+            pointless: self.shared
+                && (self.warps != SHARED_WARPS || self.columns != SHARED_COLUMNS)
+                // The widest shape is for more loads of whole vectors in flight.
+                || self.columns > SHARED_COLUMNS && !self.aligned(),
+        }
+    }
+
+    /// The gather of B is not reduced, and the eightfold multiply-adds cost no more than the products' instructions. All rows
+    /// are taken to be of the mean length: the model knows no more of them.
+    fn work(&self, seen: &Inspection) -> Work {
+        let (shape, mean) = (self.shape(), seen.mean_row.max(1.0));
+        let eights = 1 << shape.class(mean.ceil() as u32);
+        let blocks = f64::from(eights);
+        let (step, frame) = self.instructions(eights);
+        let steps = (mean / (8.0 * blocks)).ceil();
+        let base = Work::row_major(&self.tile(), seen, &self.problem);
+        let column_tiles = f64::from(self.problem.n.div_ceil(self.columns));
+        // A lane of the higher classes reads a piece of a row alone, which may be less than a sector.
+        let alone = if self.shared { 1 } else { eights };
+        let piece = f64::from(self.columns / alone) * self.problem.dtype.bytes() as f64;
+        let pieces = (base.width / piece).ceil();
+        let longest = u32::try_from(seen.longest_row).unwrap_or(u32::MAX);
+        let (class, parts) = (shape.class(longest), shape.parts(longest));
+        let turns = self.problem.n.div_ceil(self.columns >> class).div_ceil(parts);
+        Work {
+            fetched: pieces * (piece / SECTOR).ceil() * SECTOR,
+            // Each warp has an entry of the table; A is read once, since a row's column tiles follow each other.
+            a_bytes: (base.a_bytes + seen.rows as f64 * 16.0 * blocks) / column_tiles,
+            instructions: blocks * (steps * step + frame) / mean,
+            mean_walk: mean / blocks,
+            longest_walk: f64::from(longest) / f64::from(1 << class) * f64::from(turns),
+            ..base
+        }
+    }
+
+    fn source(&self) -> String {
+        let (accumulate, width) = (self.problem.accumulate, self.width());
+        let scale = if accumulate { ", float alpha, float beta" } else { "" };
+        let scaled = if accumulate { "{alpha, beta}" } else { "{}" };
+        program(
+            "tca",
+            &format!(
+                "const u32* table, const u32* cols, const Half* vals, const Half* b, Half* c, u32 n{scale}"
+            ),
+            &format!(
+                "tca<{width}, {}, {}>(table, TcaOperands<{accumulate}>{{cols, vals, b, c, n, {scaled}}})",
+                self.shared,
+                self.aligned()
+            ),
+        )
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        needs_ampere(&shared.device)?;
+        let shape = self.shape();
+        let Shape { warps, span, thresholds, grouped, .. } = shape;
+        let name = format!("tca_warps_{warps}_{span}_{}_{grouped}", thresholds[0]);
+        let bytes = |table: &Arc<[u32]>| 4 * table.len() as u64;
+        let (table, ms) = shared.once(&name, bytes, |shared| {
+            let table = table::build(&shared.matrix, &shape).ok_or_else(|| {
+                Refusal(format!("a table of warps takes more than {} GiB", MOST_KEPT >> 30))
+            })?;
+            Ok::<Arc<[u32]>, Refusal>(table.into())
+        })?;
+        let mut args = vec![Arg::Array(0), Arg::ColIdx, Arg::Values, Arg::B, Arg::C];
+        args.push(Arg::U32(self.problem.n));
+        if self.problem.accumulate {
+            args.extend([Arg::Alpha, Arg::Beta]);
+        }
+        let blocks = table.len() / (table::WORDS * warps as usize);
+        let step = Step::of(ENTRY, blocks as u32, 32 * warps, args);
+        let program = Program::Cuda(CudaProgram::of(self.source(), step));
+        let arrays = vec![array(name, ArrayData::U32((*table).clone()))];
+        Ok(Lowered { arrays, ms, ..Lowered::bare(program) })
+    }
+}
+
+/// The kernel's products and asynchronous copies came with compute capability 8.0.
+fn needs_ampere(device: &Device) -> Result<(), Refusal> {
+    let major = device.compute_capability.split('.').next().and_then(|major| major.parse().ok());
+    match major {
+        Some(8..) => Ok(()),
+        Some(0_u32..8) | None => Err(Refusal(format!(
+            "tca needs compute capability 8.0, the device has {}",
+            device.compute_capability
+        ))),
+    }
+}
