@@ -5,14 +5,14 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, row_panel, row_split};
+use super::{column_major, condensed_tc, row_panel, row_split};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
 pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors, &condensed_tc::CondensedTcs];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {
@@ -61,6 +61,8 @@ pub enum RowOrder {
     Natural,
     /// Longest first, equal lengths in natural order.
     Length,
+    /// Rows that share columns next to each other.
+    Similarity,
 }
 
 /// The geometry of a kernel, as LO-SpMM's constraints see it: tiles of `rows` (M1) by `columns` (N1).
@@ -119,6 +121,7 @@ pub fn order(candidate: &Candidate) -> Option<RowOrder> {
     match candidate.text("order")? {
         "natural" => Some(RowOrder::Natural),
         "length" => Some(RowOrder::Length),
+        "similarity" => Some(RowOrder::Similarity),
         _ => None,
     }
 }

@@ -1,5 +1,7 @@
 //! What constraints and model read of a pattern: tile balance, imbalance within warps, and the reuse of B rows in panels.
 
+use super::family::RowOrder;
+use super::similarity::{self, Overlap};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -61,6 +63,8 @@ pub struct Inspection {
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
     panels: BTreeMap<u32, Panel>,
+    /// Overlap of 8-row panels in natural order, by length, and by similarity (estimated).
+    overlap: [Overlap; 3],
 }
 
 impl Inspection {
@@ -90,6 +94,11 @@ impl Inspection {
             natural: all(&lengths),
             by_length: all(&sorted),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
+            overlap: [
+                similarity::overlap(matrix, &natural, similarity::PANEL),
+                similarity::overlap(matrix, &order, similarity::PANEL),
+                similarity::estimate(matrix),
+            ],
         }
     }
 
@@ -101,6 +110,20 @@ impl Inspection {
 
     pub fn locality(&self, by_length: bool) -> Locality {
         self.locality[usize::from(by_length)]
+    }
+
+    /// How the rows of 8-row panels cut from an order overlap.
+    pub fn overlap(&self, order: RowOrder) -> Overlap {
+        self.overlap[match order {
+            RowOrder::Natural => 0,
+            RowOrder::Length => 1,
+            RowOrder::Similarity => 2,
+        }]
+    }
+
+    /// Whether rows in order of similarity share enough more to be worth the sorting.
+    pub fn similarity_pays(&self) -> bool {
+        similarity::pays(self.overlap[2], &self.overlap[..2])
     }
 
     pub fn panel(&self, m1: u32) -> Panel {

@@ -1,6 +1,7 @@
 //! What the candidates of one matrix share while they are lowered: row orders, packed arrays, and how long those took.
 
 use super::inspect::rows_by_length;
+use super::similarity;
 use crate::domain::recipe::{Arg, Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
 use crate::sparse::Csr;
@@ -87,6 +88,20 @@ impl Shared {
             "rows_by_length",
             |rows: &Arc<[u32]>| 4 * rows.len() as u64,
             |shared| Ok::<_, std::convert::Infallible>(rows_by_length(&shared.matrix).into()),
+        );
+        let Ok((rows, ms)) = made;
+        ((*rows).clone(), ms)
+    }
+
+    /// Rows by similarity.
+    pub fn by_similarity(&mut self) -> (Arc<[u32]>, f64) {
+        let made = self.once(
+            "rows_by_similarity",
+            |rows: &Arc<[u32]>| 4 * rows.len() as u64,
+            |shared| {
+                let rows = (0..shared.matrix.rows() as u32).collect();
+                Ok::<_, std::convert::Infallible>(similarity::order(&shared.matrix, rows).into())
+            },
         );
         let Ok((rows, ms)) = made;
         ((*rows).clone(), ms)
