@@ -228,11 +228,17 @@ struct CondensedTile {
     // The top bit of the column says which of the two rows.
     __device__ __forceinline__ void add_residue(const uint2* __restrict__ entries, u32 k, u32 end) {
         constexpr int kBatch = kGroups >= 4 ? 1 : 4 / kGroups;
+        uint2 next[kBatch];
+        const auto fetch = [&](u32 from) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) next[i] = from + i < end ? __ldg(entries + from + i) : make_uint2(0, 0);
+        };
+        fetch(k);
         for (; k < end; k += kBatch) {
             uint2 entry[kBatch];
             Packed<T, kVec> row[kBatch][kGroups];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) entry[i] = k + i < end ? __ldg(entries + k + i) : make_uint2(0, 0);
+            for (int i = 0; i < kBatch; ++i) entry[i] = next[i];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
@@ -240,6 +246,7 @@ struct CondensedTile {
                     if (k + i < end) load(row[i][group], entry[i].x & 0x7fffffffu, group);
                 }
             }
+            fetch(k + kBatch);
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
                 if (k + i < end) {

@@ -1,13 +1,13 @@
 //! Family `condensed_tc`, row-major: condensed panels of 8 rows on tensor cores (`kernels/spmm/condensed_tc.cuh`).
 //!
 //! The tile of 8 columns by 1 row that a gathered row of B serves comes from swapping the operands, so that rows of A are
-//! the short side of the MMA (FlashSparse, section 3). Ours holds its operands in registers alone, and leaves columns with
+//! the short side of the MMA (FlashSparse, PPoPP 2025). Ours holds its operands in registers alone, and leaves columns with
 //! few entries to a residue on plain cores.
 
 pub mod pack;
 
 use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, order, program};
-use super::inspect::Inspection;
+use super::inspect::{Inspection, Locality};
 use super::model::Work;
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
 use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
@@ -170,7 +170,7 @@ impl CondensedTc {
 impl Kernel for CondensedTc {
     fn tile(&self) -> Tile {
         let sums = self.groups() * 2 * self.vector();
-        let split = if self.terms() == 3 { 16 } else { 0 };
+        let split = if self.terms() == 3 { 8 } else { 0 };
         Tile {
             rows: ROWS as u32,
             columns: self.columns,
@@ -180,9 +180,14 @@ impl Kernel for CondensedTc {
             tiles_a_block: self.warps,
             blocks: None,
             order: self.order,
-            unroll: self.stages * self.depth(),
+            // A step's columns come in together, so walks are counted in steps.
+            unroll: self.stages,
             elements_an_entry: (self.columns / 32).max(1),
-            registers: sums + self.words_in_flight() + self.stages * (self.depth() / 4 + 2) + split + 28,
+            registers: sums
+                + self.words_in_flight()
+                + self.stages * (self.depth() / 4 + 2)
+                + split
+                + 24,
             shared_bytes: 0,
             vector: self.vector(),
             whole_warps: true,
@@ -199,18 +204,24 @@ impl Kernel for CondensedTc {
         let gathered = padded.max(columns + lone);
         // Four lists of a residue are walked side by side, one by the lanes of each pair of rows.
         let vectors = f64::from(self.groups());
-        let lone_instructions = (4.0 + vectors * (3.0 + 3.0 * f64::from(self.vector()))) / LISTS as f64;
+        let lone_instructions =
+            (4.0 + vectors * (3.0 + 3.0 * f64::from(self.vector()))) / LISTS as f64;
         let stepped = padded / depth * self.step_instructions();
         let reuse = seen.overlap(self.order).reuse;
+        let row_major = Work::row_major(&self.tile(), seen, &self.problem);
+        let Locality { near, far } = row_major.locality;
+        // Steps, and batches of the residue.
+        let walked = padded / depth + lone * vectors / (LISTS * 4) as f64;
         let heaviest = seen.groups(ROWS as u32, self.order == RowOrder::Length).heaviest as f64;
         Work {
             entries: gathered,
             a_bytes: padded * (4.0 + element * ROWS as f64) + lone * 8.0 + panels * 20.0,
             instructions: (stepped + lone * lone_instructions) / gathered.max(1.0),
-            mean_walk: gathered / panels.max(1.0),
-            longest_walk: (heaviest / reuse).max(seen.longest_row as f64),
+            mean_walk: walked / panels.max(1.0),
+            longest_walk: (heaviest / reuse).max(seen.longest_row as f64) / depth,
+            locality: Locality { near: near.max(reuse), far: far.max(reuse) },
             reuse,
-            ..Work::row_major(&self.tile(), seen, &self.problem)
+            ..row_major
         }
     }
 
@@ -261,9 +272,8 @@ impl Kernel for CondensedTc {
             Dtype::F16 => self.packed::<u16>(shared, rows, ArrayData::F16)?,
             _ => self.packed::<f32>(shared, rows, ArrayData::F32)?,
         };
-        let mut args: Vec<Arg> = (0..5)
-            .map(|at| if at < arrays.len() { Arg::Array(at) } else { Arg::U64(0) })
-            .collect();
+        let mut args: Vec<Arg> =
+            (0..5).map(|at| if at < arrays.len() { Arg::Array(at) } else { Arg::U64(0) }).collect();
         args.push(order.as_ref().map_or(Arg::U64(0), |_| Arg::Array(arrays.len())));
         arrays.extend(order.map(|(name, rows)| array(name, ArrayData::U32(rows))));
         let height = shared.matrix.rows() as u32;
@@ -281,7 +291,8 @@ impl Kernel for CondensedTc {
             grid: [panels.div_ceil(self.warps), self.problem.n.div_ceil(self.columns), parts],
             ..Step::of(ENTRY, 1, 32 * self.warps, args)
         };
-        let program = CudaProgram { zero_output: parts > 1, ..CudaProgram::of(self.source(), step) };
+        let program =
+            CudaProgram { zero_output: parts > 1, ..CudaProgram::of(self.source(), step) };
         let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
         Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(Program::Cuda(program)) })
     }

@@ -203,13 +203,12 @@ pub fn overlap(matrix: &Csr, order: &[u32], size: usize) -> Overlap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sparse::random;
 
     /// `groups` groups of 8 rows with the same few columns, the rows of all groups shuffled.
     fn shuffled(groups: usize) -> Csr {
         let mut rows: Vec<usize> = (0..groups * PANEL).collect();
         for i in (1..rows.len()).rev() {
-            rows.swap(i, (random::bits(7, i as u64) % (i as u64 + 1)) as usize);
+            rows.swap(i, mix(i as u32) as usize % (i + 1));
         }
         let mut indices = Vec::new();
         let mut indptr = vec![0];

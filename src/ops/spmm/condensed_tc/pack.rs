@@ -89,8 +89,9 @@ pub fn pack<V: Operand>(matrix: &Csr, order: &[u32], shape: Shape) -> Option<Con
         .par_chunks(ROWS * TASK)
         .map(|rows| {
             let mut part = Part::default();
-            let mut entries = Vec::new();
-            rows.chunks(ROWS).for_each(|panel| part.add(matrix, panel, shape, &mut entries));
+            let (mut entries, mut lists) = (Vec::new(), Default::default());
+            let panels = rows.chunks(ROWS);
+            panels.for_each(|panel| part.add(matrix, panel, shape, &mut entries, &mut lists));
             part
         })
         .collect();
@@ -146,7 +147,15 @@ struct Part<V> {
 type Entry = (u32, u8, usize);
 
 impl<V: Operand> Part<V> {
-    fn add(&mut self, matrix: &Csr, rows: &[u32], shape: Shape, entries: &mut Vec<Entry>) {
+    /// Adds one panel. `entries` and `lists` are room to work in; the lists are empty before and after.
+    fn add(
+        &mut self,
+        matrix: &Csr,
+        rows: &[u32],
+        shape: Shape,
+        entries: &mut Vec<Entry>,
+        lists: &mut [Vec<u32>; LISTS],
+    ) {
         entries.clear();
         for (m, &row) in rows.iter().enumerate() {
             let start = matrix.indptr()[row as usize];
@@ -162,7 +171,6 @@ impl<V: Operand> Part<V> {
         let mut room = dense.next_multiple_of(shape.depth) - dense;
         let (first, mut at) = (self.cols.len(), 0);
         let value = |entry: &Entry| V::of(matrix.values()[entry.2]);
-        let mut lists: [Vec<u32>; LISTS] = Default::default();
         for run in runs() {
             let lone = run.len() < shape.residue;
             if lone && room == 0 {
@@ -191,7 +199,7 @@ impl<V: Operand> Part<V> {
         if shape.residue > 0 {
             for list in lists {
                 self.lists.push((list.len() / 2) as u32);
-                self.residue.extend(list);
+                self.residue.append(list);
             }
         }
     }
