@@ -160,6 +160,7 @@ pub fn preparation(candidate: &Candidate) -> String {
     let shared: &[&str] = match candidate.family.as_str() {
         sptrsv::slices::scheme::FAMILY => &["window_ns", "terms", "lanes"],
         sptrsv::ag::FAMILY => &["merge", "reorder"],
+        spmm::condensed_tc::FAMILY => &["order", "residue"],
         _ => &[],
     };
     let values = shared.iter().filter_map(|name| candidate.params.get(*name));
@@ -203,6 +204,7 @@ pub fn complexity(candidate: &Candidate) -> u32 {
 /// Families with kernel text on a GPU, and the headers under `kernels/` that hold it.
 pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("ag", &["sptrsv/ag.cuh"]),
+    ("condensed_tc", &["spmm/condensed_tc.cuh"]),
     ("slices", &["sptrsv/slices.cuh"]),
     ("row_panel", &["spmm/row_panel.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/stage.cuh", "spmm/column_major.cuh"]),
@@ -221,10 +223,12 @@ pub fn provocations(device: &Device) -> Vec<Candidate> {
 /// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
 pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
     let densified = candidate.family == "vendor" && !candidate.is_baseline();
-    densified
-        || kind == DeviceKind::Cuda
-            && candidate.family == "row_panel"
-            && candidate.int("m1") != Some(1)
+    let padded = match candidate.family.as_str() {
+        "row_panel" => candidate.int("m1") != Some(1),
+        spmm::condensed_tc::FAMILY => true,
+        _ => false,
+    };
+    densified || kind == DeviceKind::Cuda && padded
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).

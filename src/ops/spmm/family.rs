@@ -5,7 +5,7 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, nnz_split, row_panel, row_split, tca};
+use super::{column_major, condensed_tc, nnz_split, row_panel, row_split, tca};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -17,6 +17,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &nnz_split::NnzSplits,
     &column_major::ColumnMajors,
     &tca::TensorDots,
+    &condensed_tc::CondensedTcs,
 ];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
@@ -71,6 +72,8 @@ pub enum RowOrder {
     Natural,
     /// Longest first, equal lengths in natural order.
     Length,
+    /// Rows that share columns next to each other.
+    Similarity,
 }
 
 /// The geometry of a kernel, as LO-SpMM's constraints see it: tiles of `rows` (M1) by `columns` (N1).
@@ -129,6 +132,7 @@ pub fn order(candidate: &Candidate) -> Option<RowOrder> {
     match candidate.text("order")? {
         "natural" => Some(RowOrder::Natural),
         "length" => Some(RowOrder::Length),
+        "similarity" => Some(RowOrder::Similarity),
         _ => None,
     }
 }

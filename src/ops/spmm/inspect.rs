@@ -1,5 +1,7 @@
 //! What constraints and model read of a pattern: tile balance, imbalance within warps, and the reuse of B rows in panels.
 
+use super::family::RowOrder;
+use super::similarity::{self, Overlap};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -63,6 +65,8 @@ pub struct Inspection {
     panels: BTreeMap<u32, Panel>,
     /// Rows and their entries by the power of two that their length reaches.
     lengths: [(u64, u64); 33],
+    /// Overlap of 8-row panels in natural order, by length, and by similarity (estimated).
+    overlap: [Overlap; 3],
 }
 
 impl Inspection {
@@ -93,6 +97,11 @@ impl Inspection {
             by_length: all(&sorted),
             lengths: histogram(&lengths),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
+            overlap: [
+                similarity::overlap(matrix, &natural, similarity::PANEL),
+                similarity::overlap(matrix, &order, similarity::PANEL),
+                similarity::estimate(matrix),
+            ],
         }
     }
 
@@ -117,6 +126,20 @@ impl Inspection {
 
     pub fn locality(&self, by_length: bool) -> Locality {
         self.locality[usize::from(by_length)]
+    }
+
+    /// How the rows of 8-row panels cut from an order overlap.
+    pub fn overlap(&self, order: RowOrder) -> Overlap {
+        self.overlap[match order {
+            RowOrder::Natural => 0,
+            RowOrder::Length => 1,
+            RowOrder::Similarity => 2,
+        }]
+    }
+
+    /// Whether rows in order of similarity share enough more to be worth the sorting.
+    pub fn similarity_pays(&self) -> bool {
+        similarity::pays(self.overlap[2], &self.overlap[..2])
     }
 
     pub fn panel(&self, m1: u32) -> Panel {

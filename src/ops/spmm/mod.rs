@@ -1,6 +1,7 @@
 //! SpMM: `C = A B`, A sparse (CSR), B dense.
 
 pub mod column_major;
+pub mod condensed_tc;
 pub mod constraints;
 pub mod family;
 pub mod inspect;
@@ -12,6 +13,7 @@ pub mod panels;
 pub mod row_panel;
 pub mod row_split;
 pub mod shared;
+pub mod similarity;
 pub mod space;
 pub mod tca;
 pub mod walk;

@@ -30,7 +30,7 @@ const STEP_US: f64 = 0.33;
 const CHAIN_STEP_US: f64 = 0.141;
 const CHAIN_ENTRY_US: f64 = 0.0171;
 const CHAIN_FLOAT_US: f64 = 0.0056;
-/// Share of the longest chain that sticks out at the end when rows come in natural order.
+/// Share of the longest chain that sticks out at the end when rows do not come longest first.
 const EXPOSED: f64 = 0.1;
 /// How much of lockstep's loss is felt, as an exponent: idle lanes cost issue slots, not bandwidth.
 const LOCKSTEP: f64 = 0.46;
@@ -118,7 +118,7 @@ pub fn predict_us(
     let elements = f64::from(tile.elements_an_entry);
     let chain = work.longest_walk
         * (CHAIN_STEP_US / f64::from(tile.unroll) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * elements);
-    let exposed = if tile.order == RowOrder::Natural { EXPOSED * chain } else { 0.0 };
+    let exposed = if tile.order == RowOrder::Length { 0.0 } else { EXPOSED * chain };
     let staging = match work.staged_bytes {
         0.0 => 0.0,
         bytes => STAGE_US + bytes / copy_rate(device),

@@ -1,10 +1,11 @@
 //! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
 
+use super::family::RowOrder;
 use super::shared::{MOST_KEPT, Shared, Sparse, array};
 use crate::domain::Dtype;
 use crate::domain::recipe::{Arg, ArrayData};
 use crate::ops::Refusal;
-use crate::sparse::Csr;
+use crate::sparse::{Csr, operand};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -25,20 +26,22 @@ impl Panels {
     }
 }
 
-/// Packed panels of `m1` rows taken by falling length, and B and C.
-pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> {
-    let (order, order_ms) = shared.by_length();
-    let (panels, pack_ms) = shared.once(&format!("panels_{m1}"), Panels::bytes, |shared| {
-        pack(&shared.matrix, &order, m1 as usize, shared.problem.dtype).ok_or_else(|| {
+/// Packed panels of `m1` rows taken in an order, and B and C.
+pub fn panel_arguments(shared: &mut Shared, m1: u32, order: RowOrder) -> Result<Sparse, Refusal> {
+    let (rows, order_ms) = shared.ordered(order);
+    let rows = rows.unwrap_or_else(|| (0..shared.matrix.rows() as u32).collect());
+    let name = format!("panels_{m1}_{}", order.name());
+    let (panels, pack_ms) = shared.once(&name, Panels::bytes, |shared| {
+        pack(&shared.matrix, &rows, m1 as usize, shared.problem.dtype).ok_or_else(|| {
             Refusal(format!("panels of {m1} rows take more than {} GiB", MOST_KEPT >> 30))
         })
     })?;
-    let named = |name: &str, data| array(format!("{name}_{m1}"), data);
+    let named = |part: &str, data| array(format!("{part}_{m1}_{}", order.name()), data);
     let arrays = vec![
         named("panel_ptr", ArrayData::U32(panels.ptr.clone())),
         named("panel_cols", ArrayData::U32(panels.cols.clone())),
         named("panel_values", panels.values.clone()),
-        array("rows_by_length", ArrayData::U32(order)),
+        order.array(rows),
     ];
     let args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C, Arg::Array(3)];
     Ok(Sparse { arrays, args, ms: order_ms + pack_ms, update_ms: Some(pack_ms) })
@@ -47,9 +50,7 @@ pub fn panel_arguments(shared: &mut Shared, m1: u32) -> Result<Sparse, Refusal> 
 /// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.
 pub fn pack(matrix: &Csr, order: &[u32], m1: usize, dtype: Dtype) -> Option<Panels> {
     match dtype {
-        Dtype::F16 => {
-            pack_as(matrix, order, m1, |value| half::f16::from_f64(value).to_bits(), ArrayData::F16)
-        }
+        Dtype::F16 => pack_as(matrix, order, m1, operand::half_bits, ArrayData::F16),
         Dtype::F32 => pack_as(matrix, order, m1, |value| value as f32, ArrayData::F32),
         Dtype::F64 => pack_as(matrix, order, m1, |value| value, ArrayData::F64),
     }
@@ -132,7 +133,7 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::{ArrayData, Dtype, pack};
-    use crate::sparse::Csr;
+    use crate::sparse::{Csr, operand};
 
     #[test]
     fn packs_unions_in_order() {

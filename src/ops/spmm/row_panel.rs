@@ -1,6 +1,8 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, program};
+use super::family::{
+    ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order, program,
+};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::panels::panel_arguments;
@@ -20,6 +22,7 @@ struct RowPanel {
     vec: u32,
     unroll: u32,
     block: u32,
+    order: RowOrder,
     problem: Spmm,
 }
 
@@ -39,6 +42,7 @@ impl Family for RowPanels {
             Domain::ints("vec", &[1, 2, 4, 8]),
             Domain::ints("unroll", &[1, 2, 4]),
             Domain::ints("block", &[64, 256]),
+            Domain::texts("order", &["length", "similarity"]),
         ]
     }
 
@@ -67,6 +71,7 @@ impl Family for RowPanels {
             vec: int("vec")?,
             unroll: int("unroll")?,
             block: int("block")?,
+            order: order(candidate)?,
             problem: *problem,
         }))
     }
@@ -84,7 +89,7 @@ impl Kernel for RowPanel {
             threads_a_tile,
             tiles_a_block: (self.block / threads_a_tile).max(1),
             blocks: None,
-            order: RowOrder::Length,
+            order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.vec,
             registers: (self.m1 * self.vec + self.unroll * (self.vec + self.m1)) * words
@@ -99,21 +104,26 @@ impl Kernel for RowPanel {
     }
 
     fn work(&self, seen: &Inspection) -> Work {
-        let panel = seen.panel(self.m1);
+        let reuse = self.reuse(seen);
+        let union = seen.nnz as f64 / reuse;
         let packed = f64::from(self.m1);
         let element = self.problem.dtype.bytes() as f64;
         Work {
-            entries: panel.union,
-            a_bytes: panel.union * (4.0 + element * packed),
+            entries: union,
+            a_bytes: union * (4.0 + element * packed),
             instructions: 4.0 + (packed / 4.0).ceil() + packed * f64::from(self.vec),
-            mean_walk: panel.union * packed / seen.rows.max(1) as f64,
-            reuse: panel.reuse,
+            mean_walk: union * packed / seen.rows.max(1) as f64,
+            reuse,
             ..Work::row_major(&self.tile(), seen, &self.problem)
         }
     }
 
+    /// An order by similarity that gains nothing is as good as endless padding.
     fn fill(&self, seen: &Inspection) -> f64 {
-        seen.panel(self.m1).fill
+        match self.order {
+            RowOrder::Similarity if !seen.similarity_pays() => f64::INFINITY,
+            _ => f64::from(self.m1) / self.reuse(seen),
+        }
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
@@ -139,7 +149,8 @@ impl Kernel for RowPanel {
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let Sparse { arrays, mut args, ms, update_ms } = panel_arguments(shared, self.m1)?;
+        let Sparse { arrays, mut args, ms, update_ms } =
+            panel_arguments(shared, self.m1, self.order)?;
         let rows = shared.matrix.rows() as u32;
         let tiles = rows.div_ceil(self.m1);
         args.extend([rows, tiles, self.problem.n].map(Arg::U32));
@@ -151,5 +162,21 @@ impl Kernel for RowPanel {
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
+    }
+}
+
+impl RowPanel {
+    /// Entries over distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others gain
+    /// in proportion.
+    fn reuse(&self, seen: &Inspection) -> f64 {
+        let by_length = seen.panel(self.m1).reuse;
+        match self.order {
+            RowOrder::Similarity => {
+                let [similar, long] =
+                    [RowOrder::Similarity, RowOrder::Length].map(|order| seen.overlap(order).reuse);
+                (by_length * similar / long.max(1.0)).clamp(1.0, f64::from(self.m1))
+            }
+            _ => by_length,
+        }
     }
 }

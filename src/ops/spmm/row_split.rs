@@ -3,9 +3,9 @@
 use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, program};
 use super::inspect::Inspection;
 use super::model::Work;
-use super::shared::{Lowered, Shared, array};
+use super::shared::{Lowered, Shared};
 use super::walk::{self, Walk};
-use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
+use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -90,11 +90,8 @@ pub fn row_order(
     order: RowOrder,
     at: usize,
 ) -> (Vec<crate::domain::recipe::Array>, Arg, f64) {
-    match order {
-        RowOrder::Natural => (Vec::new(), Arg::U64(0), 0.0),
-        RowOrder::Length => {
-            let (order, ms) = shared.by_length();
-            (vec![array("rows_by_length", ArrayData::U32(order))], Arg::Array(at), ms)
-        }
+    match shared.ordered(order) {
+        (None, ms) => (Vec::new(), Arg::U64(0), ms),
+        (Some(rows), ms) => (vec![order.array(rows)], Arg::Array(at), ms),
     }
 }

@@ -1,6 +1,8 @@
 //! What the candidates of one matrix share while they are lowered: row orders, packed arrays, and how long those took.
 
+use super::family::RowOrder;
 use super::inspect::rows_by_length;
+use super::similarity;
 use crate::domain::recipe::{Arg, Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
 use crate::sparse::Csr;
@@ -81,6 +83,16 @@ impl Shared {
         Ok((value, ms))
     }
 
+    /// Rows in an order, none for the natural one, with the milliseconds that took.
+    pub fn ordered(&mut self, order: RowOrder) -> (Option<Arc<[u32]>>, f64) {
+        let (rows, ms) = match order {
+            RowOrder::Natural => return (None, 0.0),
+            RowOrder::Length => self.by_length(),
+            RowOrder::Similarity => self.by_similarity(),
+        };
+        (Some(rows), ms)
+    }
+
     /// Rows by falling length.
     pub fn by_length(&mut self) -> (Arc<[u32]>, f64) {
         let made = self.once(
@@ -90,6 +102,36 @@ impl Shared {
         );
         let Ok((rows, ms)) = made;
         ((*rows).clone(), ms)
+    }
+
+    /// Rows by similarity.
+    pub fn by_similarity(&mut self) -> (Arc<[u32]>, f64) {
+        let made = self.once(
+            "rows_by_similarity",
+            |rows: &Arc<[u32]>| 4 * rows.len() as u64,
+            |shared| {
+                let rows = (0..shared.matrix.rows() as u32).collect();
+                Ok::<_, std::convert::Infallible>(similarity::order(&shared.matrix, rows).into())
+            },
+        );
+        let Ok((rows, ms)) = made;
+        ((*rows).clone(), ms)
+    }
+}
+
+impl RowOrder {
+    /// The name that candidates give it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Natural => "natural",
+            Self::Length => "length",
+            Self::Similarity => "similarity",
+        }
+    }
+
+    /// An array of rows in this order.
+    pub fn array(self, rows: Arc<[u32]>) -> Array {
+        array(format!("rows_by_{}", self.name()), ArrayData::U32(rows))
     }
 }
 

@@ -1,0 +1,318 @@
+//! Family `condensed_tc`, row-major: condensed panels of 8 rows on tensor cores (`kernels/spmm/condensed_tc.cuh`).
+//!
+//! The tile of 8 columns by 1 row that a gathered row of B serves comes from swapping the operands, so that rows of A are
+//! the short side of the MMA (FlashSparse, PPoPP 2025). Ours holds its operands in registers alone, and leaves columns with
+//! few entries to a residue on plain cores.
+
+pub mod pack;
+
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, order, program};
+use super::inspect::{Inspection, Locality};
+use super::model::Work;
+use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
+use crate::domain::{Candidate, Dtype, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::{Domain, product};
+use pack::{Condensed, LISTS, Operand, ROWS, Shape};
+use std::sync::Arc;
+
+pub const FAMILY: &str = "condensed_tc";
+
+/// Narrowest B worth an MMA's 16 columns.
+const LEAST_COLUMNS: u32 = 8;
+/// With fewer warps a multiprocessor than this, panels are cut in parts.
+const WARPS_A_MULTIPROCESSOR: u64 = 4;
+/// Most parts a panel is cut in: each adds the whole of C once more.
+const MOST_PARTS: u64 = 16;
+
+pub struct CondensedTcs;
+
+#[derive(Clone, Copy, Debug)]
+struct CondensedTc {
+    columns: u32,
+    stages: u32,
+    warps: u32,
+    order: RowOrder,
+    residue: u32,
+    problem: Spmm,
+}
+
+impl Family for CondensedTcs {
+    fn names(&self) -> &'static [&'static str] {
+        &[FAMILY]
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/condensed_tc.cuh")
+    }
+
+    fn domains(&self) -> Vec<Domain> {
+        vec![
+            Domain::ints("columns", &[32, 64, 128]),
+            Domain::ints("stages", &[1, 2, 4]),
+            Domain::ints("warps", &[2, 8]),
+            Domain::texts("order", &["natural", "length", "similarity"]),
+            Domain::ints("residue", &[0, 2]),
+        ]
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        if !takes(problem) {
+            return Vec::new();
+        }
+        let all = product(FAMILY, &self.domains()).into_iter();
+        all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+        if candidate.family != FAMILY || !takes(problem) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
+        let kernel = CondensedTc {
+            columns: int("columns")?,
+            stages: int("stages")?,
+            warps: int("warps")?,
+            order: order(candidate)?,
+            residue: int("residue")?,
+            problem: *problem,
+        };
+        let whole = kernel.columns.is_multiple_of(kernel.group()) && kernel.groups() > 0;
+        // More in flight a lane would take the registers of other warps.
+        (whole && kernel.words_in_flight() <= 64).then(|| Box::new(kernel) as Box<dyn Kernel>)
+    }
+}
+
+fn takes(problem: &Spmm) -> bool {
+    problem.layout == Layout::Row && problem.dtype != Dtype::F64 && problem.n >= LEAST_COLUMNS
+}
+
+impl CondensedTc {
+    fn half(&self) -> bool {
+        self.problem.dtype == Dtype::F16
+    }
+
+    /// Columns of A a step: the MMA's k.
+    fn depth(&self) -> u32 {
+        if self.half() { 16 } else { 8 }
+    }
+
+    /// Columns of B that a warp loads at a time: a line of 128 bytes.
+    fn group(&self) -> u32 {
+        if self.half() { 64 } else { 32 }
+    }
+
+    fn groups(&self) -> u32 {
+        self.columns / self.group()
+    }
+
+    /// Elements in 16 bytes.
+    fn vector(&self) -> u32 {
+        self.group() / 8
+    }
+
+    /// Words of B that a lane has in flight.
+    fn words_in_flight(&self) -> u32 {
+        self.groups() * self.stages * self.depth()
+    }
+
+    /// Products that one is computed as: f32 operands are split unless the client takes them as tf32.
+    fn terms(&self) -> u32 {
+        if self.half() || self.problem.tf32 { 1 } else { 3 }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { depth: self.depth() as usize, residue: self.residue as usize }
+    }
+
+    /// Columns in steps, without padding, and entries in the residue.
+    fn columns_and_residue(&self, seen: &Inspection) -> (f64, f64) {
+        let (nnz, overlap) = (seen.nnz as f64, seen.overlap(self.order));
+        let lone = if self.residue > 1 { nnz * overlap.lone } else { 0.0 };
+        (nnz / overlap.reuse - lone, lone)
+    }
+
+    /// Columns in steps, those that fill up the last step of a panel included.
+    fn padded_columns(&self, seen: &Inspection) -> f64 {
+        let (columns, lone) = self.columns_and_residue(seen);
+        let panels = (seen.rows as f64 / ROWS as f64).ceil();
+        let padding = panels * f64::from(self.depth() - 1) / 2.0;
+        // Lone columns fill the room of a last step first, and a panel that has none keeps no step.
+        if self.residue > 1 { columns + padding.min(columns).min(lone) } else { columns + padding }
+    }
+
+    /// Warp instructions a step and column tile, by counting those of the kernel's loop.
+    fn step_instructions(&self) -> f64 {
+        let (fetch, mmas) = (self.depth() / 4, self.vector() / 2);
+        let group = match (self.half(), self.terms()) {
+            (true, _) => fetch + mmas * (4 + 1),
+            (false, 1) => fetch + mmas * (4 + 1),
+            _ => fetch + mmas * (4 * 3 + 3 + 8),
+        };
+        let frame = 4 + fetch * 3 + if self.terms() == 3 { 6 } else { 2 };
+        f64::from(frame + self.groups() * group)
+    }
+
+    /// Parts that panels are cut in along their steps, so that a matrix of few rows fills the device. Parts are added up
+    /// in C, which only f32 can, and only where C is not read.
+    fn parts(&self, panels: u64, steps: u64, multiprocessors: u32) -> u32 {
+        let warps = panels.max(1) * u64::from(self.problem.n.div_ceil(self.columns));
+        let wanted = u64::from(multiprocessors) * WARPS_A_MULTIPROCESSOR;
+        if self.half() || self.problem.accumulate || warps >= wanted {
+            return 1;
+        }
+        let most = (steps / panels.max(1) / (4 * u64::from(self.stages))).clamp(1, MOST_PARTS);
+        (2 * wanted).div_ceil(warps).min(most) as u32
+    }
+}
+
+impl Kernel for CondensedTc {
+    fn tile(&self) -> Tile {
+        let sums = self.groups() * 2 * self.vector();
+        let split = if self.terms() == 3 { 8 } else { 0 };
+        Tile {
+            rows: ROWS as u32,
+            columns: self.columns,
+            threads: 32 * self.warps,
+            most_threads: 256,
+            threads_a_tile: 32,
+            tiles_a_block: self.warps,
+            blocks: None,
+            order: self.order,
+            // A step's columns come in together, so walks are counted in steps.
+            unroll: self.stages,
+            elements_an_entry: (self.columns / 32).max(1),
+            registers: sums
+                + self.words_in_flight()
+                + self.stages * (self.depth() / 4 + 2)
+                + split
+                + 24,
+            shared_bytes: 0,
+            vector: self.vector(),
+            whole_warps: true,
+            balanced: false,
+            pointless: false,
+        }
+    }
+
+    fn work(&self, seen: &Inspection) -> Work {
+        let (columns, lone) = self.columns_and_residue(seen);
+        let padded = self.padded_columns(seen);
+        let (depth, panels) = (f64::from(self.depth()), seen.rows.div_ceil(ROWS as u64) as f64);
+        let element = self.problem.dtype.bytes() as f64;
+        let gathered = padded.max(columns + lone);
+        // Four lists of a residue are walked side by side, one by the lanes of each pair of rows.
+        let vectors = f64::from(self.groups());
+        let lone_instructions =
+            (4.0 + vectors * (3.0 + 3.0 * f64::from(self.vector()))) / LISTS as f64;
+        let stepped = padded / depth * self.step_instructions();
+        let reuse = seen.overlap(self.order).reuse;
+        let row_major = Work::row_major(&self.tile(), seen, &self.problem);
+        let Locality { near, far } = row_major.locality;
+        // Steps, and batches of the residue.
+        let walked = padded / depth + lone * vectors / (LISTS * 4) as f64;
+        let heaviest = seen.groups(ROWS as u32, self.order == RowOrder::Length).heaviest as f64;
+        Work {
+            entries: gathered,
+            a_bytes: padded * (4.0 + element * ROWS as f64) + lone * 8.0 + panels * 20.0,
+            instructions: (stepped + lone * lone_instructions) / gathered.max(1.0),
+            mean_walk: walked / panels.max(1.0),
+            longest_walk: (heaviest / reuse).max(seen.longest_row as f64) / depth,
+            locality: Locality { near: near.max(reuse), far: far.max(reuse) },
+            reuse,
+            ..row_major
+        }
+    }
+
+    /// An order by similarity that gains nothing is as good as endless padding.
+    fn fill(&self, seen: &Inspection) -> f64 {
+        if self.order == RowOrder::Similarity && !seen.similarity_pays() {
+            return f64::INFINITY;
+        }
+        let (columns, lone) = self.columns_and_residue(seen);
+        let stored = self.padded_columns(seen).max(columns) * ROWS as f64 + lone;
+        stored / seen.nnz.max(1) as f64
+    }
+
+    fn source(&self) -> String {
+        let full = self.problem.n.is_multiple_of(self.columns);
+        let element = if self.half() { "Half" } else { "float" };
+        let Self { columns, stages, problem: Spmm { accumulate, .. }, .. } = self;
+        let (terms, residue) = (self.terms(), self.residue > 0);
+        let (parameters, scale) = match accumulate {
+            true => (", float alpha, float beta", "alpha, beta"),
+            false => ("", ""),
+        };
+        program(
+            FAMILY,
+            &format!(
+                "const u32* step_ptr, const u32* cols, const u32* values, const u32* residue_ptr, const u32* residue, const u32* order, u32 rows, const {element}* b, {element}* c, u32 n{parameters}"
+            ),
+            &format!(
+                "condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>({{step_ptr, cols, values, residue_ptr, residue, order, rows}}, b, c, n, Scale<{element}, {accumulate}>{{{scale}}})"
+            ),
+        )
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let (rows, order_ms) = shared.ordered(self.order);
+        let (mut arrays, pack_ms) = match self.problem.dtype {
+            Dtype::F16 => self.packed::<u16>(shared, rows.clone(), ArrayData::F16)?,
+            _ => self.packed::<f32>(shared, rows.clone(), ArrayData::F32)?,
+        };
+        let mut args: Vec<Arg> =
+            (0..5).map(|at| if at < arrays.len() { Arg::Array(at) } else { Arg::U64(0) }).collect();
+        args.push(rows.as_ref().map_or(Arg::U64(0), |_| Arg::Array(arrays.len())));
+        arrays.extend(rows.map(|rows| self.order.array(rows)));
+        let height = shared.matrix.rows() as u32;
+        args.extend([Arg::U32(height), Arg::B, Arg::C, Arg::U32(self.problem.n)]);
+        if self.problem.accumulate {
+            args.extend([Arg::Alpha, Arg::Beta]);
+        }
+        let panels = height.div_ceil(ROWS as u32);
+        let steps = match &arrays[1].data {
+            ArrayData::U32(cols) => cols.len() as u64 / u64::from(self.depth()),
+            _ => 0,
+        };
+        let parts = self.parts(panels.into(), steps, shared.device.multiprocessors);
+        let step = Step {
+            grid: [panels.div_ceil(self.warps), self.problem.n.div_ceil(self.columns), parts],
+            ..Step::of(ENTRY, 1, 32 * self.warps, args)
+        };
+        let program =
+            CudaProgram { zero_output: parts > 1, ..CudaProgram::of(self.source(), step) };
+        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
+        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(Program::Cuda(program)) })
+    }
+}
+
+impl CondensedTc {
+    /// The packed arrays in the kernel's order, those of the residue only where one is kept.
+    fn packed<V: Operand + 'static>(
+        &self,
+        shared: &mut Shared,
+        order: Option<Arc<[u32]>>,
+        values: impl Fn(Arc<[V]>) -> ArrayData,
+    ) -> Result<(Vec<Array>, f64), Refusal> {
+        let named = self.order.name();
+        let name = format!("condensed_{named}_{}", self.residue);
+        let (packed, ms) = shared.once(&name, Condensed::<V>::bytes, |shared| {
+            let order = order.unwrap_or_else(|| (0..shared.matrix.rows() as u32).collect());
+            pack::pack::<V>(&shared.matrix, &order, self.shape()).ok_or_else(|| {
+                Refusal(format!("condensed panels take more than {} GiB", MOST_KEPT >> 30))
+            })
+        })?;
+        let each = |part: &str, data| array(format!("{name}_{part}"), data);
+        let mut arrays = vec![
+            each("steps", ArrayData::U32(packed.step_ptr.clone())),
+            each("cols", ArrayData::U32(packed.cols.clone())),
+            each("values", values(packed.values.clone())),
+        ];
+        if self.residue > 0 {
+            arrays.push(each("residue_ptr", ArrayData::U32(packed.residue_ptr.clone())));
+            arrays.push(each("residue", ArrayData::U32(packed.residue.clone())));
+        }
+        Ok((arrays, ms))
+    }
+}

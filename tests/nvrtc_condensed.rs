@@ -1,0 +1,76 @@
+//! Compiles every text of family `condensed_tc` for sm_80 and sm_90 with NVRTC, which needs no GPU: none may spill.
+//!
+//! `SPARSETUNE_NVRTC` names the library or its folder; without it the test says that it was skipped, or fails where `CI`
+//! or `SPARSETUNE_REQUIRE_NVRTC` is set.
+
+use rayon::prelude::*;
+use sparsetune::domain::{Dtype, Layout, Spmm};
+use sparsetune::engine::cuda::cache::Cache;
+use sparsetune::engine::cuda::compile::options;
+use sparsetune::engine::cuda::libraries::Search;
+use sparsetune::engine::cuda::nvrtc::Nvrtc;
+use sparsetune::engine::cuda::source;
+use sparsetune::ops::spmm::condensed_tc::CondensedTcs;
+use sparsetune::ops::spmm::constraints::is_legal;
+use sparsetune::ops::spmm::family::Family;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Every distinct text of the family, with the label and the estimated registers of the first candidate that has it.
+fn texts() -> BTreeMap<String, (String, u32)> {
+    let mut texts = BTreeMap::new();
+    for n in [32, 40, 128] {
+        for (dtype, tf32) in [(Dtype::F16, false), (Dtype::F32, false), (Dtype::F32, true)] {
+            for accumulate in [false, true] {
+                let problem = Spmm { accumulate, tf32, ..Spmm::new(n, dtype, Layout::Row) };
+                for candidate in CondensedTcs.candidates(&problem) {
+                    let kernel = CondensedTcs.kernel(&candidate, &problem).expect("a kernel");
+                    let tile = kernel.tile();
+                    if is_legal(&tile, &problem) {
+                        let label = format!("{candidate} {dtype} n={n}");
+                        texts.entry(kernel.source()).or_insert((label, tile.registers));
+                    }
+                }
+            }
+        }
+    }
+    texts
+}
+
+#[test]
+fn every_text_compiles_without_spills() {
+    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
+    let nvrtc = match Nvrtc::open(&Search::new(&named.into_iter().collect::<Vec<_>>())) {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
+            let required = required.into_iter().find(|name| std::env::var_os(name).is_some());
+            assert!(required.is_none(), "{} is set, but {error}", required.unwrap_or_default());
+            println!("SKIPPED: {error}");
+            return;
+        }
+    };
+    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
+    let pairs: Vec<_> = texts()
+        .into_iter()
+        .flat_map(|(text, about)| ["sm_80", "sm_90"].map(|sm| (text.clone(), about.clone(), sm)))
+        .collect();
+    let mut lines: Vec<String> = pairs
+        .into_par_iter()
+        .map(|(text, (label, estimated), architecture)| {
+            let unit = source::unit(&text).expect("its headers are there");
+            let options = options(architecture, None);
+            let digest = source::program_digest(&unit, &options, nvrtc.version());
+            let binary = kept.get(&digest).unwrap_or_else(|| {
+                let built = nvrtc.compile(&unit, &options);
+                let binary = built.unwrap_or_else(|error| panic!("{label}:\n{error}"));
+                kept.put(&digest, &binary).expect("the test's folder takes the cubin");
+                binary
+            });
+            assert_eq!(binary.spill_bytes, 0, "{label} for {architecture} spills");
+            format!("{label} {architecture}: {} registers, {estimated} estimated", binary.registers)
+        })
+        .collect();
+    lines.sort();
+    println!("{}", lines.join("\n"));
+}
