@@ -58,6 +58,14 @@ fn check_spmm(spmm: &Spmm) -> Result<(), Unsupported> {
     Ok(())
 }
 
+/// Whether a problem that passes `check` has kernels on this kind of device.
+pub fn check_device(problem: &Problem, kind: DeviceKind) -> Result<(), Unsupported> {
+    match (problem, kind) {
+        (Problem::Spmm(spmm), DeviceKind::Cpu) => check_host(spmm),
+        _ => Ok(()),
+    }
+}
+
 /// What of SpMM the host's kernels do not have. Consent to tf32 is no demand for it, so it is passed over.
 fn check_host(spmm: &Spmm) -> Result<(), Unsupported> {
     if spmm.dtype != Dtype::F32 {
@@ -124,9 +132,7 @@ pub fn space_knowing(
 ) -> Result<Space, Unsupported> {
     match problem {
         Problem::Spmm(spmm) => {
-            if device.kind == DeviceKind::Cpu {
-                check_host(spmm)?;
-            }
+            check_device(problem, device.kind)?;
             Ok(spmm::space(matrix, spmm, device, figures))
         }
         Problem::Sptrsv(solve) => sptrsv::space(matrix, solve, device),

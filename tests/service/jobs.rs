@@ -42,7 +42,8 @@ async fn nonsense_is_refused_where_it_stands() {
             other => panic!("{place}: {other:?}"),
         }
     }
-    let half = Problem::Spmm(Spmm::new(8, Dtype::F16, Layout::Row));
+    let half = Spmm { tf32: true, ..Spmm::new(8, Dtype::F16, Layout::Row) };
+    let half = Problem::Spmm(half);
     let refused = world.service.submit(&JobRequest { problem: half, ..good.clone() }, None).await;
     assert!(matches!(refused, Err(ServiceError::Unsupported { .. })), "{refused:?}");
     let predicted = with(|r| r.search.strategy = Strategy::Predicted);

@@ -133,7 +133,7 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::{ArrayData, Dtype, pack};
-    use crate::sparse::{Csr, operand};
+    use crate::sparse::Csr;
 
     #[test]
     fn packs_unions_in_order() {
