@@ -176,7 +176,7 @@ impl<'a> Launch<'a> {
             for step in share(self.steps[panel], self.steps[panel + 1]) {
                 self.step(step, &element, &mut acc);
             }
-            for lane in 0..if self.residue_ptr.is_empty() { 0 } else { 32 } {
+            for lane in (0..32).filter(|_| !self.residue_ptr.is_empty()) {
                 let list = panel * 4 + lane % 4;
                 for at in share(self.residue_ptr[list], self.residue_ptr[list + 1]) {
                     let (word, value) =

@@ -58,7 +58,7 @@ pub fn estimate(matrix: &Csr) -> Overlap {
         .with_min_len(4096)
         .filter(|&row| {
             let [first, ..] = signature(matrix.row(row as usize).0);
-            mix(first ^ 0x5bd1_e995) % among == 0
+            mix(first ^ 0x5bd1_e995).is_multiple_of(among)
         })
         .collect();
     let order = order(matrix, rows);
