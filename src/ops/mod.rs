@@ -128,6 +128,7 @@ pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("slices", &["sptrsv/slices.cuh"]),
     ("row_panel", &["spmm/row_panel.cuh", "spmm/column_major.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/column_major.cuh"]),
+    ("tiled", &["spmm/tiled.cuh"]),
 ];
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job

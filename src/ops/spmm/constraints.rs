@@ -38,6 +38,7 @@ pub fn all(inspection: &Inspection, problem: &Spmm, device: &Device) -> Vec<Box<
             rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
+            rule("worthwhile", false, |f, c| with_kernel(f, c, worthwhile)),
         ],
         DeviceKind::Cpu => vec![
             rule("register_resource", false, host_registers),
@@ -155,6 +156,12 @@ fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
 /// Packed forms store a zero wherever a row lacks a column of its panel.
 fn panel_fill(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
     at_most(kernel.fill(&facts.inspection), MAX_FILL)
+}
+
+/// Rules of a family's own that need the matrix, such as Tiled SpMM's decision chart.
+fn worthwhile(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+    let keeps = kernel.worthwhile(&facts.inspection, &facts.device);
+    if keeps { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
 }
 
 /// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.

@@ -5,14 +5,14 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, row_panel, row_split};
+use super::{column_major, row_panel, row_split, tiled};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
 pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors, &tiled::TiledColumns];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {
@@ -47,6 +47,11 @@ pub trait Kernel: Send + Sync {
     /// Stored values, padding included, over entries.
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
+    }
+
+    /// Whether the family's own rules keep it for this matrix: a candidate that would only repeat a simpler one is not.
+    fn worthwhile(&self, _seen: &Inspection, _device: &Device) -> bool {
+        true
     }
 
     /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.

@@ -1,5 +1,6 @@
 //! What constraints and model read of a pattern: tile balance, imbalance within warps, and the reuse of B rows in panels.
 
+use super::tiled_model::sample::Sampled;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ pub struct Inspection {
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
     panels: BTreeMap<u32, Panel>,
+    tiled: [Sampled; 2],
 }
 
 impl Inspection {
@@ -75,13 +77,14 @@ impl Inspection {
             |lengths: &[u32]| sizes.iter().map(|&size| (size, groups(lengths, size))).collect();
         let mut touched = vec![false; matrix.cols()];
         matrix.indices().iter().for_each(|&col| touched[col as usize] = true);
+        let touched_cols = touched.iter().filter(|&&is| is).count() as u64;
         Self {
             rows: matrix.rows() as u64,
             cols: matrix.cols() as u64,
             nnz: matrix.nnz() as u64,
             mean_row: matrix.nnz() as f64 / matrix.rows().max(1) as f64,
             longest_row: sorted.first().copied().unwrap_or(0).into(),
-            touched_cols: touched.iter().filter(|&&is| is).count() as u64,
+            touched_cols,
             mean_gap: mean_gap(matrix),
             locality: [&natural, &order].map(|order| Locality {
                 near: reuse(matrix, order, NEAR_ROWS),
@@ -90,6 +93,7 @@ impl Inspection {
             natural: all(&lengths),
             by_length: all(&sorted),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
+            tiled: [None, Some(&order[..])].map(|order| Sampled::of(matrix, order, touched_cols)),
         }
     }
 
@@ -101,6 +105,11 @@ impl Inspection {
 
     pub fn locality(&self, by_length: bool) -> Locality {
         self.locality[usize::from(by_length)]
+    }
+
+    /// What Tiled SpMM's model reads, in natural order or by length.
+    pub fn tiled(&self, by_length: bool) -> &Sampled {
+        &self.tiled[usize::from(by_length)]
     }
 
     pub fn panel(&self, m1: u32) -> Panel {

@@ -12,6 +12,8 @@ pub mod row_panel;
 pub mod row_split;
 pub mod shared;
 pub mod space;
+pub mod tiled;
+pub mod tiled_model;
 
 pub use lower::Lowerer;
 
