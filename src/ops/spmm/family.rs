@@ -11,8 +11,12 @@ use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
-pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors, &tiled::TiledColumns];
+pub static FAMILIES: &[&dyn Family] = &[
+    &row_panel::RowPanels,
+    &row_split::RowSplits,
+    &column_major::ColumnMajors,
+    &tiled::TiledColumns,
+];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {

@@ -4,8 +4,12 @@
 //! what the kernel would pack is counted on the sample exactly as the packer packs it.
 
 pub mod sample;
+#[cfg(test)]
+mod tests;
 
-use super::model::{CHAIN_ENTRY_US, CHAIN_STEP_US, L1_RATIO, L2_RATIO, L2_SHARE, LAUNCH_US, SECTOR, STEP_US};
+use super::model::{
+    CHAIN_ENTRY_US, CHAIN_STEP_US, L1_RATIO, L2_RATIO, L2_SHARE, LAUNCH_US, SECTOR, STEP_US,
+};
 use super::tiled::slots;
 use crate::domain::{Device, Dtype, Layout};
 use sample::{Cut, LINE, Sampled};
@@ -116,7 +120,8 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
         segmented: None,
         stages_a_panel: ratio(seen.stages, seen.panels, 0.0),
         panels: slots / f64::from(rows),
-        longest_walk: segment.map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
+        longest_walk: segment
+            .map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
         permuted: sampled.permuted,
     };
     terms.algorithmic = terms.equation_3(1.0);
@@ -142,7 +147,8 @@ fn gather_cost(geometry: &Geometry, distinct: u64, line_bytes: [u64; 3]) -> f64 
         }
         Layout::Col => {
             let lines = sample::ELEMENTS.iter().zip(line_bytes);
-            let bytes = lines.filter(|(size, _)| **size == element).map(|(_, bytes)| bytes).sum::<u64>();
+            let bytes =
+                lines.filter(|(size, _)| **size == element).map(|(_, bytes)| bytes).sum::<u64>();
             (bytes as f64 / (distinct * element).max(1) as f64).max(1.0)
         }
     }
@@ -194,11 +200,18 @@ impl Terms {
 /// Device memory: `bytes_a_multiply_add` at the measured copy rate (beta), where Gamma lies between all misses and cold
 /// misses by the share of B's column tile that L2 keeps. Beside it what the abstract machine has for nothing: gathers at
 /// L2's rate, multiply-adds at shared memory's, and the latency of stages, which only resident blocks hide.
-pub fn predict_us(terms: &Terms, sampled: &Sampled, geometry: &Geometry, resident: u32, device: &Device) -> f64 {
+pub fn predict_us(
+    terms: &Terms,
+    sampled: &Sampled,
+    geometry: &Geometry,
+    resident: u32,
+    device: &Device,
+) -> f64 {
     let multiply_adds = sampled.nnz as f64 * f64::from(geometry.n);
     let column_tiles = f64::from(geometry.n.div_ceil(geometry.r));
     let copy = device.copy_gbps.max(1.0) * 1e3;
-    let tile_of_b = sampled.touched_cols as f64 * terms.r.min(f64::from(geometry.n)) * terms.element;
+    let tile_of_b =
+        sampled.touched_cols as f64 * terms.r.min(f64::from(geometry.n)) * terms.element;
     let kept = (L2_SHARE * device.l2_bytes as f64 / tile_of_b.max(1.0)).min(1.0);
     let gamma = terms.gamma * kept + terms.c * (1.0 - kept);
     let blocks = terms.panels * column_tiles;
@@ -211,7 +224,8 @@ pub fn predict_us(terms: &Terms, sampled: &Sampled, geometry: &Geometry, residen
     let shared_us = walked * terms.element / (copy * L1_RATIO);
     // A stage is a look into the map, a gather, and the walk; one more step writes C.
     let steps = 2.0 * terms.stages_a_panel + 1.0;
-    let latency_us = blocks * steps * STEP_US / (f64::from(resident.max(1)) * multiprocessors).min(blocks.max(1.0));
+    let latency_us = blocks * steps * STEP_US
+        / (f64::from(resident.max(1)) * multiprocessors).min(blocks.max(1.0));
     let parts = [memory_us / used, l2_us / used, shared_us / used, latency_us];
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
     let chain = terms.longest_walk * (CHAIN_STEP_US / 4.0 + CHAIN_ENTRY_US);

@@ -68,10 +68,15 @@ pub fn lower(tiled: &Tiled, shared: &mut Shared) -> Result<Lowered, Refusal> {
     };
     let Tiled { rows: panel, buffer, .. } = *tiled;
     let cut = segment.map_or("whole".to_owned(), |segment| segment.to_string());
-    let name = format!("tiled_{}_{panel}_{buffer}_{cut}", if order.is_some() { "length" } else { "natural" });
-    let (packed, pack_ms) = shared.once(&name, |packed: &Packed| packed.bytes, |shared| {
-        packed(tiled, shared, order.as_deref(), segment)
-    })?;
+    let name = format!(
+        "tiled_{}_{panel}_{buffer}_{cut}",
+        if order.is_some() { "length" } else { "natural" }
+    );
+    let (packed, pack_ms) = shared.once(
+        &name,
+        |packed: &Packed| packed.bytes,
+        |shared| packed(tiled, shared, order.as_deref(), segment),
+    )?;
     let mut lowered = steps(tiled, shared, &packed, &name)?;
     lowered.ms = order_ms + pack_ms;
     lowered.update_ms = Some(pack_ms);
@@ -135,7 +140,9 @@ fn packed(
 fn typed(values: Vec<f64>, dtype: Dtype) -> ArrayData {
     let values = values.into_par_iter();
     match dtype {
-        Dtype::F16 => ArrayData::F16(values.map(|v| half::f16::from_f64(v).to_bits()).collect::<Vec<_>>().into()),
+        Dtype::F16 => ArrayData::F16(
+            values.map(|v| half::f16::from_f64(v).to_bits()).collect::<Vec<_>>().into(),
+        ),
         Dtype::F32 => ArrayData::F32(values.map(|v| v as f32).collect::<Vec<_>>().into()),
         Dtype::F64 => ArrayData::F64(values.collect::<Vec<_>>().into()),
     }
@@ -179,7 +186,13 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
         arrays.push(named("long_rows", ArrayData::U32(packed.long_rows.clone())));
         arrays.push(named("long_ptr", ArrayData::U32(packed.long_ptr.clone())));
         let at = arrays.len();
-        let mut args = vec![Arg::Array(at - 2), Arg::Array(at - 1), Arg::Scratch(0), Arg::U32(partials), Arg::C];
+        let mut args = vec![
+            Arg::Array(at - 2),
+            Arg::Array(at - 1),
+            Arg::Scratch(0),
+            Arg::U32(partials),
+            Arg::C,
+        ];
         args.extend([rows, n].map(Arg::U32));
         args.extend(&scalars);
         steps.push(Step {
@@ -187,6 +200,7 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
             ..Step::of(COMBINE, 1, COMBINE_THREADS, args)
         });
     }
-    let program = CudaProgram { steps, ..CudaProgram::of(source(tiled), Step::of(ENTRY, 1, 1, Vec::new())) };
+    let program =
+        CudaProgram { steps, ..CudaProgram::of(source(tiled), Step::of(ENTRY, 1, 1, Vec::new())) };
     Ok(Lowered { arrays, scratch, ..Lowered::bare(Program::Cuda(program)) })
 }

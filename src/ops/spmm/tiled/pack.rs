@@ -60,10 +60,8 @@ pub fn panel<'a>(
         for warp in 0..warps {
             let lanes = warp * WARP..((warp + 1) * WARP).min(slots.len());
             let lanes = lanes.start.min(lanes.end)..lanes.end;
-            let ends: Vec<usize> = lanes
-                .clone()
-                .map(|at| end_of_stage(&slots[at], next[at], last, &row))
-                .collect();
+            let ends: Vec<usize> =
+                lanes.clone().map(|at| end_of_stage(&slots[at], next[at], last, &row)).collect();
             let counts = lanes.clone().zip(&ends).map(|(at, end)| end - next[at]);
             let steps = counts.max().unwrap_or(0);
             packed.steps.push(steps as u32);
@@ -119,12 +117,8 @@ pub fn pack(
     (element, most): (u64, u64),
 ) -> Option<Tiles> {
     let (indptr, values) = (matrix.indptr(), matrix.values());
-    let mut tiles = Tiles {
-        stage_ptr: vec![0],
-        map_ptr: vec![0],
-        ell_ptr: vec![0],
-        ..Tiles::default()
-    };
+    let mut tiles =
+        Tiles { stage_ptr: vec![0], map_ptr: vec![0], ell_ptr: vec![0], ..Tiles::default() };
     // Some thousand panels at a time, so that what is packed exists twice only for those.
     for some in slots.chunks(panel_rows * 2048) {
         let panels: Vec<Panel> = some

@@ -131,7 +131,9 @@ impl Sampled {
             };
             let panels = slots.chunks(cut.rows as usize);
             let start = Footprint { rows: rows.len() as u64, ..Footprint::default() };
-            panels.map(|slots| of_panel(slots, cut.buffer as usize, &row)).fold(start, Footprint::and)
+            panels
+                .map(|slots| of_panel(slots, cut.buffer as usize, &row))
+                .fold(start, Footprint::and)
         });
         windows.reduce(Footprint::default, Footprint::and)
     }
@@ -186,7 +188,8 @@ fn of_panel<'a>(slots: &[Slot], buffer: usize, row: &impl Fn(u32) -> &'a [u32]) 
         distinct: map.len() as u64,
         panels: 1,
         stages: map.len().div_ceil(buffer) as u64,
-        line_bytes: ELEMENTS.map(|element| map.chunks(buffer).map(|stage| touched(stage, element)).sum()),
+        line_bytes: ELEMENTS
+            .map(|element| map.chunks(buffer).map(|stage| touched(stage, element)).sum()),
     }
 }
 
@@ -194,7 +197,9 @@ fn of_panel<'a>(slots: &[Slot], buffer: usize, row: &impl Fn(u32) -> &'a [u32]) 
 fn touched(stage: &[u32], element: u64) -> u64 {
     let gathers = stage.chunks(WARP).map(|cols| match cols {
         // Coalesced or misaligned: what a gather leaves of a line, its neighbour uses.
-        [first, .., last] if (last - first) as usize + 1 == cols.len() => cols.len() as u64 * element,
+        [first, .., last] if (last - first) as usize + 1 == cols.len() => {
+            cols.len() as u64 * element
+        }
         _ => {
             let line = |col: &u32| u64::from(*col) * element / LINE;
             let changes = cols.windows(2).filter(|pair| line(&pair[0]) != line(&pair[1])).count();
