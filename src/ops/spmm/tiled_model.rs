@@ -189,9 +189,10 @@ impl Terms {
     }
 
     /// Whether rows in another order are worth having (sections 4.2 and 5.3): the paper keeps an order for its rho; ours
-    /// must also pay for the padding that it changes, and for C in the original order.
+    /// must also pay for the padding that it changes, and for C in the original order. Judged by all misses: with cold misses
+    /// alone rho cancels out, since L falls as rho rises.
     pub fn pays_over(&self, natural: &Self) -> bool {
-        self.bytes_a_multiply_add(self.gamma) < natural.bytes_a_multiply_add(natural.gamma)
+        self.bytes_a_multiply_add(self.c) < natural.bytes_a_multiply_add(natural.c)
     }
 }
 
