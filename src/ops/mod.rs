@@ -216,6 +216,7 @@ pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("row_split", &["spmm/row_split.cuh", "spmm/stage.cuh", "spmm/column_major.cuh"]),
     ("nnz_split", &["spmm/nnz_split.cuh", "spmm/stage.cuh"]),
     ("tca", &["spmm/tca.cuh"]),
+    ("tiled", &["spmm/tiled.cuh"]),
 ];
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job

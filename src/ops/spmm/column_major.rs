@@ -115,10 +115,7 @@ impl Kernel for ColumnMajor {
             lockstep: seen.groups(32 / self.lanes, by_length).lockstep,
             locality: seen.locality(by_length),
             reuse: 1.0,
-            framed: 0.0,
-            staged_bytes: 0.0,
-            c_again: 0.0,
-            after_us: 0.0,
+            ..Work::row_major(&self.tile(), seen, &self.problem)
         }
     }
 

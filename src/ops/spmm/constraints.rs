@@ -207,7 +207,8 @@ fn panel_fill(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
     at_most(kernel.fill(&facts.inspection), MAX_FILL)
 }
 
-/// What would do the same as a candidate of another family (nnz_split without a row above its chunk).
+/// What would do the same as a candidate of another family (nnz_split without a row above its chunk), and rules of a family's
+/// own that need the matrix, such as Tiled SpMM's decision chart.
 fn applicability(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
     let applies = kernel.applies(&facts.inspection, &facts.device);
     if applies { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }

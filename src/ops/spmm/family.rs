@@ -5,7 +5,7 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, condensed_tc, nnz_split, row_panel, row_split, tca};
+use super::{column_major, condensed_tc, nnz_split, row_panel, row_split, tca, tiled};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -18,6 +18,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &column_major::ColumnMajors,
     &tca::TensorDots,
     &condensed_tc::CondensedTcs,
+    &tiled::TiledColumns,
 ];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
@@ -59,7 +60,6 @@ pub trait Kernel: Send + Sync {
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
     }
-
     /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.
     fn source(&self) -> String;
 

@@ -2,6 +2,7 @@
 
 use super::family::RowOrder;
 use super::similarity::{self, Overlap};
+use super::tiled_model::sample::Sampled;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -67,6 +68,7 @@ pub struct Inspection {
     lengths: [(u64, u64); 33],
     /// Overlap of 8-row panels in natural order, by length, and by similarity (estimated).
     overlap: [Overlap; 3],
+    tiled: [Sampled; 2],
 }
 
 impl Inspection {
@@ -81,13 +83,14 @@ impl Inspection {
             |lengths: &[u32]| sizes.iter().map(|&size| (size, groups(lengths, size))).collect();
         let mut touched = vec![false; matrix.cols()];
         matrix.indices().iter().for_each(|&col| touched[col as usize] = true);
+        let touched_cols = touched.iter().filter(|&&is| is).count() as u64;
         Self {
             rows: matrix.rows() as u64,
             cols: matrix.cols() as u64,
             nnz: matrix.nnz() as u64,
             mean_row: matrix.nnz() as f64 / matrix.rows().max(1) as f64,
             longest_row: sorted.first().copied().unwrap_or(0).into(),
-            touched_cols: touched.iter().filter(|&&is| is).count() as u64,
+            touched_cols,
             mean_gap: mean_gap(matrix),
             locality: [&natural, &order].map(|order| Locality {
                 near: reuse(matrix, order, NEAR_ROWS),
@@ -102,6 +105,7 @@ impl Inspection {
                 similarity::overlap(matrix, &order, similarity::PANEL),
                 similarity::estimate(matrix),
             ],
+            tiled: [None, Some(&order[..])].map(|order| Sampled::of(matrix, order, touched_cols)),
         }
     }
 
@@ -140,6 +144,11 @@ impl Inspection {
     /// Whether rows in order of similarity share enough more to be worth the sorting.
     pub fn similarity_pays(&self) -> bool {
         similarity::pays(self.overlap[2], &self.overlap[..2])
+    }
+
+    /// What Tiled SpMM's model reads, in natural order or by length.
+    pub fn tiled(&self, by_length: bool) -> &Sampled {
+        &self.tiled[usize::from(by_length)]
     }
 
     pub fn panel(&self, m1: u32) -> Panel {

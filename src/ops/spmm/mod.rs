@@ -16,6 +16,8 @@ pub mod shared;
 pub mod similarity;
 pub mod space;
 pub mod tca;
+pub mod tiled;
+pub mod tiled_model;
 pub mod walk;
 
 pub use lower::Lowerer;

@@ -17,18 +17,18 @@ pub const NAME: &str = "effective_intensity_v2";
 
 /// Rates over the device's copy rate: device memory, gathers from L2, gathers from L1.
 const MEMORY_RATIO: f64 = 1.08;
-const L2_RATIO: f64 = 2.08;
-const L1_RATIO: f64 = 8.3;
+pub(super) const L2_RATIO: f64 = 2.08;
+pub(super) const L1_RATIO: f64 = 8.3;
 /// How much of the reuse among 64 rows L1 turns into hits, as an exponent.
 const L1_REUSE: f64 = 0.85;
 /// Share of L2 that B keeps while A and C stream through it.
-const L2_SHARE: f64 = 0.48;
+pub(super) const L2_SHARE: f64 = 0.48;
 /// One step of a subwarp (an index, then the B row it names), microseconds, all its loads in flight.
-const STEP_US: f64 = 0.33;
+pub(super) const STEP_US: f64 = 0.33;
 /// The same on a chain with nothing beside it, for each entry of the longest row: shared by the entries in flight, each
 /// entry's own, and each float's of B that a thread loads.
-const CHAIN_STEP_US: f64 = 0.141;
-const CHAIN_ENTRY_US: f64 = 0.0171;
+pub(super) const CHAIN_STEP_US: f64 = 0.141;
+pub(super) const CHAIN_ENTRY_US: f64 = 0.0171;
 const CHAIN_FLOAT_US: f64 = 0.0056;
 /// Share of the longest chain that sticks out at the end when rows do not come longest first.
 const EXPOSED: f64 = 0.1;
@@ -41,7 +41,7 @@ const FRAME: f64 = 33.0;
 /// A second kernel of a call, microseconds.
 const STAGE_US: f64 = 1.6;
 /// An empty launch, with its event pair.
-const LAUNCH_US: f64 = 3.6;
+pub(super) const LAUNCH_US: f64 = 3.6;
 pub const SECTOR: f64 = 32.0;
 
 /// What one candidate does on one matrix.

@@ -1,0 +1,216 @@
+//! Family `tiled` on column-major operands: Tiled SpMM as published (sections 2.5 and 4; `kernels/spmm/tiled.cuh`).
+
+pub mod lower;
+pub mod pack;
+pub mod slots;
+#[cfg(test)]
+pub(super) mod walk;
+
+use super::family::{Family, Kernel, RowOrder, Tile, count, effective_layout, order};
+use super::inspect::Inspection;
+use super::model::{SECTOR, Work};
+use super::shared::{Lowered, Shared};
+use super::tiled_model::{self, Geometry, Terms, sample::Sampled};
+use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::{Domain, product};
+
+/// Bytes of staged columns of B that a block may ask for: less leaves the map's reuse unused, more leaves a
+/// multiprocessor with one block that waits for its own gathers.
+const STAGED: std::ops::RangeInclusive<u64> = (24 << 10)..=(96 << 10);
+
+pub struct TiledColumns;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Tiled {
+    /// Columns of C a thread (R).
+    pub r: u32,
+    /// Columns of A a stage.
+    pub buffer: u32,
+    /// Rows a block, one a thread.
+    pub rows: u32,
+    /// Long rows are cut where the decision chart says so.
+    pub segmented: bool,
+    pub order: RowOrder,
+    pub problem: Spmm,
+}
+
+impl Family for TiledColumns {
+    fn names(&self) -> &'static [&'static str] {
+        &["tiled"]
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/tiled.cuh")
+    }
+
+    fn domains(&self) -> Vec<Domain> {
+        vec![
+            Domain::ints("r", &[4, 8, 16]),
+            Domain::ints("buffer", &[512, 1024, 2048]),
+            Domain::ints("rows", &[128, 256]),
+            Domain::texts("segment", &["none", "auto"]),
+            Domain::texts("order", &["natural", "length"]),
+        ]
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        if effective_layout(problem) != Layout::Col {
+            return Vec::new();
+        }
+        let all = product("tiled", &self.domains()).into_iter();
+        let staged = |candidate: &Candidate| {
+            let columns =
+                u64::from(count(candidate, "buffer")?) * u64::from(count(candidate, "r")?);
+            Some(STAGED.contains(&(columns * problem.dtype.bytes())))
+        };
+        all.filter(|candidate| problem.n >= 2 && staged(candidate) == Some(true)).collect()
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+        let ours = candidate.family == "tiled" && effective_layout(problem) == Layout::Col;
+        if !ours || problem.n < 2 {
+            return None;
+        }
+        Some(Box::new(Tiled {
+            r: count(candidate, "r")?,
+            buffer: count(candidate, "buffer")?,
+            rows: count(candidate, "rows")?,
+            segmented: match candidate.text("segment")? {
+                "none" => false,
+                "auto" => true,
+                _ => return None,
+            },
+            order: order(candidate)?,
+            problem: *problem,
+        }))
+    }
+}
+
+impl Tiled {
+    /// Entries after which rows are cut: the decision chart's answer (section 4.1).
+    pub fn segment(&self, rows: u64, mean: f64, sigma: f64, device: &Device) -> Option<u32> {
+        if !self.segmented {
+            return None;
+        }
+        let tiles = u64::from(self.problem.n.div_ceil(self.r));
+        let blocks = rows.div_ceil(u64::from(self.rows)) * tiles;
+        slots::segment_length(slots::utilization(blocks, device.multiprocessors), mean, sigma)
+    }
+
+    fn geometry(&self, seen: &Sampled, device: &Device) -> Geometry {
+        Geometry {
+            rows: self.rows,
+            buffer: self.buffer,
+            r: self.r,
+            n: self.problem.n,
+            layout: Layout::Col,
+            dtype: self.problem.dtype,
+            segment: self.segment(seen.rows, seen.mean, seen.sigma, device),
+        }
+    }
+
+    /// The performance model's terms for this candidate (Eq. 2 to 6).
+    pub fn terms(&self, seen: &Inspection, device: &Device) -> Terms {
+        let sampled = seen.tiled(self.order == RowOrder::Length);
+        tiled_model::terms(sampled, &self.geometry(sampled, device), device)
+    }
+
+    /// Staged columns and the zero column, bytes.
+    pub fn shared_bytes(&self) -> u32 {
+        (self.buffer + 1) * self.r * self.problem.dtype.bytes() as u32
+    }
+
+    /// Blocks that a multiprocessor holds at a time.
+    fn resident(&self, device: &Device) -> u32 {
+        let tile = self.tile();
+        // The driver keeps a kilobyte a block for itself.
+        let shared = device.shared_bytes_per_multiprocessor / u64::from(tile.shared_bytes + 1024);
+        let registers = tile.registers.next_multiple_of(8) * tile.threads;
+        let by_registers = device.registers_per_multiprocessor / registers;
+        let by_threads = device.max_threads_per_multiprocessor / tile.threads;
+        (shared as u32).min(by_registers).min(by_threads).max(1)
+    }
+}
+
+impl Kernel for Tiled {
+    fn tile(&self) -> Tile {
+        // By ptxas for sm_80 and sm_90: a test keeps them no less than what it reports.
+        let registers = match self.problem.dtype {
+            Dtype::F64 => 92 + 4 * self.r,
+            Dtype::F16 | Dtype::F32 => 70 + 2 * self.r,
+        };
+        Tile {
+            rows: 1,
+            columns: self.r,
+            threads: self.rows,
+            most_threads: 256,
+            threads_a_tile: 1,
+            tiles_a_block: self.rows,
+            // Cut rows give each multiprocessor a block: that is what the chart cuts them for.
+            blocks: self.segmented.then_some(u64::from(u32::MAX)),
+            order: self.order,
+            unroll: 4,
+            elements_an_entry: self.r,
+            registers,
+            shared_bytes: self.shared_bytes(),
+            vector: 1,
+            whole_warps: self.rows.is_multiple_of(32),
+            // The chart judges balance here (sigma over mean at most 1, else cut), not LO-SpMM's threshold.
+            balanced: true,
+            pointless: false,
+        }
+    }
+
+    /// Gathers of a panel's distinct columns; the model proper is `tiled_model`.
+    fn work(&self, seen: &Inspection) -> Work {
+        let by_length = self.order == RowOrder::Length;
+        let element = self.problem.dtype.bytes() as f64;
+        let width = f64::from(self.r) * element;
+        Work {
+            entries: seen.nnz as f64,
+            a_bytes: seen.nnz as f64 * (tiled_model::LOCAL_INDEX_BYTES + element),
+            fetched: f64::from(self.r) * SECTOR,
+            width,
+            instructions: 4.0 + f64::from(self.r) + width / 16.0,
+            mean_walk: seen.mean_row,
+            longest_walk: seen.longest_row as f64,
+            lockstep: seen.groups(32, by_length).lockstep,
+            locality: seen.locality(by_length),
+            reuse: seen.locality(by_length).near,
+            ..Work::row_major(&self.tile(), seen, &self.problem)
+        }
+    }
+
+    fn predict_us(&self, seen: &Inspection, _problem: &Spmm, device: &Device) -> f64 {
+        let sampled = seen.tiled(self.order == RowOrder::Length);
+        let terms = self.terms(seen, device);
+        let geometry = self.geometry(sampled, device);
+        tiled_model::predict_us(&terms, sampled, &geometry, self.resident(device), device)
+    }
+
+    /// Z. Rows that will be cut are not padded to the longest.
+    fn fill(&self, seen: &Inspection) -> f64 {
+        let by_length = self.order == RowOrder::Length;
+        if self.segmented { 1.0 } else { seen.groups(32, by_length).lockstep }
+    }
+
+    /// Segments where the chart cuts, another order where the model says that it pays (sections 4.1 and 4.2).
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        let sampled = seen.tiled(false);
+        if self.segmented && self.geometry(sampled, device).segment.is_none() {
+            return false;
+        }
+        let natural = Self { order: RowOrder::Natural, ..*self };
+        self.order == RowOrder::Natural
+            || self.terms(seen, device).pays_over(&natural.terms(seen, device))
+    }
+
+    fn source(&self) -> String {
+        lower::source(self)
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        lower::lower(self, shared)
+    }
+}

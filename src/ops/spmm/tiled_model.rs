@@ -1,0 +1,234 @@
+//! The Tiled SpMM performance model: Eq. 2 to 6 by inspection of the pattern, generalised to row-major operands.
+//!
+//! All intensities are in floating-point operations per byte, 2 for each multiply-add. Patterns are sampled (`Sampled`);
+//! what the kernel would pack is counted on the sample exactly as the packer packs it.
+
+pub mod sample;
+#[cfg(test)]
+mod tests;
+
+use super::model::{
+    CHAIN_ENTRY_US, CHAIN_STEP_US, L1_RATIO, L2_RATIO, L2_SHARE, LAUNCH_US, SECTOR, STEP_US,
+};
+use super::tiled::slots;
+use crate::domain::{Device, Dtype, Layout};
+use sample::{Cut, LINE, Sampled};
+
+/// B_IS: bytes of an index into shared memory (Table 1).
+pub const LOCAL_INDEX_BYTES: f64 = 2.0;
+/// B_I: bytes of an index into device memory (Table 1).
+pub const INDEX_BYTES: f64 = 4.0;
+/// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
+const NAIVE_METADATA: f64 = 8.0;
+const WARP: u32 = 32;
+
+/// What a tiled candidate is, as the model sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Geometry {
+    /// Rows (or segments) a block.
+    pub rows: u32,
+    /// Most distinct rows of B a stage.
+    pub buffer: u32,
+    /// R: columns of C that one reading of A serves; row-major, the columns of a block's tile.
+    pub r: u32,
+    /// Columns of C.
+    pub n: u32,
+    /// Layout of B, which decides what a gather costs.
+    pub layout: Layout,
+    pub dtype: Dtype,
+    /// Entries after which a row is cut; `None` is the kernel without segments.
+    pub segment: Option<u32>,
+}
+
+/// Every term of the model for one geometry on one pattern.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// mu: mean entries a row (Table 1).
+    pub mu: f64,
+    /// mu*: mean entries a segment (Eq. 6); mu where nothing is cut.
+    pub mu_segment: f64,
+    /// R (Table 1).
+    pub r: f64,
+    /// rho: mean entries a distinct column of a panel (section 3.0.1).
+    pub rho: f64,
+    /// Z: stored over real entries of S-ELL (Table 1).
+    pub z: f64,
+    /// delta: bytes of metadata a thread (Table 1): its share of the stages' tables, and its key.
+    pub delta: f64,
+    /// B_T: bytes of an element (Table 1).
+    pub element: f64,
+    /// C, all misses: bytes of the lines that gathers touch over the bytes they need (section 3.0.2).
+    pub c: f64,
+    /// L, cold misses only: rows of B that all blocks gather, over those that there are (section 3.0.2). The paper divides
+    /// by M, where Table 1's bound (N / nnz <= Gamma) needs the rows of B; those that no entry touches are not counted.
+    pub l: f64,
+    /// Gamma = C / L (Eq. 4).
+    pub gamma: f64,
+    /// U: scheduled blocks over multiprocessors, before rows are cut (Eq. 5).
+    pub u: f64,
+    /// Eq. 2: the naive kernel.
+    pub naive: f64,
+    /// Eq. 3 with Gamma = 1: the algorithm alone (section 3.0.1).
+    pub algorithmic: f64,
+    /// Eq. 3: the effective intensity.
+    pub effective: f64,
+    /// Eq. 3 with Gamma = C: no line is ever found in a cache (the paper's tightest bound, Fig. 9).
+    pub all_miss: f64,
+    /// Eq. 6, where rows are cut.
+    pub segmented: Option<f64>,
+    /// Stages of a panel, and panels of all rows.
+    pub stages_a_panel: f64,
+    pub panels: f64,
+    /// Steps of S-ELL that the longest row takes its thread.
+    pub longest_walk: f64,
+    /// C is stored through a permutation of the rows.
+    pub permuted: bool,
+}
+
+/// The model's terms. Takes some milliseconds the first time that a pattern is cut like this, whatever its size.
+pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
+    let Geometry { rows, buffer, r, n, segment, dtype, .. } = *geometry;
+    let seen = sampled.footprint(Cut { rows, buffer, segment });
+    let ratio = |over: u64, under: u64, none: f64| {
+        if under == 0 { none } else { over as f64 / under as f64 }
+    };
+    let element = dtype.bytes() as f64;
+    let rho = ratio(seen.entries, seen.distinct, 1.0);
+    let exact = if segment.is_none() { sampled.lockstep } else { 1.0 };
+    let c = gather_cost(geometry, seen.distinct, seen.line_bytes);
+    let l = (sampled.nnz as f64 / rho / sampled.touched_cols.max(1) as f64).max(1.0);
+    let slots = sampled.rows as f64 * ratio(seen.slots, seen.rows, 1.0);
+    let blocks = sampled.rows.div_ceil(u64::from(rows)) * u64::from(n.div_ceil(r));
+    let tables = ratio(seen.stages, seen.slots, 0.0) * f64::from(4 + 4 * rows / WARP);
+    let key = if segment.is_some() || sampled.permuted { 4.0 } else { 0.0 };
+    let mut terms = Terms {
+        mu: sampled.mean,
+        mu_segment: ratio(seen.entries, seen.parts, 0.0),
+        r: f64::from(r),
+        rho,
+        z: ratio(seen.stored, seen.entries, 1.0).max(exact),
+        delta: tables + key,
+        element,
+        c,
+        l,
+        gamma: c / l,
+        u: slots::utilization(blocks, device.multiprocessors),
+        naive: naive(sampled.mean, element, NAIVE_METADATA),
+        algorithmic: 0.0,
+        effective: 0.0,
+        all_miss: 0.0,
+        segmented: None,
+        stages_a_panel: ratio(seen.stages, seen.panels, 0.0),
+        panels: slots / f64::from(rows),
+        longest_walk: segment
+            .map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
+        permuted: sampled.permuted,
+    };
+    terms.algorithmic = terms.equation_3(1.0);
+    terms.effective = terms.equation_3(terms.gamma);
+    terms.all_miss = terms.equation_3(c);
+    terms.segmented = segment.is_some().then(|| terms.equation_6(c));
+    terms
+}
+
+/// Eq. 2: intensity of the kernel with a thread an output, `mu` entries a row and `delta` bytes of row offsets.
+pub fn naive(mu: f64, element: f64, delta: f64) -> f64 {
+    2.0 * mu / (mu * (element + INDEX_BYTES) + mu * element + element + delta)
+}
+
+/// C of section 3.0.2. Column-major: lines touched by warp-wide gathers from one column of B, counted on the sample.
+/// Row-major: a gather is a piece of a row of B, `r` elements wide, so only what is left of its last line is wasted.
+fn gather_cost(geometry: &Geometry, distinct: u64, line_bytes: [u64; 3]) -> f64 {
+    let element = geometry.dtype.bytes();
+    match geometry.layout {
+        Layout::Row => {
+            let width = u64::from(geometry.r.min(geometry.n)) * element;
+            (width.div_ceil(LINE) * LINE) as f64 / width.max(1) as f64
+        }
+        Layout::Col => {
+            let lines = sample::ELEMENTS.iter().zip(line_bytes);
+            let bytes =
+                lines.filter(|(size, _)| **size == element).map(|(_, bytes)| bytes).sum::<u64>();
+            (bytes as f64 / (distinct * element).max(1) as f64).max(1.0)
+        }
+    }
+}
+
+impl Terms {
+    /// Eq. 3 for a sparse access cost `gamma`.
+    pub fn equation_3(&self, gamma: f64) -> f64 {
+        let Self { mu, r, rho, z, delta, element, .. } = *self;
+        let mu = mu.max(f64::MIN_POSITIVE);
+        2.0 / ((element + LOCAL_INDEX_BYTES) * z / r
+            + element * gamma / rho
+            + INDEX_BYTES / (rho * mu)
+            + delta / (r * mu))
+    }
+
+    /// Eq. 6 for a cost of a gather `c`; the paper takes all misses.
+    pub fn equation_6(&self, c: f64) -> f64 {
+        let Self { mu, mu_segment, r, rho, z, delta, element, .. } = *self;
+        let (mu, cut) = (mu.max(f64::MIN_POSITIVE), mu_segment.max(f64::MIN_POSITIVE));
+        2.0 / ((element + LOCAL_INDEX_BYTES) * z / r
+            + element * c / rho
+            + INDEX_BYTES / (rho * cut)
+            + (INDEX_BYTES + delta) / (r * cut)
+            + element / mu)
+    }
+
+    /// Bytes of device memory a multiply-add, for a sparse access cost `gamma`: Eq. 3 or Eq. 6, and the write of C, which
+    /// Eq. 3 leaves out. The paper counts it twice, for a read before the write (section 2.4, feature 8); ours are streaming
+    /// stores of whole sectors, once. Through a permutation each output takes a sector of its own.
+    pub fn bytes_a_multiply_add(&self, gamma: f64) -> f64 {
+        let stored = if self.permuted { SECTOR } else { self.element };
+        let mu = self.mu.max(f64::MIN_POSITIVE);
+        match self.segmented {
+            Some(_) => 2.0 / self.equation_6(gamma) + (stored - self.element) / mu,
+            None => 2.0 / self.equation_3(gamma) + stored / mu,
+        }
+    }
+
+    /// Whether rows in another order are worth having (sections 4.2 and 5.3): the paper keeps an order for its rho; ours
+    /// must also pay for the padding that it changes, and for C in the original order. Judged by all misses: with cold misses
+    /// alone rho cancels out, since L falls as rho rises.
+    pub fn pays_over(&self, natural: &Self) -> bool {
+        self.bytes_a_multiply_add(self.c) < natural.bytes_a_multiply_add(natural.c)
+    }
+}
+
+/// Predicted microseconds of one call, `resident` blocks a multiprocessor.
+///
+/// Device memory: `bytes_a_multiply_add` at the measured copy rate (beta), where Gamma lies between all misses and cold
+/// misses by the share of B's column tile that L2 keeps. Beside it what the abstract machine has for nothing: gathers at
+/// L2's rate, multiply-adds at shared memory's, and the latency of stages, which only resident blocks hide.
+pub fn predict_us(
+    terms: &Terms,
+    sampled: &Sampled,
+    geometry: &Geometry,
+    resident: u32,
+    device: &Device,
+) -> f64 {
+    let multiply_adds = sampled.nnz as f64 * f64::from(geometry.n);
+    let column_tiles = f64::from(geometry.n.div_ceil(geometry.r));
+    let copy = device.copy_gbps.max(1.0) * 1e3;
+    let tile_of_b =
+        sampled.touched_cols as f64 * terms.r.min(f64::from(geometry.n)) * terms.element;
+    let kept = (L2_SHARE * device.l2_bytes as f64 / tile_of_b.max(1.0)).min(1.0);
+    let gamma = terms.gamma * kept + terms.c * (1.0 - kept);
+    let blocks = terms.panels * column_tiles;
+    let multiprocessors = f64::from(device.multiprocessors.max(1));
+    // Fewer blocks than multiprocessors leave the others' share of every rate idle.
+    let used = (blocks / multiprocessors).clamp(1.0 / multiprocessors, 1.0);
+    let walked = multiply_adds / f64::from(geometry.n) * terms.z * column_tiles * terms.r;
+    let memory_us = multiply_adds * terms.bytes_a_multiply_add(gamma) / copy;
+    let l2_us = multiply_adds * terms.element * terms.c / terms.rho / (copy * L2_RATIO);
+    let shared_us = walked * terms.element / (copy * L1_RATIO);
+    // A stage is a look into the map, a gather, and the walk; one more step writes C.
+    let steps = 2.0 * terms.stages_a_panel + 1.0;
+    let latency_us = blocks * steps * STEP_US
+        / (f64::from(resident.max(1)) * multiprocessors).min(blocks.max(1.0));
+    let parts = [memory_us / used, l2_us / used, shared_us / used, latency_us];
+    let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
+    let chain = terms.longest_walk * (CHAIN_STEP_US / 4.0 + CHAIN_ENTRY_US);
+    LAUNCH_US + together.max(chain)
+}

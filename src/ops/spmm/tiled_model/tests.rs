@@ -1,0 +1,147 @@
+//! Every term of the model on patterns small enough to count by hand.
+
+use super::super::tiled::walk::device;
+use super::*;
+use crate::sparse::Csr;
+
+/// 64 rows; row i holds the columns `gap * i` and `gap * (i + 1)`.
+fn bidiagonal(gap: u32) -> Csr {
+    let indices = (0..64u32).flat_map(|row| [gap * row, gap * (row + 1)]).collect();
+    let ptr = (0..=64).map(|row| 2 * row).collect();
+    Csr::new(64, 64 * gap as usize + 1, ptr, indices, vec![1.0; 128]).unwrap()
+}
+
+fn geometry() -> Geometry {
+    Geometry {
+        rows: 32,
+        buffer: 512,
+        r: 4,
+        n: 8,
+        layout: Layout::Col,
+        dtype: Dtype::F32,
+        segment: None,
+    }
+}
+
+fn of(matrix: &Csr, geometry: &Geometry) -> Terms {
+    terms(&Sampled::of(matrix, None, 65), geometry, &device(100))
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-12 * b.abs()
+}
+
+#[test]
+fn equations_2_to_5_term_by_term() {
+    let terms = of(&bidiagonal(1), &geometry());
+    // Two panels of 32 rows have 33 columns each: 66 gathers serve 128 entries.
+    assert_eq!((terms.mu, terms.mu_segment, terms.r, terms.z), (2.0, 2.0, 4.0, 1.0));
+    assert!(close(terms.rho, 128.0 / 66.0));
+    // A stage has two words of tables, shared by 32 threads.
+    assert_eq!(terms.delta, 8.0 / 32.0);
+    // 32 columns side by side are coalesced (128 bytes), the 33rd takes a line: 192 bytes for 132.
+    assert!(close(terms.c, 192.0 / 132.0));
+    assert!(close(terms.l, 66.0 / 65.0));
+    assert!(close(terms.gamma, terms.c / terms.l));
+    // Two panels by two column tiles, on 100 multiprocessors.
+    assert_eq!(terms.u, 0.04);
+    // Eq. 2: 4 operations for 2 (4 + 4) + 2 * 4 + 4 + 8 bytes.
+    assert!(close(terms.naive, 4.0 / 36.0));
+    // Eq. 3: A 6 / 4, B 4 Gamma / rho, the map 4 / (2 rho), tables 0.25 / (4 * 2).
+    let rho = 128.0 / 66.0;
+    let rest = 1.5 + 2.0 / rho + 0.25 / 8.0;
+    assert!(close(terms.algorithmic, 2.0 / (rest + 4.0 / rho)));
+    assert!(close(terms.all_miss, 2.0 / (rest + 4.0 * terms.c / rho)));
+    assert!(close(terms.effective, 2.0 / (rest + 4.0 * terms.gamma / rho)));
+    assert_eq!(terms.segmented, None);
+}
+
+#[test]
+fn equation_6_counts_segments() {
+    let terms = of(&bidiagonal(1), &Geometry { segment: Some(1), ..geometry() });
+    // 128 segments of one entry; a panel of 32 of them has 17 columns.
+    assert_eq!((terms.mu, terms.mu_segment, terms.z, terms.panels), (2.0, 1.0, 1.0, 4.0));
+    assert!(close(terms.rho, 128.0 / 68.0));
+    assert_eq!(terms.delta, 8.0 / 32.0 + 4.0);
+    let bytes = 1.5 + 4.0 * terms.c / terms.rho + 4.0 / terms.rho + (4.0 + 4.25) / 4.0 + 4.0 / 2.0;
+    assert!(close(terms.segmented.unwrap(), 2.0 / bytes));
+}
+
+#[test]
+fn scattered_gathers_cost_lines_and_rows_of_b_what_is_left_of_them() {
+    let matrix = bidiagonal(16);
+    assert_eq!(of(&matrix, &geometry()).c, 16.0);
+    assert_eq!(of(&matrix, &Geometry { dtype: Dtype::F64, ..geometry() }).c, 8.0);
+    // 33 columns of two bytes, two a line: 16 lines and one.
+    assert!(close(
+        of(&matrix, &Geometry { dtype: Dtype::F16, ..geometry() }).c,
+        17.0 * 64.0 / 66.0
+    ));
+    let row = |r, n| of(&matrix, &Geometry { layout: Layout::Row, r, n, ..geometry() }).c;
+    assert_eq!((row(32, 64), row(16, 64), row(8, 64), row(24, 64)), (1.0, 1.0, 2.0, 128.0 / 96.0));
+    assert_eq!(row(32, 8), 2.0);
+}
+
+#[test]
+fn padding_counts_the_longest_row_of_a_warp_and_stages() {
+    // 32 rows of one entry, but one of 33: a warp of 33 steps.
+    let mut ptr: Vec<usize> = (0..=31).collect();
+    ptr.push(31 + 33);
+    let indices = vec![0; 31].into_iter().chain(0..33).collect();
+    let matrix = Csr::new(32, 33, ptr, indices, vec![1.0; 64]).unwrap();
+    assert_eq!(of(&matrix, &geometry()).z, 33.0 * 32.0 / 64.0);
+    assert_eq!(of(&matrix, &geometry()).longest_walk, 33.0);
+    let cut = of(&matrix, &Geometry { segment: Some(11), ..geometry() });
+    // 34 parts: 31 rows of one entry, the cut row's three of 11 start the next warp.
+    assert_eq!((cut.longest_walk, cut.z), (11.0, (32.0 + 11.0 * 32.0) / 64.0));
+}
+
+#[test]
+fn an_order_pays_when_its_reuse_outweighs_its_stores() {
+    // Rows come in pairs of equal columns, 512 rows apart: another order makes them neighbours.
+    let columns = |row: u32| (0..32).map(move |i| (row % 512) * 64 + i * 2);
+    let matrix = Csr::new(
+        1024,
+        512 * 64,
+        (0..=1024).map(|row| 32 * row).collect(),
+        (0..1024).flat_map(columns).collect(),
+        vec![1.0; 32 * 1024],
+    )
+    .unwrap();
+    let pairs: Vec<u32> = (0..1024).map(|slot| slot / 2 + slot % 2 * 512).collect();
+    let worst: Vec<u32> = (0..1024).collect();
+    let of = |order: Option<&[u32]>| {
+        terms(
+            &Sampled::of(&matrix, order, 512 * 32),
+            &Geometry { n: 64, ..geometry() },
+            &device(100),
+        )
+    };
+    let (natural, paired) = (of(None), of(Some(&pairs)));
+    assert_eq!((natural.rho, paired.rho), (1.0, 2.0));
+    // All misses on both sides: what L2 would have found is what the order finds in shared memory.
+    assert!(paired.all_miss > natural.all_miss && paired.pays_over(&natural));
+    assert!(!of(Some(&worst)).pays_over(&natural));
+}
+
+#[test]
+fn an_empty_matrix_has_finite_terms() {
+    let empty = Csr::new(40, 7, vec![0; 41], vec![], vec![]).unwrap();
+    let sampled = Sampled::of(&empty, None, 0);
+    let terms = terms(&sampled, &geometry(), &device(100));
+    assert_eq!((terms.mu, terms.rho, terms.z, terms.c, terms.l), (0.0, 1.0, 1.0, 1.0, 1.0));
+    assert!(predict_us(&terms, &sampled, &geometry(), 2, &device(100)).is_finite());
+}
+
+#[test]
+fn the_sample_bounds_the_work_whatever_the_matrix() {
+    let spec = "poisson2d:nx=400,ny=400";
+    let matrix = crate::sparse::generate::Spec::parse(spec).unwrap().generate().unwrap();
+    let sampled = Sampled::of(&matrix, None, matrix.cols() as u64);
+    let seen = sampled.footprint(sample::Cut { rows: 256, buffer: 1024, segment: None });
+    assert!(seen.entries > 100_000 && seen.entries <= 1 << 17, "{}", seen.entries);
+    let started = std::time::Instant::now();
+    let terms = terms(&sampled, &geometry(), &device(100));
+    println!("{:?} for {terms:?}", started.elapsed());
+    assert!((4.9..5.0).contains(&terms.mu) && terms.gamma > 0.0);
+}

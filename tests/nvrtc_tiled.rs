@@ -1,0 +1,63 @@
+//! Compiles every text of the family `tiled` for sm_80 and sm_90, all types and with alpha and beta; no spill and no stack.
+//!
+//! As `nvrtc.rs`, skips where there is no NVRTC unless it is required.
+
+use rayon::prelude::*;
+use sparsetune::domain::{Dtype, Layout, Spmm};
+use sparsetune::engine::cuda::compile::options;
+use sparsetune::engine::cuda::libraries::Search;
+use sparsetune::engine::cuda::nvrtc::Nvrtc;
+use sparsetune::engine::cuda::source;
+use sparsetune::ops::spmm::family::Family;
+use sparsetune::ops::spmm::tiled::TiledColumns;
+use std::collections::BTreeMap;
+
+#[test]
+fn every_tiled_kernel_keeps_its_sums_in_registers() {
+    let named = std::env::var_os("SPARSETUNE_NVRTC").map(std::path::PathBuf::from);
+    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
+    let nvrtc = match Nvrtc::open(&search) {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
+            let required = required.iter().any(|name| std::env::var_os(name).is_some());
+            assert!(!required, "{error}");
+            println!("SKIPPED: {error}");
+            return;
+        }
+    };
+    let mut texts = BTreeMap::new();
+    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+        for accumulate in [false, true] {
+            let problem = Spmm { accumulate, ..Spmm::new(33, dtype, Layout::Col) };
+            for candidate in TiledColumns.candidates(&problem) {
+                let kernel = TiledColumns.kernel(&candidate, &problem).expect("a kernel");
+                texts.entry(kernel.source()).or_insert((candidate, kernel.tile().registers));
+            }
+        }
+    }
+    let faults: Vec<String> = texts
+        .par_iter()
+        .flat_map_iter(|text| ["sm_80", "sm_90"].map(|architecture| (text, architecture)))
+        .filter_map(|((text, (candidate, counted)), architecture)| {
+            let unit = source::unit(text).expect("its headers are there");
+            let binary = match nvrtc.compile(&unit, &options(architecture, None)) {
+                Ok(binary) => binary,
+                Err(error) => return Some(format!("{candidate} for {architecture}: {error}")),
+            };
+            println!("{architecture} {candidate}: {} registers of {counted}", binary.registers);
+            let bad = binary.spill_bytes > 0
+                || binary.registers > *counted
+                || binary.log.lines().any(|l| {
+                    l.contains("bytes stack frame") && !l.contains(" 0 bytes stack frame")
+                });
+            bad.then(|| {
+                format!(
+                    "{candidate} for {architecture}: {} of {counted} registers\n{}",
+                    binary.registers, binary.log
+                )
+            })
+        })
+        .collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
