@@ -126,8 +126,10 @@ pub fn complexity(candidate: &Candidate) -> u32 {
 pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("ag", &["sptrsv/ag.cuh"]),
     ("slices", &["sptrsv/slices.cuh"]),
+    ("resident", &["spmm/resident.cuh"]),
     ("row_panel", &["spmm/row_panel.cuh", "spmm/column_major.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/column_major.cuh"]),
+    ("tiled", &["spmm/tiled_row.cuh"]),
 ];
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job
@@ -140,7 +142,12 @@ pub fn provocations(device: &Device) -> Vec<Candidate> {
 
 /// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
 pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
-    kind == DeviceKind::Cuda && candidate.family == "row_panel" && candidate.int("m1") != Some(1)
+    let padded = match candidate.family.as_str() {
+        "row_panel" => candidate.int("m1") != Some(1),
+        "resident" | "tiled" => true,
+        _ => false,
+    };
+    kind == DeviceKind::Cuda && padded
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).

@@ -5,14 +5,19 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, row_panel, row_split};
+use super::{column_major, resident, row_panel, row_split, tiled_row};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
-pub static FAMILIES: &[&dyn Family] =
-    &[&row_panel::RowPanels, &row_split::RowSplits, &column_major::ColumnMajors];
+pub static FAMILIES: &[&dyn Family] = &[
+    &row_panel::RowPanels,
+    &row_split::RowSplits,
+    &column_major::ColumnMajors,
+    &resident::Residents,
+    &tiled_row::TiledRows,
+];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
 pub trait Family: Sync {
@@ -47,6 +52,11 @@ pub trait Kernel: Send + Sync {
     /// Stored values, padding included, over entries.
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
+    }
+
+    /// Shared memory a block takes on a matrix, bytes: a panel of B is as high as the matrix is wide.
+    fn shared_bytes(&self, _seen: &Inspection) -> u64 {
+        self.tile().shared_bytes.into()
     }
 
     /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.

@@ -8,10 +8,12 @@ pub mod lower;
 pub mod model;
 pub mod model_host;
 pub mod panels;
+pub mod resident;
 pub mod row_panel;
 pub mod row_split;
 pub mod shared;
 pub mod space;
+pub mod tiled_row;
 
 pub use lower::Lowerer;
 
