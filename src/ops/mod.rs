@@ -102,6 +102,7 @@ pub fn preparation(candidate: &Candidate) -> String {
     let shared: &[&str] = match candidate.family.as_str() {
         sptrsv::slices::scheme::FAMILY => &["window_ns", "terms", "lanes"],
         sptrsv::ag::FAMILY => &["merge", "reorder"],
+        "tiled" => &["rows", "buffer"],
         _ => &[],
     };
     let values = shared.iter().filter_map(|name| candidate.params.get(*name));
