@@ -93,8 +93,8 @@ impl Resident {
         cols * u64::from(self.n1 * self.element())
     }
 
-    /// Blocks along the rows: one a multiprocessor, shared among the column tiles. The registers that a block may use leave
-    /// no room for a second, which would load the panel once more.
+    /// Blocks along the rows: one a multiprocessor, shared among the column tiles. A second would load the panel once more
+    /// and bring no more warps than a larger block has.
     fn blocks(&self, device: &Device) -> u32 {
         (device.multiprocessors / self.column_tiles()).max(1)
     }
@@ -126,8 +126,7 @@ impl Resident {
             imbalance: waves * multiprocessors / (tiles * blocks)
                 * (1.0 + groups.cov.min(1.0) / (1.0 + rows).sqrt()),
             still_us: waves * START_US + panels / (device.copy_gbps.max(1.0) * 2.0e3),
-            longest_walk: waves
-                * (seen.longest_row as f64).max(rows.ceil() * seen.mean_row),
+            longest_walk: waves * (seen.longest_row as f64).max(rows.ceil() * seen.mean_row),
         }
     }
 }
@@ -217,12 +216,16 @@ impl Kernel for Resident {
         })?;
         let (blocks, subwarps) = (self.blocks(&shared.device), self.subwarps());
         let cuts = format!("resident_cuts_{blocks}_{subwarps}");
-        let (dealt, cut_ms) = shared.once(&cuts, |cuts: &Arc<[u32]>| 4 * cuts.len() as u64, |_| {
-            let ArrayData::U32(ptr) = &rows.ptr else {
-                return Err(Refusal("row offsets are 32-bit integers".to_owned()));
-            };
-            Ok(cuts::cut(ptr, blocks as usize, subwarps as usize).into())
-        })?;
+        let (dealt, cut_ms) = shared.once(
+            &cuts,
+            |cuts: &Arc<[u32]>| 4 * cuts.len() as u64,
+            |_| {
+                let ArrayData::U32(ptr) = &rows.ptr else {
+                    return Err(Refusal("row offsets are 32-bit integers".to_owned()));
+                };
+                Ok(cuts::cut(ptr, blocks as usize, subwarps as usize).into())
+            },
+        )?;
         let arrays = vec![
             array("resident_ptr", rows.ptr.clone()),
             array("resident_cols", rows.cols.clone()),

@@ -4,6 +4,8 @@
 pub mod estimate;
 pub mod groups;
 pub mod pack;
+#[cfg(test)]
+mod tests;
 
 use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout};
 use super::inspect::Inspection;
@@ -190,7 +192,7 @@ impl Kernel for TiledRow {
             order: RowOrder::Natural,
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),
-            registers: (sums + 16 * self.row_bytes() / 16 / self.lanes() + self.each() + 40)
+            registers: (sums + self.row_bytes() / self.lanes() + self.each() + 24)
                 .min(65_536 / THREADS),
             shared_bytes: self.buffer * self.row_bytes(),
             vector: 1,
@@ -240,12 +242,13 @@ impl Kernel for TiledRow {
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let Self { rows, buffer, split, .. } = *self;
-        let (packed, ms) = shared.once(&format!("tiled_row_{rows}_{buffer}"), Packed::bytes, |shared| {
-            let shape = Shape { rows: rows as usize, buffer: buffer as usize };
-            pack(&shared.matrix, shape, self.problem.dtype).ok_or_else(|| {
-                Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
-            })
-        })?;
+        let (packed, ms) =
+            shared.once(&format!("tiled_row_{rows}_{buffer}"), Packed::bytes, |shared| {
+                let shape = Shape { rows: rows as usize, buffer: buffer as usize };
+                pack(&shared.matrix, shape, self.problem.dtype).ok_or_else(|| {
+                    Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
+                })
+            })?;
         if split > 1 && split > packed.most_stages {
             let why = format!(
                 "no row block has more than {} stages, which {split} blocks cannot share",
@@ -253,7 +256,9 @@ impl Kernel for TiledRow {
             );
             return Err(Refusal(why));
         }
-        let named = |(name, data): (_, &_)| array(format!("tiled_row_{rows}_{buffer}_{name}"), Clone::clone(data));
+        let named = |(name, data): (_, &_)| {
+            array(format!("tiled_row_{rows}_{buffer}_{name}"), Clone::clone(data))
+        };
         let arrays = packed.arrays().map(named).to_vec();
         let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
         let height = shared.matrix.rows() as u32;

@@ -43,7 +43,8 @@ impl Costs<'_> {
             let middle = low.midpoint(high);
             if self.up_to(middle) < goal { low = middle + 1 } else { high = middle }
         }
-        let before = low > first && goal - self.up_to(low - 1) < self.up_to(low).saturating_sub(goal);
+        let before =
+            low > first && goal - self.up_to(low - 1) < self.up_to(low).saturating_sub(goal);
         if before { low - 1 } else { low }
     }
 
@@ -99,7 +100,8 @@ mod tests {
 
     #[test]
     fn every_row_has_one_subwarp() {
-        let groups: Vec<u32> = (0..1000).map(|i| (i * 7919 % 37) as u32 * u32::from(i % 3 > 0)).collect();
+        let groups: Vec<u32> =
+            (0..1000).map(|i| (i * 7919 % 37) as u32 * u32::from(i % 3 > 0)).collect();
         for (blocks, subwarps) in [(1, 1), (3, 7), (132, 128)] {
             let cuts = cut(&ptr(&groups), blocks, subwarps);
             assert_eq!(cuts.len(), blocks * subwarps + 1);

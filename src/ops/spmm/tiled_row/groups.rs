@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn rows_fill_up_to_groups() {
-        let matrix = Csr::new(3, 9, vec![0, 5, 5, 6], vec![0, 2, 3, 7, 8, 1], vec![1.0; 6]).unwrap();
+        let matrix =
+            Csr::new(3, 9, vec![0, 5, 5, 6], vec![0, 2, 3, 7, 8, 1], vec![1.0; 6]).unwrap();
         let rows = pack(&matrix, Dtype::F16).unwrap();
         assert_eq!(rows.ptr, ArrayData::U32([0, 2, 2, 3].into()));
         assert_eq!(rows.cols, ArrayData::U16([0, 2, 3, 7, 8, 0, 0, 0, 1, 0, 0, 0].into()));

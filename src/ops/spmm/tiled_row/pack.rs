@@ -266,14 +266,9 @@ mod tests {
 
     #[test]
     fn cuts_stages_and_fills_groups() {
-        let matrix = Csr::new(
-            3,
-            10,
-            vec![0, 3, 3, 5],
-            vec![1, 4, 9, 0, 4],
-            vec![1.0, 2.0, 3.0, 4.0, 5.0],
-        )
-        .unwrap();
+        let matrix =
+            Csr::new(3, 10, vec![0, 3, 3, 5], vec![1, 4, 9, 0, 4], vec![1.0, 2.0, 3.0, 4.0, 5.0])
+                .unwrap();
         let packed = pack(&matrix, Shape { rows: 2, buffer: 2 }, Dtype::F64).unwrap();
         // Columns 1, 4 and 9 of the first block make two stages of one and two; 0 and 4 of the second make one.
         assert_eq!(packed.block_stages, ArrayData::U32([0, 2, 3].into()));
