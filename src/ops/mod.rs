@@ -167,6 +167,7 @@ pub fn preparation(candidate: &Candidate) -> String {
         sptrsv::slices::scheme::FAMILY => &["window_ns", "terms", "lanes"],
         sptrsv::ag::FAMILY => &["merge", "reorder"],
         spmm::condensed_tc::FAMILY => &["order", "residue"],
+        "tiled" => &["rows", "buffer", "order"],
         _ => &[],
     };
     let values = shared.iter().filter_map(|name| candidate.params.get(*name));
@@ -212,11 +213,12 @@ pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
     ("ag", &["sptrsv/ag.cuh"]),
     ("condensed_tc", &["spmm/condensed_tc.cuh"]),
     ("slices", &["sptrsv/slices.cuh"]),
+    ("resident", &["spmm/resident.cuh"]),
     ("row_panel", &["spmm/row_panel.cuh"]),
     ("row_split", &["spmm/row_split.cuh", "spmm/stage.cuh", "spmm/column_major.cuh"]),
     ("nnz_split", &["spmm/nnz_split.cuh", "spmm/stage.cuh"]),
     ("tca", &["spmm/tca.cuh"]),
-    ("tiled", &["spmm/tiled.cuh"]),
+    ("tiled", &["spmm/tiled.cuh", "spmm/tiled_row.cuh"]),
 ];
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job
@@ -232,7 +234,9 @@ pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
     let densified = candidate.family == "vendor" && !candidate.is_baseline();
     let padded = match candidate.family.as_str() {
         "row_panel" => candidate.int("m1") != Some(1),
-        spmm::condensed_tc::FAMILY => true,
+        spmm::condensed_tc::FAMILY | "resident" => true,
+        // The column-major one pads with a row of zeros of its own.
+        "tiled" => candidate.int("n1").is_some(),
         _ => false,
     };
     densified || kind == DeviceKind::Cuda && padded

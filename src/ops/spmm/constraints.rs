@@ -48,7 +48,7 @@ pub fn all(
             Box::new(Registers { facts: facts.clone() }),
             rule("hardware_utilization", true, |f, c| with_tile(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
-            rule("shared_memory", false, |f, c| with_tile(f, c, shared_memory)),
+            rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
             rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
@@ -193,8 +193,9 @@ fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
 }
 
 /// What a block takes of a multiprocessor's shared memory.
-fn shared_memory(facts: &Facts, tile: &Tile) -> Verdict {
-    at_most(f64::from(tile.shared_bytes), facts.device.shared_bytes_per_block as f64)
+fn shared_memory(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+    let bytes = kernel.shared_bytes(&facts.inspection);
+    at_most(bytes as f64, facts.device.shared_bytes_per_block as f64)
 }
 
 fn alignment(facts: &Facts, tile: &Tile) -> Verdict {

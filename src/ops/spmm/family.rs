@@ -5,7 +5,9 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
-use super::{column_major, condensed_tc, nnz_split, row_panel, row_split, tca, tiled};
+use super::{
+    column_major, condensed_tc, nnz_split, resident, row_panel, row_split, tca, tiled, tiled_row,
+};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -19,6 +21,8 @@ pub static FAMILIES: &[&dyn Family] = &[
     &tca::TensorDots,
     &condensed_tc::CondensedTcs,
     &tiled::TiledColumns,
+    &tiled_row::TiledRows,
+    &resident::Residents,
 ];
 
 /// One family, or one family's kernels for one layout: names may repeat, candidates may not.
@@ -60,6 +64,12 @@ pub trait Kernel: Send + Sync {
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
     }
+
+    /// Shared memory a block takes on a matrix, bytes: a panel of B is as high as the matrix is wide.
+    fn shared_bytes(&self, _seen: &Inspection) -> u64 {
+        self.tile().shared_bytes.into()
+    }
+
     /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.
     fn source(&self) -> String;
 

@@ -10,6 +10,7 @@ pub mod model;
 pub mod model_host;
 pub mod nnz_split;
 pub mod panels;
+pub mod resident;
 pub mod row_panel;
 pub mod row_split;
 pub mod shared;
@@ -18,6 +19,7 @@ pub mod space;
 pub mod tca;
 pub mod tiled;
 pub mod tiled_model;
+pub mod tiled_row;
 pub mod walk;
 
 pub use lower::Lowerer;

@@ -1,6 +1,6 @@
 //! Family `tiled`, lowered: its kernel text, its tables as arrays, and one launch, or two where rows leave partial sums.
 
-use super::super::family::{ENTRY, RowOrder};
+use super::super::family::ENTRY;
 use super::super::shared::{Lowered, MOST_KEPT, Shared, array};
 use super::Tiled;
 use super::pack::pack;

@@ -1,0 +1,314 @@
+//! Family `tiled` on row-major operands: blocks gather the B rows they touch into shared memory (`kernels/spmm/tiled_row.cuh`;
+//! Tiled SpMM, section 3, whose operands are column-major). Written for blocks of rows that share columns.
+
+pub mod estimate;
+pub mod groups;
+pub mod pack;
+#[cfg(test)]
+mod tests;
+
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout};
+use super::inspect::Inspection;
+use super::model::Work;
+use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
+use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::ops::Refusal;
+use crate::search::domain::{Domain, product};
+use estimate::{Reads, Traffic, from_memory, microseconds, padded};
+use groups::{scale, type_names};
+use pack::{Packed, Shape, pack};
+
+const NAME: &str = "tiled";
+/// Most threads a block: enough warps to hide a load, and room for a second block beside it.
+const THREADS: u32 = 512;
+/// A stage's map, then the copies it names, then its barriers, with nothing beside them: microseconds.
+const STAGE_US: f64 = 1.2;
+
+pub struct TiledRows;
+
+#[derive(Clone, Copy, Debug)]
+struct TiledRow {
+    rows: u32,
+    n1: u32,
+    /// Most rows of B that lie in shared memory at a time.
+    buffer: u32,
+    /// Blocks that share a row block's stages.
+    split: u32,
+    problem: Spmm,
+}
+
+impl Family for TiledRows {
+    fn names(&self) -> &'static [&'static str] {
+        &[NAME]
+    }
+
+    fn header(&self) -> &'static str {
+        include_str!("../../../kernels/spmm/tiled_row.cuh")
+    }
+
+    fn domains(&self) -> Vec<Domain> {
+        vec![
+            Domain::ints("rows", &[64, 128]),
+            Domain::ints("n1", &[32, 64, 128]),
+            Domain::ints("buffer", &[128, 256, 512]),
+            Domain::ints("split", &[1, 2, 4, 8]),
+        ]
+    }
+
+    fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
+        if effective_layout(problem) != Layout::Row {
+            return Vec::new();
+        }
+        product(NAME, &self.domains())
+    }
+
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+        if candidate.family != NAME || effective_layout(problem) != Layout::Row {
+            return None;
+        }
+        if !among(candidate, &self.domains()) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
+        Some(Box::new(TiledRow {
+            rows: int("rows")?,
+            n1: int("n1")?,
+            buffer: int("buffer")?,
+            split: int("split")?,
+            problem: *problem,
+        }))
+    }
+}
+
+impl TiledRow {
+    fn element(&self) -> u32 {
+        self.problem.dtype.bytes() as u32
+    }
+
+    fn row_bytes(&self) -> u32 {
+        self.n1 * self.element()
+    }
+
+    /// Threads that share a row, 16 bytes each, or 32 where the row has 256: as the kernel's config has it.
+    fn lanes(&self) -> u32 {
+        let pieces = if self.row_bytes() >= 256 { 2 } else { 1 };
+        self.row_bytes() / 16 / pieces
+    }
+
+    fn threads(&self) -> u32 {
+        (self.rows * self.lanes()).min(THREADS)
+    }
+
+    /// Rows a subwarp keeps the sums of.
+    fn each(&self) -> u32 {
+        self.rows * self.lanes() / self.threads()
+    }
+
+    fn column_tiles(&self) -> u32 {
+        self.problem.n.div_ceil(self.n1)
+    }
+
+    /// Bytes of an element of a partial sum: halves are summed in f32.
+    fn sum_bytes(&self) -> u32 {
+        self.element().max(4)
+    }
+
+    /// Entries over distinct columns in a row block, from windows of 64 and of 8192 rows.
+    fn reuse(&self, seen: &Inspection) -> f64 {
+        let locality = seen.locality(false);
+        let towards = f64::from(self.rows / 64).log2() / 7.0;
+        locality.near.powf(1.0 - towards) * locality.far.powf(towards)
+    }
+
+    /// Distinct columns of a row block, and the stages they make.
+    fn stages(&self, seen: &Inspection) -> (f64, f64) {
+        let entries = seen.mean_row * f64::from(self.rows);
+        let distinct = (entries / self.reuse(seen)).min(seen.touched_cols as f64).max(1.0);
+        (distinct, (distinct / f64::from(self.buffer)).ceil())
+    }
+
+    /// A stage ends with its busiest subwarp: entries over the mean, if they fall on stages as chance has it.
+    fn stage_imbalance(&self, seen: &Inspection, stages: f64) -> f64 {
+        let subwarps = f64::from(self.threads() / self.lanes());
+        let mean = (seen.mean_row * f64::from(self.each()) / stages).max(0.1);
+        let rows = seen.groups(self.each(), false).cov;
+        let spread = (mean + (rows * mean).powi(2)).sqrt();
+        let most = mean + (2.0 * subwarps.ln()).sqrt() * spread;
+        // Blocks beside it take the slots that waiting subwarps leave, in part.
+        (most / mean).sqrt()
+    }
+
+    fn traffic(&self, seen: &Inspection, device: &Device) -> Traffic {
+        let (distinct, stages) = self.stages(seen);
+        let (tiles, split) = (f64::from(self.column_tiles()), f64::from(self.split));
+        let element = f64::from(self.element());
+        let row_blocks = (seen.rows as f64 / f64::from(self.rows)).ceil();
+        let entries = padded(seen, stages);
+        let a_bytes = entries * (2.0 + element)
+            + row_blocks * (distinct + stages * f64::from(self.rows)) * 4.0;
+        let gathered = row_blocks * distinct * f64::from(self.row_bytes()) * tiles;
+        let width = f64::from(self.problem.n);
+        let c_bytes = seen.rows as f64 * width * element;
+        let again = seen.nnz as f64 / seen.locality(false).far / seen.touched_cols.max(1) as f64;
+        let partials = if self.split > 1 { 2.0 * split } else { 0.0 };
+        let partials = partials * seen.rows as f64 * width * f64::from(self.sum_bytes());
+        let multiprocessors = f64::from(device.multiprocessors.max(1));
+        let shared = device.shared_bytes_per_multiprocessor as f64;
+        let beside = (shared / f64::from(self.tile().shared_bytes + 1024)).floor();
+        let beside = beside.clamp(1.0, f64::from(1024 / self.threads()));
+        let blocks = row_blocks * tiles * split;
+        let waves = (blocks / (multiprocessors * beside)).ceil().max(1.0);
+        let idle = (waves * multiprocessors / blocks).max(1.0);
+        let steps = (stages / split).ceil();
+        Traffic {
+            memory: from_memory(a_bytes, tiles, device)
+                + from_memory(seen.touched_cols as f64 * width * element, again, device)
+                + c_bytes,
+            l2: gathered + a_bytes * tiles + c_bytes + partials,
+            entries: entries * tiles,
+            stationed: gathered,
+            imbalance: self.stage_imbalance(seen, stages) * idle.min(multiprocessors),
+            still_us: waves * steps * STAGE_US / beside + if self.split > 1 { 1.0 } else { 0.0 },
+            longest_walk: (seen.longest_row as f64 / split.min(stages))
+                .max(waves * seen.mean_row * f64::from(self.each()) / split),
+        }
+    }
+}
+
+impl Kernel for TiledRow {
+    fn tile(&self) -> Tile {
+        let subwarps = self.threads() / self.lanes();
+        let sums = self.rows * self.n1 / self.threads() * self.sum_bytes() / 4;
+        Tile {
+            rows: self.each(),
+            columns: self.n1,
+            threads: self.threads(),
+            most_threads: THREADS,
+            threads_a_tile: self.lanes(),
+            // As many times the blocks as there are parts.
+            tiles_a_block: (subwarps / self.split).max(1),
+            blocks: None,
+            order: RowOrder::Natural,
+            unroll: 4,
+            elements_an_entry: self.n1 / self.lanes(),
+            registers: (sums + self.row_bytes() / self.lanes() + self.each() + 24)
+                .min(65_536 / THREADS),
+            shared_bytes: self.buffer * self.row_bytes(),
+            vector: 1,
+            whole_warps: self.threads().is_multiple_of(32),
+            balanced: false,
+            pointless: false,
+        }
+    }
+
+    fn work(&self, seen: &Inspection) -> Work {
+        let entries = padded(seen, self.stages(seen).1);
+        Work {
+            entries,
+            a_bytes: entries * f64::from(2 + self.element()),
+            reuse: self.reuse(seen),
+            ..Work::row_major(&self.tile(), seen, &self.problem)
+        }
+    }
+
+    fn predict_us(&self, seen: &Inspection, _problem: &Spmm, device: &Device) -> f64 {
+        let (lanes, row_bytes) = (self.lanes(), self.row_bytes());
+        let reads = Reads { lanes, row_bytes, dtype: self.problem.dtype };
+        microseconds(&self.traffic(seen, device), &reads, device)
+    }
+
+    fn fill(&self, seen: &Inspection) -> f64 {
+        padded(seen, self.stages(seen).1) / (seen.nnz as f64).max(1.0)
+    }
+
+    fn source(&self) -> String {
+        let (t, sum) = type_names(self.problem.dtype);
+        let (parameters, scale, _) = scale(&self.problem);
+        let aligned = (self.problem.n * self.element()).is_multiple_of(16);
+        let Self { rows, n1, problem: Spmm { accumulate, .. }, .. } = self;
+        let threads = self.threads();
+        bounded_program(
+            "tiled_row",
+            threads,
+            &format!(
+                "const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, {sum}* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
+            ),
+            &format!(
+                "tiled_row<{t}, {rows}, {n1}, {threads}, {aligned}, {accumulate}>(block_stages, stage_map, map, bounds, places, vals, b, c, partials, arrived, rows, n, split, {scale})"
+            ),
+        )
+    }
+
+    fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
+        let Self { rows, buffer, split, .. } = *self;
+        let (packed, ms) =
+            shared.once(&format!("tiled_row_{rows}_{buffer}"), Packed::bytes, |shared| {
+                let shape = Shape { rows: rows as usize, buffer: buffer as usize };
+                pack(&shared.matrix, shape, self.problem.dtype).ok_or_else(|| {
+                    Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
+                })
+            })?;
+        if split > 1 && split > packed.most_stages {
+            let why = format!(
+                "no row block has more than {} stages, which {split} blocks cannot share",
+                packed.most_stages
+            );
+            return Err(Refusal(why));
+        }
+        let named = |(name, data): (_, &_)| {
+            array(format!("tiled_row_{rows}_{buffer}_{name}"), Clone::clone(data))
+        };
+        let arrays = packed.arrays().map(named).to_vec();
+        let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
+        let height = shared.matrix.rows() as u32;
+        let (row_blocks, tiles) = (height.div_ceil(rows), self.column_tiles());
+        let scratch = self.scratch(u64::from(row_blocks) * u64::from(tiles))?;
+        args.extend([Arg::B, Arg::C]);
+        args.extend(if scratch.is_empty() {
+            [Arg::U64(0), Arg::U64(0)]
+        } else {
+            [Arg::Scratch(0), Arg::Scratch(1)]
+        });
+        args.extend([height, self.problem.n, split].map(Arg::U32));
+        args.extend(scale(&self.problem).2);
+        let step = Step {
+            grid: [row_blocks * split, tiles, 1],
+            shared_bytes: self.tile().shared_bytes,
+            ..Step::of(ENTRY, 1, self.threads(), args)
+        };
+        let program = Program::Cuda(CudaProgram::of(self.source(), step));
+        Ok(Lowered { arrays, scratch, ms, update_ms: Some(ms), ..Lowered::bare(program) })
+    }
+}
+
+impl TiledRow {
+    /// Partial sums of every part of every tile of C, and how many parts of each have arrived.
+    fn scratch(&self, tiles: u64) -> Result<Vec<Scratch>, Refusal> {
+        if self.split == 1 {
+            return Ok(Vec::new());
+        }
+        let a_tile = u64::from(self.rows * self.n1 * self.sum_bytes());
+        let partials = tiles * u64::from(self.split) * a_tile;
+        if partials > MOST_KEPT {
+            return Err(Refusal(format!("partial sums take more than {} GiB", MOST_KEPT >> 30)));
+        }
+        Ok(vec![Scratch { bytes: partials, fill: 0 }, Scratch { bytes: 4 * tiles, fill: 0 }])
+    }
+}
+
+/// Whether every parameter has a value of its domain.
+pub fn among(candidate: &Candidate, domains: &[Domain]) -> bool {
+    let has = |domain: &Domain| {
+        candidate.params.get(domain.name).is_some_and(|value| domain.values.contains(value))
+    };
+    domains.iter().all(has)
+}
+
+/// A program of one instance of a kernel template, for blocks of `threads`: without that bound the compiler might use more
+/// registers than such a block can have.
+pub fn bounded_program(header: &str, threads: u32, parameters: &str, call: &str) -> String {
+    format!(
+        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void __launch_bounds__({threads}) {ENTRY}({parameters}) {{\n    {call};\n}}\n"
+    )
+}
