@@ -22,6 +22,13 @@ struct Segments {
     u32* arrived;     // long_rows x column tiles, 0 between calls
 };
 
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle>
+struct NnzSplitConfig {
+    using Rows = RowSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>;
+    static constexpr u32 kGroups = Rows::kRows;  // segments a block computes at a time
+    static_assert(kGroups > 0, "a block must hold a group at least");
+};
+
 // One segment. The last of a row's segments to arrive adds all of them, always in the same order, so the result does not
 // depend on who that is; it also resets the counter for the next call.
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
@@ -95,7 +102,7 @@ template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, i
 __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols, const T* __restrict__ vals,
                                           const Dense<T>& dense, T* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
                                           u32 chunk, const Segments<T>& segments, const Scale<T, kAccumulate>& scale) {
-    constexpr u32 kGroups = kBlock / (kLanes * kWays);
+    constexpr u32 kGroups = NnzSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
     if (blockIdx.x < segment_blocks) {
         segment<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle, kFull, kOut, kAccumulate>(

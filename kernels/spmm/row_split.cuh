@@ -22,12 +22,19 @@ struct Dense {
     __device__ __forceinline__ const T* tile(u32 at) const { return b + at * tile_step; }
 };
 
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle>
+struct RowSplitConfig {
+    static constexpr u32 kRows = kBlock / (kLanes * kWays);  // rows a block computes at a time
+    static_assert(kBlock % 32 == 0 && kBlock >= kLanes * kWays, "a block must hold whole warps, and a group at least");
+    static_assert(sizeof(WalkShape<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>) > 0, "the walk's shape is checked");
+};
+
 // The rows' part. `order` is a permutation of the rows, or null for the natural order (which kColumns needs). Rows with
 // more than `longest` entries are left to others.
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
 struct RowSplit {
     using Body = Walk<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull>;
-    static constexpr u32 kTile = Body::Config::kTileColumns;
+    static constexpr u32 kTile = Body::Shape::kTileColumns;
     using Out = Scale<T, kAccumulate>;
 
     static __device__ __forceinline__ void store(const Body& body, T* c_row, u32 width, const Out& scale) {
@@ -69,7 +76,7 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
                                           const Scale<T, kAccumulate>& scale) {
     using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
     using Body = typename Part::Body;
-    constexpr u32 kRows = kBlock / Body::kGroup;
+    constexpr u32 kRows = RowSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>::kRows;
     const u32 at = threadIdx.x / Body::kGroup;
     const u32 slot = row_block * kRows + at;
     const u32 first = tile * Part::kTile;

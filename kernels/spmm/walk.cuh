@@ -7,7 +7,7 @@
 namespace sparsetune {
 
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle>
-struct WalkConfig {
+struct WalkShape {
     static constexpr int kGroup = kLanes * kWays;            // threads that share a row of A
     static constexpr int kTileColumns = kLanes * kVec * kCols;  // N1: columns of C one group computes
     static_assert(kGroup >= 1 && kGroup <= 32 && (kLanes & (kLanes - 1)) == 0 && (kWays & (kWays - 1)) == 0,
@@ -19,8 +19,8 @@ struct WalkConfig {
 
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
 struct Walk {
-    using Config = WalkConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>;
-    static constexpr int kGroup = Config::kGroup;
+    using Shape = WalkShape<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>;
+    static constexpr int kGroup = Shape::kGroup;
 
     const T* __restrict__ b;  // first column of this lane in row 0 of B
     u32 stride;               // elements from a row of B to the next

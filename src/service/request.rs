@@ -66,7 +66,8 @@ pub(super) fn check(
         let message = format!("rhs must be 1 to {}, not {}", Sptrsv::MAX_RHS, solve.rhs);
         return Err(ServiceError::invalid("/problem/rhs", message));
     }
-    ops::check(matrix, problem).map_err(|unsupported| ServiceError::Unsupported {
+    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device.kind));
+    fits.map_err(|unsupported| ServiceError::Unsupported {
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),
     })?;
