@@ -81,8 +81,13 @@ impl Tried {
         engine.load(operands(matrix, spmm, 7)).expect("loads");
         let device = engine.device().clone();
         let mut lowerer = Lowerer::new(matrix.clone(), &problem, &device).expect("spmm");
-        let legal =
-            |c: &Candidate| family::kernel(c, spmm).is_some_and(|k| is_legal(&k.tile(), spmm));
+        let legal = |c: &Candidate| {
+            family::kernel(c, spmm).is_some_and(|kernel| {
+                let tile = kernel.tile();
+                is_legal(&tile, spmm)
+                    && u64::from(tile.shared_bytes) <= device.shared_bytes_per_block
+            })
+        };
         let wanted = |c: &Candidate| match &self.only {
             Some(only) => c.to_string().contains(only.as_str()),
             None => true,

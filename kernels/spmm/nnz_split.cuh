@@ -9,12 +9,14 @@
 
 namespace sparsetune {
 
-// The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries and belongs to long row `owner[s]`, which is row
-// `row[owner]` and has the segments `first[owner]..first[owner + 1]`.
+// The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries, belongs to long row `owner[s]` and leaves its
+// sums in place `place[s]`. The long row is row `row[owner]` and has the places `first[owner]..first[owner + 1]`. Segments come
+// by their first column, so that those that run at a time gather the same part of B.
 template <typename T>
 struct Segments {
     const u32* bounds;
     const u32* owner;
+    const u32* place;
     const u32* row;
     const u32* first;
     u32 count;
@@ -46,7 +48,7 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
     body.run(cols, vals, __ldg(segments.bounds + 2 * at), __ldg(segments.bounds + 2 * at + 1));
     body.combine();
 
-    Sum<T>* mine = segments.partial + static_cast<u64>(at) * n + first;
+    Sum<T>* mine = segments.partial + static_cast<u64>(__ldg(segments.place + at)) * n + first;
     if (body.way == 0) {
 #pragma unroll
         for (int k = 0; k < kCols; ++k) {

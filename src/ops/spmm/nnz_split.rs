@@ -12,6 +12,7 @@ use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 use crate::sparse::Csr;
+use rayon::prelude::*;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -89,12 +90,12 @@ impl Kernel for NnzSplit {
         let (alpha_beta, scale) = walk::scale(&self.walk.problem);
         let element = walk::element(self.walk.problem.dtype);
         let call = format!(
-            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, row, first, segments, partial, arrived}}, {scale})",
+            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, place, row, first, segments, partial, arrived}}, {scale})",
             self.walk.template()
         );
         let parameters = self.walk.parameters()
             + &format!(
-                ", u32 chunk, const u32* bounds, const u32* owner, const u32* row, const u32* first, u32 segments, Sum<{element}>* partial, u32* arrived"
+                ", u32 chunk, const u32* bounds, const u32* owner, const u32* place, const u32* row, const u32* first, u32 segments, Sum<{element}>* partial, u32* arrived"
             )
             + &alpha_beta;
         program(FAMILY, &parameters, &call) + &self.walk.stage_source()
@@ -120,6 +121,7 @@ impl Kernel for NnzSplit {
         arrays.extend([
             named("bounds", &segments.bounds),
             named("owner", &segments.owner),
+            named("place", &segments.place),
             named("row", &segments.row),
             named("first", &segments.first),
         ]);
@@ -132,7 +134,7 @@ impl Kernel for NnzSplit {
 
         let mut args = walk.arguments(order, rows, b_rows);
         args.push(Arg::U32(chunk));
-        args.extend((first..first + 4).map(Arg::Array));
+        args.extend((first..first + 5).map(Arg::Array));
         args.extend([Arg::U32(count), Arg::Scratch(at), Arg::Scratch(at + 1)]);
         args.extend(walk::scale_arguments(&walk.problem));
         let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
@@ -159,32 +161,43 @@ struct Segments {
     bounds: Arc<[u32]>,
     /// Its long row.
     owner: Arc<[u32]>,
+    /// Where its sums go: places of a row are side by side, segments come by their first column.
+    place: Arc<[u32]>,
     /// Each long row's row of the matrix.
     row: Arc<[u32]>,
-    /// Each long row's first segment, and the number of all.
+    /// Each long row's first place, and the number of all.
     first: Arc<[u32]>,
 }
 
 impl Segments {
     fn of(matrix: &Csr, chunk: usize) -> Self {
-        let (mut bounds, mut owner, mut row, mut first) = (vec![], vec![], vec![], vec![0u32]);
+        let (mut cut, mut row, mut first) = (Vec::new(), Vec::new(), vec![0u32]);
         for (index, ends) in matrix.indptr().windows(2).enumerate() {
             let length = ends[1] - ends[0];
             if length <= chunk {
                 continue;
             }
             let parts = length.div_ceil(chunk).min(MOST_SEGMENTS);
-            let at = |part: usize| (ends[0] + length * part / parts) as u32;
-            bounds.extend((0..parts).flat_map(|part| [at(part), at(part + 1)]));
-            owner.extend(std::iter::repeat_n(row.len() as u32, parts));
+            let at = |part: usize| ends[0] + length * part / parts;
+            cut.extend((0..parts).map(|part| (at(part), at(part + 1), row.len() as u32)));
             row.push(index as u32);
-            first.push(owner.len() as u32);
+            first.push(cut.len() as u32);
         }
-        Self { bounds: bounds.into(), owner: owner.into(), row: row.into(), first: first.into() }
+        let mut place: Vec<u32> = (0..cut.len() as u32).collect();
+        // Stable: rows of equal columns stay in order.
+        place.par_sort_by_key(|&place| matrix.indices()[cut[place as usize].0]);
+        let sorted = || place.iter().map(|&place| cut[place as usize]);
+        Self {
+            bounds: sorted().flat_map(|(begin, end, _)| [begin as u32, end as u32]).collect(),
+            owner: sorted().map(|(_, _, owner)| owner).collect(),
+            place: place.into(),
+            row: row.into(),
+            first: first.into(),
+        }
     }
 
     fn bytes(&self) -> u64 {
-        4 * (self.bounds.len() + self.owner.len() + self.row.len() + self.first.len()) as u64
+        4 * (4 * self.owner.len() + self.row.len() + self.first.len()) as u64
     }
 }
 
@@ -208,9 +221,10 @@ mod tests {
         assert_eq!(*segments.row, [1, 3, 4]);
         assert_eq!(*segments.first, [0, 3, 5, 5 + MOST_SEGMENTS as u32]);
         for (long, &row) in segments.row.iter().enumerate() {
-            let own = segments.first[long] as usize..segments.first[long + 1] as usize;
+            let own = segments.first[long]..segments.first[long + 1];
             let mut at = indptr[row as usize] as u32;
-            for segment in own {
+            for place in own {
+                let segment = segments.place.iter().position(|&at| at == place).unwrap();
                 assert_eq!(
                     (segments.owner[segment], segments.bounds[2 * segment]),
                     (long as u32, at)
@@ -219,6 +233,9 @@ mod tests {
             }
             assert_eq!(at as usize, indptr[row as usize + 1]);
         }
+        let first_columns =
+            segments.bounds.chunks(2).map(|ends| matrix.indices()[ends[0] as usize]);
+        assert!(first_columns.is_sorted());
         assert!(Segments::of(&matrix, 40_000).owner.is_empty());
     }
 }

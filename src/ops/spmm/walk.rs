@@ -8,8 +8,9 @@ use crate::domain::recipe::{Arg, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::search::domain::{Domain, product};
 
-/// Rows of B that one block stages; as in `stage.cuh`.
+/// Rows and columns of B that one block stages; as in `stage.cuh`.
 const STAGED_ROWS: u32 = 64;
+const STAGED_COLUMNS: u32 = 32;
 /// Threads of a staging block.
 const STAGING_THREADS: u32 = 256;
 /// The usual block of a walk.
@@ -281,7 +282,11 @@ impl Walk {
         }
         let args = vec![Arg::B, Arg::Scratch(0), Arg::U32(b_rows), Arg::U32(self.problem.n)];
         let step = Step {
-            grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.column_tiles(), 1],
+            grid: [
+                b_rows.div_ceil(STAGED_ROWS).max(1),
+                self.column_tiles() * self.columns().div_ceil(STAGED_COLUMNS),
+                1,
+            ],
             ..Step::of("stage", 1, STAGING_THREADS, args)
         };
         let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
