@@ -9,9 +9,12 @@
 
 namespace sparsetune {
 
+// Sums that one group adds: a row of more segments has them added in bundles of so many, and then the bundles.
+constexpr u32 kBundle = 64;
+
 // The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries, belongs to long row `owner[s]` and leaves its
-// sums in place `place[s]`. The long row is row `row[owner]` and has the places `first[owner]..first[owner + 1]`. Segments come
-// by their first column, so that those that run at a time gather the same part of B.
+// sums in place `place[s]`. The long row is row `row[owner]`, has the places `first[owner]..first[owner + 1]` and its bundles
+// from `bundle[owner]` on. Segments come by their first column, so that those that run at a time gather the same part of B.
 template <typename T>
 struct Segments {
     const u32* bounds;
@@ -19,9 +22,11 @@ struct Segments {
     const u32* place;
     const u32* row;
     const u32* first;
+    const u32* bundle;
     u32 count;
+    u32 bundles;
     Sum<T>* partial;  // count x n
-    u32* arrived;     // long_rows x column tiles, 0 between calls
+    u32* arrived;     // (bundles + long rows) x column tiles, 0 between calls
 };
 
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle>
@@ -31,73 +36,100 @@ struct NnzSplitConfig {
     static_assert(kGroups > 0, "a block must hold a group at least");
 };
 
-// One segment. The last of a row's segments to arrive adds all of them, always in the same order, so the result does not
-// depend on who that is; it also resets the counter for the next call.
+// What a group does with the sums of its segment.
+template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+struct Segment {
+    using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+    using Body = typename Part::Body;
+
+    // Does `act(sum, column)` for each of this thread's columns.
+    template <typename Act>
+    static __device__ __forceinline__ void each(Body& body, u32 width, const Act& act) {
+#pragma unroll
+        for (int k = 0; k < kCols; ++k) {
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) {
+                const u32 column = Body::first_column() + k * kLanes * kVec + i;
+                if (kFull || column < width) act(body.acc[k].lane[i], column);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void leave(Body& body, Sum<T>* at, u32 width) {
+        if (body.way == 0) each(body, width, [&](Sum<T>& sum, u32 column) { __stcg(at + column, sum); });
+    }
+
+    // Whether this group is the last of `expected` that leave their sums; the last also resets the counter for the next
+    // call. The same answer in the whole group.
+    static __device__ __forceinline__ bool last(u32* arrived, u32 expected) {
+        __threadfence();
+        __syncwarp(Body::mask());
+        u32 before = 0;
+        if (threadIdx.x % Body::kGroup == 0) {
+            before = atomicAdd(arrived, 1u);
+            if (before + 1 == expected) *arrived = 0;
+        }
+        before = __shfl_sync(Body::mask(), before, 0, Body::kGroup);
+        __threadfence();
+        return before + 1 == expected;
+    }
+
+    // Adds what lies in places `from`, `from + step`, ... below `end`, always in the same order.
+    static __device__ __forceinline__ void gather(Body& body, const Sum<T>* partial, u32 n, u32 from, u32 end, u32 step, u32 width) {
+        each(body, width, [](Sum<T>& sum, u32) { sum = Sum<T>(0); });
+#pragma unroll 4
+        for (u32 place = from + body.way * step; place < end; place += kWays * step) {
+            const Sum<T>* at = partial + static_cast<u64>(place) * n;
+            each(body, width, [&](Sum<T>& sum, u32 column) { sum += __ldcg(at + column); });
+        }
+        body.combine();
+    }
+
+    static __device__ __forceinline__ void store(Body& body, T* c, u32 rows, u32 n, u32 row, u32 first, u32 width,
+                                                 const Scale<T, kAccumulate>& scale) {
+        if constexpr (kOut == kColumns) {
+            if (body.way != 0) return;
+            each(body, width, [&](Sum<T>& sum, u32 column) {
+                Sums<T, 1> one;
+                one.lane[0] = sum;
+                one.store(c + static_cast<u64>(first + column) * rows + row, scale);
+            });
+        } else {
+            Part::store(body, c + static_cast<u64>(row) * n + first, width, scale);
+        }
+    }
+};
+
+// One segment. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds those: always
+// in the same order, so that the result does not depend on who arrives when.
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
 __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols, const T* __restrict__ vals,
                                         const Dense<T>& dense, T* __restrict__ c, u32 rows, u32 n,
-                                        const Segments<T>& segments, const Scale<T, kAccumulate>& scale) {
-    using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
-    using Body = typename Part::Body;
+                                        const Segments<T>& all, const Scale<T, kAccumulate>& scale) {
+    using Own = Segment<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+    using Body = typename Own::Body;
     const u32 at = block * (kBlock / Body::kGroup) + threadIdx.x / Body::kGroup;
-    if (at >= segments.count) return;
-    const u32 first = tile * Part::kTile, width = n - first;
-    const u32 owner = __ldg(segments.owner + at);
-    const u32 begin = __ldg(segments.first + owner), end = __ldg(segments.first + owner + 1);
+    if (at >= all.count) return;
+    const u32 first = tile * Own::Part::kTile, width = n - first;
     Body body(dense.tile(tile), dense.stride, width);
-    body.run(cols, vals, __ldg(segments.bounds + 2 * at), __ldg(segments.bounds + 2 * at + 1));
+    body.run(cols, vals, __ldg(all.bounds + 2 * at), __ldg(all.bounds + 2 * at + 1));
     body.combine();
 
-    Sum<T>* mine = segments.partial + static_cast<u64>(__ldg(segments.place + at)) * n + first;
-    if (body.way == 0) {
-#pragma unroll
-        for (int k = 0; k < kCols; ++k) {
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                const u32 column = Body::first_column() + k * kLanes * kVec + i;
-                if (kFull || column < width) __stcg(mine + column, body.acc[k].lane[i]);
-            }
-        }
+    const u32 owner = __ldg(all.owner + at), place = __ldg(all.place + at);
+    const u32 begin = __ldg(all.first + owner), end = __ldg(all.first + owner + 1);
+    const u32 bundle = (place - begin) / kBundle, bundles = (end - begin + kBundle - 1) / kBundle;
+    const u32 from = begin + bundle * kBundle, until = min(from + kBundle, end);
+    Sum<T>* partial = all.partial + first;
+    Own::leave(body, partial + static_cast<u64>(place) * n, width);
+    if (!Own::last(all.arrived + static_cast<u64>(__ldg(all.bundle + owner) + bundle) * gridDim.y + tile, until - from)) return;
+    Own::gather(body, partial, n, from, until, 1, width);
+    if (bundles > 1) {
+        // The bundle's sum takes the place of its first segment, which nobody reads any more.
+        Own::leave(body, partial + static_cast<u64>(from) * n, width);
+        if (!Own::last(all.arrived + static_cast<u64>(all.bundles + owner) * gridDim.y + tile, bundles)) return;
+        Own::gather(body, partial, n, begin, end, kBundle, width);
     }
-    __threadfence();
-    __syncwarp(Body::mask());
-    u32 before = 0;
-    if (threadIdx.x % Body::kGroup == 0) before = atomicAdd(segments.arrived + owner * gridDim.y + tile, 1u);
-    before = __shfl_sync(Body::mask(), before, 0, Body::kGroup);
-    if (before + 1 != end - begin) return;
-    __threadfence();
-    if (threadIdx.x % Body::kGroup == 0) segments.arrived[owner * gridDim.y + tile] = 0;
-
-    const Sum<T>* all = segments.partial + first;
-    Body total(dense.tile(tile), dense.stride, width);
-#pragma unroll 4
-    for (u32 s = begin + body.way; s < end; s += kWays) {
-#pragma unroll
-        for (int k = 0; k < kCols; ++k) {
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                const u32 column = Body::first_column() + k * kLanes * kVec + i;
-                if (kFull || column < width) total.acc[k].lane[i] += __ldcg(all + static_cast<u64>(s) * n + column);
-            }
-        }
-    }
-    total.combine();
-    const u32 row = __ldg(segments.row + owner);
-    if constexpr (kOut == kColumns) {
-        if (body.way != 0) return;
-#pragma unroll
-        for (int k = 0; k < kCols; ++k) {
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                const u32 column = Body::first_column() + k * kLanes * kVec + i;
-                Sums<T, 1> one;
-                one.lane[0] = total.acc[k].lane[i];
-                if (kFull || column < width) one.store(c + static_cast<u64>(first + column) * rows + row, scale);
-            }
-        }
-    } else {
-        Part::store(total, c + static_cast<u64>(row) * n + first, width, scale);
-    }
+    Own::store(body, c, rows, n, __ldg(all.row + owner), first, width, scale);
 }
 
 template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>

@@ -79,7 +79,6 @@ impl Kernel for ColumnMajor {
             most_threads: 256,
             threads_a_tile: self.lanes,
             tiles_a_block: self.block / self.lanes,
-            blocks: None,
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.r,

@@ -178,7 +178,6 @@ impl Kernel for CondensedTc {
             most_threads: 256,
             threads_a_tile: 32,
             tiles_a_block: self.warps,
-            blocks: None,
             order: self.order,
             // A step's columns come in together, so walks are counted in steps.
             unroll: self.stages,

@@ -46,7 +46,7 @@ pub fn all(
     match device.kind {
         DeviceKind::Cuda => vec![
             Box::new(Registers { facts: facts.clone() }),
-            rule("hardware_utilization", true, |f, c| with_tile(f, c, hardware_utilization)),
+            rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
             rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
@@ -163,14 +163,12 @@ fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures
 }
 
 /// LO-SpMM, section 3.3: tiles of whole warps, and at least half as many blocks as multiprocessors.
-fn hardware_utilization(facts: &Facts, tile: &Tile) -> Verdict {
-    if !tile.whole_warps {
+fn hardware_utilization(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+    if !kernel.tile().whole_warps {
         return Verdict::Remove { excess: f64::INFINITY };
     }
-    let rows_a_block = u64::from(tile.rows) * u64::from(tile.tiles_a_block.max(1));
-    let blocks = facts.inspection.rows.div_ceil(rows_a_block) * column_tiles(&facts.problem, tile);
     let least = f64::from(facts.device.multiprocessors) / 2.0;
-    at_most(least - tile.blocks.unwrap_or(blocks) as f64, 0.0)
+    at_most(least - kernel.blocks(&facts.inspection, &facts.problem) as f64, 0.0)
 }
 
 fn column_tiles(problem: &Spmm, tile: &Tile) -> u64 {

@@ -55,6 +55,13 @@ pub trait Kernel: Send + Sync {
         model::predict_us(&self.tile(), &self.work(seen), seen, problem, device)
     }
 
+    /// Blocks that a call launches.
+    fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
+        let tile = self.tile();
+        let rows_a_block = u64::from(tile.rows) * u64::from(tile.tiles_a_block.max(1));
+        seen.rows.div_ceil(rows_a_block) * u64::from(problem.n.div_ceil(tile.columns))
+    }
+
     /// Whether the family has something of its own to do on a matrix: where not, another family's candidate does the same.
     fn applies(&self, _seen: &Inspection, _device: &Device) -> bool {
         true
@@ -101,8 +108,6 @@ pub struct Tile {
     pub threads_a_tile: u32,
     /// Tiles of rows a block works on at a time.
     pub tiles_a_block: u32,
-    /// Blocks a call launches, where it is not rows over `rows x tiles_a_block`, times column tiles.
-    pub blocks: Option<u64>,
     pub order: RowOrder,
     /// Entries of A in flight a thread.
     pub unroll: u32,

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 const FAMILY: &str = "nnz_split";
 
-/// Most segments of one row: its last group adds as many partial sums.
-const MOST_SEGMENTS: usize = 512;
+/// Segments whose sums one group adds, as in the kernel's header.
+const BUNDLE: usize = 64;
 
 pub struct NnzSplits;
 
@@ -63,6 +63,12 @@ impl Kernel for NnzSplit {
         Tile { balanced: true, ..self.walk.tile() }
     }
 
+    fn blocks(&self, seen: &Inspection, _problem: &Spmm) -> u64 {
+        let segments = seen.cut(u64::from(self.chunk)).segments as u64;
+        let groups = u64::from(self.walk.groups().max(1));
+        (segments + seen.rows).div_ceil(groups) * u64::from(self.walk.column_tiles())
+    }
+
     fn applies(&self, seen: &Inspection, _device: &Device) -> bool {
         seen.longest_row > u64::from(self.chunk)
     }
@@ -71,7 +77,9 @@ impl Kernel for NnzSplit {
         let work = self.walk.work(seen);
         let ways = f64::from(self.walk.ways);
         let cut = seen.cut(u64::from(self.chunk));
-        let parts = (seen.longest_row as f64 / f64::from(self.chunk)).min(MOST_SEGMENTS as f64);
+        let parts = seen.longest_row as f64 / f64::from(self.chunk);
+        // The last arrival adds a bundle, and where there are several the bundles.
+        let added = parts.min(BUNDLE as f64) + parts / BUNDLE as f64;
         // Partial sums are written, and read again by the last of their row.
         let partial =
             cut.segments * f64::from(self.walk.columns()) * 2.0 * self.walk.sum_bytes() as f64;
@@ -81,7 +89,7 @@ impl Kernel for NnzSplit {
                 / ways,
             lockstep: work.lockstep.min(2.0),
             c_again: partial,
-            after_us: ARRIVAL_US + parts / ways * PARTIAL_US,
+            after_us: ARRIVAL_US + added / ways * PARTIAL_US,
             ..work
         }
     }
@@ -90,12 +98,12 @@ impl Kernel for NnzSplit {
         let (alpha_beta, scale) = walk::scale(&self.walk.problem);
         let element = walk::element(self.walk.problem.dtype);
         let call = format!(
-            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, place, row, first, segments, partial, arrived}}, {scale})",
+            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, place, row, first, bundle, segments, bundles, partial, arrived}}, {scale})",
             self.walk.template()
         );
         let parameters = self.walk.parameters()
             + &format!(
-                ", u32 chunk, const u32* bounds, const u32* owner, const u32* place, const u32* row, const u32* first, u32 segments, Sum<{element}>* partial, u32* arrived"
+                ", u32 chunk, const u32* bounds, const u32* owner, const u32* place, const u32* row, const u32* first, const u32* bundle, u32 segments, u32 bundles, Sum<{element}>* partial, u32* arrived"
             )
             + &alpha_beta;
         program(FAMILY, &parameters, &call) + &self.walk.stage_source()
@@ -124,18 +132,22 @@ impl Kernel for NnzSplit {
             named("place", &segments.place),
             named("row", &segments.row),
             named("first", &segments.first),
+            named("bundle", &segments.bundle),
         ]);
         let (mut steps, mut scratch) = walk.stage(b_rows);
         let count = segments.owner.len() as u32;
         let partial = u64::from(count) * u64::from(walk.problem.n) * walk.sum_bytes();
-        let counters = segments.row.len() as u64 * u64::from(walk.column_tiles()) * 4;
+        let bundles = segments.bundles;
+        let counted = u64::from(bundles) + segments.row.len() as u64;
+        let counters = counted * u64::from(walk.column_tiles()) * 4;
         let at = scratch.len();
         scratch.extend([partial, counters].map(|bytes| Scratch { bytes, fill: 0 }));
 
         let mut args = walk.arguments(order, rows, b_rows);
         args.push(Arg::U32(chunk));
-        args.extend((first..first + 5).map(Arg::Array));
-        args.extend([Arg::U32(count), Arg::Scratch(at), Arg::Scratch(at + 1)]);
+        args.extend((first..first + 6).map(Arg::Array));
+        args.extend([Arg::U32(count), Arg::U32(bundles)]);
+        args.extend([Arg::Scratch(at), Arg::Scratch(at + 1)]);
         args.extend(walk::scale_arguments(&walk.problem));
         let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
         steps.push(Step {
@@ -167,21 +179,28 @@ struct Segments {
     row: Arc<[u32]>,
     /// Each long row's first place, and the number of all.
     first: Arc<[u32]>,
+    /// Each long row's first bundle.
+    bundle: Arc<[u32]>,
+    /// All bundles.
+    bundles: u32,
 }
 
 impl Segments {
     fn of(matrix: &Csr, chunk: usize) -> Self {
         let (mut cut, mut row, mut first) = (Vec::new(), Vec::new(), vec![0u32]);
+        let (mut bundle, mut bundles) = (Vec::new(), 0u32);
         for (index, ends) in matrix.indptr().windows(2).enumerate() {
             let length = ends[1] - ends[0];
             if length <= chunk {
                 continue;
             }
-            let parts = length.div_ceil(chunk).min(MOST_SEGMENTS);
+            let parts = length.div_ceil(chunk);
             let at = |part: usize| ends[0] + length * part / parts;
             cut.extend((0..parts).map(|part| (at(part), at(part + 1), row.len() as u32)));
             row.push(index as u32);
             first.push(cut.len() as u32);
+            bundle.push(bundles);
+            bundles += parts.div_ceil(BUNDLE) as u32;
         }
         let mut place: Vec<u32> = (0..cut.len() as u32).collect();
         // Stable: rows of equal columns stay in order.
@@ -193,17 +212,19 @@ impl Segments {
             place: place.into(),
             row: row.into(),
             first: first.into(),
+            bundle: bundle.into(),
+            bundles,
         }
     }
 
     fn bytes(&self) -> u64 {
-        4 * (4 * self.owner.len() + self.row.len() + self.first.len()) as u64
+        4 * (4 * self.owner.len() + 3 * self.row.len() + 1) as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_SEGMENTS, Segments};
+    use super::Segments;
     use crate::sparse::Csr;
 
     #[test]
@@ -219,7 +240,8 @@ mod tests {
         let matrix = Csr::new(6, 40_000, indptr.clone(), indices, values).unwrap();
         let segments = Segments::of(&matrix, 4);
         assert_eq!(*segments.row, [1, 3, 4]);
-        assert_eq!(*segments.first, [0, 3, 5, 5 + MOST_SEGMENTS as u32]);
+        assert_eq!(*segments.first, [0, 3, 5, 10_005]);
+        assert_eq!((&*segments.bundle, segments.bundles), (&[0, 1, 2][..], 2 + 157));
         for (long, &row) in segments.row.iter().enumerate() {
             let own = segments.first[long]..segments.first[long + 1];
             let mut at = indptr[row as usize] as u32;

@@ -142,7 +142,6 @@ impl Kernel for Resident {
             threads_a_tile: self.lanes(),
             // Rows are dealt to all blocks alike: many subwarps in a block leave no multiprocessor without work.
             tiles_a_block: 1,
-            blocks: None,
             order: RowOrder::Natural,
             unroll: self.unroll,
             elements_an_entry: self.vec,
@@ -155,6 +154,11 @@ impl Kernel for Resident {
             balanced: true,
             pointless: false,
         }
+    }
+
+    /// One a multiprocessor, whatever the rows: they are dealt to those that there are.
+    fn blocks(&self, _seen: &Inspection, _problem: &Spmm) -> u64 {
+        u64::MAX
     }
 
     fn work(&self, seen: &Inspection) -> Work {

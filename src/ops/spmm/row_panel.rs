@@ -88,7 +88,6 @@ impl Kernel for RowPanel {
             most_threads: 256,
             threads_a_tile,
             tiles_a_block: (self.block / threads_a_tile).max(1),
-            blocks: None,
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.vec,

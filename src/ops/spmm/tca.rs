@@ -136,7 +136,6 @@ impl Kernel for TensorDot {
             threads_a_tile: 32,
             // A row of the last class fills its block; how many shorter ones share theirs depends on the matrix.
             tiles_a_block: 1,
-            blocks: None,
             order: RowOrder::Natural,
             unroll: 8,
             elements_an_entry: width,

@@ -148,7 +148,6 @@ impl Kernel for Tiled {
             threads_a_tile: 1,
             tiles_a_block: self.rows,
             // Cut rows give each multiprocessor a block: that is what the chart cuts them for.
-            blocks: self.segmented.then_some(u64::from(u32::MAX)),
             order: self.order,
             unroll: 4,
             elements_an_entry: self.r,
@@ -160,6 +159,12 @@ impl Kernel for Tiled {
             balanced: true,
             pointless: false,
         }
+    }
+
+    /// Segments are as many as the decision chart wants.
+    fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
+        let tiles = u64::from(problem.n.div_ceil(self.r));
+        if self.segmented { u64::MAX } else { seen.rows.div_ceil(self.rows.into()) * tiles }
     }
 
     /// Gathers of a panel's distinct columns; the model proper is `tiled_model`.

@@ -188,7 +188,6 @@ impl Kernel for TiledRow {
             threads_a_tile: self.lanes(),
             // As many times the blocks as there are parts.
             tiles_a_block: (subwarps / self.split).max(1),
-            blocks: None,
             order: RowOrder::Natural,
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),

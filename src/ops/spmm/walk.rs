@@ -187,7 +187,6 @@ impl Walk {
             most_threads: 256,
             threads_a_tile: self.group(),
             tiles_a_block: self.groups().max(1),
-            blocks: None,
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: elements,
