@@ -25,6 +25,16 @@ struct Entries {
         places = __ldg(reinterpret_cast<const uint2*>(places_of) + group);
         value.load(values + static_cast<u64>(group) * 4);
     }
+    // A group that lane `lane` of each subwarp holds, for all of its lanes. The whole warp must come here together.
+    template <int kLanes>
+    __device__ __forceinline__ Entries of_lane(int lane) const {
+        Entries other;
+        other.places.x = __shfl_sync(~0u, places.x, lane, kLanes);
+        other.places.y = __shfl_sync(~0u, places.y, lane, kLanes);
+#pragma unroll
+        for (int w = 0; w < Packed<T, 4>::kWords; ++w) other.value.word[w] = __shfl_sync(~0u, value.word[w], lane, kLanes);
+        return other;
+    }
     __device__ __forceinline__ u32 place(int i) const {
         const u32 word = i < 2 ? places.x : places.y;
         return i % 2 ? word >> 16 : word & 0xffffu;
@@ -60,9 +70,9 @@ template <typename T, int kLanes, int kPieces>
 struct RowSums {
     static constexpr int kVec = kInVector<T>;
     static constexpr int kRowVectors = kLanes * kPieces;
-    // Two pieces of 64 bytes: neighbouring subwarps take them in opposite order, so that a quarter of a warp, which holds
-    // two subwarps, reads both halves of the banks.
-    static constexpr bool kOpposite = kPieces == 2 && kLanes == 4;
+    // Pieces of 64 bytes: neighbouring subwarps take each two of them in opposite order, so that a quarter of a warp, which
+    // holds two subwarps, reads both halves of the banks.
+    static constexpr bool kOpposite = kPieces % 2 == 0 && kLanes == 4;
     Sums<T, kVec> piece[kPieces];
 
     __device__ __forceinline__ void zero() {
@@ -76,21 +86,27 @@ struct RowSums {
         return threadIdx.x % kLanes + kLanes * turned;
     }
 
+    // A group of entries, the rows of B of kAtOnce of them in registers at a time.
+    template <int kAtOnce = 4>
     __device__ __forceinline__ void add(const Entries<T>& entries) {
-        Packed<T, kVec> loaded[4][kPieces];
+        static_assert(4 % kAtOnce == 0, "a group must be whole portions");
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int from = 0; from < 4; from += kAtOnce) {
+            Packed<T, kVec> loaded[kAtOnce][kPieces];
 #pragma unroll
-            for (int p = 0; p < kPieces; ++p) {
-                const uint4 four = stationed[entries.place(i) * kRowVectors + vector(p)];
-                u32* word = loaded[i][p].word;
-                word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+            for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+                for (int p = 0; p < kPieces; ++p) {
+                    const uint4 four = stationed[entries.place(from + i) * kRowVectors + vector(p)];
+                    u32* word = loaded[i][p].word;
+                    word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+                }
             }
-        }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-            for (int p = 0; p < kPieces; ++p) piece[p].fma(entries.value[i], loaded[i][p]);
+                for (int p = 0; p < kPieces; ++p) piece[p].fma(entries.value[from + i], loaded[i][p]);
+            }
         }
     }
 
