@@ -25,15 +25,17 @@ struct Entries {
         places = __ldg(reinterpret_cast<const uint2*>(places_of) + group);
         value.load(values + static_cast<u64>(group) * 4);
     }
-    // A group that lane `lane` of each subwarp holds, for all of its lanes. The whole warp must come here together.
-    template <int kLanes>
+    // Half of the group that lane `lane` of each subwarp holds, for all of its lanes; the other half is left undefined. The
+    // whole warp must come here together.
+    template <int kLanes, int kHalf>
     __device__ __forceinline__ Entries of_lane(int lane) const {
-        Entries other;
-        other.places.x = __shfl_sync(~0u, places.x, lane, kLanes);
-        other.places.y = __shfl_sync(~0u, places.y, lane, kLanes);
+        constexpr int kWords = Packed<T, 4>::kWords / 2;
+        Entries half;
+        if constexpr (kHalf == 0) half.places.x = __shfl_sync(~0u, places.x, lane, kLanes);
+        else half.places.y = __shfl_sync(~0u, places.y, lane, kLanes);
 #pragma unroll
-        for (int w = 0; w < Packed<T, 4>::kWords; ++w) other.value.word[w] = __shfl_sync(~0u, value.word[w], lane, kLanes);
-        return other;
+        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w) half.value.word[w] = __shfl_sync(~0u, value.word[w], lane, kLanes);
+        return half;
     }
     __device__ __forceinline__ u32 place(int i) const {
         const u32 word = i < 2 ? places.x : places.y;
@@ -86,12 +88,12 @@ struct RowSums {
         return threadIdx.x % kLanes + kLanes * turned;
     }
 
-    // A group of entries, the rows of B of kAtOnce of them in registers at a time.
-    template <int kAtOnce = 4>
+    // Entries kBegin..kEnd of a group, the rows of B of kAtOnce of them in registers at a time.
+    template <int kAtOnce = 4, int kBegin = 0, int kEnd = 4>
     __device__ __forceinline__ void add(const Entries<T>& entries) {
-        static_assert(4 % kAtOnce == 0, "a group must be whole portions");
+        static_assert((kEnd - kBegin) % kAtOnce == 0, "a group must be whole portions");
 #pragma unroll
-        for (int from = 0; from < 4; from += kAtOnce) {
+        for (int from = kBegin; from < kEnd; from += kAtOnce) {
             Packed<T, kVec> loaded[kAtOnce][kPieces];
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {

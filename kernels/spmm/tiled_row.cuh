@@ -29,8 +29,8 @@ struct TiledRow {
     static constexpr int kLanes = Config::kLanes, kThreads = Config::kThreads;
     using Row = RowSums<T, kLanes, Config::kPieces>;
     static constexpr int kSums = Config::kPieces * Row::kVec;
-    // B rows of a group in registers at a time: 64 bytes or one row, which as many warps as are resident hide.
-    static constexpr int kAtOnce = Config::kPieces >= 4 ? 1 : 4 / Config::kPieces;
+    // B rows of a group in registers at a time: as many warps as are resident hide a read of shared memory without more.
+    static constexpr int kAtOnce = Config::kPieces == 1 ? 2 : 1;
     Row row;
 
     // The rows of B that a stage needs. A map entry takes as long as the copy that waits for it: as many as a thread has in
@@ -51,39 +51,44 @@ struct TiledRow {
         }
     }
 
-    // Group `i` of a row's `groups`, which begin at `begin`; nothing beyond them.
-    __device__ __forceinline__ static Entries<T> group(const u16* __restrict__ places, const T* __restrict__ vals, u32 begin, u32 groups, u32 i) {
+    // Group `at` of a row that ends before `end`; nothing beyond it.
+    __device__ __forceinline__ static Entries<T> group(const u16* __restrict__ places, const T* __restrict__ vals, u32 at, u32 end) {
         Entries<T> entries{};
-        if (i < groups) entries.load(places, vals, begin + i);
+        if (at < end) entries.load(places, vals, at);
         return entries;
     }
 
     // One stage: B rows come in, then every subwarp walks the groups of its row. Each lane fetches a group of its own, so
     // that a batch of kLanes groups is one coalesced read and few registers, and hands it to the others by shuffles. Those
     // pass the port of shared memory as broadcast loads would, 4 bytes a lane and word: with four lanes and f32 6 cycles for
-    // 32 entries, whose B takes 32. Two batches, 32 entries or more, are in flight while B comes in, then one while another
-    // is summed: at 4 x 39 cycles of the port a batch and warp, four warps hide a read of device memory.
+    // 32 entries, whose B takes 32. The first batch comes while B comes in. The next one is asked for when one is used up: a
+    // batch of a warp takes 4 x 38 cycles of the port, so that the port is busy for longer than a read of device memory with
+    // the batches of six other warps. A second batch in registers would cost a resident block.
     template <bool kAligned>
     __device__ __forceinline__ void stage(const T* __restrict__ b, const u32* __restrict__ map, u32 count, const u32* __restrict__ bounds,
                                           const u16* __restrict__ places, const T* __restrict__ vals, u32 first, u32 n) {
-        const u32 lane = threadIdx.x % kLanes, begin = __ldg(bounds), groups = __ldg(bounds + 1) - begin;
+        u32 at = __ldg(bounds);
+        const u32 end = __ldg(bounds + 1);
         gather<kAligned>(b, map, count, first, n);
-        Entries<T> now = group(places, vals, begin, groups, lane);
-        Entries<T> next = group(places, vals, begin, groups, lane + kLanes);
+        int left = static_cast<int>(end - at);
+        at += threadIdx.x % kLanes;
+        Entries<T> now = group(places, vals, at, end);
         // Shuffles need the whole warp, whose rows are of about one length.
-        const u32 most = __reduce_max_sync(~0u, groups);
+        int most = __reduce_max_sync(~0u, left);
         stationed_by_me();
         __syncthreads();
-        for (u32 batch = 0; batch < most; batch += kLanes) {
+        for (; most > 0; most -= kLanes, left -= kLanes) {
 #pragma unroll 4
             for (int i = 0; i < kLanes; ++i) {
-                if (batch + i >= most) break;
-                const Entries<T> entries = now.template of_lane<kLanes>(i);
-                // A quarter of a warp that reads nothing takes no cycle of the port.
-                if (batch + i < groups) row.template add<kAtOnce>(entries);
+                if (i >= most) break;
+                // By halves, which take half the registers. A quarter of a warp that reads nothing takes no cycle of the port.
+                const Entries<T> low = now.template of_lane<kLanes, 0>(i);
+                if (i < left) row.template add<kAtOnce, 0, 2>(low);
+                const Entries<T> high = now.template of_lane<kLanes, 1>(i);
+                if (i < left) row.template add<kAtOnce, 2, 4>(high);
             }
-            now = next;
-            next = group(places, vals, begin, groups, batch + 2 * kLanes + lane);
+            at += kLanes;
+            now = group(places, vals, at, end);
         }
         // Nobody may overwrite what others still read.
         __syncthreads();

@@ -22,9 +22,9 @@ use pack::{Packed, Shape, blockwise, pack};
 const NAME: &str = "tiled";
 /// Most threads a block.
 const THREADS: u32 = 1024;
-/// Threads that are to be resident on a multiprocessor, where a thread keeps up to 8 words of sums and where it keeps more:
-/// 40 and 64 registers each. Several blocks, so that some compute while others gather.
-const RESIDENT: [u32; 2] = [1536, 1024];
+/// Threads that are to be resident on a multiprocessor, where a thread keeps up to 8 words of sums, where it keeps more, and
+/// of doubles: 40, 64 and 80 registers each. Several blocks, so that some compute while others gather.
+const RESIDENT: [u32; 3] = [1536, 1024, 768];
 const SPLITS: [i64; 5] = [1, 2, 4, 8, 16];
 /// Waves of blocks that a larger split must not exceed: partial sums and half-empty stages buy nothing more.
 const MOST_WAVES: f64 = 4.0;
@@ -120,8 +120,18 @@ impl TiledRow {
 
     /// Threads a multiprocessor is to hold: the kernel's registers are bounded by that.
     fn resident_threads(&self) -> u32 {
-        let words = self.n1 / self.lanes() * self.sum_bytes() / 4;
-        if words <= 8 { RESIDENT[0] } else { RESIDENT[1] }
+        match self.n1 / self.lanes() {
+            _ if self.problem.dtype == Dtype::F64 => RESIDENT[2],
+            0..=8 => RESIDENT[0],
+            _ => RESIDENT[1],
+        }
+    }
+
+    /// What the bound on threads leaves each of them, by eights, but no less than its sums and loads need.
+    fn registers(&self) -> u32 {
+        let blocks = (self.resident_threads() / self.threads()).max(1);
+        let left = 65_536 / (blocks * self.threads()).max(1) / 8 * 8;
+        left.clamp(65_536 / self.resident_threads() / 8 * 8, 255)
     }
 
     fn by_length(&self) -> bool {
@@ -208,7 +218,8 @@ impl TiledRow {
         let gathered = row_blocks * distinct * f64::from(self.row_bytes()) * tiles;
         let width = f64::from(self.problem.n);
         let c_bytes = seen.rows as f64 * width * element;
-        let again = seen.nnz as f64 / seen.locality(self.by_length()).far / seen.touched_cols.max(1) as f64;
+        let again =
+            seen.nnz as f64 / seen.locality(self.by_length()).far / seen.touched_cols.max(1) as f64;
         let partials = if self.split > 1 { 2.0 * split } else { 0.0 };
         let partials = partials * seen.rows as f64 * width * f64::from(self.sum_bytes());
         let beside = self.beside(device);
@@ -223,7 +234,8 @@ impl TiledRow {
             l2: gathered + a_bytes * tiles + c_bytes + partials,
             entries: entries * tiles,
             stationed: gathered,
-            imbalance: self.stage_imbalance(seen, stages, beside) * self.idle(blocks, beside, device),
+            imbalance: self.stage_imbalance(seen, stages, beside)
+                * self.idle(blocks, beside, device),
             still_us: waves * steps * STAGE_US / beside + if self.split > 1 { 1.0 } else { 0.0 },
             longest_walk: (seen.longest_row as f64 / split.min(stages))
                 .max(waves * seen.mean_row / split),
@@ -245,8 +257,7 @@ impl Kernel for TiledRow {
             order: self.order,
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),
-            // Handed out by eights.
-            registers: 65_536 / self.resident_threads() / 8 * 8,
+            registers: self.registers(),
             shared_bytes: self.buffer * self.row_bytes(),
             vector: 1,
             whole_warps: self.threads().is_multiple_of(32),

@@ -69,9 +69,7 @@ pub fn blockwise(matrix: &Csr, rows: usize) -> Arc<[u32]> {
     let whole = matrix.rows() / rows * rows;
     let mut blocks: Vec<&[u32]> = natural[..whole].chunks(rows).collect();
     let length = |row: u32| matrix.row_nnz(row as usize);
-    blocks.sort_by_cached_key(|block| {
-        Reverse(block.iter().map(|&row| length(row)).sum::<usize>())
-    });
+    blocks.sort_by_cached_key(|block| Reverse(block.iter().map(|&row| length(row)).sum::<usize>()));
     let mut order = blocks.concat();
     order.extend_from_slice(&natural[whole..]);
     order.chunks_mut(rows).for_each(|block| block.sort_by_key(|&row| Reverse(length(row))));
@@ -292,7 +290,8 @@ mod tests {
         let matrix =
             Csr::new(3, 10, vec![0, 3, 3, 5], vec![1, 4, 9, 0, 4], vec![1.0, 2.0, 3.0, 4.0, 5.0])
                 .unwrap();
-        let packed = pack(&matrix, [1, 0, 2].into(), Shape { rows: 2, buffer: 2 }, Dtype::F64).unwrap();
+        let packed =
+            pack(&matrix, [1, 0, 2].into(), Shape { rows: 2, buffer: 2 }, Dtype::F64).unwrap();
         // Columns 1, 4 and 9 of the first block make two stages of one and two; 0 and 4 of the second make one.
         assert_eq!(packed.block_stages, ArrayData::U32([0, 2, 3].into()));
         assert_eq!(packed.stage_map, ArrayData::U32([0, 1, 3, 5].into()));
