@@ -103,6 +103,11 @@ impl TiledRow {
         self.n1 * self.element()
     }
 
+    /// Whether rows of B and C are whole vectors of 16 bytes.
+    fn aligned(&self) -> bool {
+        (u64::from(self.problem.n) * u64::from(self.element())).is_multiple_of(16)
+    }
+
     /// Vectors of 16 bytes of a row that a lane takes: as the kernel's config has it.
     fn pieces(&self) -> u32 {
         let most = if self.problem.dtype == Dtype::F16 { 2 } else { 4 };
@@ -122,7 +127,8 @@ impl TiledRow {
     fn resident_threads(&self) -> u32 {
         match self.n1 / self.lanes() {
             _ if self.problem.dtype == Dtype::F64 => RESIDENT[2],
-            0..=8 => RESIDENT[0],
+            // Element by element, the columns' bounds take registers too.
+            0..=8 if self.aligned() => RESIDENT[0],
             _ => RESIDENT[1],
         }
     }
@@ -293,7 +299,7 @@ impl Kernel for TiledRow {
     fn source(&self) -> String {
         let (t, sum) = type_names(self.problem.dtype);
         let (parameters, scale, _) = scale(&self.problem);
-        let aligned = (self.problem.n * self.element()).is_multiple_of(16);
+        let aligned = self.aligned();
         let Self { rows, n1, problem: Spmm { accumulate, .. }, .. } = self;
         let threads = self.threads();
         let least_blocks = (self.resident_threads() / threads).max(1);
