@@ -26,8 +26,8 @@ pub struct Ranked {
 
 /// At most `top_k` candidates, handed out by prediction.
 ///
-/// Places go, in this order, to: the best predicted of those that are `sure` of one; the best predicted of each family, if
-/// it is near the best of all; the others by rank, as long as neither too many of their group nor too many that are alike
+/// Places go, in this order, to: the best predicted; the best predicted of those that are `sure` of one; the best predicted
+/// of each family, if it is near the best of all; the others by rank, as long as neither too many of their group nor too many that are alike
 /// are in; whatever is left by rank. `group` names the family and the main tile of a candidate.
 pub fn ranked(
     mut scored: Vec<(Candidate, f64)>,
@@ -37,6 +37,9 @@ pub fn ranked(
 ) -> Ranked {
     sort(&mut scored);
     let mut places = Places::of(&scored, top_k.max(1), group);
+    if !scored.is_empty() {
+        places.take(0);
+    }
     if let Some(first) = scored.iter().position(|(candidate, _)| sure(candidate)) {
         places.take(first);
     }
@@ -165,7 +168,9 @@ mod tests {
         let one = ranked(scored.clone(), 1, apart, |_| false);
         assert_eq!(one.step.removed, 2);
         assert_eq!(order(one), ["b{x=1}"]);
-        let sure = ranked(scored, 2, apart, |candidate| candidate.family == "c");
+        let sure = |candidate: &Candidate| candidate.family == "c";
+        assert_eq!(order(ranked(scored.clone(), 1, apart, sure)), ["b{x=1}"]);
+        let sure = ranked(scored, 2, apart, sure);
         assert_eq!(order(sure), ["b{x=1}", "c{x=1}"]);
     }
 

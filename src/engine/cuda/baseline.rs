@@ -7,6 +7,7 @@ use super::launch::refused;
 use super::operands::{Judge, Loaded};
 use super::spmm::Spmm;
 use super::spsv::Spsv;
+use crate::domain::candidate::is_dense_product;
 use crate::domain::{Dtype, Layout};
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
@@ -62,7 +63,7 @@ impl Routine {
         match algorithm {
             "spsv" => "cusparseSpSV_solve",
             "spsm" => "cusparseSpSM_solve",
-            dense if dense.starts_with("cublas_") => "cublasGemmEx",
+            dense if is_dense_product(dense) => "cublasGemmEx",
             _ => "cusparseSpMM",
         }
     }

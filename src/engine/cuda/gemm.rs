@@ -107,7 +107,7 @@ impl Gemm {
         let most = context.free_bytes()? / SHARE;
         if bytes > most {
             let why = format!("A dense takes {bytes} bytes, more than {most}, its share of memory");
-            return Err(EngineError::OutOfMemory(why));
+            return Err(refused(why));
         }
         // Whole words: rows are padded to 16 bytes.
         let a = Buffer::new(context, bytes as usize)?;
