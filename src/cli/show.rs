@@ -280,7 +280,10 @@ mod tests {
         dense.candidate.family = "vendor".to_owned();
         dense.candidate.params = [("algorithm".to_owned(), json!("cublas_dense"))].into();
         let shown = super::plan(&dense);
-        assert!(shown.contains("cost 1.25 ms on the device, where A is made dense again"), "{shown}");
+        assert!(
+            shown.contains("cost 1.25 ms on the device, where A is made dense again"),
+            "{shown}"
+        );
         let shown = super::plan(&plan);
         for line in [
             "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",

@@ -295,7 +295,8 @@ mod tests {
 
     #[test]
     fn any_order_but_the_matrixs_own_is_brought_along() {
-        let of = |order: &str| brings_nothing(&Candidate::new("row_split").with_text("order", order));
+        let of =
+            |order: &str| brings_nothing(&Candidate::new("row_split").with_text("order", order));
         assert!(of("natural") && brings_nothing(&Candidate::new("row_split")));
         assert!(!of("length") && !of("similarity"));
     }

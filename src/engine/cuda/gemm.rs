@@ -33,7 +33,6 @@ pub(super) struct Gemm {
     shape: Shape,
     dtype: Dtype,
     compute: u32,
-    factors: Factors,
     a: Buffer,
     b: u64,
     c: u64,
@@ -128,7 +127,6 @@ impl Gemm {
             shape,
             dtype,
             compute,
-            factors: Factors::of(loaded),
             a,
             b: loaded.b.pointer,
             c: loaded.c.pointer,
@@ -142,7 +140,7 @@ impl Gemm {
     }
 
     /// Queues one product.
-    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+    pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
         let Shape { a_first, operation, m, n, k, leading } = self.shape;
         let (a, b) = (self.a.pointer, self.b);
         let [x, y] = if a_first { [a, b] } else { [b, a] };
@@ -157,14 +155,14 @@ impl Gemm {
                 m,
                 n,
                 k,
-                self.factors.alpha(),
+                factors.alpha(),
                 x,
                 element,
                 leading[0],
                 y,
                 element,
                 leading[1],
-                self.factors.beta(),
+                factors.beta(),
                 self.c,
                 element,
                 leading[2],

@@ -6,7 +6,7 @@ use super::cublas::{self, Cublas};
 use super::cusparse::Handle;
 use super::gemm::Gemm;
 use super::launch::refused;
-use super::libraries::Search;
+use super::libraries::{LibraryError, Search};
 use super::operands::{Judge, Loaded};
 use super::own::OwnKernels;
 use crate::domain::candidate::is_dense_product;
@@ -64,7 +64,14 @@ impl Vendors {
         let dense = is_dense_product(algorithm);
         if dense && self.cublas.is_none() {
             let started = Instant::now();
-            self.cublas = open(&self.search, context)?;
+            let opened = match open(&self.search, context) {
+                Err(EngineError::OutOfMemory(_)) => {
+                    loaded.drop_arrays();
+                    open(&self.search, context)
+                }
+                result => result,
+            };
+            self.cublas = Some(opened?);
             compiled.compile_ms = started.elapsed().as_secs_f64() * 1e3;
         }
         let set_up = |loaded: &Loaded| match dense {
@@ -105,17 +112,14 @@ fn handle<H>(opened: &Opened<H>) -> Result<&Arc<H>, EngineError> {
     opened.as_ref().map_err(|reason| refused(reason.clone()))
 }
 
-/// A library that is not there will not be there later; a handle that is refused today, for want of memory, may be made
-/// tomorrow. `None` for one that has to be tried again is the error itself.
-fn open(
-    search: &Search,
-    context: &Arc<Context>,
-) -> Result<Option<Opened<cublas::Handle>>, EngineError> {
+/// The handle, or that there is no library, which will not change. What may be otherwise the next time is an error.
+fn open(search: &Search, context: &Arc<Context>) -> Result<Opened<cublas::Handle>, EngineError> {
     match Cublas::open(search) {
-        Ok(library) => Ok(Some(Ok(Arc::new(cublas::Handle::new(library, context)?)))),
-        Err(error) => {
+        Ok(library) => Ok(Ok(Arc::new(cublas::Handle::new(library, context)?))),
+        Err(error @ LibraryError::Absent { .. }) => {
             tracing::warn!(%error, "no dense products");
-            Ok(Some(Err(error.to_string())))
+            Ok(Err(error.to_string()))
         }
+        Err(error) => Err(refused(error.to_string())),
     }
 }
