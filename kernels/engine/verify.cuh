@@ -54,11 +54,13 @@ __device__ inline bool Poisoned(double x, unsigned poison) {
   return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
 }
 
-// Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count].
+// Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count]. With `initial`, a C as long as `c`,
+// the call had a beta of 0, while beta * initial is part of the values and taken off them again.
 template <typename T>
 __device__ inline void Verify(const T* c, const double* value, const float* scale,
                               unsigned long long first, unsigned long long count,
-                              unsigned poison, Partial* partials) {
+                              const T* initial, double beta, unsigned poison,
+                              Partial* partials) {
   // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
   constexpr double kTiny = 1.1754943508222875e-38;  // FLT_MIN, as on the host
   Partial mine = {0.0, ~0ull, 0};
@@ -66,7 +68,8 @@ __device__ inline void Verify(const T* c, const double* value, const float* scal
   for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x;
        i < count; i += stride) {
     const T got = c[first + i];
-    double error = fabs(Wide(got) - value[i]) / ((double)scale[i] + kTiny);
+    const double expected = initial ? value[i] - beta * Wide(initial[first + i]) : value[i];
+    double error = fabs(Wide(got) - expected) / ((double)scale[i] + kTiny);
     // Not `isnan`: a comparison with NaN is false, which also catches infinity minus infinity.
     if (!(error >= 0.0)) error = __longlong_as_double(0x7ff0000000000000ll);
     const unsigned long long unwritten = Poisoned(got, poison);

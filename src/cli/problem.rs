@@ -176,14 +176,16 @@ impl ProblemArgs {
     /// The query of `GET /v1/plans`, but for the matrix.
     pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
         let mut query = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => vec![
-                ("op", "spmm".to_owned()),
-                ("n", n.to_string()),
-                ("dtype", dtype.to_string()),
-                ("layout", layout.to_string()),
-                ("accumulate", accumulate.to_string()),
-                ("tf32", tf32.to_string()),
-            ],
+            Problem::Spmm(spmm) => {
+                let mut query = vec![
+                    ("op", "spmm".to_owned()),
+                    ("n", spmm.n.to_string()),
+                    ("dtype", spmm.dtype.to_string()),
+                    ("layout", spmm.layout.to_string()),
+                ];
+                query.extend(consents(&spmm).map(|name| (name, "true".to_owned())));
+                query
+            }
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => vec![
                 ("op", "sptrsv".to_owned()),
                 ("rhs", rhs.to_string()),
@@ -202,10 +204,12 @@ impl ProblemArgs {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
         let problem = match self.problem()? {
-            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => json!({
-                "op": "spmm", "n": n, "dtype": dtype, "layout": layout, "accumulate": accumulate,
-                "tf32": tf32,
-            }),
+            Problem::Spmm(spmm) => {
+                let Spmm { n, dtype, layout, .. } = spmm;
+                let mut problem = json!({"op": "spmm", "n": n, "dtype": dtype, "layout": layout});
+                consents(&spmm).for_each(|name| problem[name] = json!(true));
+                problem
+            }
             Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => json!({
                 "op": "sptrsv", "rhs": rhs, "dtype": dtype, "triangle": triangle, "diagonal": diagonal,
                 "transpose": transpose,
@@ -219,6 +223,12 @@ impl ProblemArgs {
         }
         Ok(Value::Object(job))
     }
+}
+
+/// Members that are false where they are absent, which is how servers that do not know them have them.
+fn consents(spmm: &Spmm) -> impl Iterator<Item = &'static str> + use<> {
+    let named = [("accumulate", spmm.accumulate), ("tf32", spmm.tf32)];
+    named.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
 }
 
 impl SearchArgs {
@@ -256,6 +266,23 @@ mod tests {
     fn read(line: &str) -> Result<String, String> {
         let line = Line::try_parse_from(line.split(' ')).unwrap();
         line.problem.problem().map(|p| p.to_string()).map_err(|misuse| misuse.to_string())
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_sent() {
+        let args = |line: &str| Line::try_parse_from(line.split(' ')).unwrap().problem;
+        let job = |line: &str| {
+            let job = args(line).job(&Digest::of(b"m"), &SearchArgs::default()).unwrap();
+            job["problem"].clone()
+        };
+        let plain = json!({"op": "spmm", "n": 8, "dtype": "f32", "layout": "row"});
+        assert_eq!(job("x --n 8"), plain);
+        assert_eq!(job("x --n 8 --accumulate")["accumulate"], true);
+        let names = |line: &str| -> Vec<&str> {
+            args(line).query().unwrap().into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names("x"), ["op", "n", "dtype", "layout", "device"]);
+        assert_eq!(names("x --tf32"), ["op", "n", "dtype", "layout", "tf32", "device"]);
     }
 
     #[test]

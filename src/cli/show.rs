@@ -28,7 +28,7 @@ pub fn candidates(trials: &[Answer<TrialView>], plan: &PlanView) -> Table {
     let mut measured: Vec<(&TrialView, f64)> =
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let vendor = measured.iter().find(|(trial, _)| trial.candidate.family == "vendor").copied();
+    let vendor = measured.iter().find(|(trial, _)| trial.candidate.is_baseline()).copied();
     let mut table = table(&[
         "candidate",
         "median us",
@@ -170,7 +170,11 @@ fn prepare(plan: &PlanView) -> String {
 fn values(plan: &PlanView) -> Option<String> {
     let ms = plan.validity.update_values_ms;
     let costs = plan.validity.values_may_change && ms > 0.0;
-    costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms on the host"))
+    let how = match plan.candidate.is_densified() {
+        true => "on the device, where A is made dense again",
+        false => "on the host",
+    };
+    costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms {how}"))
 }
 
 /// What the host takes for the same, where that is known: it may be the better place.
@@ -272,6 +276,14 @@ mod tests {
             "provenance": {"stopped_by": "completed", "search_seconds": 1.0},
         }))
         .unwrap();
+        let mut dense = plan.clone();
+        dense.candidate.family = "vendor".to_owned();
+        dense.candidate.params = [("algorithm".to_owned(), json!("cublas_dense"))].into();
+        let shown = super::plan(&dense);
+        assert!(
+            shown.contains("cost 1.25 ms on the device, where A is made dense again"),
+            "{shown}"
+        );
         let shown = super::plan(&plan);
         for line in [
             "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",

@@ -65,13 +65,30 @@ impl Candidate {
     /// Whether plans are compared with it: the vendor's routine for the problem as it is. What first makes another problem
     /// of it, the vendor's dense product of a densified matrix, competes, but nobody's speed-up is over that.
     pub fn is_baseline(&self) -> bool {
-        let densified = |algorithm: &str| algorithm.starts_with("cublas_");
-        self.family == "vendor" && !self.text("algorithm").is_some_and(densified)
+        is_baseline(&self.family, self.text("algorithm"))
+    }
+
+    /// Whether it is the vendor's dense product of a densified matrix.
+    pub fn is_densified(&self) -> bool {
+        self.family == VENDOR && !self.is_baseline()
     }
 
     pub fn id(&self) -> CandidateId {
         CandidateId(Digest::of(self.to_string().as_bytes()).to_string()[..16].to_owned())
     }
+}
+
+/// The family of the vendor's routines.
+pub const VENDOR: &str = "vendor";
+
+/// Whether a routine of the vendor's, by its name in recipes, multiplies a matrix made dense.
+pub fn is_dense_product(algorithm: &str) -> bool {
+    algorithm.starts_with("cublas_")
+}
+
+/// See [`Candidate::is_baseline`].
+pub fn is_baseline(family: &str, algorithm: Option<&str>) -> bool {
+    family == VENDOR && !algorithm.is_some_and(is_dense_product)
 }
 
 /// `row_split{block=128,lanes=8,order=natural}`: canonical, since parameters are ordered by name.

@@ -60,6 +60,9 @@ pub struct Device {
     pub compiler: String,
     /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent when the vendor's library is not installed.
     pub vendor: Option<String>,
+    /// `cuBLAS 13.1.0`: what multiplies a matrix made dense. A plan that it won is stale with another.
+    #[serde(default)]
+    pub dense_vendor: Option<String>,
     /// Digest of each kernel family's text as this binary has it; a plan made with another text is stale.
     #[serde(default)]
     pub kernels: BTreeMap<String, Digest>,

@@ -67,6 +67,21 @@ pub struct Resources {
     pub occupancy: f64,
 }
 
+impl Resources {
+    /// Of two kernels that are launched one after the other: the most of each that either takes, and the fewer that fit.
+    pub fn hungriest(self, other: Self) -> Self {
+        let blocks_per_multiprocessor =
+            self.blocks_per_multiprocessor.min(other.blocks_per_multiprocessor);
+        Self {
+            registers: self.registers.max(other.registers),
+            local_bytes: self.local_bytes.max(other.local_bytes),
+            shared_bytes: self.shared_bytes.max(other.shared_bytes),
+            blocks_per_multiprocessor,
+            occupancy: self.occupancy.min(other.occupancy),
+        }
+    }
+}
+
 /// What the compiler made of one kernel text on one class of device: the same for every matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
@@ -144,6 +159,19 @@ fn cut_off(n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::Timing;
+    use crate::domain::Resources;
+
+    #[test]
+    fn of_several_kernels_the_most_of_each_counts() {
+        let of = |registers, local_bytes, blocks_per_multiprocessor, occupancy| Resources {
+            registers,
+            local_bytes,
+            shared_bytes: 0,
+            blocks_per_multiprocessor,
+            occupancy,
+        };
+        assert_eq!(of(64, 0, 2, 0.5).hungriest(of(32, 96, 8, 1.0)), of(64, 96, 2, 0.5));
+    }
 
     #[test]
     fn the_interval_covers_95_percent_from_six_samples_on() {

@@ -135,7 +135,8 @@ pub trait Engine {
     /// Waits for the recipe's binary and uploads its arrays.
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError>;
 
-    /// One call on a poisoned output buffer, compared with the reference; for SpTRSV one for each right-hand side. A
+    /// One call on a poisoned output buffer, compared with the reference; for SpTRSV one for each right-hand side, and for
+    /// an SpMM with `accumulate`, whose first call begins with an initial C, a second one with a beta of 0. A
     /// kernel with a watchdog ends itself after `give_up_us` (a first call's own cost added), or after a second.
     fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError>;
 

@@ -46,9 +46,8 @@ pub(super) fn operands(
         Dtype::F16 => {
             let b = operand::random_half(b_len, seed);
             let c0 = c_len.map(|len| operand::random_half(len, c_seed));
-            let halves = |bits: &[u16]| -> Vec<f16> { bits.reinterpret_cast::<f16>().to_vec() };
-            let wide = c0.as_deref().map(halves);
-            let product = product(matrix, b.reinterpret_cast::<f16>(), wide.as_deref(), spmm)?;
+            let wide = c0.as_deref().map(|bits| bits.reinterpret_cast::<f16>());
+            let product = product(matrix, b.reinterpret_cast::<f16>(), wide, spmm)?;
             (Dense::F16(b.into()), c0.map(|c0| Dense::F16(c0.into())), product)
         }
         Dtype::F32 => {

@@ -7,32 +7,54 @@ use rayon::prelude::*;
 /// Terms of a row that the tolerance itself allows for; a longer row's own growth is in its weight.
 const FRAME: f64 = 8.0;
 
-/// Largest componentwise error `|c - ref| / (|A| |B| w)` of a product, `w` being the row's `weight`.
+/// What an element of a product may be off by, in units of |A||B|.
+#[derive(Clone, Copy)]
+struct Error {
+    /// However long the row is.
+    constant: f64,
+    /// For each term of the row, and for each of FRAME more.
+    term: f64,
+}
+
+impl Error {
+    /// Half precision accumulates in float32 and rounds once at the end. Consent to tf32 is to operands with 11
+    /// significant bits, as many as f16 has: each of the two factors of a product may be off by half a unit of the last of
+    /// them. Neither gathers with the length of a row, as the error of the sum itself does.
+    fn of(spmm: &Spmm) -> Self {
+        let half = roundoff(Dtype::F16);
+        let term = match spmm.dtype {
+            Dtype::F16 | Dtype::F32 => roundoff(Dtype::F32),
+            // The reference is a float64 sum itself and may be off by as much.
+            Dtype::F64 => 2.0 * roundoff(Dtype::F64),
+        };
+        let rounded = if spmm.dtype == Dtype::F16 { half } else { 0.0 };
+        Self { constant: rounded + if spmm.tf32 { 2.0 * half } else { 0.0 }, term }
+    }
+
+    fn most(self, row_nnz: usize) -> f64 {
+        self.constant + self.term * (row_nnz as f64 + FRAME)
+    }
+}
+
+/// Largest componentwise error `|c - ref| / (|A| |B| w)` of a product, `w` being what `weigh_rows` multiplies by.
 ///
 /// A dot product of k terms, summed in any order with unit roundoff u, is within `k u / (1 - k u)` of the exact one in
 /// units of |A||B|. The reference takes the operands as already rounded to the dtype, so their rounding does not count;
-/// the 8 covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Each row is judged
-/// by its own length: one long row must not excuse the short ones. Half precision accumulates in float32 and rounds once
-/// at the end; `weigh_rows` allows for results below its normal range. Consent to tf32 is to operands with 11 significant
-/// bits: each of the two factors of a product may be off by half a unit of the last of them, beside the sum's own error.
+/// FRAME covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Each row is judged
+/// by its own length: one long row must not excuse the short ones. This is the bound of an empty row, and a longer one has
+/// its own over this as its weight.
 pub fn tolerance(spmm: &Spmm) -> f64 {
-    let sum = match spmm.dtype {
-        Dtype::F32 => FRAME * roundoff(Dtype::F32),
-        Dtype::F16 => roundoff(Dtype::F16) + FRAME * roundoff(Dtype::F32),
-        // The reference is a float64 sum itself and may be off by as much.
-        Dtype::F64 => 2.0 * FRAME * roundoff(Dtype::F64),
-    };
-    // tf32 has as many significant bits as f16.
-    sum + if spmm.tf32 { 2.0 * roundoff(Dtype::F16) } else { 0.0 }
+    Error::of(spmm).most(0)
 }
 
 /// How much more than plain substitution a solving scheme may err.
 const GROWTH: f64 = 64.0;
 
-/// Largest componentwise backward error `|T x - b| / ((|T||x| + |b|) w)` of a solve, `w` being the row's `weight`.
+/// Largest componentwise backward error `|T x - b| / ((|T||x| + |b|) w)` of a solve, `w` being (k + 8) / 8 for a row of k
+/// entries.
 ///
 /// Plain substitution, in any order of summing, solves `(T + dT) x = b` with `|dT| <= (k + 2) u |T|` for a row of k
-/// entries (Higham, Accuracy and Stability, theorem 8.5), which the weight and 8u cover. A scheme that rewrites
+/// entries (Higham, Accuracy and Stability, theorem 8.5), which w and 8u cover. A scheme that rewrites
 /// equations - inverted diagonal blocks, rows merged into others, the diagonal divided out early - is backward stable only
 /// up to the growth within a block, hence the factor; a lost term or a stale x is off by far more. The engine sums the
 /// residual to about twice the precision of float64, so that it adds nothing of its own.
@@ -50,22 +72,19 @@ fn roundoff(dtype: Dtype) -> f64 {
     1.0 / (1u64 << bits) as f64
 }
 
-/// How much more rounding a row of `row_nnz` terms may gather than an empty one.
-fn weight(row_nnz: usize) -> f32 {
-    ((row_nnz as f64 + FRAME) / FRAME) as f32
-}
-
 /// The smallest normal number of binary16. Below it the spacing no longer shrinks: rounding there is off by up to half the
 /// spacing, 2^-25, which is this times the unit roundoff.
 const LEAST_NORMAL_HALF: f32 = 1.0 / 16384.0;
 
-/// Multiplies each element's scale by its row's weight, in the layout of the product, and in f16 adds what makes room for
-/// underflow. An infinite scale would excuse anything, so it stays finite.
+/// Multiplies each element's scale by how much more its row may be off than an empty one, in the layout of the product, so
+/// that `tolerance` is every row's bound, and in f16 adds what makes room for underflow. An infinite scale would excuse anything, so it stays finite.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
     let floor = if spmm.dtype == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
     let weigh = |scale: &mut f32, weight: f32| *scale = (*scale * weight + floor).min(f32::MAX);
-    let weights: Vec<f32> = (0..matrix.rows()).map(|row| weight(matrix.row_nnz(row))).collect();
+    let error = Error::of(spmm);
+    let weight = |row| (error.most(matrix.row_nnz(row)) / error.most(0)) as f32;
+    let weights: Vec<f32> = (0..matrix.rows()).map(weight).collect();
     match spmm.layout {
         Layout::Row => scale
             .par_chunks_mut(spmm.n.max(1) as usize)
@@ -80,10 +99,10 @@ pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{solution_tolerance, tolerance, weigh_rows, weight};
+    use super::{Error, FRAME, solution_tolerance, tolerance, weigh_rows};
     use crate::domain::problem::{Diagonal, Triangle};
     use crate::domain::{Dtype, Layout, Spmm, Sptrsv};
-    use crate::sparse::operand::round_to_half;
+    use crate::sparse::operand::{self, round_to_half};
     use crate::sparse::{Csr, Triangular, oracle};
 
     fn spmm(dtype: Dtype) -> Spmm {
@@ -95,7 +114,7 @@ mod tests {
         let row: Vec<f32> = (1..=1000).map(|i| 1.0 / i as f32).collect();
         let exact: f64 = row.iter().map(|&x| f64::from(x)).sum();
         let error = |sum: f32| (f64::from(sum) - exact).abs() / exact;
-        let bound = tolerance(&spmm(Dtype::F32)) * f64::from(weight(row.len()));
+        let bound = Error::of(&spmm(Dtype::F32)).most(row.len());
         assert!(error(row.iter().sum()) < bound);
         assert!(error(row[..999].iter().sum()) > bound);
     }
@@ -112,15 +131,40 @@ mod tests {
         let exact = sum(&mut pairs.iter().map(|&pair| term(pair)));
         let scale = sum(&mut pairs.iter().map(|&pair| term(pair).abs()));
         let rounded = sum(&mut pairs.iter().map(|&(a, b)| term((tf32(a), tf32(b)))));
-        let error = (rounded - exact).abs() / scale / f64::from(weight(pairs.len()));
+        let error = (rounded - exact).abs() / scale;
         let consent = Spmm { tf32: true, ..spmm(Dtype::F32) };
-        assert!(error < tolerance(&consent), "{error}");
+        assert!(error < Error::of(&consent).most(pairs.len()), "{error}");
         // A single product shows the rounding most.
         let (a, b) = (1.0 + 1.0 / 2048.0f32, 1.0 + 1.0 / 2048.0f32);
         let error = (term((tf32(a), tf32(b))) - term((a, b))).abs() / term((a, b));
         assert!(error < tolerance(&consent) && error > 100.0 * tolerance(&spmm(Dtype::F32)));
         // A third of a term more does not pass.
         assert!(tolerance(&consent) < 1e-3 && tolerance(&spmm(Dtype::F64)) < 1e-14);
+    }
+
+    #[test]
+    fn what_is_rounded_once_excuses_no_long_row() {
+        let n = 4096usize;
+        let values: Vec<f64> = operand::random(n, 1).into_iter().map(f64::from).collect();
+        let matrix = Csr::new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap();
+        let tf32 = Spmm { tf32: true, ..spmm(Dtype::F32) };
+        for problem in [spmm(Dtype::F16), tf32, spmm(Dtype::F32)] {
+            let problem = Spmm { n: 1, ..problem };
+            let half = problem.dtype == Dtype::F16;
+            let narrow = |x: f32| if half { round_to_half(x.into()) as f32 } else { x };
+            let b: Vec<f32> = operand::random(n, 2).into_iter().map(narrow).collect();
+            let mut reference = oracle::spmm(&matrix, &b, &problem);
+            weigh_rows(&matrix, &problem, &mut reference.scale);
+            let terms = matrix.values().iter().zip(&b).map(|(&a, &b)| narrow(a as f32) * b);
+            let terms: Vec<f32> = terms.collect();
+            let right = |c: f32| {
+                let off = (f64::from(c) - reference.value[0]).abs();
+                off / f64::from(reference.scale[0]) <= tolerance(&problem)
+            };
+            assert!(right(narrow(terms.iter().sum())), "{problem:?}");
+            assert!(!right(0.0), "{problem:?}");
+            assert!(!right(narrow(terms[..n - n / 8].iter().sum())), "{problem:?}");
+        }
     }
 
     #[test]
@@ -157,7 +201,7 @@ mod tests {
             let terms = columns.iter().zip(values).map(|(&col, &value)| value * x[col as usize]);
             let terms: Vec<f64> = terms.chain([system.diagonal[s] * x[s], -b[s]]).collect();
             let scale: f64 = terms.iter().map(|term| term.abs()).sum();
-            let weight = f64::from(weight(columns.len()));
+            let weight = (columns.len() as f64 + FRAME) / FRAME;
             terms.iter().sum::<f64>().abs() / scale / weight
         };
         let bound = solution_tolerance(Dtype::F64);

@@ -3,7 +3,7 @@
 use super::EvaluatorError;
 use crate::domain::protocol::{Effort, Reply};
 use crate::domain::recipe::{Compiled, Recipe};
-use crate::domain::{Outcome, Timing};
+use crate::domain::{Candidate, Outcome, Timing};
 use crate::engine::{Check, Engine, EngineError};
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ pub(super) fn run(
         Ok(check) => check,
         Err(error) => return Ok(measured(outcome_of(error), Some(compiled))),
     };
-    if let Some(wrong) = wrong(&check, tolerance) {
+    if let Some(wrong) = wrong(&check, tolerance * slack(&recipe.candidate)) {
         return Ok(measured(wrong, Some(compiled)));
     }
 
@@ -45,6 +45,13 @@ pub(super) fn run(
         Err(error) => outcome_of(error),
     };
     Ok(measured(outcome, Some(compiled)))
+}
+
+/// How much more than our kernels the vendor's routines may be off. In f16 two of cuSPARSE's three algorithms round sums
+/// on the way, not once at the end, by 1.2 to 1.6 times our tolerance; without them a baseline would be the slowest of the
+/// three. What a plan's winner errs is in the plan.
+fn slack(candidate: &Candidate) -> f64 {
+    if candidate.is_baseline() { 8.0 } else { 1.0 }
 }
 
 /// Work before the first call: uploads, packing, a vendor's preprocessing. Arrays that candidates share are every one's, so

@@ -33,6 +33,8 @@ pub struct DeviceOut {
     compiler: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     vendor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dense_vendor: Option<String>,
 }
 
 impl From<Device> for DeviceOut {
@@ -58,6 +60,7 @@ impl From<Device> for DeviceOut {
             driver: device.driver,
             compiler: device.compiler,
             vendor: device.vendor,
+            dense_vendor: device.dense_vendor,
         }
     }
 }

@@ -104,6 +104,9 @@ const MAX_BYTES: usize = 64 << 20;
 /// Longer query strings are no lookup that is asked often, and would make keys the larger part of the cache.
 const MAX_QUERY: usize = 1024;
 
+/// The epoch of the plans, and the time: what an answer is judged old by.
+type Moment = (u64, Instant);
+
 /// A serialized answer; clones share the bytes.
 #[derive(Clone)]
 struct Answer {
@@ -115,8 +118,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn stands(&self, epoch: u64) -> bool {
-        self.epoch == epoch && self.at.elapsed() < TRUSTED_FOR
+    fn stands(&self, (epoch, now): Moment) -> bool {
+        self.epoch == epoch && now.duration_since(self.at) < TRUSTED_FOR
     }
 }
 
@@ -128,9 +131,9 @@ struct Slot {
 }
 
 impl Slot {
-    fn current(&self, epoch: u64) -> Option<Answer> {
+    fn current(&self, moment: Moment) -> Option<Answer> {
         let answer = self.answer.read().unwrap_or_else(PoisonError::into_inner);
-        answer.as_ref().filter(|answer| answer.stands(epoch)).cloned()
+        answer.as_ref().filter(|answer| answer.stands(moment)).cloned()
     }
 }
 
@@ -141,13 +144,13 @@ pub struct LookupCache {
 }
 
 impl LookupCache {
-    fn current(&self, query: &str, epoch: u64) -> Option<Answer> {
+    fn current(&self, query: &str, moment: Moment) -> Option<Answer> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        slots.get(query)?.current(epoch)
+        slots.get(query)?.current(moment)
     }
 
     /// The query's slot, made if there is room; `None` when the cache is full of answers that still stand.
-    fn slot(&self, query: &str, epoch: u64) -> Option<Arc<Slot>> {
+    fn slot(&self, query: &str, moment: Moment) -> Option<Arc<Slot>> {
         if query.len() > MAX_QUERY {
             return None;
         }
@@ -157,7 +160,7 @@ impl LookupCache {
         }
         if is_full(&slots) {
             // Slots being filled have no answer yet, but somebody holds them.
-            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.current(epoch).is_some());
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.current(moment).is_some());
             if is_full(&slots) {
                 return None;
             }
@@ -183,8 +186,7 @@ fn is_full(slots: &HashMap<Box<str>, Arc<Slot>>) -> bool {
 /// Takes the whole request because extractors for headers and query would copy both.
 pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let query = request.uri().query().unwrap_or_default();
-    let epoch = app.service.plans_epoch();
-    let answer = match app.lookups.current(query, epoch) {
+    let answer = match app.lookups.current(query, moment(&app)) {
         Some(answer) => {
             // The service counts the lookups it makes; these it never sees.
             app.metrics.count_kept_lookup(answer.grade);
@@ -201,12 +203,16 @@ pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response
     ))
 }
 
+fn moment(app: &App) -> Moment {
+    (app.service.plans_epoch(), Instant::now())
+}
+
 async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
-    let Some(slot) = app.lookups.slot(query, app.service.plans_epoch()) else {
+    let Some(slot) = app.lookups.slot(query, moment(app)) else {
         return ask(app, uri).await;
     };
     let _turn = slot.renewal.lock().await;
-    if let Some(answer) = slot.current(app.service.plans_epoch()) {
+    if let Some(answer) = slot.current(moment(app)) {
         app.metrics.count_kept_lookup(answer.grade);
         return Ok(answer);
     }
@@ -227,7 +233,7 @@ async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
     let Query(input) = Query::<LookupIn>::of(uri)?;
     let query = LookupQuery::try_from(input)?;
     // Read before the lookup: a plan stored meanwhile makes this answer old at once, never young for ever.
-    let (epoch, at) = (app.service.plans_epoch(), Instant::now());
+    let (epoch, at) = moment(app);
     let lookup = app.service.lookup(&query).await?;
     let grade = lookup.grade;
     let body = serde_json::to_vec(&LookupOut::from(lookup)).map_err(Problem::internal)?;
@@ -238,36 +244,35 @@ async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
 mod tests {
     use super::*;
 
-    fn answer(epoch: u64, age: Duration) -> Answer {
-        let at = Instant::now().checked_sub(age).unwrap();
+    fn put(cache: &LookupCache, query: &str, (epoch, at): Moment) {
+        let slot = cache.slot(query, (epoch, at)).unwrap();
         let body = Bytes::from_static(b"{}");
-        Answer { tag: etag::of(&body), body, grade: Grade::Exact, epoch, at }
-    }
-
-    fn put(cache: &LookupCache, query: &str, answer: Answer) {
-        let slot = cache.slot(query, answer.epoch).unwrap();
+        let answer = Answer { tag: etag::of(&body), body, grade: Grade::Exact, epoch, at };
         *slot.answer.write().unwrap() = Some(answer);
     }
 
     #[test]
     fn an_answer_stands_for_a_second_of_one_epoch() {
-        let cache = LookupCache::default();
-        put(&cache, "a", answer(7, Duration::ZERO));
-        put(&cache, "b", answer(7, TRUSTED_FOR));
-        assert!(cache.current("a", 7).is_some());
-        assert!(cache.current("a", 8).is_none() && cache.current("b", 7).is_none());
+        let (cache, start) = (LookupCache::default(), Instant::now());
+        put(&cache, "a", (7, start));
+        let almost = start + TRUSTED_FOR - Duration::from_nanos(1);
+        assert!(cache.current("a", (7, almost)).is_some());
+        assert!(cache.current("a", (8, start)).is_none());
+        assert!(cache.current("a", (7, start + TRUSTED_FOR)).is_none());
     }
 
     #[test]
     fn a_full_cache_lets_go_of_old_answers_only() {
-        let cache = LookupCache::default();
-        put(&cache, "old", answer(7, TRUSTED_FOR));
+        let (cache, start) = (LookupCache::default(), Instant::now());
+        // The test's own time, however long its work takes.
+        let now = (7, start + TRUSTED_FOR);
+        put(&cache, "old", (7, start));
         for i in 1..MAX_ANSWERS {
-            put(&cache, &i.to_string(), answer(7, Duration::ZERO));
+            put(&cache, &i.to_string(), now);
         }
-        assert!(cache.slot("new", 7).is_some(), "the old answer makes room");
-        put(&cache, "new", answer(7, Duration::ZERO));
-        assert!(cache.slot("newer", 7).is_none() && cache.current("1", 7).is_some());
-        assert!(cache.slot(&"x".repeat(MAX_QUERY + 1), 7).is_none());
+        assert!(cache.slot("new", now).is_some(), "the old answer makes room");
+        put(&cache, "new", now);
+        assert!(cache.slot("newer", now).is_none() && cache.current("1", now).is_some());
+        assert!(cache.slot(&"x".repeat(MAX_QUERY + 1), now).is_none());
     }
 }

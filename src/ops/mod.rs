@@ -184,7 +184,11 @@ const TILE: &[&str] = &[
 /// Names family and main tile: candidates of one name are variants of one kernel, and a ranked search spreads its places
 /// over names.
 pub fn variety(candidate: &Candidate) -> String {
-    let name = preparation(candidate);
+    let name = match candidate.family.as_str() {
+        // What these prepare is a variant of the tile: the order of rows, and what of them goes into tiles.
+        spmm::condensed_tc::FAMILY | "tiled" => candidate.family.clone(),
+        _ => preparation(candidate),
+    };
     let values = TILE.iter().filter_map(|tile| Some((tile, candidate.params.get(*tile)?)));
     values.fold(name, |name, (tile, value)| format!("{name} {tile}={value:?}"))
 }
@@ -197,7 +201,7 @@ pub fn brings_nothing(candidate: &Candidate) -> bool {
 /// What a user would rather deploy when speed does not decide: the vendor's routine, then what brings no arrays, then what
 /// brings few. An AG-SpTRSV scheme brings a schedule for its warps beside its groups.
 pub fn complexity(candidate: &Candidate) -> u32 {
-    let ordered = u32::from(candidate.text("order") == Some("length"));
+    let ordered = u32::from(candidate.text("order").is_some_and(|order| order != "natural"));
     match candidate.family.as_str() {
         "vendor" if candidate.is_baseline() => 0,
         "serial" => 1,
@@ -231,7 +235,6 @@ pub fn provocations(device: &Device) -> Vec<Candidate> {
 
 /// Whether a candidate multiplies padding by rows of B, so that an infinity there would spread.
 pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
-    let densified = candidate.family == "vendor" && !candidate.is_baseline();
     let padded = match candidate.family.as_str() {
         "row_panel" => candidate.int("m1") != Some(1),
         spmm::condensed_tc::FAMILY | "resident" => true,
@@ -239,7 +242,7 @@ pub fn dense_must_be_finite(candidate: &Candidate, kind: DeviceKind) -> bool {
         "tiled" => candidate.int("n1").is_some(),
         _ => false,
     };
-    densified || kind == DeviceKind::Cuda && padded
+    candidate.is_densified() || kind == DeviceKind::Cuda && padded
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).
@@ -277,6 +280,26 @@ impl Lowerer {
 mod tests {
     use super::*;
     use crate::domain::Layout;
+
+    #[test]
+    fn orders_and_residues_are_variants_of_one_tile() {
+        let tile = |family: &str| Candidate::new(family).with("rows", 8).with("columns", 64);
+        for family in [spmm::condensed_tc::FAMILY, "tiled"] {
+            let of = |order: &str, residue| {
+                variety(&tile(family).with_text("order", order).with("residue", residue))
+            };
+            assert_eq!(of("natural", 0), of("length", 2));
+            assert_ne!(of("natural", 0), variety(&tile(family).with("columns", 32)));
+        }
+    }
+
+    #[test]
+    fn any_order_but_the_matrixs_own_is_brought_along() {
+        let of =
+            |order: &str| brings_nothing(&Candidate::new("row_split").with_text("order", order));
+        assert!(of("natural") && brings_nothing(&Candidate::new("row_split")));
+        assert!(!of("length") && !of("similarity"));
+    }
 
     #[test]
     fn tf32_is_for_f32_and_the_host_multiplies_in_f32() {

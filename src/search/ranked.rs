@@ -30,10 +30,10 @@ pub struct Ranked {
 /// At most `top_k` candidates: the first half by prediction, spread; each of the others by the prediction as corrected by
 /// all outcomes so far.
 ///
-/// Places of the first half go, in this order, to: the best predicted of each family, if it is near the best of all; the
-/// best predicted of those that are `sure` of a place, unless there is only one; the others by rank, as long as neither too
-/// many of their group nor too many that are alike are in; whatever is left by rank. `group` names the family and the main
-/// tile of a candidate.
+/// Places of the first half go, in this order, to: the best predicted; the best predicted of those that are `sure` of a
+/// place; the best predicted of each family, if it is near the best of all; the others by rank, as long as neither too many
+/// of their group nor too many that are alike are in; whatever is left by rank. `group` names the family and the main tile
+/// of a candidate.
 ///
 /// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that their
 /// outcomes are observed, and take their places.
@@ -66,9 +66,10 @@ fn spread(
 ) -> Vec<Candidate> {
     let mut places = Places::of(scored, count, group);
     let near = scored.first().map_or(0.0, |(_, us)| NEAR * us);
-    if count > 1
-        && let Some(first) = scored.iter().position(|(candidate, _)| sure(candidate))
-    {
+    if !scored.is_empty() {
+        places.take(0);
+    }
+    if let Some(first) = scored.iter().position(|(candidate, _)| sure(candidate)) {
         places.take(first);
     }
     let mut families = BTreeSet::new();

@@ -98,6 +98,17 @@ impl Service {
                 first.environment()
             ));
         }
+        let dense = plan.device.dense_vendor.as_deref();
+        if let Some(first) = here.first()
+            && plan.candidate.is_densified()
+            && !here.iter().any(|device| device.dense_vendor.as_deref() == dense)
+        {
+            let named = |library: Option<&str>| library.unwrap_or("none").to_owned();
+            let (then, now) = (named(dense), named(first.dense_vendor.as_deref()));
+            changes.push(format!(
+                "the library for dense products changed: then `{then}`, now `{now}`"
+            ));
+        }
         let family = &plan.candidate.family;
         let now = here.first().and_then(|device| device.kernels.get(family));
         if now.is_some_and(|now| Some(*now) != plan.provenance.kernel_digest) {

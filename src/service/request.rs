@@ -120,6 +120,8 @@ struct Sizes {
     nnz: u128,
     b: u128,
     c: u128,
+    /// Of the C that a call adds to; 0 where it adds to none.
+    c0: u128,
     element: u128,
 }
 
@@ -130,27 +132,31 @@ impl Sizes {
             Problem::Sptrsv(p) => (matrix.rows, p.rhs, p.dtype),
         };
         let (rows, width) = (u128::from(matrix.rows), u128::from(width));
+        let adds = matches!(problem, Problem::Spmm(spmm) if spmm.accumulate);
         Self {
             rows,
             nnz: u128::from(matrix.nnz),
             b: u128::from(b_lines) * width,
             c: rows * width,
+            c0: if adds { rows * width } else { 0 },
             element: u128::from(dtype.bytes()),
         }
     }
 
-    /// What the evaluator's process holds at its fullest, with f32 operands. For an element of C 16 bytes: the
-    /// reference's value (8) and scale (4), and the result itself. For one of B 8: as it was made, and the engine's
-    /// aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and its value as the
-    /// problem's type has it, which the oracle widens to f64 again (8).
+    /// What the evaluator's process holds at its fullest. For an element of C the reference's value (8) and scale (4),
+    /// and the result itself. For one of B, and of the C that is added to, two of its type: as it was made, and as it is
+    /// shared, or the engine's aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and
+    /// its value as the problem's type has it, which the oracle widens to f64 again (8).
     fn product_on_host(&self) -> u128 {
-        (8 + 4 + self.element) * self.c + 2 * self.element * self.b + 20 * self.nnz
+        let made = 2 * self.element * (self.b + self.c0);
+        (8 + 4 + self.element) * self.c + made + 20 * self.nnz
     }
 
-    /// What a GPU must hold: A with 4-byte columns and row pointers, B and C. The reference adapts to what is left: it
-    /// is compared in slices where it does not fit beside them.
+    /// What a GPU must hold: A with 4-byte columns and row pointers, B, C, and what a verified C begins as where it is
+    /// added to. The reference adapts to what is left: it is compared in slices where it does not fit beside them.
     fn product_on_gpu(&self) -> u128 {
-        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * (self.b + self.c)
+        let dense = self.b + self.c + self.c0;
+        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * dense
     }
 
     /// What the evaluator's process holds at its fullest for a solve. For an entry 44 bytes: in the matrix (12), in the
@@ -178,4 +184,24 @@ pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Polic
         "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}",
         filled.matrix, filled.problem, device.id, filled.expected_calls
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_c_that_is_added_to_counts_on_host_and_gpu() {
+        let sizes = |accumulate| Sizes {
+            rows: 10,
+            nnz: 30,
+            b: 5 * 4,
+            c: 10 * 4,
+            c0: if accumulate { 10 * 4 } else { 0 },
+            element: 2,
+        };
+        let (plain, adding) = (sizes(false), sizes(true));
+        assert_eq!(adding.product_on_gpu() - plain.product_on_gpu(), 2 * 40);
+        assert_eq!(adding.product_on_host() - plain.product_on_host(), 2 * 2 * 40);
+    }
 }

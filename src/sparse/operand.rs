@@ -6,15 +6,13 @@ use rayon::prelude::*;
 
 /// `len` values in [-1, 1), the same on any number of threads.
 pub fn random(len: usize, seed: u64) -> Vec<f32> {
-    (0..len)
-        .into_par_iter()
-        .with_min_len(1 << 14)
-        .map(|i| {
-            // 24 bits: every value is exact in f32, and 1 cannot be reached by rounding.
-            let draw = (random::bits(seed, i as u64) >> 40) as f32;
-            draw * (1.0 / (1u32 << 23) as f32) - 1.0
-        })
-        .collect()
+    (0..len).into_par_iter().with_min_len(1 << 14).map(|i| draw(seed, i)).collect()
+}
+
+fn draw(seed: u64, i: usize) -> f32 {
+    // 24 bits: every value is exact in f32, and 1 cannot be reached by rounding.
+    let draw = (random::bits(seed, i as u64) >> 40) as f32;
+    draw * (1.0 / (1u32 << 23) as f32) - 1.0
 }
 
 /// As `random`, with all bits that f64 has there.
@@ -26,8 +24,9 @@ pub fn random_double(len: usize, seed: u64) -> Vec<f64> {
 
 /// As `random`, rounded to binary16, by its bits: so 1 can be reached.
 pub fn random_half(len: usize, seed: u64) -> Vec<u16> {
+    let draws = (0..len).into_par_iter().with_min_len(1 << 14);
     // Exact in f32, so the conversion is the one rounding.
-    random(len, seed).into_par_iter().map(|value| f16::from_f32(value).to_bits()).collect()
+    draws.map(|i| f16::from_f32(draw(seed, i)).to_bits()).collect()
 }
 
 /// To IEEE binary16, ties to even: 11 significant bits down to the spacing of subnormals, 2^-24. What is too large becomes

@@ -197,7 +197,8 @@ pub trait Devices: Send + Sync {
 /// What compilers made of kernels, by a kernel's identity (`ops::kernel_identity`).
 #[async_trait]
 pub trait Figures: Send + Sync {
-    /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own the oldest go.
+    /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own go those that were not told of for
+    /// longest.
     async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()>;
     /// All that was learnt before a moment.
     async fn learnt(

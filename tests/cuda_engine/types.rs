@@ -137,9 +137,14 @@ fn verification(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
     assert!(!right(&check) && check.worst == place(8, 5), "{spmm:?}: {check:?}");
 
     let check = verify("if (row != 999) c[at] = narrow<T>(sum);");
-    // Where C is added to it is no poison that stays, but the initial C.
-    let unwritten = if spmm.accumulate { 0 } else { n };
-    assert!(!right(&check) && check.unwritten == unwritten, "{spmm:?}: {check:?}");
+    assert!(!right(&check) && check.unwritten == n, "{spmm:?}: {check:?}");
+
+    if spmm.accumulate {
+        // C is NaN where beta is 0, so that a product with it shows.
+        let check =
+            verify("c[at] = narrow<T>(beta == Sum<T>(0) ? sum + beta * widen(c[at]) : sum);");
+        assert_eq!(check.rel_error, f64::INFINITY, "{spmm:?}: {check:?}");
+    }
 
     let check = verify("c[at] = narrow<T>(sum); if (i == 0) c[(u64)rows * n] = narrow<T>(sum);");
     assert_eq!((check.rel_error, check.worst), (f64::INFINITY, rows * n), "{spmm:?}");
@@ -169,9 +174,20 @@ fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
             let median_us = engine.time(&recipe, &EFFORT).expect("times").median_us;
             println!("{algorithm} {consent:?}: {median_us:.2} us, error {:.1e}", check.rel_error);
             assert_eq!(check.unwritten, 0, "{algorithm} {consent:?}");
-            // How the vendor rounds in f16 is the vendor's to say; a wrong layout or factor is off by about 1.
-            assert!(check.rel_error < 0.05, "{algorithm} {consent:?}: {check:?}");
-            sparse += u32::from(algorithm.starts_with("csr"));
+            let own_sparse = algorithm.starts_with("csr");
+            // cuSPARSE does not say that a sum of binary16 which several blocks make is rounded once; cuBLAS may cut
+            // operands off where it makes tf32 of them, which is twice as far as rounding.
+            let slack = match consent.dtype {
+                Dtype::F16 if own_sparse => 4.0,
+                Dtype::F32 if consent.tf32 => 2.0,
+                _ => 1.0,
+            };
+            let most = slack * tolerance(&consent);
+            assert!(
+                check.rel_error <= most,
+                "{algorithm} {consent:?}: {check:?}, allowed {most:.1e}"
+            );
+            sparse += u32::from(own_sparse);
         }
     }
     assert!(sparse > 0, "{spmm:?}");

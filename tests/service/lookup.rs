@@ -96,6 +96,30 @@ async fn a_plan_grows_stale_with_its_kernel() {
 }
 
 #[tokio::test]
+async fn a_dense_products_plan_grows_stale_with_its_library() {
+    let dense = Candidate::new("vendor").with_text("algorithm", "cublas_dense");
+    for (candidate, stale) in [(dense, true), (Candidate::new("row_split"), false)] {
+        let world = World::new().await;
+        let then = Device { dense_vendor: Some("cuBLAS 12.0".to_owned()), ..device() };
+        world.service.register(then.clone()).await.unwrap();
+        let matrix = world.upload(&tridiagonal(20)).await.matrix;
+        world.service.submit(&request(&matrix, 32), None).await.unwrap();
+        let claim = world.claim().await;
+        let mut made = plan(&then, &matrix, &claim.job);
+        made.provenance.kernel_digest = then.kernels.get(&candidate.family).copied();
+        made.candidate = candidate;
+        world.service.store().finish(&claim.fence, &ended(&claim.job, Some(made))).await.unwrap();
+        let look = async || world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
+        assert_eq!(look().await.grade, Grade::Exact);
+        let now = Device { dense_vendor: Some("cuBLAS 13.0".to_owned()), ..then };
+        world.service.register(now).await.unwrap();
+        let found = look().await;
+        assert_eq!(found.grade == Grade::Stale, stale, "{:?}", found.reasons);
+        assert_eq!(found.reasons.iter().any(|why| why.contains("now `cuBLAS 13.0`")), stale);
+    }
+}
+
+#[tokio::test]
 async fn a_class_that_is_not_here_is_answered_with_a_caveat() {
     let (world, matrix, _) = tuned().await;
     let far = gpu(0, 3000.0);

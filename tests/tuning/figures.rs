@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const REGISTERS: &str = "register_resource";
+const SPILLS: &str = "local_memory";
 
 fn compiled(us: f64, local_bytes: u32, latency: Duration) -> Act {
     let resources = Resources {
@@ -38,7 +39,7 @@ fn few(gpu: &Device, bench: &Bench) -> (Vec<Candidate>, Search) {
 }
 
 fn pruned(trials: &[Trial]) -> Vec<&Candidate> {
-    let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == REGISTERS);
+    let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == SPILLS);
     trials.iter().filter(by).map(|trial| &trial.candidate).collect()
 }
 
@@ -49,14 +50,14 @@ async fn what_spilled_is_not_compiled_for_the_next_matrix() {
     let spilling = all[2].clone();
     let mut acts: BTreeMap<Candidate, Act> =
         all.iter().map(|c| (c.clone(), compiled(100.0, 0, Duration::ZERO))).collect();
-    acts.insert(spilling.clone(), compiled(50.0, 4096, Duration::ZERO));
+    acts.insert(spilling.clone(), compiled(200.0, 4096, Duration::ZERO));
     let worker = bench.work(&bench.service, &gpu, acts).await;
 
     let first = bench.submit_for(PROBLEM, "cuda:0", search.clone()).await;
     let plan = bench.plan(&bench.ended(&first).await).await;
-    let step =
-        |plan: &Plan| plan.funnel.iter().find(|s| s.constraint == REGISTERS).unwrap().clone();
-    assert_eq!((plan.candidate.clone(), step(&plan).detail), (spilling.clone(), None));
+    let named = |plan: &Plan, name| plan.funnel.iter().find(|s| s.constraint == name).cloned();
+    let step = |plan: &Plan| named(plan, SPILLS).unwrap();
+    assert_ne!(plan.candidate, spilling);
     assert!(!pruned(&bench.trials(&first).await).contains(&&spilling));
 
     let second = bench.submit_for(PROBLEM, "cuda:0", search).await;
@@ -71,8 +72,26 @@ async fn what_spilled_is_not_compiled_for_the_next_matrix() {
     let more = pruned(&trials).len() - pruned(&before).len();
     assert_eq!((step(&next).removed - step(&plan).removed) as usize, more);
     assert!(pruned(&trials).iter().filter(|c| kernel(c) == kernel(&spilling)).count() >= more);
-    let detail = step(&next).detail.unwrap();
+    let detail = named(&next, REGISTERS).unwrap().detail.unwrap();
     assert!(detail.contains("judged by the compiler's own figures"), "{detail}");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_won_here_stays_whatever_it_spills() {
+    let (bench, gpu) = (Bench::new().await, gpu());
+    let (all, search) = few(&gpu, &bench);
+    let spilling = all[2].clone();
+    let mut acts: BTreeMap<Candidate, Act> =
+        all.iter().map(|c| (c.clone(), compiled(100.0, 0, Duration::ZERO))).collect();
+    acts.insert(spilling.clone(), compiled(50.0, 4096, Duration::ZERO));
+    let worker = bench.work(&bench.service, &gpu, acts).await;
+    for _ in 0..2 {
+        let job = bench.submit_for(PROBLEM, "cuda:0", search.clone()).await;
+        let plan = bench.plan(&bench.ended(&job).await).await;
+        assert_eq!(plan.candidate, spilling);
+        assert!(!pruned(&bench.trials(&job).await).contains(&&spilling));
+    }
     worker.stop().await;
 }
 

@@ -4,6 +4,7 @@
 use super::report::{geometric_mean, percent};
 use super::run::{Run, Tried};
 use crate::cli::show;
+use crate::domain::StoppedBy;
 use anyhow::Context;
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,19 @@ struct Record {
     matrix: String,
     task: String,
     figures: Option<Time>,
+    #[serde(default)]
+    plan: Option<Made>,
     trials: Vec<Tried>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Made {
+    provenance: Provenance,
+}
+
+#[derive(Debug, Deserialize)]
+struct Provenance {
+    stopped_by: StoppedBy,
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,9 +76,19 @@ impl Earlier {
             .with_context(|| format!("{} is not what --out writes", file.display()))
     }
 
+    fn record(&self, run: &Run) -> Option<&Record> {
+        self.runs.iter().find(|record| record.matrix == run.matrix && record.task == run.task)
+    }
+
+    /// Runs whose earlier search ended before all that it had chosen was tried: its best is not the best, so they are
+    /// left out.
+    pub fn cut_short(&self, runs: &[Run]) -> Vec<String> {
+        let short = |run: &&Run| self.record(run).is_some_and(|record| !record.is_whole());
+        runs.iter().filter(short).map(|run| format!("{} {}", run.matrix, run.task)).collect()
+    }
+
     fn pair<'a>(&self, run: &'a Run) -> Option<Pair<'a>> {
-        let same = |record: &&Record| record.matrix == run.matrix && record.task == run.task;
-        let earlier = self.runs.iter().find(same)?;
+        let earlier = self.record(run).filter(|record| record.is_whole())?;
         let of_best = earlier.figures.as_ref()?.us / run.figures.as_ref()?.us;
         let tried: HashSet<&str> = run.trials.iter().map(|tried| &tried.candidate[..]).collect();
         let fastest = |among: &dyn Fn(&Tried) -> bool| {
@@ -101,6 +124,14 @@ impl Earlier {
             shares.push(Share::of("all", &pairs.iter().collect::<Vec<_>>()));
         }
         shares
+    }
+}
+
+impl Record {
+    /// Whether its search came to its end.
+    fn is_whole(&self) -> bool {
+        let ended = |plan: &Made| plan.provenance.stopped_by == StoppedBy::Completed;
+        self.plan.as_ref().is_none_or(ended)
     }
 }
 
@@ -180,6 +211,8 @@ mod tests {
                 {"candidate": "slices x=3", "state": "measured", "us": 9.0}
             ]},
             {"matrix": "b", "task": "f64", "figures": {"us": 1.0}, "trials": []},
+            {"matrix": "b", "task": "f32", "figures": {"us": 1.0}, "trials": [],
+                "plan": {"provenance": {"stopped_by": "seconds"}}},
             {"matrix": "d", "task": "f32", "figures": {"us": 1.0}, "trials": []}
         ]}"#;
         let earlier: Earlier = serde_json::from_str(earlier).unwrap();
@@ -191,6 +224,7 @@ mod tests {
         assert_eq!(share.worst_matrix.as_deref(), Some("a"));
         let text = table(&shares).to_string();
         assert!(text.contains("80.0 %") && text.contains("33.3 %"), "{text}");
+        assert_eq!(earlier.cut_short(&runs), ["b f32"]);
         assert!(earlier.shares(&[]).is_empty());
     }
 }

@@ -120,8 +120,13 @@ impl<'a> Bench<'a> {
         }
         let groups = report::groups(&runs);
         say(format_args!("\n{}", report::table(&groups)))?;
-        if self.earlier.is_some() {
-            say(format_args!("\n{}", compare::table(&self.shares(&runs))))?;
+        if let Some(earlier) = &self.earlier {
+            say(format_args!("\n{}", compare::table(&earlier.shares(&runs))))?;
+            let short = earlier.cut_short(&runs);
+            if !short.is_empty() {
+                let short = short.join(", ");
+                say(format_args!("left out, their earlier search was cut short: {short}"))?;
+            }
         }
         if let Some(file) = &self.args.svg {
             save(file, &picture::draw(&runs))?;

@@ -6,6 +6,7 @@ use crate::cli::client::views::{PlanView, TrialView};
 use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
+use crate::domain::candidate::VENDOR;
 use crate::domain::{Digest, Problem, Spmm, Sptrsv};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,7 @@ pub struct Figures {
     pub model: Option<String>,
     pub predicted_us: Option<f64>,
     pub winner: String,
-    /// The winner is a routine of the vendor's.
+    /// The winner is what the speed-up is over, a routine of the vendor's for the problem as it is.
     pub vendor_won: bool,
     pub tie: bool,
     pub measured: u32,
@@ -210,9 +211,9 @@ impl Tried {
         })
     }
 
-    /// Whether it is one of ours rather than a routine of the vendor's.
+    /// Whether the search chose it: the vendor's routines, the dense product among them, are tried whatever it does.
     pub fn ours(&self) -> bool {
-        self.candidate.split(' ').next() != Some("vendor")
+        self.candidate.split(' ').next() != Some(VENDOR)
     }
 }
 
@@ -263,7 +264,7 @@ impl Figures {
             model: plan.predicted.as_ref().map(|predicted| predicted.model.clone()),
             predicted_us: plan.predicted.as_ref().map(|predicted| predicted.median_us),
             winner: plan.candidate.to_string(),
-            vendor_won: plan.candidate.family == "vendor",
+            vendor_won: plan.candidate.is_baseline(),
             tie: plan.tie,
             measured: more.trials.measured,
             failed: more.trials.failed,

@@ -1,5 +1,6 @@
 //! What the command line reads of the server's answers. Members it does not know are left alone.
 
+use crate::domain::candidate;
 use crate::domain::plan::Bound;
 use crate::domain::{Digest, FunnelStep, JobState, Problem, Stage, StoppedBy};
 use serde::Deserialize;
@@ -47,6 +48,22 @@ pub struct CandidateView {
     pub family: String,
     #[serde(default)]
     pub params: BTreeMap<String, serde_json::Value>,
+}
+
+impl CandidateView {
+    fn algorithm(&self) -> Option<&str> {
+        self.params.get("algorithm").and_then(serde_json::Value::as_str)
+    }
+
+    /// Whether speed-ups are over it.
+    pub fn is_baseline(&self) -> bool {
+        candidate::is_baseline(&self.family, self.algorithm())
+    }
+
+    /// Whether it multiplies a matrix made dense.
+    pub fn is_densified(&self) -> bool {
+        self.family == candidate::VENDOR && !self.is_baseline()
+    }
 }
 
 /// `row_split block=128 lanes=8`: the canonical text with less punctuation.

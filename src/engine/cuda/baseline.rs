@@ -7,6 +7,7 @@ use super::launch::refused;
 use super::operands::{Judge, Loaded};
 use super::spmm::Spmm;
 use super::spsv::Spsv;
+use crate::domain::candidate::is_dense_product;
 use crate::domain::{Dtype, Layout};
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
@@ -40,11 +41,11 @@ impl Routine {
         }
     }
 
-    /// Queues one call.
-    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+    /// Queues one call; a solve has no factors.
+    pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
         match self {
-            Self::Product(spmm) => spmm.enqueue(),
-            Self::Dense(gemm) => gemm.enqueue(),
+            Self::Product(spmm) => spmm.enqueue(factors),
+            Self::Dense(gemm) => gemm.enqueue(factors),
             Self::Solve(spsv) => spsv.enqueue(),
         }
     }
@@ -62,7 +63,7 @@ impl Routine {
         match algorithm {
             "spsv" => "cusparseSpSV_solve",
             "spsm" => "cusparseSpSM_solve",
-            dense if dense.starts_with("cublas_") => "cublasGemmEx",
+            dense if is_dense_product(dense) => "cublasGemmEx",
             _ => "cusparseSpMM",
         }
     }
@@ -90,9 +91,8 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    pub(super) fn of(loaded: &Loaded) -> Self {
-        let double = loaded.factors();
-        Self { dtype: loaded.dtype, single: double.map(|factor| factor as f32), double }
+    pub(super) fn of(double: [f64; 2], dtype: Dtype) -> Self {
+        Self { dtype, single: double.map(|factor| factor as f32), double }
     }
 
     pub(super) fn alpha(&self) -> *const c_void {

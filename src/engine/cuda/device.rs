@@ -23,6 +23,8 @@ pub(super) struct Software {
     pub(super) compiler: String,
     /// `cuSPARSE 12.6.3`.
     pub(super) vendor: Option<String>,
+    /// `cuBLAS 13.1.0`.
+    pub(super) dense_vendor: Option<String>,
 }
 
 pub(super) fn describe(
@@ -61,6 +63,7 @@ pub(super) fn describe(
         driver: software.driver,
         compiler: software.compiler,
         vendor: software.vendor,
+        dense_vendor: software.dense_vendor,
         // The evaluator knows the families, the engine does not.
         kernels: Default::default(),
     })

@@ -33,7 +33,6 @@ pub(super) struct Gemm {
     shape: Shape,
     dtype: Dtype,
     compute: u32,
-    factors: Factors,
     a: Buffer,
     b: u64,
     c: u64,
@@ -107,7 +106,7 @@ impl Gemm {
         let most = context.free_bytes()? / SHARE;
         if bytes > most {
             let why = format!("A dense takes {bytes} bytes, more than {most}, its share of memory");
-            return Err(EngineError::OutOfMemory(why));
+            return Err(refused(why));
         }
         // Whole words: rows are padded to 16 bytes.
         let a = Buffer::new(context, bytes as usize)?;
@@ -128,7 +127,6 @@ impl Gemm {
             shape,
             dtype,
             compute,
-            factors: Factors::of(loaded),
             a,
             b: loaded.b.pointer,
             c: loaded.c.pointer,
@@ -142,7 +140,7 @@ impl Gemm {
     }
 
     /// Queues one product.
-    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
+    pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
         let Shape { a_first, operation, m, n, k, leading } = self.shape;
         let (a, b) = (self.a.pointer, self.b);
         let [x, y] = if a_first { [a, b] } else { [b, a] };
@@ -157,14 +155,14 @@ impl Gemm {
                 m,
                 n,
                 k,
-                self.factors.alpha(),
+                factors.alpha(),
                 x,
                 element,
                 leading[0],
                 y,
                 element,
                 leading[1],
-                self.factors.beta(),
+                factors.beta(),
                 self.c,
                 element,
                 leading[2],

@@ -37,7 +37,7 @@ mod verify;
 pub use open::Options;
 pub use probe::{DeviceReport, Probe, devices, probe};
 
-use self::baseline::Routine;
+use self::baseline::{Factors, Routine};
 use self::compile::Compiler;
 use self::context::Context;
 use self::kernels::{Kernels, ProgramKernels};
@@ -45,7 +45,7 @@ use self::launch::refused;
 use self::operands::{Loaded, Room};
 use self::own::OwnKernels;
 use self::scratch::{Memory, Owner, Scratches};
-use self::steps::{Deadline, Steps};
+use self::steps::{Asked, Deadline, Steps};
 use self::timer::{Call, Timer};
 use self::vendors::Vendors;
 use super::{Check, Engine, EngineError, Operands};
@@ -88,11 +88,16 @@ impl CudaEngine {
         self.loaded.as_ref().ok_or_else(nothing_loaded)
     }
 
+    /// A call as it is timed.
+    fn usual(&self, deadline: Deadline) -> Result<Asked, EngineError> {
+        Ok(Asked { deadline, factors: self.loaded()?.factors() })
+    }
+
     /// Calls of the recipes on the loaded operands, with everything they need on the device at the same time.
     fn calls(
         &mut self,
         recipes: &[Recipe],
-        deadline: Deadline,
+        asked: Asked,
     ) -> Result<Vec<(Call, Compiled)>, EngineError> {
         self.loaded()?;
         // What can fail without memory first, then workspaces and scratch (which push out arrays), then arrays, then
@@ -118,10 +123,13 @@ impl CudaEngine {
         let calls = ready.into_iter().map(|ready| match ready {
             Ready::Kernels(owner, own, compiled) => {
                 let memory = memories.next().ok_or_else(nothing_loaded)?;
-                let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, deadline)?;
+                let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, asked)?;
                 Ok((Call::Steps(steps), compiled))
             }
-            Ready::Vendor(routine, compiled) => Ok((Call::Vendor(routine), compiled)),
+            Ready::Vendor(routine, compiled) => {
+                let factors = Factors::of(asked.factors, loaded.dtype);
+                Ok((Call::Vendor(routine, factors), compiled))
+            }
         });
         let calls = calls.collect::<Result<_, EngineError>>()?;
         // So that the caller's clock sees scratch filled and graphs uploaded.
@@ -129,13 +137,9 @@ impl CudaEngine {
         Ok(calls)
     }
 
-    fn call(
-        &mut self,
-        recipe: &Recipe,
-        deadline: Deadline,
-    ) -> Result<(Call, Compiled), EngineError> {
+    fn call(&mut self, recipe: &Recipe, asked: Asked) -> Result<(Call, Compiled), EngineError> {
         // One recipe in, one call out.
-        self.calls(std::slice::from_ref(recipe), deadline)?.pop().ok_or_else(nothing_loaded)
+        self.calls(std::slice::from_ref(recipe), asked)?.pop().ok_or_else(nothing_loaded)
     }
 
     /// The program's kernels, compiled and loaded, and what they take of the device.
@@ -149,11 +153,8 @@ impl CudaEngine {
         let compile_ms = started.elapsed().as_secs_f64() * 1e3;
         let mut most: Option<Resources> = None;
         for (kernel, step) in own.kernels.iter().zip(&program.steps) {
-            // Every step is checked; a plan shows the hungriest.
             let resources = kernel.resources(&self.context, step)?;
-            if most.is_none_or(|most| resources.registers > most.registers) {
-                most = Some(resources);
-            }
+            most = Some(most.map_or(resources, |most| most.hungriest(resources)));
         }
         let compiled = Compiled {
             resources: most,
@@ -217,7 +218,7 @@ impl Engine for CudaEngine {
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         self.context.bind()?;
         let (started, before) = (Instant::now(), self.loaded()?.uploading_ms());
-        let (_, mut compiled) = self.call(recipe, Deadline::verifying(None))?;
+        let (_, mut compiled) = self.call(recipe, self.usual(Deadline::verifying(None))?)?;
         if let Program::Cuda(_) = recipe.program {
             let took = started.elapsed().as_secs_f64() * 1e3 - compiled.compile_ms;
             let loaded = self.loaded()?;
@@ -230,15 +231,20 @@ impl Engine for CudaEngine {
 
     fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError> {
         self.context.bind()?;
-        let (call, _) = self.call(recipe, Deadline::verifying(give_up_us))?;
+        let usual = self.usual(Deadline::verifying(give_up_us))?;
+        let (call, _) = self.call(recipe, usual)?;
+        let bare = match self.loaded()?.bare_factors() {
+            Some(factors) => Some(self.call(recipe, Asked { factors, ..usual })?.0),
+            None => None,
+        };
         // As on the first call of all: a result must not hang on what an earlier one left behind.
         call.refill()?;
-        verify::verify(&self.context, &self.own, self.loaded()?, &call)
+        verify::verify(&self.context, &self.own, self.loaded()?, &call, bare.as_ref())
     }
 
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError> {
         self.context.bind()?;
-        let (call, _) = self.call(recipe, Deadline::timing(effort.give_up_us))?;
+        let (call, _) = self.call(recipe, self.usual(Deadline::timing(effort.give_up_us))?)?;
         let policy = self.loaded()?.l2_policy;
         self.timer.time(&call, effort, policy)
     }
@@ -250,7 +256,7 @@ impl Engine for CudaEngine {
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         self.context.bind()?;
-        let calls = self.calls(recipes, Deadline::timing(give_up_us))?;
+        let calls = self.calls(recipes, self.usual(Deadline::timing(give_up_us))?)?;
         let calls: Vec<Call> = calls.into_iter().map(|(call, _)| call).collect();
         let policy = self.loaded()?.l2_policy;
         self.timer.pair(&calls, rounds, policy)

@@ -4,6 +4,7 @@ use super::CudaEngine;
 use super::cache::Cache;
 use super::compile::Compiler;
 use super::context::Context;
+use super::cublas::Cublas;
 use super::cusparse::{Cusparse, Handle};
 use super::device::{self, Software};
 use super::driver::Driver;
@@ -59,6 +60,7 @@ impl CudaEngine {
             },
             compiler: format!("nvrtc {}.{}", nvrtc.version().0, nvrtc.version().1),
             vendor,
+            dense_vendor: dense_vendor(&search),
         };
         let mut device = device::describe(&context, options.ordinal, software)?;
         let architecture = format!("sm_{}", device.compute_capability.replace('.', ""));
@@ -98,6 +100,13 @@ fn monitor(
     let release = nvml.driver_release();
     let bus_id = context.driver.bus_id(context.device)?;
     Ok((Monitor::new(nvml, &bus_id), release))
+}
+
+/// cuBLAS with its version, where it is there. Its handle is made when a dense product is asked for.
+fn dense_vendor(search: &Search) -> Option<String> {
+    let version = Cublas::open(search).and_then(|library| library.version());
+    let version = version.inspect_err(|error| tracing::warn!(%error, "no dense products"));
+    version.ok().map(|version| format!("cuBLAS {version}"))
 }
 
 /// The cuSPARSE handle or the reason for none, and its name with version.

@@ -189,9 +189,14 @@ impl Loaded {
         self.rows * self.n
     }
 
-    /// alpha and beta of each call: `C = alpha A B + beta C`.
+    /// alpha and beta of the calls that are timed: `C = alpha A B + beta C`.
     pub(super) fn factors(&self) -> [f64; 2] {
         if self.c0.is_some() { [ALPHA, BETA] } else { [1.0, 0.0] }
+    }
+
+    /// Those of the call that must not read C, for a problem that adds to it.
+    pub(super) fn bare_factors(&self) -> Option<[f64; 2]> {
+        self.c0.as_ref().map(|_| [ALPHA, 0.0])
     }
 
     /// 32-bit words of C; the guard begins behind them.

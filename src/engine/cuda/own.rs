@@ -18,8 +18,9 @@ pub(super) const SOURCE: &str = r#"#include "engine/verify.cuh"
 #define ENGINE_VERIFY(name, T)                                                                     \
   extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
   name(const T* c, const double* value, const float* scale, unsigned long long first,              \
-       unsigned long long count, unsigned poison, engine::Partial* partials) {                     \
-    engine::Verify(c, value, scale, first, count, poison, partials);                               \
+       unsigned long long count, const T* initial, double beta, unsigned poison,                   \
+       engine::Partial* partials) {                                                                \
+    engine::Verify(c, value, scale, first, count, initial, beta, poison, partials);                \
   }
 ENGINE_VERIFY(engine_verify_f16, unsigned short)
 ENGINE_VERIFY(engine_verify_f32, float)

@@ -78,7 +78,7 @@ impl Solution {
         let mut findings = Findings::new(context)?;
         let judged = self.sides.iter().chain(&self.sides).try_for_each(|side| {
             context.copy(&loaded.b, side, side.bytes)?;
-            call_poisoned(context, loaded, call)?;
+            call_poisoned(context, loaded, call, None)?;
             self.judge(context, own, loaded, side, &mut findings)
         });
         // Also where the call was refused or cut short: what is timed next must solve for the first.

@@ -24,7 +24,6 @@ pub(super) struct Spmm {
     a: Descriptor,
     b: Descriptor,
     c: Descriptor,
-    factors: Factors,
     compute: u32,
     algorithm: u32,
     workspace: Option<Buffer>,
@@ -57,11 +56,11 @@ impl Spmm {
             a: a.describe(handle)?,
             b: dense(loaded.cols, &loaded.b).describe(handle)?,
             c: dense(loaded.rows, &loaded.c).describe(handle)?,
-            factors: Factors::of(loaded),
             compute: compute_type(dtype),
             algorithm: algorithm as u32,
             workspace: None,
         };
+        let factors = Factors::of(loaded.factors(), dtype);
         let mut bytes = 0;
         // SAFETY: all descriptors are alive; out-pointer to a local.
         let status = unsafe {
@@ -69,10 +68,10 @@ impl Spmm {
                 handle.raw,
                 NO_TRANSPOSE,
                 NO_TRANSPOSE,
-                spmm.factors.alpha(),
+                factors.alpha(),
                 spmm.a.raw,
                 spmm.b.raw,
-                spmm.factors.beta(),
+                factors.beta(),
                 spmm.c.raw,
                 spmm.compute,
                 spmm.algorithm,
@@ -81,17 +80,22 @@ impl Spmm {
         };
         handle.check("cusparseSpMM_bufferSize", status)?;
         spmm.workspace = Some(Buffer::new(context, bytes)?);
-        spmm.run("cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
+        spmm.run(&factors, "cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
         context.synchronize()?;
         Ok(spmm)
     }
 
     /// Queues one product.
-    pub(super) fn enqueue(&self) -> Result<(), EngineError> {
-        self.run("cusparseSpMM", self.handle.library.api.spmm)
+    pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
+        self.run(factors, "cusparseSpMM", self.handle.library.api.spmm)
     }
 
-    fn run(&self, call: &str, function: SpmmFunction) -> Result<(), EngineError> {
+    fn run(
+        &self,
+        factors: &Factors,
+        call: &str,
+        function: SpmmFunction,
+    ) -> Result<(), EngineError> {
         let workspace = self.workspace.as_ref().map_or(0, |buffer| buffer.pointer);
         // SAFETY: all descriptors are alive, alpha and beta are host numbers of the compute type (the handle's default pointer mode),
         // and the workspace is as large as the library asked for.
@@ -100,10 +104,10 @@ impl Spmm {
                 self.handle.raw,
                 NO_TRANSPOSE,
                 NO_TRANSPOSE,
-                self.factors.alpha(),
+                factors.alpha(),
                 self.a.raw,
                 self.b.raw,
-                self.factors.beta(),
+                factors.beta(),
                 self.c.raw,
                 self.compute,
                 self.algorithm,

@@ -37,6 +37,14 @@ impl Deadline {
     }
 }
 
+/// What one call is given beside the loaded operands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) deadline: Deadline,
+    /// alpha and beta.
+    pub(super) factors: [f64; 2],
+}
+
 /// One call of a recipe, ready to be queued any number of times.
 pub(super) struct Steps {
     context: Arc<Context>,
@@ -60,10 +68,11 @@ impl Steps {
         kernels: &[Arc<Kernel>],
         memory: Arc<Memory>,
         loaded: &Loaded,
-        deadline: Deadline,
+        asked: Asked,
     ) -> Result<Self, EngineError> {
         let Owner { recipe, program, .. } = owner;
-        let source = Source { recipe, loaded, memory: &memory, deadline };
+        let Asked { deadline, factors } = asked;
+        let source = Source { recipe, loaded, memory: &memory, deadline, factors };
         let launches = program.steps.iter().zip(kernels);
         let launches = launches.map(|(step, kernel)| source.launch(context, kernel, step));
         let mut steps = Self {
@@ -150,6 +159,7 @@ struct Source<'a> {
     loaded: &'a Loaded,
     memory: &'a Memory,
     deadline: Deadline,
+    factors: [f64; 2],
 }
 
 impl Source<'_> {
@@ -222,8 +232,8 @@ impl Source<'_> {
             Arg::U32(value) => u64::from(value),
             Arg::U64(value) => value,
             Arg::F32(value) => u64::from(value.to_bits()),
-            Arg::Alpha => factor(loaded.factors()[0], loaded.dtype),
-            Arg::Beta => factor(loaded.factors()[1], loaded.dtype),
+            Arg::Alpha => factor(self.factors[0], loaded.dtype),
+            Arg::Beta => factor(self.factors[1], loaded.dtype),
             Arg::Turn { .. } | Arg::Epoch => {
                 return Err(refused(format!("{arg:?} has no one value")));
             }

@@ -4,7 +4,7 @@
 //! stream, a short kernel's interval holds the host's launch latency (several microseconds). So each batch starts with
 //! a gate: a kernel that waits, bounded, until the host has queued the whole batch. Then the calls run back to back.
 
-use super::baseline::Routine;
+use super::baseline::{Factors, Routine};
 use super::context::{Buffer, Context, Event, HostFlag};
 use super::launch::{Launch, refused};
 use super::nvml::Monitor;
@@ -37,14 +37,14 @@ const SWEEP_THREADS: u32 = 256;
 /// Something that can be queued again and again.
 pub(super) enum Call {
     Steps(Steps),
-    Vendor(Arc<Routine>),
+    Vendor(Arc<Routine>, Factors),
 }
 
 impl Call {
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.enqueue(),
-            Self::Vendor(routine) => routine.enqueue(),
+            Self::Vendor(routine, factors) => routine.enqueue(factors),
         }
     }
 
@@ -52,7 +52,7 @@ impl Call {
     pub(super) fn refill(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.refill(),
-            Self::Vendor(_) => Ok(()),
+            Self::Vendor(..) => Ok(()),
         }
     }
 
@@ -60,7 +60,7 @@ impl Call {
     pub(super) fn watch(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.watch(),
-            Self::Vendor(_) => Ok(()),
+            Self::Vendor(..) => Ok(()),
         }
     }
 
@@ -68,7 +68,7 @@ impl Call {
     fn most(&self) -> usize {
         match self {
             Self::Steps(steps) => most_calls(steps.entries()),
-            Self::Vendor(_) => MOST_CALLS,
+            Self::Vendor(..) => MOST_CALLS,
         }
     }
 }

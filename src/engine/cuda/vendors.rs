@@ -6,9 +6,10 @@ use super::cublas::{self, Cublas};
 use super::cusparse::Handle;
 use super::gemm::Gemm;
 use super::launch::refused;
-use super::libraries::Search;
+use super::libraries::{LibraryError, Search};
 use super::operands::{Judge, Loaded};
 use super::own::OwnKernels;
+use crate::domain::candidate::is_dense_product;
 use crate::domain::recipe::Compiled;
 use crate::engine::EngineError;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ pub(super) type Opened<H> = Result<Arc<H>, String>;
 
 pub(super) struct Vendors {
     cusparse: Opened<Handle>,
-    /// Opened when a dense product is first asked for.
+    /// Opened when a dense product is first asked for; only a library that is not there is remembered as a failure.
     cublas: Option<Opened<cublas::Handle>>,
     search: Search,
     /// Algorithms set up on the loaded operands.
@@ -60,10 +61,17 @@ impl Vendors {
         if let Some(routine) = self.routines.get(algorithm) {
             return Ok((routine.clone(), compiled));
         }
-        let dense = algorithm.starts_with("cublas_");
+        let dense = is_dense_product(algorithm);
         if dense && self.cublas.is_none() {
             let started = Instant::now();
-            self.cublas = Some(open(&self.search, context));
+            let opened = match open(&self.search, context) {
+                Err(EngineError::OutOfMemory(_)) => {
+                    loaded.drop_arrays();
+                    open(&self.search, context)
+                }
+                result => result,
+            };
+            self.cublas = Some(opened?);
             compiled.compile_ms = started.elapsed().as_secs_f64() * 1e3;
         }
         let set_up = |loaded: &Loaded| match dense {
@@ -104,11 +112,14 @@ fn handle<H>(opened: &Opened<H>) -> Result<&Arc<H>, EngineError> {
     opened.as_ref().map_err(|reason| refused(reason.clone()))
 }
 
-fn open(search: &Search, context: &Arc<Context>) -> Opened<cublas::Handle> {
-    let opened = Cublas::open(search).map_err(|error| error.to_string());
-    let handle = opened.and_then(|library| {
-        let handle = cublas::Handle::new(library, context);
-        handle.map(Arc::new).map_err(|error| error.to_string())
-    });
-    handle.inspect_err(|error| tracing::warn!(%error, "no dense products"))
+/// The handle, or that there is no library, which will not change. What may be otherwise the next time is an error.
+fn open(search: &Search, context: &Arc<Context>) -> Result<Opened<cublas::Handle>, EngineError> {
+    match Cublas::open(search) {
+        Ok(library) => Ok(Ok(Arc::new(cublas::Handle::new(library, context)?))),
+        Err(error @ LibraryError::Absent { .. }) => {
+            tracing::warn!(%error, "no dense products");
+            Ok(Err(error.to_string()))
+        }
+        Err(error) => Err(refused(error.to_string())),
+    }
 }

@@ -57,28 +57,38 @@ impl Reference {
     }
 }
 
-/// Makes a call on poisoned memory and judges all of C; for a solve one call for each right-hand side.
+/// Makes a call on poisoned memory and judges all of C; for a solve one call for each right-hand side. `bare` is the call
+/// of a product that adds to C with a beta of 0: then C must not be read, be it NaN, so it finds poison everywhere.
 pub(super) fn verify(
     context: &Arc<Context>,
     own: &OwnKernels,
     loaded: &Loaded,
     call: &Call,
+    bare: Option<&Call>,
 ) -> Result<Check, EngineError> {
-    match &loaded.judge {
-        Judge::Product(reference) => product(context, own, loaded, reference, call),
-        Judge::Solution(solution) => solution.verify(context, own, loaded, call),
+    let reference = match &loaded.judge {
+        Judge::Product(reference) => reference,
+        Judge::Solution(solution) => return solution.verify(context, own, loaded, call),
+    };
+    let mut findings = Findings::new(context)?;
+    call_poisoned(context, loaded, call, loaded.c0.as_ref())?;
+    compare(context, own, loaded, (reference, None), &mut findings)?;
+    if let (Some(bare), Some(c0)) = (bare, &loaded.c0) {
+        call_poisoned(context, loaded, bare, None)?;
+        compare(context, own, loaded, (reference, Some(c0)), &mut findings)?;
     }
+    Ok(findings.check)
 }
 
-fn product(
+/// Judges all of C by the reference, without the part of it that an initial C has.
+fn compare(
     context: &Arc<Context>,
     own: &OwnKernels,
     loaded: &Loaded,
-    reference: &Reference,
-    call: &Call,
-) -> Result<Check, EngineError> {
-    let mut findings = Findings::new(context)?;
-    call_poisoned(context, loaded, call)?;
+    (reference, without): (&Reference, Option<&Buffer>),
+    findings: &mut Findings,
+) -> Result<(), EngineError> {
+    let [_, beta] = loaded.factors();
     let elements = loaded.elements();
     let step = reference.capacity.max(1);
     for first in (0..elements).step_by(step) {
@@ -94,27 +104,29 @@ fn product(
             reference.scale.pointer,
             first as u64,
             count as u64,
+            without.map_or(0, |initial| initial.pointer),
+            beta.to_bits(),
             u64::from(POISON),
             findings.pointer(),
         ];
         Launch::own(context, own.verify(loaded.dtype), blocks, THREADS, arguments).enqueue()?;
         findings.take(blocks)?;
     }
-    findings.look_behind(loaded)?;
-    Ok(findings.check)
+    findings.look_behind(loaded)
 }
 
-/// Poisons C and the guard and makes one call; where the call adds to C, the guard alone, and C is what it was first. What
-/// such a call leaves out is then wrong, not unwritten. A fault of the kernel comes out here, before anything else can be
+/// Poisons C and the guard and makes one call; with an `initial` C, the guard alone, and C is what it was first. What such
+/// a call leaves out is then wrong, not unwritten. A fault of the kernel comes out here, before anything else can be
 /// blamed for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
 pub(super) fn call_poisoned(
     context: &Context,
     loaded: &Loaded,
     call: &Call,
+    initial: Option<&Buffer>,
 ) -> Result<(), EngineError> {
     context.fill(loaded.c.pointer, POISON, loaded.words() + GUARD_WORDS)?;
-    if let Some(c0) = &loaded.c0 {
-        context.copy(&loaded.c, c0, c0.bytes)?;
+    if let Some(initial) = initial {
+        context.copy(&loaded.c, initial, initial.bytes)?;
     }
     call.enqueue()?;
     context.synchronize()?;

@@ -46,6 +46,7 @@ pub fn all(
     match device.kind {
         DeviceKind::Cuda => vec![
             Box::new(Registers { facts: facts.clone() }),
+            Box::new(Spills { facts: facts.clone() }),
             rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
             rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
@@ -104,6 +105,28 @@ impl Constraint for Registers {
     }
 }
 
+/// What the compiler spilled, where it has seen the kernel. Soft, for a spill slows a kernel and forbids none.
+struct Spills {
+    facts: Arc<Facts>,
+}
+
+impl Constraint for Spills {
+    fn name(&self) -> &'static str {
+        "local_memory"
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        spills(self.facts.compiled.get(candidate))
+    }
+    fn soft(&self) -> bool {
+        true
+    }
+}
+
+fn spills(compiled: Option<&KernelFigures>) -> Verdict {
+    let spilled = compiled.map_or(0, |figures| figures.local_bytes);
+    at_most(f64::from(spilled), f64::from(MAX_LOCAL_BYTES))
+}
+
 fn with_kernel(
     facts: &Facts,
     candidate: &Candidate,
@@ -149,10 +172,6 @@ pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
 fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
     if !fits_registers(tile) {
         return Verdict::Remove { excess: f64::from(tile.registers) };
-    }
-    let spilled = compiled.map_or(0, |figures| figures.local_bytes);
-    if spilled > MAX_LOCAL_BYTES {
-        return Verdict::Remove { excess: f64::from(spilled) };
     }
     // A device hands registers out by whole warps, eight a thread at a time.
     let a_block = match compiled {
@@ -279,11 +298,15 @@ mod tests {
         let judge = |compiled: Option<(u32, u32)>| {
             let figures =
                 compiled.map(|(registers, local_bytes)| KernelFigures { registers, local_bytes });
-            register_resource(&facts, &tile, figures.as_ref()) == Verdict::Keep
+            let fits = register_resource(&facts, &tile, figures.as_ref()) == Verdict::Keep;
+            (fits, spills(figures.as_ref()) == Verdict::Keep)
         };
-        assert!(tile.registers * tile.threads <= 16_384 && judge(None));
-        assert!(judge(Some((64, 0))) && judge(Some((57, MAX_LOCAL_BYTES))));
+        assert!(tile.registers * tile.threads <= 16_384);
+        assert_eq!(judge(None), (true, true));
+        assert_eq!(judge(Some((64, 0))), (true, true));
+        assert_eq!(judge(Some((57, MAX_LOCAL_BYTES))), (true, true));
         // 65 registers are handed out as 72.
-        assert!(!judge(Some((65, 0))) && !judge(Some((40, MAX_LOCAL_BYTES + 8))));
+        assert_eq!(judge(Some((65, 0))), (false, true));
+        assert_eq!(judge(Some((40, MAX_LOCAL_BYTES + 8))), (true, false));
     }
 }

@@ -1,6 +1,7 @@
 //! How a session enters its field: the matrix loaded in the evaluator, its space pruned here, old failures remembered.
 
 use super::session::{Session, SessionError};
+use crate::domain::plan::PlanKey;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{
     Candidate, CandidateId, DeviceKind, FunnelStep, KernelFigures, Matrix, Outcome, Problem,
@@ -42,7 +43,7 @@ impl Session<'_> {
             l2_policy: self.service.settings().l2_policy,
             seed,
         };
-        let (device, figures) = (self.device.clone(), self.figures().await?);
+        let (device, figures) = (self.device.clone(), self.figures(&matrix).await?);
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&path).map_err(|error| error.to_string())?;
             ops::space_knowing(&csr, &request.problem, &device, &figures)
@@ -69,30 +70,49 @@ impl Session<'_> {
     }
 
     /// What compilers made of kernels before this job was first taken up: later attempts see the same, and prune alike.
-    async fn figures(&self) -> Result<Figures, StoreError> {
-        let Some(started) = self.recorder.job.started_at else { return Ok(Figures::new()) };
-        match (self.device.kind, &self.recorder.job.request.problem) {
-            (DeviceKind::Cuda, Problem::Spmm(_)) => {
-                self.service.store().learnt(&self.device.class(), started).await
-            }
-            _ => Ok(Figures::new()),
+    /// Nothing of the kernel that won here before: it was the fastest whatever it spills.
+    async fn figures(&self, matrix: &Matrix) -> Result<Figures, StoreError> {
+        let problem = self.recorder.job.request.problem;
+        let (Some(started), DeviceKind::Cuda, Problem::Spmm(_)) =
+            (self.recorder.job.started_at, self.device.kind, &problem)
+        else {
+            return Ok(Figures::new());
+        };
+        let store = self.service.store();
+        let mut figures = store.learnt(&self.device.class(), started).await?;
+        let key = PlanKey {
+            pattern_digest: matrix.pattern_digest,
+            problem,
+            device_class: self.device.class(),
+            l2_policy: self.service.settings().l2_policy,
+        };
+        let plan = store.plan_by_key(&key).await?;
+        let won = plan.filter(|plan| plan.created_at < started);
+        let won = won.and_then(|plan| ops::kernel_identity(&plan.candidate, &problem, self.device));
+        if let Some(kernel) = won {
+            figures.remove(&kernel);
         }
+        Ok(figures)
     }
 
-    /// Keeps what the compiler made of this job's kernels, for the next matrix.
+    /// Keeps what the compiler made of this job's kernels, for the next matrix: also of those that were wrong or gave up.
+    /// Of what an earlier attempt compiled only the measured are known.
     pub(super) async fn learn(&self) -> Result<(), StoreError> {
         let problem = &self.recorder.job.request.problem;
-        let figures = |(candidate, outcome): (&Candidate, &Outcome)| match outcome {
-            Outcome::Measured {
-                resources: Some(Resources { registers, local_bytes, .. }), ..
-            } => {
-                let kernel = ops::kernel_identity(candidate, problem, self.device)?;
-                let (registers, local_bytes) = (*registers, *local_bytes);
-                Some((kernel, KernelFigures { registers, local_bytes }))
-            }
+        let resources = |outcome: &Outcome| match outcome {
+            Outcome::Measured { resources, .. } => *resources,
             _ => None,
         };
-        let figures: Vec<_> = self.recorder.tried().into_iter().filter_map(figures).collect();
+        let tried = self.recorder.tried().into_iter();
+        let earlier =
+            tried.filter_map(|(candidate, outcome)| Some((candidate, resources(outcome)?)));
+        let here = self.compiled.iter().map(|(candidate, resources)| (candidate, *resources));
+        let figures = |(candidate, resources): (&Candidate, Resources)| {
+            let kernel = ops::kernel_identity(candidate, problem, self.device)?;
+            let Resources { registers, local_bytes, .. } = resources;
+            Some((kernel, KernelFigures { registers, local_bytes }))
+        };
+        let figures: Vec<_> = here.chain(earlier).filter_map(figures).collect();
         if figures.is_empty() {
             return Ok(());
         }

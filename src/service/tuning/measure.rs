@@ -157,7 +157,11 @@ impl Session<'_> {
             };
             let effort = Effort { give_up_us, ..effort };
             let patience = self.patience();
-            self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?.outcome
+            let measured =
+                self.evaluator.measure(candidate, effort, patience, &self.signals.stop).await?;
+            let resources = measured.compiled.and_then(|compiled| compiled.resources);
+            self.compiled.extend(resources.map(|resources| (candidate.clone(), resources)));
+            measured.outcome
         };
         if let Outcome::TimedOut { detail, stopped: false } | Outcome::Crashed { detail } = &outcome
         {

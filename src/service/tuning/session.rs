@@ -9,8 +9,8 @@ use super::recorder::Recorder;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Plan, Stage, StoppedBy,
-    Strategy as Wanted, Timestamp,
+    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Plan, Resources, Stage,
+    StoppedBy, Strategy as Wanted, Timestamp,
 };
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
@@ -57,6 +57,8 @@ pub struct Session<'a> {
     pub recorder: Recorder,
     pub signals: Signals,
     pub measuring: Measuring,
+    /// What this attempt had compiled, whatever came of it.
+    pub compiled: Vec<(Candidate, Resources)>,
 }
 
 /// Everything a plan is made of.

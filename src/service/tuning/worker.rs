@@ -131,6 +131,7 @@ impl Worker {
             recorder,
             signals,
             measuring: self.measuring,
+            compiled: Vec::new(),
         };
         match session.run().await {
             // The lease is gone: the job is somebody else's now, and nothing of ours was written.

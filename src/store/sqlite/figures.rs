@@ -6,7 +6,7 @@ use crate::store::{Figures, Result};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
-/// Kernels kept of one class; beyond that the oldest go. Several times what all families have.
+/// Kernels kept of one class; beyond that those that were not compiled for longest go. Several times what all families have.
 const MOST: i64 = 16_384;
 
 #[async_trait]
@@ -15,21 +15,21 @@ impl Figures for SqliteStore {
         let rows: Vec<(String, u32, u32)> =
             figures.iter().map(|(k, f)| (k.to_string(), f.registers, f.local_bytes)).collect();
         let mut tx = self.begin().await?;
-        let learnt = sqlx::query(
-            "INSERT INTO kernel_figures (device_class, kernel, registers, local_bytes, learnt_at)
-             SELECT ?1, unhex(value ->> 0), value ->> 1, value ->> 2, ?2 FROM json_each(?3) WHERE true
-             ON CONFLICT DO NOTHING",
+        let seen = sqlx::query(
+            "INSERT INTO kernel_figures (device_class, kernel, registers, local_bytes, learnt_at, seen_at)
+             SELECT ?1, unhex(value ->> 0), value ->> 1, value ->> 2, ?2, ?2 FROM json_each(?3) WHERE true
+             ON CONFLICT DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)",
         )
         .bind(&class.0)
         .bind(Timestamp::now().0)
         .bind(codec::encode_part("kernel figures", &rows)?)
         .execute(&mut *tx)
         .await?;
-        if learnt.rows_affected() > 0 {
+        if seen.rows_affected() > 0 {
             sqlx::query(
                 "DELETE FROM kernel_figures WHERE device_class = ?1 AND kernel IN (
                      SELECT kernel FROM kernel_figures WHERE device_class = ?1
-                     ORDER BY learnt_at DESC, kernel LIMIT -1 OFFSET ?2)",
+                     ORDER BY seen_at DESC, kernel LIMIT -1 OFFSET ?2)",
             )
             .bind(&class.0)
             .bind(MOST)
