@@ -1,6 +1,6 @@
 // Nnz-split SpMM: rows of more than `chunk` entries are cut into segments of about equal length, each the work of one group;
 // all other rows go as in row_split, in the same launch.
-// maps:    the first `segment_blocks` blocks of x -> segments; the others -> rows; block.y -> column tiles
+// maps:    `segment_blocks` blocks of x, the first or spread evenly -> segments; the others -> rows; block.y -> column tiles
 // tune:    chunk 64 256 512 | lanes 1 2 4 8 16 32 | ways 1 2 4 8 16 32 | vec 1 2 4 8 | cols 1 2 4 | unroll 2 4 | block 256 | fetch direct shuffle | order natural length | b given staged
 // needs:   as row_split; scratch for the segments' sums and a zeroed counter a long row and column tile
 // refuses: nothing
@@ -138,12 +138,20 @@ __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const
                                           u32 chunk, const Segments<T>& segments, const Scale<T, kAccumulate>& scale) {
     constexpr u32 kGroups = NnzSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
-    if (blockIdx.x < segment_blocks) {
+    // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the
+    // second time: segment blocks are spread evenly. Rows by length are anywhere; there the segments begin.
+    u32 before = min(blockIdx.x, segment_blocks);
+    bool here = blockIdx.x < segment_blocks;
+    if (order == nullptr) {
+        before = static_cast<u32>(static_cast<u64>(blockIdx.x) * segment_blocks / gridDim.x);
+        here = static_cast<u32>((static_cast<u64>(blockIdx.x) + 1) * segment_blocks / gridDim.x) > before;
+    }
+    if (here) {
         segment<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle, kFull, kOut, kAccumulate>(
-            blockIdx.x, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
+            before, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
     } else {
         row_split<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle, kFull, kOut, kAccumulate>(
-            blockIdx.x - segment_blocks, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
+            blockIdx.x - before, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
     }
 }
 
