@@ -8,8 +8,10 @@ use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
+use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::family::Family;
 use sparsetune::ops::spmm::tiled::TiledColumns;
+use sparsetune::ops::spmm::tiled_row::TiledRows;
 use std::collections::BTreeMap;
 
 #[test]
@@ -27,12 +29,21 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
         }
     };
     let mut texts = BTreeMap::new();
-    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
-        for accumulate in [false, true] {
-            let problem = Spmm { accumulate, ..Spmm::new(33, dtype, Layout::Col) };
-            for candidate in TiledColumns.candidates(&problem) {
-                let kernel = TiledColumns.kernel(&candidate, &problem).expect("a kernel");
-                texts.entry(kernel.source()).or_insert((candidate, kernel.tile().registers));
+    let families: [(&dyn Family, Layout, u32); 3] = [
+        (&TiledColumns, Layout::Col, 33),
+        (&TiledRows, Layout::Row, 33),
+        (&TiledRows, Layout::Row, 64),
+    ];
+    let types = [Dtype::F16, Dtype::F32, Dtype::F64];
+    for (dtype, accumulate) in types.into_iter().flat_map(|t| [(t, false), (t, true)]) {
+        for (family, layout, n) in families {
+            let problem = Spmm { accumulate, ..Spmm::new(n, dtype, layout) };
+            for candidate in family.candidates(&problem) {
+                let kernel = family.kernel(&candidate, &problem).expect("a kernel");
+                let tile = kernel.tile();
+                if is_legal(&tile, &problem) {
+                    texts.entry(kernel.source()).or_insert((candidate, tile.registers));
+                }
             }
         }
     }

@@ -25,6 +25,18 @@ struct Entries {
         places = __ldg(reinterpret_cast<const uint2*>(places_of) + group);
         value.load(values + static_cast<u64>(group) * 4);
     }
+    // Half of the group that lane `lane` of each subwarp holds, for all of its lanes; the other half is left undefined. The
+    // whole warp must come here together.
+    template <int kLanes, int kHalf>
+    __device__ __forceinline__ Entries of_lane(int lane) const {
+        constexpr int kWords = Packed<T, 4>::kWords / 2;
+        Entries half;
+        if constexpr (kHalf == 0) half.places.x = __shfl_sync(~0u, places.x, lane, kLanes);
+        else half.places.y = __shfl_sync(~0u, places.y, lane, kLanes);
+#pragma unroll
+        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w) half.value.word[w] = __shfl_sync(~0u, value.word[w], lane, kLanes);
+        return half;
+    }
     __device__ __forceinline__ u32 place(int i) const {
         const u32 word = i < 2 ? places.x : places.y;
         return i % 2 ? word >> 16 : word & 0xffffu;
@@ -60,9 +72,9 @@ template <typename T, int kLanes, int kPieces>
 struct RowSums {
     static constexpr int kVec = kInVector<T>;
     static constexpr int kRowVectors = kLanes * kPieces;
-    // Two pieces of 64 bytes: neighbouring subwarps take them in opposite order, so that a quarter of a warp, which holds
-    // two subwarps, reads both halves of the banks.
-    static constexpr bool kOpposite = kPieces == 2 && kLanes == 4;
+    // Pieces of 64 bytes: neighbouring subwarps take each two of them in opposite order, so that a quarter of a warp, which
+    // holds two subwarps, reads both halves of the banks.
+    static constexpr bool kOpposite = kPieces % 2 == 0 && kLanes == 4;
     Sums<T, kVec> piece[kPieces];
 
     __device__ __forceinline__ void zero() {
@@ -76,21 +88,27 @@ struct RowSums {
         return threadIdx.x % kLanes + kLanes * turned;
     }
 
+    // Entries kBegin..kEnd of a group, the rows of B of kAtOnce of them in registers at a time.
+    template <int kAtOnce = 4, int kBegin = 0, int kEnd = 4>
     __device__ __forceinline__ void add(const Entries<T>& entries) {
-        Packed<T, kVec> loaded[4][kPieces];
+        static_assert((kEnd - kBegin) % kAtOnce == 0, "a group must be whole portions");
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int from = kBegin; from < kEnd; from += kAtOnce) {
+            Packed<T, kVec> loaded[kAtOnce][kPieces];
 #pragma unroll
-            for (int p = 0; p < kPieces; ++p) {
-                const uint4 four = stationed[entries.place(i) * kRowVectors + vector(p)];
-                u32* word = loaded[i][p].word;
-                word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+            for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+                for (int p = 0; p < kPieces; ++p) {
+                    const uint4 four = stationed[entries.place(from + i) * kRowVectors + vector(p)];
+                    u32* word = loaded[i][p].word;
+                    word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+                }
             }
-        }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
-            for (int p = 0; p < kPieces; ++p) piece[p].fma(entries.value[i], loaded[i][p]);
+                for (int p = 0; p < kPieces; ++p) piece[p].fma(entries.value[from + i], loaded[i][p]);
+            }
         }
     }
 

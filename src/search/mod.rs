@@ -4,6 +4,7 @@
 
 pub mod accuracy;
 pub mod budget;
+pub mod correction;
 pub mod domain;
 pub mod finals;
 pub mod halving;

@@ -1,7 +1,8 @@
 //! Ranked search: the best predicted (LO-SpMM, section 3.5), spread over families and tiles so that one error of the model
 //! does not decide alone.
 
-use super::strategy::{InOrder, Strategy, sort};
+use super::correction::Correction;
+use super::strategy::{Strategy, sort};
 use crate::domain::{Candidate, FunnelStep};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,33 +18,59 @@ const MOST_ALIKE: usize = 2;
 /// The share of all places that one group may fill while others have candidates left; at least two.
 const SHARE: usize = 4;
 
-/// A strategy with what its ranking cut away.
+/// Candidates that are named ahead of their turn: the next, and one to be compiled meanwhile.
+const LOOK_AHEAD: usize = 2;
+
+/// The strategy with its step of the funnel.
 pub struct Ranked {
     pub strategy: Box<dyn Strategy>,
-    pub dropped: Vec<Candidate>,
     pub step: FunnelStep,
 }
 
-/// At most `top_k` candidates, handed out by prediction.
+/// At most `top_k` candidates: the first half by prediction, spread; each of the others by the prediction as corrected by
+/// all outcomes so far.
 ///
-/// Places go, in this order, to: the best predicted; the best predicted of those that are `sure` of one; the best predicted
-/// of each family, if it is near the best of all; the others by rank, as long as neither too many of their group nor too many that are alike
-/// are in; whatever is left by rank. `group` names the family and the main tile of a candidate.
+/// Places of the first half go, in this order, to: the best predicted of each family, if it is near the best of all; the
+/// best predicted of those that are `sure` of a place, unless there is only one; the others by rank, as long as neither too
+/// many of their group nor too many that are alike are in; whatever is left by rank. `group` names the family and the main
+/// tile of a candidate.
+///
+/// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that their
+/// outcomes are observed, and take their places.
 pub fn ranked(
     mut scored: Vec<(Candidate, f64)>,
     top_k: usize,
+    before: Vec<Candidate>,
     group: impl Fn(&Candidate) -> String,
     sure: impl Fn(&Candidate) -> bool,
 ) -> Ranked {
     sort(&mut scored);
-    let mut places = Places::of(&scored, top_k.max(1), group);
-    if !scored.is_empty() {
-        places.take(0);
-    }
-    if let Some(first) = scored.iter().position(|(candidate, _)| sure(candidate)) {
+    let places = top_k.max(1).min(scored.len()).max(before.len());
+    let spread = spread(&scored, places.div_ceil(2), group, sure);
+    let (replayed, mut queue) = (before.len(), before);
+    let fresh = spread.into_iter().filter(|candidate| !queue.contains(candidate));
+    let fresh: Vec<_> = fresh.take(places.div_ceil(2).saturating_sub(replayed)).collect();
+    queue.extend(fresh);
+    let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
+    let outcomes = BTreeMap::new();
+    let search = Search { scored, places, queue, replayed, handed_out: 0, outcomes };
+    Ranked { strategy: Box::new(search), step }
+}
+
+/// The first half, by prediction. `scored` is sorted.
+fn spread(
+    scored: &[(Candidate, f64)],
+    count: usize,
+    group: impl Fn(&Candidate) -> String,
+    sure: impl Fn(&Candidate) -> bool,
+) -> Vec<Candidate> {
+    let mut places = Places::of(scored, count, group);
+    let near = scored.first().map_or(0.0, |(_, us)| NEAR * us);
+    if count > 1
+        && let Some(first) = scored.iter().position(|(candidate, _)| sure(candidate))
+    {
         places.take(first);
     }
-    let near = scored.first().map_or(0.0, |(_, us)| NEAR * us);
     let mut families = BTreeSet::new();
     for (index, (candidate, us)) in scored.iter().enumerate() {
         if families.insert(&candidate.family) && *us <= near {
@@ -56,16 +83,68 @@ pub fn ranked(
         }
     }
     (0..scored.len()).for_each(|index| places.take(index));
-    let Places { taken, .. } = places;
-    let (chosen, dropped): (Vec<_>, Vec<_>) = scored
-        .into_iter()
-        .map(|(candidate, _)| candidate)
-        .zip(taken)
-        .partition(|(_, taken)| *taken);
-    let bare = |all: Vec<(Candidate, bool)>| all.into_iter().map(|(c, _)| c).collect::<Vec<_>>();
-    let (chosen, dropped) = (bare(chosen), bare(dropped));
-    let step = rank_step(dropped.len(), chosen.len());
-    Ranked { strategy: InOrder::of(chosen), dropped, step }
+    let taken = scored.iter().zip(&places.taken).filter(|(_, taken)| **taken);
+    taken.map(|((candidate, _), _)| candidate.clone()).collect()
+}
+
+struct Search {
+    /// By prediction, then by name.
+    scored: Vec<(Candidate, f64)>,
+    places: usize,
+    /// Handed out so far, then what is named ahead.
+    queue: Vec<Candidate>,
+    /// How many of the queue, from its start, an earlier attempt tried.
+    replayed: usize,
+    handed_out: usize,
+    /// Medians in microseconds; `None` for a failure.
+    outcomes: BTreeMap<Candidate, Option<f64>>,
+}
+
+impl Strategy for Search {
+    fn next(&mut self) -> Option<Candidate> {
+        if self.handed_out >= self.places {
+            return None;
+        }
+        let candidate = self.queue.get(self.handed_out)?.clone();
+        self.handed_out += 1;
+        Some(candidate)
+    }
+
+    fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>) {
+        self.outcomes.insert(candidate.clone(), median_us);
+        // While the first half lasts nothing is chosen; after it, each outcome may turn the choice.
+        let first = self.places.div_ceil(2).max(self.replayed);
+        if self.handed_out >= first.min(self.queue.len()) {
+            self.queue.truncate(self.handed_out.max(first.min(self.queue.len())));
+            let ahead = LOOK_AHEAD.min(self.left());
+            let chosen = self.choose(ahead);
+            self.queue.extend(chosen);
+        }
+    }
+
+    fn upcoming(&self) -> &[Candidate] {
+        &self.queue[self.handed_out..]
+    }
+
+    fn left(&self) -> usize {
+        self.places - self.handed_out.min(self.places)
+    }
+}
+
+impl Search {
+    /// The candidates that are hoped to be fastest, of those not yet in the queue.
+    fn choose(&self, count: usize) -> Vec<Candidate> {
+        let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
+        let observed = self.scored.iter().filter_map(|(candidate, predicted)| {
+            self.outcomes.get(candidate).map(|us| (candidate, *predicted, *us))
+        });
+        let correction = Correction::of(observed);
+        let open = self.scored.iter().filter(|(candidate, _)| !seen.contains(candidate));
+        let mut hoped: Vec<(f64, &Candidate)> =
+            open.map(|(candidate, us)| (correction.hoped(candidate, *us), candidate)).collect();
+        hoped.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        hoped.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
+    }
 }
 
 /// The cut to the best predicted, as the funnel's last step.
@@ -75,7 +154,8 @@ pub fn rank_step(removed: usize, left: usize) -> FunnelStep {
         removed: removed as u64,
         left: left as u64,
         detail: Some(format!(
-            "the {left} best predicted are measured, spread over families and tiles that are near the best"
+            "{left} are measured: half by prediction, spread over families and tiles that are near the best, half as \
+             measurements correct predictions"
         )),
     }
 }
@@ -142,8 +222,26 @@ mod tests {
         candidate.family.clone()
     }
 
-    fn order(mut ranked: Ranked) -> Vec<String> {
-        std::iter::from_fn(|| ranked.strategy.next()).map(|c| c.to_string()).collect()
+    /// What is handed out where everything takes as long as predicted.
+    fn order(scored: &[(Candidate, f64)], mut ranked: Ranked) -> Vec<String> {
+        let mut order = Vec::new();
+        while let Some(candidate) = ranked.strategy.next() {
+            let us = scored.iter().find(|(c, _)| *c == candidate).map(|(_, us)| *us);
+            ranked.strategy.observe(&candidate, us);
+            order.push(candidate.to_string());
+        }
+        order
+    }
+
+    fn first(
+        scored: &[(Candidate, f64)],
+        count: usize,
+        group: impl Fn(&Candidate) -> String,
+    ) -> Vec<String> {
+        let mut sorted = scored.to_vec();
+        sort(&mut sorted);
+        let spread = spread(&sorted, count, group, |_| false);
+        spread.into_iter().map(|candidate| candidate.to_string()).collect()
     }
 
     #[test]
@@ -156,35 +254,65 @@ mod tests {
             of("b", 2, 10.0),
             of("c", 1, 3.1),
         ];
-        let ranked = ranked(scored, 3, apart, |_| false);
-        assert_eq!((ranked.step.removed, ranked.step.left, ranked.dropped.len()), (3, 3, 3));
-        // c is too far behind for a place of its own.
-        assert_eq!(order(ranked), ["a{x=1}", "a{x=2}", "b{x=1}"]);
+        assert_eq!(first(&scored, 3, apart), ["a{x=1}", "a{x=2}", "b{x=1}"]);
+        let ranked = ranked(scored, 3, Vec::new(), apart, |_| false);
+        assert_eq!((ranked.step.removed, ranked.step.left), (3, 3));
+        assert_eq!(ranked.strategy.left(), 3);
     }
 
     #[test]
     fn a_top_k_smaller_than_the_families_takes_the_best() {
         let scored = vec![of("a", 1, 5.0), of("b", 1, 4.0), of("c", 1, 6.0)];
-        let one = ranked(scored.clone(), 1, apart, |_| false);
+        let is_c = |candidate: &Candidate| candidate.family == "c";
+        let one = ranked(scored.clone(), 1, Vec::new(), apart, is_c);
         assert_eq!(one.step.removed, 2);
-        assert_eq!(order(one), ["b{x=1}"]);
-        let sure = |candidate: &Candidate| candidate.family == "c";
-        assert_eq!(order(ranked(scored.clone(), 1, apart, sure)), ["b{x=1}"]);
-        let sure = ranked(scored, 2, apart, sure);
-        assert_eq!(order(sure), ["b{x=1}", "c{x=1}"]);
+        assert_eq!(order(&scored, one), ["b{x=1}"]);
+        let four = ranked(scored.clone(), 4, Vec::new(), apart, is_c);
+        assert_eq!(order(&scored, four), ["b{x=1}", "c{x=1}", "a{x=1}"]);
+    }
+
+    #[test]
+    fn the_second_half_follows_what_was_measured() {
+        // The model likes small x; measured, even x are twice as fast as odd ones.
+        let scored: Vec<_> = (0..40)
+            .map(|x| (Candidate::new("a").with("x", x).with("even", (x + 1) % 2), 10.0 + x as f64))
+            .collect();
+        let mut search = ranked(scored.clone(), 16, Vec::new(), apart, |_| false).strategy;
+        let mut tried = Vec::new();
+        while let Some(candidate) = search.next() {
+            let even = candidate.int("even") == Some(1);
+            search.observe(&candidate, Some(if even { 10.0 } else { 20.0 }));
+            tried.push(even);
+        }
+        assert_eq!(tried.len(), 16);
+        let even = |part: &[bool]| part.iter().filter(|even| **even).count();
+        assert_eq!(even(&tried[..8]), 4);
+        assert!(even(&tried[8..]) >= 7, "{tried:?}");
+    }
+
+    #[test]
+    fn what_was_tried_before_is_handed_out_first_and_takes_its_place() {
+        let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
+        let whole = order(&scored, ranked(scored.clone(), 10, Vec::new(), apart, |_| false));
+        for tried in [1, 4, 7, 10] {
+            let names = &whole[..tried];
+            let find = |name: &String| scored.iter().find(|(c, _)| c.to_string() == *name).unwrap();
+            let before = names.iter().map(|name| find(name).0.clone()).collect();
+            let again = order(&scored, ranked(scored.clone(), 10, before, apart, |_| false));
+            assert_eq!(again, whole, "{tried} tried before");
+        }
     }
 
     #[test]
     fn one_tile_does_not_fill_the_places() {
         let mut scored: Vec<_> = (0..20).map(|x| of("a", x, 1.0 + 0.1 * x as f64)).collect();
         scored.extend((0..2).map(|x| of("b", x, 4.0 + x as f64)));
-        let eight = ranked(scored.clone(), 8, family, |_| false);
         // Two of a's by right, b's two, and the rest by rank again.
         let expected = [0, 1, 2, 3, 4, 5].map(|x| format!("a{{x={x}}}"));
         let expected = expected.into_iter().chain(["b{x=0}".to_owned(), "b{x=1}".to_owned()]);
-        assert_eq!(order(eight), expected.collect::<Vec<_>>());
+        assert_eq!(first(&scored, 8, family), expected.collect::<Vec<_>>());
         scored.reverse();
-        assert_eq!(order(ranked(scored, 2, family, |_| false)), ["a{x=0}", "a{x=1}"]);
+        assert_eq!(first(&scored, 2, family), ["a{x=0}", "a{x=1}"]);
     }
 
     #[test]
@@ -194,13 +322,13 @@ mod tests {
             .zip(0..)
             .map(|(us, x)| of("a", x, us))
             .collect();
-        let chosen = order(ranked(scored, 16, family, |_| false));
+        let chosen = first(&scored, 16, family);
         assert_eq!(chosen.len(), 6, "what has places keeps them");
         let scored = [1.0, 1.001, 1.002, 1.003, 1.2, 1.3].into_iter().zip(0..);
         let scored: Vec<_> = scored.map(|(us, x)| of("a", x, us)).collect();
         let mut padded = scored;
         padded.extend((0..12).map(|x| of(&format!("f{x}"), 0, 2.0)));
-        let chosen = order(ranked(padded, 16, family, |_| false));
+        let chosen = first(&padded, 16, family);
         for (x, there) in [(0, true), (1, true), (2, false), (3, false), (4, true), (5, true)] {
             assert_eq!(chosen.contains(&format!("a{{x={x}}}")), there, "{x}: {chosen:?}");
         }

@@ -13,7 +13,7 @@ use super::family::{RowOrder, Tile};
 use super::inspect::{Inspection, Locality};
 use crate::domain::{Device, Spmm};
 
-pub const NAME: &str = "effective_intensity_v2";
+pub const NAME: &str = "effective_intensity_v3";
 
 /// Rates over the device's copy rate: device memory, gathers from L2, gathers from L1.
 const MEMORY_RATIO: f64 = 1.08;
@@ -56,6 +56,8 @@ pub struct Work {
     pub width: f64,
     /// Warp instructions an entry and column tile.
     pub instructions: f64,
+    /// Walks of one column tile: rows, panels or segments.
+    pub walks: f64,
     /// Entries that one thread walks after each other, in a mean tile and in the longest.
     pub mean_walk: f64,
     pub longest_walk: f64,
@@ -85,6 +87,7 @@ impl Work {
             fetched: (width / SECTOR).ceil() * SECTOR,
             width,
             instructions: 0.0,
+            walks: seen.rows as f64 / f64::from(tile.rows),
             mean_walk: seen.mean_row,
             longest_walk: seen.longest_row as f64,
             lockstep: 1.0,
@@ -110,8 +113,8 @@ pub fn predict_us(
     let parts = [
         memory_us(work, column_tiles, seen, problem, device),
         cache_us(work, column_tiles, device),
-        in_flight_us(tile, work, column_tiles, seen, device),
-        issue_us(tile, work, column_tiles, seen, device),
+        in_flight_us(tile, work, column_tiles, device),
+        issue_us(tile, work, column_tiles, device),
     ];
     // They overlap, but not wholly: a norm between their sum and their largest.
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
@@ -158,37 +161,27 @@ fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
 }
 
 /// Little's law: steps of all tiles, over the tiles that registers let be resident at a time.
-fn in_flight_us(
-    tile: &Tile,
-    work: &Work,
-    column_tiles: f64,
-    seen: &Inspection,
-    device: &Device,
-) -> f64 {
-    let tiles = seen.rows as f64 / f64::from(tile.rows);
+fn in_flight_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
     let threads_a_tile = f64::from(tile.threads_a_tile);
-    let launched = tiles * threads_a_tile * column_tiles;
+    let launched = work.walks * threads_a_tile * column_tiles;
     let registers = tile.registers.next_multiple_of(8) * tile.threads;
-    let blocks = device.registers_per_multiprocessor / registers.max(1);
+    let by_registers = device.registers_per_multiprocessor / registers.max(1);
+    // The driver keeps a kilobyte a block for itself.
+    let by_memory = device.shared_bytes_per_multiprocessor / (u64::from(tile.shared_bytes) + 1024);
+    let blocks =
+        by_registers.min(by_memory as u32).clamp(1, device.max_blocks_per_multiprocessor.max(1));
     let resident = (blocks * tile.threads).min(device.max_threads_per_multiprocessor);
     let resident = (f64::from(resident) * f64::from(device.multiprocessors)).min(launched);
     // The row's own bounds are one more step before the first entry.
     let steps = (work.mean_walk.max(0.1) / f64::from(tile.unroll)).ceil() + 1.0;
     let lockstep = work.lockstep.powf(LOCKSTEP);
-    tiles * column_tiles * steps * lockstep * STEP_US / (resident / threads_a_tile).max(1.0)
+    work.walks * column_tiles * steps * lockstep * STEP_US / (resident / threads_a_tile).max(1.0)
 }
 
-fn issue_us(
-    tile: &Tile,
-    work: &Work,
-    column_tiles: f64,
-    seen: &Inspection,
-    device: &Device,
-) -> f64 {
+fn issue_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
     let warps_a_tile = f64::from(tile.threads_a_tile) / 32.0;
-    let tiles = seen.rows as f64 / f64::from(tile.rows);
     let outputs = f64::from(tile.rows * tile.elements_an_entry);
     let walked = work.entries * work.instructions * warps_a_tile * work.lockstep.powf(LOCKSTEP);
-    let framed = tiles * (FRAME + outputs + work.framed) * warps_a_tile;
+    let framed = work.walks * (FRAME + outputs + work.framed) * warps_a_tile;
     (walked + framed) * column_tiles / (ISSUE_PER_US * f64::from(device.multiprocessors.max(1)))
 }

@@ -84,6 +84,7 @@ impl Kernel for NnzSplit {
         let partial =
             cut.segments * f64::from(self.walk.columns()) * 2.0 * self.walk.sum_bytes() as f64;
         Work {
+            walks: (cut.segments + cut.short_rows).max(1.0),
             mean_walk: seen.nnz as f64 / (cut.segments + cut.short_rows).max(1.0) / ways,
             longest_walk: (seen.longest_row as f64 / parts.max(1.0)).max(f64::from(self.chunk))
                 / ways,

@@ -7,21 +7,30 @@ pub mod pack;
 #[cfg(test)]
 mod tests;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout};
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
-use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use groups::{scale, type_names};
-use pack::{Packed, Shape, pack};
+use pack::{Packed, Shape, blockwise, pack};
 
 const NAME: &str = "tiled";
-/// Most threads a block: enough warps to hide a load, and room for a second block beside it.
-const THREADS: u32 = 512;
+/// Most threads a block.
+const THREADS: u32 = 1024;
+/// Threads that are to be resident on a multiprocessor, where a thread keeps up to 8 words of sums, where it keeps more, and
+/// of doubles: 40, 64 and 80 registers each. Several blocks, so that some compute while others gather.
+const RESIDENT: [u32; 3] = [1536, 1024, 768];
+const SPLITS: [i64; 5] = [1, 2, 4, 8, 16];
+/// Waves of blocks that a larger split must not exceed: partial sums and half-empty stages buy nothing more.
+const MOST_WAVES: f64 = 4.0;
+/// Reuse of B by rows in natural order over that by length: above the first the natural order may pay, above the second
+/// rows by length cannot.
+const NATURAL_PAYS: [f64; 2] = [1.05, 1.5];
 /// A stage's map, then the copies it names, then its barriers, with nothing beside them: microseconds.
 const STAGE_US: f64 = 1.2;
 
@@ -35,6 +44,8 @@ struct TiledRow {
     buffer: u32,
     /// Blocks that share a row block's stages.
     split: u32,
+    /// Which rows share a block; within it they always fall in length.
+    order: RowOrder,
     problem: Spmm,
 }
 
@@ -52,7 +63,8 @@ impl Family for TiledRows {
             Domain::ints("rows", &[64, 128]),
             Domain::ints("n1", &[32, 64, 128]),
             Domain::ints("buffer", &[128, 256, 512]),
-            Domain::ints("split", &[1, 2, 4, 8]),
+            Domain::ints("split", &SPLITS),
+            Domain::texts("order", &["natural", "length"]),
         ]
     }
 
@@ -76,6 +88,7 @@ impl Family for TiledRows {
             n1: int("n1")?,
             buffer: int("buffer")?,
             split: int("split")?,
+            order: order(candidate)?,
             problem: *problem,
         }))
     }
@@ -90,19 +103,73 @@ impl TiledRow {
         self.n1 * self.element()
     }
 
-    /// Threads that share a row, 16 bytes each, or 32 where the row has 256: as the kernel's config has it.
+    /// Whether rows of B and C are whole vectors of 16 bytes.
+    fn aligned(&self) -> bool {
+        (u64::from(self.problem.n) * u64::from(self.element())).is_multiple_of(16)
+    }
+
+    /// Vectors of 16 bytes of a row that a lane takes: as the kernel's config has it.
+    fn pieces(&self) -> u32 {
+        let most = if self.problem.dtype == Dtype::F16 { 2 } else { 4 };
+        (self.row_bytes() / 64).clamp(1, most)
+    }
+
+    /// Threads that share a row.
     fn lanes(&self) -> u32 {
-        let pieces = if self.row_bytes() >= 256 { 2 } else { 1 };
-        self.row_bytes() / 16 / pieces
+        self.row_bytes() / 16 / self.pieces()
     }
 
     fn threads(&self) -> u32 {
-        (self.rows * self.lanes()).min(THREADS)
+        self.rows * self.lanes()
     }
 
-    /// Rows a subwarp keeps the sums of.
-    fn each(&self) -> u32 {
-        self.rows * self.lanes() / self.threads()
+    /// Threads a multiprocessor is to hold: the kernel's registers are bounded by that.
+    fn resident_threads(&self) -> u32 {
+        match self.n1 / self.lanes() {
+            _ if self.problem.dtype == Dtype::F64 => RESIDENT[2],
+            // Element by element, the columns' bounds take registers too.
+            0..=8 if self.aligned() => RESIDENT[0],
+            _ => RESIDENT[1],
+        }
+    }
+
+    /// What the bound on threads leaves each of them, by eights, but no less than its sums and loads need.
+    fn registers(&self) -> u32 {
+        let blocks = (self.resident_threads() / self.threads()).max(1);
+        let left = 65_536 / (blocks * self.threads()).max(1) / 8 * 8;
+        left.clamp(65_536 / self.resident_threads() / 8 * 8, 255)
+    }
+
+    fn by_length(&self) -> bool {
+        self.order == RowOrder::Length
+    }
+
+    /// Blocks a multiprocessor holds at a time.
+    fn beside(&self, device: &Device) -> f64 {
+        let a_block = u64::from(self.tile().shared_bytes + 1024);
+        let by_threads = u64::from(self.resident_threads() / self.threads());
+        (device.shared_bytes_per_multiprocessor / a_block).min(by_threads).max(1) as f64
+    }
+
+    fn blocks(&self, seen: &Inspection) -> f64 {
+        let row_blocks = seen.rows.div_ceil(u64::from(self.rows));
+        row_blocks as f64 * f64::from(self.column_tiles()) * f64::from(self.split)
+    }
+
+    /// Whether the blocks are about as many as run at a time: more where more can be had and multiprocessors would idle,
+    /// not so many that they queue.
+    fn split_suits(&self, seen: &Inspection, device: &Device) -> bool {
+        let wave = f64::from(device.multiprocessors.max(1)) * self.beside(device);
+        let waves = self.blocks(seen) / wave;
+        let larger = i64::from(self.split) < SPLITS[SPLITS.len() - 1]
+            && 2.0 * f64::from(self.split) <= self.stages(seen).1;
+        !(waves < 1.0 && larger) && (self.split == 1 || waves <= MOST_WAVES)
+    }
+
+    /// Rows by length make even blocks; they may lose what neighbouring rows share.
+    fn order_suits(&self, seen: &Inspection) -> bool {
+        let gain = seen.locality(false).near / seen.locality(true).near.max(1.0);
+        if self.by_length() { gain < NATURAL_PAYS[1] } else { gain > NATURAL_PAYS[0] }
     }
 
     fn column_tiles(&self) -> u32 {
@@ -116,7 +183,7 @@ impl TiledRow {
 
     /// Entries over distinct columns in a row block, from windows of 64 and of 8192 rows.
     fn reuse(&self, seen: &Inspection) -> f64 {
-        let locality = seen.locality(false);
+        let locality = seen.locality(self.by_length());
         let towards = f64::from(self.rows / 64).log2() / 7.0;
         locality.near.powf(1.0 - towards) * locality.far.powf(towards)
     }
@@ -128,15 +195,22 @@ impl TiledRow {
         (distinct, (distinct / f64::from(self.buffer)).ceil())
     }
 
-    /// A stage ends with its busiest subwarp: entries over the mean, if they fall on stages as chance has it.
-    fn stage_imbalance(&self, seen: &Inspection, stages: f64) -> f64 {
-        let subwarps = f64::from(self.threads() / self.lanes());
-        let mean = (seen.mean_row * f64::from(self.each()) / stages).max(0.1);
-        let rows = seen.groups(self.each(), false).cov;
-        let spread = (mean + (rows * mean).powi(2)).sqrt();
-        let most = mean + (2.0 * subwarps.ln()).sqrt() * spread;
-        // Blocks beside it take the slots that waiting subwarps leave, in part.
-        (most / mean).sqrt()
+    /// What waiting costs within a stage: subwarps that share a quarter of a warp for each other, every warp for the longest
+    /// row of the block. Entries fall on stages as chance has it; blocks beside it take the slots that waiting ones leave.
+    fn stage_imbalance(&self, seen: &Inspection, stages: f64, beside: f64) -> f64 {
+        let mean = (seen.mean_row / stages).max(0.1);
+        let spread = mean.sqrt() / mean;
+        // The mean of the larger of two normal deviates.
+        let pair = if self.lanes() < 8 { 1.0 + 0.56 * spread } else { 1.0 };
+        let longest = 1.0 + (2.0 * f64::from(self.rows).ln()).sqrt() * spread;
+        let lockstep = seen.groups(self.rows, self.by_length()).lockstep;
+        pair * (longest / pair * lockstep).max(1.0).powf(1.0 / (1.0 + beside))
+    }
+
+    /// Slots that stay empty: multiprocessors with a block less than others, then half a block at the end of the last wave.
+    fn idle(&self, blocks: f64, beside: f64, device: &Device) -> f64 {
+        let each = (blocks / f64::from(device.multiprocessors.max(1))).max(1e-3);
+        if each <= beside { each.ceil() / each } else { 1.0 + 0.5 / each }
     }
 
     fn traffic(&self, seen: &Inspection, device: &Device) -> Traffic {
@@ -150,16 +224,14 @@ impl TiledRow {
         let gathered = row_blocks * distinct * f64::from(self.row_bytes()) * tiles;
         let width = f64::from(self.problem.n);
         let c_bytes = seen.rows as f64 * width * element;
-        let again = seen.nnz as f64 / seen.locality(false).far / seen.touched_cols.max(1) as f64;
+        let again =
+            seen.nnz as f64 / seen.locality(self.by_length()).far / seen.touched_cols.max(1) as f64;
         let partials = if self.split > 1 { 2.0 * split } else { 0.0 };
         let partials = partials * seen.rows as f64 * width * f64::from(self.sum_bytes());
-        let multiprocessors = f64::from(device.multiprocessors.max(1));
-        let shared = device.shared_bytes_per_multiprocessor as f64;
-        let beside = (shared / f64::from(self.tile().shared_bytes + 1024)).floor();
-        let beside = beside.clamp(1.0, f64::from(1024 / self.threads()));
-        let blocks = row_blocks * tiles * split;
-        let waves = (blocks / (multiprocessors * beside)).ceil().max(1.0);
-        let idle = (waves * multiprocessors / blocks).max(1.0);
+        let beside = self.beside(device);
+        let blocks = self.blocks(seen);
+        let wave = f64::from(device.multiprocessors.max(1)) * beside;
+        let waves = (blocks / wave).ceil().max(1.0);
         let steps = (stages / split).ceil();
         Traffic {
             memory: from_memory(a_bytes, tiles, device)
@@ -168,31 +240,29 @@ impl TiledRow {
             l2: gathered + a_bytes * tiles + c_bytes + partials,
             entries: entries * tiles,
             stationed: gathered,
-            imbalance: self.stage_imbalance(seen, stages) * idle.min(multiprocessors),
+            imbalance: self.stage_imbalance(seen, stages, beside)
+                * self.idle(blocks, beside, device),
             still_us: waves * steps * STAGE_US / beside + if self.split > 1 { 1.0 } else { 0.0 },
             longest_walk: (seen.longest_row as f64 / split.min(stages))
-                .max(waves * seen.mean_row * f64::from(self.each()) / split),
+                .max(waves * seen.mean_row / split),
         }
     }
 }
 
 impl Kernel for TiledRow {
     fn tile(&self) -> Tile {
-        let subwarps = self.threads() / self.lanes();
-        let sums = self.rows * self.n1 / self.threads() * self.sum_bytes() / 4;
         Tile {
-            rows: self.each(),
+            rows: 1,
             columns: self.n1,
             threads: self.threads(),
             most_threads: THREADS,
             threads_a_tile: self.lanes(),
             // As many times the blocks as there are parts.
-            tiles_a_block: (subwarps / self.split).max(1),
-            order: RowOrder::Natural,
+            tiles_a_block: (self.rows / self.split).max(1),
+            order: self.order,
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),
-            registers: (sums + self.row_bytes() / self.lanes() + self.each() + 24)
-                .min(65_536 / THREADS),
+            registers: self.registers(),
             shared_bytes: self.buffer * self.row_bytes(),
             vector: 1,
             whole_warps: self.threads().is_multiple_of(32),
@@ -221,33 +291,40 @@ impl Kernel for TiledRow {
         padded(seen, self.stages(seen).1) / (seen.nnz as f64).max(1.0)
     }
 
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        self.order_suits(seen) && self.split_suits(seen, device)
+    }
+
     fn source(&self) -> String {
         let (t, sum) = type_names(self.problem.dtype);
         let (parameters, scale, _) = scale(&self.problem);
-        let aligned = (self.problem.n * self.element()).is_multiple_of(16);
+        let aligned = self.aligned();
         let Self { rows, n1, problem: Spmm { accumulate, .. }, .. } = self;
         let threads = self.threads();
+        let least_blocks = (self.resident_threads() / threads).max(1);
         bounded_program(
             "tiled_row",
-            threads,
+            format!("{threads}, {least_blocks}"),
             &format!(
-                "const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, {sum}* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
+                "const u32* order, const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, {sum}* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
             ),
             &format!(
-                "tiled_row<{t}, {rows}, {n1}, {threads}, {aligned}, {accumulate}>(block_stages, stage_map, map, bounds, places, vals, b, c, partials, arrived, rows, n, split, {scale})"
+                "tiled_row<{t}, {rows}, {n1}, {aligned}, {accumulate}>(order, block_stages, stage_map, map, bounds, places, vals, b, c, partials, arrived, rows, n, split, {scale})"
             ),
         )
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let Self { rows, buffer, split, .. } = *self;
-        let (packed, ms) =
-            shared.once(&format!("tiled_row_{rows}_{buffer}"), Packed::bytes, |shared| {
-                let shape = Shape { rows: rows as usize, buffer: buffer as usize };
-                pack(&shared.matrix, shape, self.problem.dtype).ok_or_else(|| {
-                    Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
-                })
-            })?;
+        let (by_length, ms_of_order) = shared.ordered(self.order);
+        let name = format!("tiled_row_{rows}_{buffer}_{}", self.order.name());
+        let (packed, ms) = shared.once(&name, Packed::bytes, |shared| {
+            let order = by_length.unwrap_or_else(|| blockwise(&shared.matrix, rows as usize));
+            let shape = Shape { rows: rows as usize, buffer: buffer as usize };
+            pack(&shared.matrix, order, shape, self.problem.dtype).ok_or_else(|| {
+                Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
+            })
+        })?;
         if split > 1 && split > packed.most_stages {
             let why = format!(
                 "no row block has more than {} stages, which {split} blocks cannot share",
@@ -255,9 +332,7 @@ impl Kernel for TiledRow {
             );
             return Err(Refusal(why));
         }
-        let named = |(name, data): (_, &_)| {
-            array(format!("tiled_row_{rows}_{buffer}_{name}"), Clone::clone(data))
-        };
+        let named = |(part, data): (_, &_)| array(format!("{name}_{part}"), Clone::clone(data));
         let arrays = packed.arrays().map(named).to_vec();
         let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
         let height = shared.matrix.rows() as u32;
@@ -277,7 +352,8 @@ impl Kernel for TiledRow {
             ..Step::of(ENTRY, 1, self.threads(), args)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        Ok(Lowered { arrays, scratch, ms, update_ms: Some(ms), ..Lowered::bare(program) })
+        let update_ms = Some(ms);
+        Ok(Lowered { arrays, scratch, ms: ms_of_order + ms, update_ms, ..Lowered::bare(program) })
     }
 }
 
@@ -304,10 +380,15 @@ pub fn among(candidate: &Candidate, domains: &[Domain]) -> bool {
     domains.iter().all(has)
 }
 
-/// A program of one instance of a kernel template, for blocks of `threads`: without that bound the compiler might use more
-/// registers than such a block can have.
-pub fn bounded_program(header: &str, threads: u32, parameters: &str, call: &str) -> String {
+/// A program of one instance of a kernel template, for blocks of so many threads, and optionally so many blocks a
+/// multiprocessor: without that bound the compiler might use more registers than such blocks can have.
+pub fn bounded_program(
+    header: &str,
+    bounds: impl std::fmt::Display,
+    parameters: &str,
+    call: &str,
+) -> String {
     format!(
-        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void __launch_bounds__({threads}) {ENTRY}({parameters}) {{\n    {call};\n}}\n"
+        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void __launch_bounds__({bounds}) {ENTRY}({parameters}) {{\n    {call};\n}}\n"
     )
 }

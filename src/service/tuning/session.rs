@@ -155,6 +155,9 @@ impl Session<'_> {
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
+        if stopped_by == StoppedBy::Completed {
+            self.leave_out(&field, wanted).await?;
+        }
         self.learn().await?;
         let (contenders, decision) =
             self.finals(&budget, wanted, request.expected_calls, field.matrix.nnz).await?;
@@ -217,48 +220,61 @@ impl Session<'_> {
         (top_k, trials): (u32, u32),
     ) -> Result<Box<dyn Strategy>, SessionError> {
         let mut scored = field.space.scored.clone();
-        if let Some(dropped) = self.recorder.chosen_before() {
+        let chosen_before = self.recorder.chosen_before();
+        if let Some(dropped) = &chosen_before {
             // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
             scored.retain(|(candidate, _)| !dropped.contains(&candidate.id()));
-            if wanted == Wanted::Halving {
-                let strategy = self.halving(field, scored, trials);
-                return self.begin(field, strategy).await;
-            }
-            let strategy = search::exhaustive(scored);
-            if wanted == Wanted::Ranked {
-                field.funnel.push(search::rank_step(
-                    self.recorder.dropped_by(RANK),
-                    strategy.upcoming().len(),
-                ));
-            }
-            return self.begin(field, strategy).await;
         }
-        let mut removed: Vec<(Candidate, String)> = field
-            .space
-            .pruned
-            .removed
-            .iter()
-            .map(|(candidate, by)| (candidate.clone(), (*by).to_owned()))
-            .collect();
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Halving => self.halving(field, scored, trials),
-            Wanted::Ranked => {
-                // Where preprocessing counts, something that needs none is measured whatever its rank.
-                let counts = self.recorder.job.request.expected_calls.is_some();
-                let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
-                let ranked = search::ranked(scored, top_k as usize, ops::variety, sure);
-                removed.extend(ranked.dropped.into_iter().map(|c| (c, RANK.to_owned())));
-                field.funnel.push(ranked.step);
-                ranked.strategy
-            }
+            Wanted::Ranked => self.ranked(field, scored, top_k),
             Wanted::Predicted => {
                 let why = "the strategy predicted needs a trained model, and there is none";
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
         };
-        self.recorder.pruned(&removed).await?;
+        if chosen_before.is_none() {
+            let removed = field.space.pruned.removed.iter();
+            let removed: Vec<_> = removed.map(|(c, by)| (c.clone(), (*by).to_owned())).collect();
+            self.recorder.pruned(&removed).await?;
+        }
         self.begin(field, strategy).await
+    }
+
+    /// Goes on from what an earlier attempt tried.
+    fn ranked(
+        &self,
+        field: &mut Field,
+        scored: Vec<(Candidate, f64)>,
+        top_k: u32,
+    ) -> Box<dyn Strategy> {
+        // Where preprocessing counts, something that needs none is measured whatever its rank.
+        let counts = self.recorder.job.request.expected_calls.is_some();
+        let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
+        let before = self.tried_before(field);
+        let mut ranked = search::ranked(scored, top_k as usize, before, ops::variety, sure);
+        // A finished search has recorded what it left out, so that it is not among the scored any more.
+        ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
+        field.funnel.push(ranked.step);
+        ranked.strategy
+    }
+
+    /// What a finished ranked search left out is known only now; it is recorded as the funnel's last step.
+    async fn leave_out(&mut self, field: &Field, wanted: Wanted) -> Result<(), SessionError> {
+        if wanted == Wanted::Ranked {
+            let untried = field.space.scored.iter().map(|(candidate, _)| candidate);
+            let untried = untried.filter(|candidate| self.recorder.known(candidate).is_none());
+            let left_out: Vec<_> = untried.map(|c| (c.clone(), RANK.to_owned())).collect();
+            self.recorder.pruned(&left_out).await?;
+        }
+        Ok(())
+    }
+
+    /// The strategy's candidates that an earlier attempt tried, in its order.
+    fn tried_before(&self, field: &Field) -> Vec<Candidate> {
+        let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
+        tried.filter(|candidate| !field.always.contains(candidate)).cloned().collect()
     }
 
     /// Goes on from what an earlier attempt tried; the routines that are always tried count as trials, too.
@@ -268,8 +284,7 @@ impl Session<'_> {
         scored: Vec<(Candidate, f64)>,
         trials: u32,
     ) -> Box<dyn Strategy> {
-        let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
-        let before = tried.filter(|candidate| !field.always.contains(candidate)).cloned().collect();
+        let before = self.tried_before(field);
         let places = (trials as usize).saturating_sub(field.always.len());
         let halved = search::halving(scored, places, before, ops::preparation);
         field.funnel.push(halved.step);

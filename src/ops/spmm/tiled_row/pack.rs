@@ -7,7 +7,8 @@ use crate::domain::recipe::ArrayData;
 use crate::ops::spmm::shared::MOST_KEPT;
 use crate::sparse::Csr;
 use rayon::prelude::*;
-use std::ops::Range;
+use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// Columns up to which a task keeps a table of all of them; beyond it looks places up among the sorted ones.
 const MOST_TABLED: usize = 1 << 24;
@@ -26,6 +27,8 @@ pub struct Shape {
 /// The arrays that `kernels/spmm/tiled_row.cuh` walks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packed {
+    /// Row block i owns the rows `order[i * rows..(i + 1) * rows]`.
+    pub order: ArrayData,
     /// Row block i has the stages `block_stages[i]..block_stages[i + 1]`.
     pub block_stages: ArrayData,
     /// Stage s gathers the B rows `map[stage_map[s]..stage_map[s + 1]]`, rising.
@@ -42,8 +45,9 @@ pub struct Packed {
 
 impl Packed {
     /// In the order of the kernel's parameters, each with the name it goes by.
-    pub fn arrays(&self) -> [(&'static str, &ArrayData); 6] {
+    pub fn arrays(&self) -> [(&'static str, &ArrayData); 7] {
         [
+            ("order", &self.order),
             ("block_stages", &self.block_stages),
             ("stage_map", &self.stage_map),
             ("map", &self.map),
@@ -58,16 +62,30 @@ impl Packed {
     }
 }
 
-/// Packs the matrix. `None` when 32-bit offsets or `MOST_KEPT` bytes do not hold it.
-pub fn pack(matrix: &Csr, shape: Shape, dtype: Dtype) -> Option<Packed> {
+/// Blocks of consecutive rows, the heaviest first, so that light ones fill the end of the last wave; each block's rows by
+/// falling length, so that the subwarps of a warp are alike. The last block stays last where it has fewer rows.
+pub fn blockwise(matrix: &Csr, rows: usize) -> Arc<[u32]> {
+    let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
+    let whole = matrix.rows() / rows * rows;
+    let mut blocks: Vec<&[u32]> = natural[..whole].chunks(rows).collect();
+    let length = |row: u32| matrix.row_nnz(row as usize);
+    blocks.sort_by_cached_key(|block| Reverse(block.iter().map(|&row| length(row)).sum::<usize>()));
+    let mut order = blocks.concat();
+    order.extend_from_slice(&natural[whole..]);
+    order.chunks_mut(rows).for_each(|block| block.sort_by_key(|&row| Reverse(length(row))));
+    order.into()
+}
+
+/// Packs the matrix, its rows in an order. `None` when 32-bit offsets or `MOST_KEPT` bytes do not hold it.
+pub fn pack(matrix: &Csr, order: Arc<[u32]>, shape: Shape, dtype: Dtype) -> Option<Packed> {
     match dtype {
-        Dtype::F16 => pack_as::<u16>(matrix, shape),
-        Dtype::F32 => pack_as::<f32>(matrix, shape),
-        Dtype::F64 => pack_as::<f64>(matrix, shape),
+        Dtype::F16 => pack_as::<u16>(matrix, order, shape),
+        Dtype::F32 => pack_as::<f32>(matrix, order, shape),
+        Dtype::F64 => pack_as::<f64>(matrix, order, shape),
     }
 }
 
-fn pack_as<T: Stored>(matrix: &Csr, shape: Shape) -> Option<Packed> {
+fn pack_as<T: Stored>(matrix: &Csr, order: Arc<[u32]>, shape: Shape) -> Option<Packed> {
     let entry = size_of::<u16>() + size_of::<T>();
     if (matrix.nnz() * entry) as u64 > MOST_KEPT {
         return None;
@@ -79,11 +97,15 @@ fn pack_as<T: Stored>(matrix: &Csr, shape: Shape) -> Option<Packed> {
         .into_par_iter()
         .map(|first| {
             let mut packer = Packer::new(matrix, shape);
-            (first..(first + a_task).min(blocks)).for_each(|block| packer.block(block));
+            let last = (first + a_task).min(blocks);
+            let rows = &order[first * shape.rows..(last * shape.rows).min(order.len())];
+            for (block, rows) in (first as u32..).zip(rows.chunks(shape.rows)) {
+                packer.block(block, rows);
+            }
             packer.part
         })
         .collect();
-    join(parts)
+    join(parts, order)
 }
 
 /// What one task packs: offsets count from its own beginning, and have no last one.
@@ -99,7 +121,7 @@ struct Part<T> {
     values: Vec<T>,
 }
 
-fn join<T: Stored>(parts: Vec<Part<T>>) -> Option<Packed> {
+fn join<T: Stored>(parts: Vec<Part<T>>, order: Arc<[u32]>) -> Option<Packed> {
     let most_stages = parts.iter().flat_map(|part| part.stages.iter().copied()).max().unwrap_or(0);
     let block_stages = offsets(parts.iter().map(|part| &part.stages))?;
     let stage_map = offsets(parts.iter().map(|part| &part.columns))?;
@@ -113,6 +135,7 @@ fn join<T: Stored>(parts: Vec<Part<T>>) -> Option<Packed> {
         values.extend_from_slice(&part.values);
     }
     let packed = Packed {
+        order: ArrayData::U32(order),
         block_stages: ArrayData::U32(block_stages.into()),
         stage_map: ArrayData::U32(stage_map.into()),
         map: ArrayData::U32(map.into()),
@@ -167,20 +190,18 @@ impl<'a, T: Stored> Packer<'a, T> {
         }
     }
 
-    fn block(&mut self, block: usize) {
-        let start = block * self.shape.rows;
-        let rows = start..(start + self.shape.rows).min(self.matrix.rows());
-        self.find_distinct(block as u32 + 1, rows.clone());
+    fn block(&mut self, block: u32, rows: &[u32]) {
+        self.find_distinct(block + 1, rows);
         let stages = self.place();
         self.part.stages.push(stages as u32);
         self.part.map.extend_from_slice(&self.distinct);
         self.fill(stages, rows);
     }
 
-    fn find_distinct(&mut self, stamp: u32, rows: Range<usize>) {
+    fn find_distinct(&mut self, stamp: u32, rows: &[u32]) {
         self.distinct.clear();
-        for row in rows {
-            let cols = self.matrix.row(row).0;
+        for &row in rows {
+            let cols = self.matrix.row(row as usize).0;
             if self.seen.is_empty() {
                 self.distinct.extend_from_slice(cols);
                 continue;
@@ -226,11 +247,11 @@ impl<'a, T: Stored> Packer<'a, T> {
 
     /// Counts the groups of every stage and row, then puts each row's entries into its groups: columns rise along a row,
     /// and so do its stages.
-    fn fill(&mut self, stages: usize, rows: Range<usize>) {
+    fn fill(&mut self, stages: usize, rows: &[u32]) {
         let first = self.part.groups.len();
         let mut starts = vec![0u32; stages * self.shape.rows];
-        for (r, row) in rows.clone().enumerate() {
-            for &col in self.matrix.row(row).0 {
+        for (r, &row) in rows.iter().enumerate() {
+            for &col in self.matrix.row(row as usize).0 {
                 starts[self.placed(col).0 as usize * self.shape.rows + r] += 1;
             }
         }
@@ -243,8 +264,8 @@ impl<'a, T: Stored> Packer<'a, T> {
         let base = self.part.places.len();
         self.part.places.resize(base + total as usize, 0);
         self.part.values.resize(base + total as usize, T::default());
-        for (r, row) in rows.enumerate() {
-            let (cols, values) = self.matrix.row(row);
+        for (r, &row) in rows.iter().enumerate() {
+            let (cols, values) = self.matrix.row(row as usize);
             let (mut stage, mut at) = (u32::MAX, 0);
             for (&col, &value) in cols.iter().zip(values) {
                 let (here, place) = self.placed(col);
@@ -269,16 +290,27 @@ mod tests {
         let matrix =
             Csr::new(3, 10, vec![0, 3, 3, 5], vec![1, 4, 9, 0, 4], vec![1.0, 2.0, 3.0, 4.0, 5.0])
                 .unwrap();
-        let packed = pack(&matrix, Shape { rows: 2, buffer: 2 }, Dtype::F64).unwrap();
+        let packed =
+            pack(&matrix, [1, 0, 2].into(), Shape { rows: 2, buffer: 2 }, Dtype::F64).unwrap();
         // Columns 1, 4 and 9 of the first block make two stages of one and two; 0 and 4 of the second make one.
         assert_eq!(packed.block_stages, ArrayData::U32([0, 2, 3].into()));
         assert_eq!(packed.stage_map, ArrayData::U32([0, 1, 3, 5].into()));
         assert_eq!(packed.map, ArrayData::U32([1, 4, 9, 0, 4].into()));
-        assert_eq!(packed.bounds, ArrayData::U32([0, 1, 1, 2, 2, 3, 3].into()));
+        assert_eq!(packed.bounds, ArrayData::U32([0, 0, 1, 1, 2, 3, 3].into()));
         assert_eq!(packed.places, ArrayData::U16([0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0].into()));
         let values = [1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0, 5.0, 0.0, 0.0];
         assert_eq!(packed.values, ArrayData::F64(values.into()));
         assert_eq!(packed.most_stages, 2);
+    }
+
+    #[test]
+    fn heavy_blocks_come_first_and_long_rows_first_in_them() {
+        let lengths = [1, 0, 2, 4, 1, 1, 3];
+        let mut indptr = vec![0];
+        lengths.iter().for_each(|length| indptr.push(indptr[indptr.len() - 1] + length));
+        let indices = lengths.iter().flat_map(|&length| 0..length as u32).collect();
+        let matrix = Csr::new(7, 4, indptr, indices, vec![1.0; 12]).unwrap();
+        assert_eq!(blockwise(&matrix, 2)[..], [3, 2, 4, 5, 0, 1, 6]);
     }
 
     #[test]
@@ -291,7 +323,8 @@ mod tests {
         };
         let packed = |cols, indices: Vec<u32>| {
             let matrix = Csr::new(rows, cols, indptr.clone(), indices, vec![1.5; rows * 30]);
-            pack(&matrix.unwrap(), Shape { rows: 64, buffer: 16 }, Dtype::F32).unwrap()
+            let order = (0..rows as u32).rev().collect();
+            pack(&matrix.unwrap(), order, Shape { rows: 64, buffer: 16 }, Dtype::F32).unwrap()
         };
         let (sorted, tabled) = (packed(cols, indices(0)), packed(MOST_TABLED, indices(0)));
         assert_eq!(sorted, tabled);
