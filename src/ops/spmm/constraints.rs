@@ -261,11 +261,14 @@ mod tests {
     use super::*;
 
     fn tile() -> Tile {
-        let candidate = [("lanes", 8), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)]
+        let ints =
+            [("lanes", 8), ("ways", 1), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)];
+        let candidate = ints
             .into_iter()
             .fold(Candidate::new("row_split"), |candidate, (name, value)| {
                 candidate.with(name, value)
             })
+            .with_text("b", "given")
             .with_text("fetch", "direct")
             .with_text("order", "natural");
         family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
