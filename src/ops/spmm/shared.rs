@@ -5,6 +5,7 @@ use super::inspect::rows_by_length;
 use super::similarity;
 use crate::domain::recipe::{Arg, Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
+use crate::ops::Refusal;
 use crate::sparse::Csr;
 use std::any::Any;
 use std::collections::HashMap;
@@ -133,6 +134,18 @@ impl RowOrder {
     pub fn array(self, rows: Arc<[u32]>) -> Array {
         array(format!("rows_by_{}", self.name()), ArrayData::U32(rows))
     }
+}
+
+/// Scratch memory as a recipe may ask for it: a plan that leaves no room for the operands is none.
+pub fn scratch(what: &str, bytes: u64, device: &Device) -> Result<Scratch, Refusal> {
+    let most = MOST_KEPT.min(device.memory_bytes / 4);
+    if bytes > most {
+        let why = format!(
+            "{what} take {bytes} bytes of device memory; at most {most} are lent to one candidate"
+        );
+        return Err(Refusal(why));
+    }
+    Ok(Scratch { bytes: bytes.max(16), fill: 0 })
 }
 
 /// An array for a recipe.

@@ -314,7 +314,7 @@ fn agrees(matrix: &Csr, n: u32, columns: u32, warps: u32, thresholds: [u32; 4], 
     let problem = Spmm::new(n, Dtype::F16, Layout::Row);
     let b = operand::random(matrix.cols() * n as usize, 7);
     let expected = oracle::spmm(matrix, &b, &problem);
-    let rounded = |&value: &f64| half::f16::from_f64(value).to_f64();
+    let rounded = |&value: &f64| operand::round_to_half(value);
     let mut emulated = Emulated {
         matrix,
         values: matrix.values().iter().map(rounded).collect(),

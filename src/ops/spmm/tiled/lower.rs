@@ -8,6 +8,7 @@ use super::slots::{self, LongRows};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
+use crate::sparse::operand::half_bits;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -131,9 +132,7 @@ fn packed(
 fn typed(values: Vec<f64>, dtype: Dtype) -> ArrayData {
     let values = values.into_par_iter();
     match dtype {
-        Dtype::F16 => ArrayData::F16(
-            values.map(|v| half::f16::from_f64(v).to_bits()).collect::<Vec<_>>().into(),
-        ),
+        Dtype::F16 => ArrayData::F16(values.map(half_bits).collect::<Vec<_>>().into()),
         Dtype::F32 => ArrayData::F32(values.map(|v| v as f32).collect::<Vec<_>>().into()),
         Dtype::F64 => ArrayData::F64(values.collect::<Vec<_>>().into()),
     }
