@@ -6,7 +6,9 @@
 
 pub mod pack;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, order, program};
+use super::family::{
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, order, program,
+};
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
@@ -70,7 +72,7 @@ impl Family for CondensedTcs {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        if candidate.family != FAMILY || !takes(problem) {
+        if candidate.family != FAMILY || !takes(problem) || !among(candidate, &self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -232,7 +234,7 @@ impl Kernel for CondensedTc {
             vector: self.vector(),
             whole_warps: true,
             balanced: false,
-            pointless: false,
+            pointless: self.column_tiles() > MOST_GRID_Y,
         }
     }
 

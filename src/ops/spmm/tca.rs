@@ -4,7 +4,7 @@
 mod emulation;
 mod table;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, program};
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, program};
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
@@ -70,7 +70,7 @@ impl Family for TensorDots {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
-        if candidate.family != FAMILY || !takes {
+        if candidate.family != FAMILY || !takes || !among(candidate, &self.domains()) {
             return None;
         }
         Some(Box::new(TensorDot {
