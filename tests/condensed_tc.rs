@@ -343,12 +343,9 @@ fn few_long_rows_are_cut_in_parts_whatever_the_type() {
     let matrix = Arc::new(of_lengths(&[400; 5], 700));
     for (dtype, accumulate) in [(Dtype::F32, false), (Dtype::F32, true), (Dtype::F16, true)] {
         let problem = Spmm { accumulate, ..Spmm::new(64, dtype, Layout::Row) };
-        let mut lowerer = sparsetune::ops::Lowerer::new(
-            matrix.clone(),
-            &Problem::Spmm(problem),
-            &fixture::gpu(),
-        )
-        .unwrap();
+        let mut lowerer =
+            sparsetune::ops::Lowerer::new(matrix.clone(), &Problem::Spmm(problem), &fixture::gpu())
+                .unwrap();
         let cut = candidates(&problem).iter().any(|candidate| {
             let recipe = lowerer.lower(candidate).unwrap();
             Launch::of(&recipe, problem).parts > 1

@@ -1,8 +1,8 @@
 //! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, order, program,
-    MOST_GRID_Y,
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    program,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -91,7 +91,8 @@ impl Kernel for ColumnMajor {
             vector: 1,
             whole_warps: self.block.is_multiple_of(32),
             balanced: false,
-            pointless: self.r >= 2 * self.problem.n || self.problem.n.div_ceil(self.r) > MOST_GRID_Y,
+            pointless: self.r >= 2 * self.problem.n
+                || self.problem.n.div_ceil(self.r) > MOST_GRID_Y,
         }
     }
 

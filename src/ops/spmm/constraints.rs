@@ -241,13 +241,15 @@ mod tests {
     use super::*;
 
     fn tile() -> Tile {
-        let candidate = [("lanes", 8), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)]
-            .into_iter()
-            .fold(Candidate::new("row_split"), |candidate, (name, value)| {
-                candidate.with(name, value)
-            })
-            .with_text("fetch", "direct")
-            .with_text("order", "natural");
+        let candidate =
+            [("lanes", 8), ("ways", 1), ("vec", 4), ("cols", 1), ("unroll", 2), ("block", 256)]
+                .into_iter()
+                .fold(Candidate::new("row_split"), |candidate, (name, value)| {
+                    candidate.with(name, value)
+                })
+                .with_text("fetch", "direct")
+                .with_text("order", "natural")
+                .with_text("b", "given");
         family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
             .unwrap()
             .tile()

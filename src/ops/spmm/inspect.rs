@@ -192,7 +192,8 @@ pub fn rows_by_length(matrix: &Csr) -> Vec<u32> {
 
 /// Columns that any entry touches: a bit a column, and no look at the rest once all are.
 fn touched(matrix: &Csr) -> u64 {
-    let words: Vec<AtomicU64> = (0..matrix.cols().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+    let words: Vec<AtomicU64> =
+        (0..matrix.cols().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
     let count = AtomicU64::new(0);
     matrix.indices().par_chunks(1 << 16).for_each(|cols| {
         if count.load(Relaxed) == matrix.cols() as u64 {

@@ -52,7 +52,8 @@ impl Family for NnzSplits {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        let walk = Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
+        let walk =
+            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
         let chunk = count(candidate, "chunk")?;
         Some(Box::new(NnzSplit { walk, chunk }))
     }

@@ -1,7 +1,8 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order, program,
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    program,
 };
 use super::inspect::Inspection;
 use super::model::Work;

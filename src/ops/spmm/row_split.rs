@@ -36,7 +36,8 @@ impl Family for RowSplits {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        let walk = Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
+        let walk =
+            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
         Some(Box::new(RowSplit { walk }))
     }
 }

@@ -21,6 +21,8 @@ const MARKS: usize = 1 << 12;
 /// Seeds of the three hashes, and of the choice of runs that are sampled.
 const SEEDS: [u32; 3] = [0x9e37_79b9, 0x85eb_ca6b, 0xc2b2_ae35];
 const SAMPLING: u32 = 0x5bd1_e995;
+/// A column that leads more than this part of all rows is one of too many.
+const COMMON: usize = 16;
 /// Fewest columns of a row that choose whether it is sampled.
 const KEYED: usize = 4;
 /// Rows whose order is made to estimate what the order of all rows gives, about.
@@ -55,10 +57,10 @@ pub fn estimate(matrix: &Csr) -> Overlap {
         .map(|row| {
             let cols = matrix.row(row as usize).0;
             // Relatives have most of their first columns in common.
-            let key = least(&cols[..cols.len().min(looked)], SEEDS[0]);
+            let key = least(cols.iter().take(looked), SEEDS[0]);
             (mix(key ^ SAMPLING), row)
         })
-        .filter(|(key, _)| among <= 1 || key % among as u32 == 0)
+        .filter(|(key, _)| among <= 1 || key.is_multiple_of(among as u32))
         .collect();
     keys.par_sort_unstable();
     let runs = keys.chunk_by(|a, b| a.0 == b.0);
@@ -66,10 +68,11 @@ pub fn estimate(matrix: &Csr) -> Overlap {
     // those whose other columns hash alike.
     let chosen = runs.flat_map(|run| {
         let over = if among <= 1 { 1 } else { run.len().div_ceil(most / 2 + 1) as u32 };
+        let key = run[0].0;
         let kept = move |row: u32| {
             let cols = matrix.row(row as usize).0;
-            let cols = &cols[..cols.len().min(looked)];
-            over <= 1 || mix(least(cols.get(1..).unwrap_or(&[]), SEEDS[1]) ^ SAMPLING) % over == 0
+            let others = cols.iter().take(looked).filter(|&&col| mix(col ^ SAMPLING) != key);
+            over <= 1 || mix(least(others, SEEDS[1]) ^ SAMPLING).is_multiple_of(over)
         };
         run.iter().map(|&(_, row)| row).filter(move |&row| kept(row))
     });
@@ -107,9 +110,19 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
     let mut keys: Vec<([u32; 3], u32)> = rows
         .into_par_iter()
         .with_min_len(1024)
-        .map(|row| (signature(matrix.row(row as usize).0), row))
+        .map(|row| (signature(matrix.row(row as usize).0, &[]), row))
         .collect();
     keys.par_sort_unstable();
+    let common = common(&keys);
+    if !common.is_empty() {
+        keys.par_iter_mut().with_min_len(1024).for_each(|(key, row)| {
+            if key.iter().any(|col| common.contains(col)) {
+                let others = signature(matrix.row(*row as usize).0, &common);
+                *key = if others[0] == u32::MAX { *key } else { others };
+            }
+        });
+        keys.par_sort_unstable();
+    }
     let mut order: Vec<u32> = keys.par_iter().map(|&(_, row)| row).collect();
     let mut runs = Vec::new();
     let (mut rest, mut start) = (order.as_mut_slice(), 0);
@@ -126,15 +139,26 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
     order
 }
 
-/// The columns with the least hash, under three hashes; `u32::MAX` for a row without entries.
-fn signature(cols: &[u32]) -> [u32; 3] {
-    SEEDS.map(|seed| least(cols, seed))
+/// Columns that a large part of all rows has: they say nothing of which rows are alike. Keys are sorted.
+fn common(keys: &[([u32; 3], u32)]) -> Vec<u32> {
+    let most = (keys.len() / COMMON).max(8 * PANEL);
+    let runs = keys.chunk_by(|a, b| a.0[0] == b.0[0]);
+    let firsts = runs.filter(|run| run.len() > most).map(|run| run[0].0[0]);
+    firsts.filter(|&col| col != u32::MAX).collect()
+}
+
+/// The columns with the least hash, under three hashes, without some columns; `u32::MAX` for a row that has no other.
+fn signature(cols: &[u32], without: &[u32]) -> [u32; 3] {
+    if without.is_empty() {
+        return SEEDS.map(|seed| least(cols.iter(), seed));
+    }
+    SEEDS.map(|seed| least(cols.iter().filter(|col| !without.contains(col)), seed))
 }
 
 /// The column with the least hash under a seed. Seeds are not zero: `mix` leaves zero as it is, and the first column would
 /// be the least of every row that has it.
-fn least(cols: &[u32], seed: u32) -> u32 {
-    cols.iter().copied().min_by_key(|&col| mix(col ^ seed)).unwrap_or(u32::MAX)
+fn least<'a>(cols: impl Iterator<Item = &'a u32>, seed: u32) -> u32 {
+    cols.copied().min_by_key(|&col| mix(col ^ seed)).unwrap_or(u32::MAX)
 }
 
 /// A bijection of 32-bit words whose every output bit depends on every input bit (Wellons' lowbias32).

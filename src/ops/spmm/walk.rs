@@ -300,11 +300,7 @@ impl Walk {
         }
         let args = vec![Arg::B, Arg::Scratch(0), Arg::U32(b_rows), Arg::U32(self.problem.n)];
         let step = Step {
-            grid: [
-                b_rows.div_ceil(STAGED_ROWS).max(1),
-                self.staged_tiles(),
-                1,
-            ],
+            grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.staged_tiles(), 1],
             ..Step::of("stage", 1, STAGING_THREADS, args)
         };
         let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);

@@ -147,6 +147,11 @@ impl Sampled {
         }
     }
 
+    /// Entries that a footprint is measured on.
+    pub fn looked(&self) -> usize {
+        self.cols.len()
+    }
+
     /// Mean entries of what rows of more than `segment` entries are cut to, exact.
     pub fn mean_part(&self, segment: Option<u32>) -> f64 {
         let parts = |length: u64| segment.map_or(1, |most| length.div_ceil(most.into()).max(1));
