@@ -110,8 +110,18 @@ impl<'a> Launch<'a> {
         let Arg::U32(rows) = step.args[6] else { panic!("rows") };
         let scaled: &[Arg] = if problem.accumulate { &[Arg::Alpha, Arg::Beta] } else { &[] };
         assert_eq!(step.args[7..10], [Arg::B, Arg::C, Arg::U32(problem.n)]);
-        assert_eq!(step.args[10..], *scaled);
-        assert_eq!(program.zero_output, step.grid[2] > 1);
+        assert_eq!(step.args[12..], *scaled);
+        assert!(!program.zero_output);
+        let places = u64::from(rows.div_ceil(8) * step.grid[1]);
+        let sums = 8 * 4 * recipe.candidate.int("columns").unwrap() as u64;
+        match step.grid[2] {
+            1 => assert!(recipe.scratch.is_empty() && step.args[10..12] == [Arg::U64(0); 2]),
+            parts => {
+                assert_eq!(step.args[10..12], [Arg::Scratch(0), Arg::Scratch(1)]);
+                assert_eq!(recipe.scratch[0].bytes, u64::from(parts) * places * sums);
+                assert!(recipe.scratch[1].bytes >= 4 * places && recipe.scratch[1].fill == 0);
+            }
+        }
         let int = |name| recipe.candidate.int(name).unwrap() as usize;
         Self {
             problem,
@@ -325,6 +335,22 @@ fn packed_panels_multiply_as_the_oracle() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn few_long_rows_are_cut_in_parts_whatever_the_type() {
+    let matrix = Arc::new(of_lengths(&[400; 5], 700));
+    for (dtype, accumulate) in [(Dtype::F32, false), (Dtype::F32, true), (Dtype::F16, true)] {
+        let problem = Spmm { accumulate, ..Spmm::new(64, dtype, Layout::Row) };
+        let mut lowerer =
+            sparsetune::ops::Lowerer::new(matrix.clone(), &Problem::Spmm(problem), &fixture::gpu())
+                .unwrap();
+        let cut = candidates(&problem).iter().any(|candidate| {
+            let recipe = lowerer.lower(candidate).unwrap();
+            Launch::of(&recipe, problem).parts > 1
+        });
+        assert!(cut, "{problem:?}");
     }
 }
 

@@ -2,7 +2,8 @@
 // swapped (C^T = B^T A^T), so that each gathered row of B serves 8 rows of A and lies in registers as it is in memory.
 // maps:    warp -> 8 rows x `columns` columns of C; block.x -> `warps` panels; block.y -> column tiles; block.z -> parts of steps
 // tune:    columns 32 64 128 | stages 1 2 4 | warps 2 8 | order natural length similarity | residue 0 2
-// needs:   packed panels, f16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B
+// needs:   packed panels, f16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B; with
+//          several parts scratch for their sums and a zeroed counter a panel and column tile
 // refuses: n not a multiple of 4 in f32, of 8 in f16 (rows of B would not be aligned to 16 bytes); n below 8
 //
 // Which column of B an index m of the MMA stands for, and which column of A an index k, is free: a lane (g = lane / 4,
@@ -32,9 +33,13 @@ struct CondensedTcConfig {
     static_assert(kGroups * kStages * Shape::kFetch * 4 <= 64, "more than 64 words of B in flight a lane leave no room");
 };
 
+// To the nearest tf32. What is finite stays so: the last floats would round to infinity, so they become the largest tf32.
 __device__ __forceinline__ u32 to_tf32(float value) {
+    constexpr float kMost = 0x1.ffcp127f;
     u32 bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    asm("{\n .reg .f32 held;\n min.NaN.f32 held, %1, %2;\n max.NaN.f32 held, held, %3;\n cvt.rna.tf32.f32 %0, held;\n}"
+        : "=r"(bits)
+        : "f"(value), "f"(kMost), "f"(-kMost));
     return bits;
 }
 
@@ -264,6 +269,31 @@ struct CondensedTile {
         }
     }
 
+    // Leaves the sums among those of the other parts, or takes their place: one after the other as they come in the
+    // registers, a warp side by side.
+    __device__ __forceinline__ void leave(float4* __restrict__ at) const {
+#pragma unroll
+        for (int i = 0; i < kGroups * Shape::kMmas; ++i) {
+            const float (&sum)[4] = acc[i / Shape::kMmas][i % Shape::kMmas];
+            __stcg(at + i * 32 + threadIdx.x % 32, make_float4(sum[0], sum[1], sum[2], sum[3]));
+        }
+    }
+
+    // Sums of all parts, which lie `step` vectors apart: always in the same order, whoever arrives last.
+    __device__ __forceinline__ void gather(const float4* at, u64 step, u32 parts) {
+#pragma unroll
+        for (int i = 0; i < kGroups * Shape::kMmas; ++i) {
+            float (&sum)[4] = acc[i / Shape::kMmas][i % Shape::kMmas];
+            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+            for (u32 part = 0; part < parts; ++part) {
+                const float4 one = __ldcg(at + part * step + i * 32 + threadIdx.x % 32);
+                total.x += one.x, total.y += one.y, total.z += one.z, total.w += one.w;
+            }
+            sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
+        }
+    }
+
     // This lane's columns of row 2t (odd = 0) or 2t + 1 (odd = 1) of the panel.
     __device__ __forceinline__ Sums<T, kVec> sums(int group, int odd) const {
         Sums<T, kVec> out;
@@ -284,14 +314,36 @@ struct CondensedPanels {
     u32 rows;
 };
 
-// With several blocks along z each takes a part of every panel's steps and adds it to C, which is zero before.
+// Where panels are cut in parts, each leaves its sums of 8 rows by `columns` here: part after part, panel after panel, column
+// tile after column tile.
+struct CondensedParts {
+    float4* partial;  // parts x panels x column tiles x 2 columns
+    u32* arrived;     // panels x column tiles, 0 between calls
+};
+
+// Whether this warp is the last of `parts` to have left its sums. The last resets the counter for the next call.
+__device__ __forceinline__ bool condensed_last(u32* arrived, u32 parts) {
+    __threadfence();
+    __syncwarp();
+    u32 before = 0;
+    if (threadIdx.x % 32 == 0) {
+        before = atomicAdd(arrived, 1u);
+        if (before + 1 == parts) *arrived = 0;
+    }
+    before = __shfl_sync(0xffffffffu, before, 0);
+    __threadfence();
+    return before + 1 == parts;
+}
+
+// With several blocks along z each takes a part of every panel's steps, and the last of a panel adds them up.
 template <typename T, int kTerms, int kColumns, int kStages, bool kResidue, bool kFull, bool kAccumulate>
 __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, T* __restrict__ c, u32 n,
-                                             const Scale<T, kAccumulate>& scale) {
+                                             const CondensedParts& cut, const Scale<T, kAccumulate>& scale) {
     using Tile = CondensedTile<T, kTerms, kColumns, kStages, kFull>;
     const u32 lane = threadIdx.x % 32;
     const u32 panel = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (panel >= a.rows / 8 + (a.rows % 8 != 0)) return;
+    const u32 panels = a.rows / 8 + (a.rows % 8 != 0);
+    if (panel >= panels) return;
     const u32 first = blockIdx.y * kColumns + lane / 4 * Tile::kVec;
     Tile tile(b, n, first);
 
@@ -305,6 +357,14 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
         tile.add_residue(reinterpret_cast<const uint2*>(a.residue), from + static_cast<u32>(static_cast<u64>(left) * part / parts),
                          from + static_cast<u32>(static_cast<u64>(left) * (part + 1) / parts));
     }
+    if (parts > 1) {
+        const u64 place = static_cast<u64>(panel) * gridDim.y + blockIdx.y;
+        const u64 step = static_cast<u64>(panels) * gridDim.y * (2 * kColumns);
+        float4* at = cut.partial + place * (2 * kColumns);
+        tile.leave(at + part * step);
+        if (!condensed_last(cut.arrived + place, parts)) return;
+        tile.gather(at, step, parts);
+    }
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
         const u32 slot = panel * 8 + lane % 4 * 2 + odd;
@@ -312,17 +372,7 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
         T* to = c + static_cast<u64>(a.order ? __ldg(a.order + slot) : slot) * n + first;
 #pragma unroll
         for (int group = 0; group < Tile::kGroups; ++group) {
-            if (!tile.inside[group]) continue;
-            const auto out = tile.sums(group, odd);
-            // Only f32 without alpha and beta is cut in parts: the others have no sum of parts to add to.
-            if constexpr (sizeof(T) == 4 && !kAccumulate) {
-                if (parts > 1) {
-#pragma unroll
-                    for (int v = 0; v < Tile::kVec; ++v) atomicAdd(to + group * Tile::Shape::kGroup + v, out.lane[v]);
-                    continue;
-                }
-            }
-            out.store(to + group * Tile::Shape::kGroup, scale);
+            if (tile.inside[group]) tile.sums(group, odd).store(to + group * Tile::Shape::kGroup, scale);
         }
     }
 }

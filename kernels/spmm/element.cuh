@@ -63,6 +63,24 @@ struct Packed {
                   "a vector must be 2, 4 or 8 bytes, or whole 16-byte pieces");
     u32 word[kWords];
 
+    // Of what the same kernel writes: the read-only path may not be taken.
+    __device__ __forceinline__ void load_written(const T* from) {
+        if constexpr (kBytes == 2) {
+            word[0] = __ldcg(reinterpret_cast<const u16*>(from));
+        } else if constexpr (kBytes == 4) {
+            word[0] = __ldcg(reinterpret_cast<const u32*>(from));
+        } else if constexpr (kBytes == 8) {
+            const uint2 two = __ldcg(reinterpret_cast<const uint2*>(from));
+            word[0] = two.x, word[1] = two.y;
+        } else {
+#pragma unroll
+            for (int i = 0; i < kBytes / 16; ++i) {
+                const uint4 four = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+                word[4 * i] = four.x, word[4 * i + 1] = four.y, word[4 * i + 2] = four.z, word[4 * i + 3] = four.w;
+            }
+        }
+    }
+
     __device__ __forceinline__ void load(const T* __restrict__ from) {
         if constexpr (kBytes == 2) {
             word[0] = __ldg(reinterpret_cast<const u16*>(from));
@@ -97,14 +115,7 @@ struct Scale {
     Sum<T> alpha;
     Sum<T> beta;
 
-    __device__ __forceinline__ Sum<T> operator()(Sum<T> sum, const T* at) const {
-        if constexpr (kAccumulate) {
-            sum *= alpha;
-            return beta == Sum<T>(0) ? sum : multiply_add(beta, widen(*at), sum);
-        } else {
-            return sum;
-        }
-    }
+    __device__ __forceinline__ bool reads() const { return kAccumulate && beta != Sum<T>(0); }
 };
 
 // kWidth sums in registers; indices must be compile-time constants.
@@ -130,8 +141,22 @@ struct Sums {
             T element[kWidth];
             u32 word[(kBytes + 3) / 4];
         } out;
+        if constexpr (kAccumulate) {
+            Sum<T> sum[kWidth];
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(scale(lane[i], to + i));
+            for (int i = 0; i < kWidth; ++i) sum[i] = scale.alpha * lane[i];
+            if (scale.reads()) {
+                Packed<T, kWidth> before;
+                before.load_written(to);
+#pragma unroll
+                for (int i = 0; i < kWidth; ++i) sum[i] = multiply_add(scale.beta, before[i], sum[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(sum[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(lane[i]);
+        }
         if constexpr (kBytes == 2) {
             __stcs(reinterpret_cast<u16*>(to), static_cast<u16>(out.word[0]));
         } else if constexpr (kBytes == 4) {

@@ -2,7 +2,7 @@
 // maps:    warp -> a row's share of the columns, by a table; lane -> 2 nonzeros x `columns` / 8 columns; class of a row -> 8, 16, 32 or 64 nonzeros a product
 // tune:    warps 4 8 | columns 32 64 128 | thresholds paper double eightfold | feed registers shared
 // needs:   CSR columns and values, f16, row-major B and C, a table of warps that gives every row all its columns once; sm_80
-// refuses: feed shared with other than 8 warps and 64 columns
+// refuses: 128 columns where n is no multiple of 16; feed shared with other than 8 warps and 64 columns
 #pragma once
 #include "spmm/diagonal.cuh"
 

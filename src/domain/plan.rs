@@ -191,6 +191,10 @@ pub struct Launch {
     /// Device memory that the arguments name, with what fills it before the first call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scratch: Vec<Scratch>,
+    /// The kernels add to the output (C, or x), which must be zero before each call. Absent in plans of earlier versions,
+    /// none of which needed it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub zero_output: bool,
 }
 
 /// One kernel launch of a call.

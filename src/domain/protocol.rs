@@ -147,6 +147,9 @@ pub struct Exported {
     pub arrays: Vec<ExportedArray>,
     #[serde(default)]
     pub scratch: Vec<Scratch>,
+    /// Whether the output must be zeroed before each call.
+    #[serde(default)]
+    pub zero_output: bool,
     /// Host time that new values of the same pattern take; see `Recipe::update_ms`.
     #[serde(default)]
     pub update_ms: Option<f64>,

@@ -145,6 +145,7 @@ struct LaunchOut {
     steps: Vec<LaunchStepOut>,
     arrays: Vec<PlanArrayOut>,
     scratch: Vec<ScratchOut>,
+    zero_output: bool,
 }
 
 impl From<Launch> for LaunchOut {
@@ -160,6 +161,7 @@ impl From<Launch> for LaunchOut {
             steps: launch.steps.into_iter().map(LaunchStepOut::from).collect(),
             arrays: launch.arrays.into_iter().map(PlanArrayOut::from).collect(),
             scratch: launch.scratch.into_iter().map(ScratchOut::from).collect(),
+            zero_output: launch.zero_output,
         }
     }
 }

@@ -158,6 +158,7 @@ async fn blobs_that_nothing_names_go_with_age() {
         steps: Vec::new(),
         arrays: vec![order],
         scratch: Vec::new(),
+        zero_output: false,
     };
     let plan = Plan { launch: Some(launch), ..plan(&device(), &matrix, &claim.job) };
     world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();

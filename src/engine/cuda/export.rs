@@ -17,6 +17,7 @@ pub(super) fn export(
     Ok(Exported {
         steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
         scratch: recipe.scratch.clone(),
+        zero_output: program.zero_output,
         update_ms: recipe.update_ms,
         source: Some(source::inlined(&program.source).map_err(unassembled)?),
         cubin: Some(base64::engine::general_purpose::STANDARD.encode(&done.binary.cubin)),

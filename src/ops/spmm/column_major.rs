@@ -1,7 +1,8 @@
 //! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order, program,
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    program,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -57,7 +58,10 @@ impl Family for ColumnMajors {
         if effective_layout(problem) != Layout::Col || candidate.family != FAMILY {
             return None;
         }
-        let int = |name| count(candidate, name).filter(|value| *value > 0);
+        if !among(candidate, &self.domains()) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
         Some(Box::new(ColumnMajor {
             lanes: int("lanes")?,
             r: int("r")?,
@@ -87,7 +91,8 @@ impl Kernel for ColumnMajor {
             vector: 1,
             whole_warps: self.block.is_multiple_of(32),
             balanced: false,
-            pointless: self.r >= 2 * self.problem.n,
+            pointless: self.r >= 2 * self.problem.n
+                || self.problem.n.div_ceil(self.r) > MOST_GRID_Y,
         }
     }
 

@@ -6,12 +6,15 @@
 
 pub mod pack;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, order, program};
+use super::family::{
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, order, program,
+};
 use super::inspect::{Inspection, Locality};
-use super::model::Work;
-use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use super::model::{self, Work};
+use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
+use super::walk::{element, scale, scale_arguments};
 use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
@@ -23,8 +26,11 @@ pub const FAMILY: &str = "condensed_tc";
 const LEAST_COLUMNS: u32 = 8;
 /// With fewer warps a multiprocessor than this, panels are cut in parts.
 const WARPS_A_MULTIPROCESSOR: u64 = 4;
-/// Most parts a panel is cut in: each adds the whole of C once more.
+/// Most parts a panel is cut in: each writes the sums of all of C once more, and reads them again.
 const MOST_PARTS: u64 = 16;
+/// Where panels are cut, a fence and a counter's round trip after the last step, and one part added up, microseconds.
+const ARRIVAL_US: f64 = 1.5;
+const PARTIAL_US: f64 = 0.15;
 
 pub struct CondensedTcs;
 
@@ -66,7 +72,7 @@ impl Family for CondensedTcs {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        if candidate.family != FAMILY || !takes(problem) {
+        if candidate.family != FAMILY || !takes(problem) || !among(candidate, &self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);
@@ -154,16 +160,53 @@ impl CondensedTc {
         f64::from(frame + self.groups() * group)
     }
 
-    /// Parts that panels are cut in along their steps, so that a matrix of few rows fills the device. Parts are added up
-    /// in C, which only f32 can, and only where C is not read.
+    fn column_tiles(&self) -> u32 {
+        self.problem.n.div_ceil(self.columns)
+    }
+
+    /// Parts that panels are cut in along their steps, so that a matrix of few rows fills the device.
     fn parts(&self, panels: u64, steps: u64, multiprocessors: u32) -> u32 {
-        let warps = panels.max(1) * u64::from(self.problem.n.div_ceil(self.columns));
+        let warps = panels.max(1) * u64::from(self.column_tiles());
         let wanted = u64::from(multiprocessors) * WARPS_A_MULTIPROCESSOR;
-        if self.half() || self.problem.accumulate || warps >= wanted {
+        if warps >= wanted {
             return 1;
         }
-        let most = (steps / panels.max(1) / (4 * u64::from(self.stages))).clamp(1, MOST_PARTS);
-        (2 * wanted).div_ceil(warps).min(most) as u32
+        (2 * wanted).div_ceil(warps).min(self.most_parts(panels, steps)) as u32
+    }
+
+    /// A part has four rounds of steps at least.
+    fn most_parts(&self, panels: u64, steps: u64) -> u64 {
+        (steps / panels.max(1) / (4 * u64::from(self.stages))).clamp(1, MOST_PARTS)
+    }
+
+    /// Panels, and about their steps.
+    fn panels_and_steps(&self, seen: &Inspection) -> (u64, u64) {
+        let steps = self.padded_columns(seen) / f64::from(self.depth());
+        (seen.rows.div_ceil(ROWS as u64), steps as u64)
+    }
+
+    /// Bytes of the sums that all parts leave.
+    fn partial_bytes(&self, panels: u64, parts: u32) -> u64 {
+        let columns = u64::from(self.column_tiles() * self.columns);
+        u64::from(parts) * panels * ROWS as u64 * columns * 4
+    }
+
+    /// The work of warps that take one of several parts each: less of a panel, and sums that are left and added up.
+    fn cut(&self, work: Work, seen: &Inspection, parts: u32) -> Work {
+        if parts == 1 {
+            return work;
+        }
+        let (panels, _) = self.panels_and_steps(seen);
+        let share = f64::from(parts);
+        Work {
+            instructions: work.instructions / share,
+            mean_walk: work.mean_walk / share,
+            longest_walk: work.longest_walk / share,
+            c_again: 2.0 * self.partial_bytes(panels, parts) as f64
+                / f64::from(self.column_tiles()),
+            after_us: ARRIVAL_US + share * PARTIAL_US,
+            ..work
+        }
     }
 }
 
@@ -191,7 +234,7 @@ impl Kernel for CondensedTc {
             vector: self.vector(),
             whole_warps: true,
             balanced: false,
-            pointless: false,
+            pointless: self.column_tiles() > MOST_GRID_Y,
         }
     }
 
@@ -224,6 +267,21 @@ impl Kernel for CondensedTc {
         }
     }
 
+    fn predict_us(&self, seen: &Inspection, problem: &Spmm, device: &Device) -> f64 {
+        let (panels, steps) = self.panels_and_steps(seen);
+        let parts = self.parts(panels, steps, device.multiprocessors);
+        // A tile has a warp a part, and each does its share of the instructions.
+        let tile = Tile { threads_a_tile: 32 * parts, ..self.tile() };
+        model::predict_us(&tile, &self.cut(self.work(seen), seen, parts), seen, problem, device)
+    }
+
+    /// As many as panels may be cut in: they are cut where there would be too few.
+    fn blocks(&self, seen: &Inspection, _problem: &Spmm) -> u64 {
+        let (panels, steps) = self.panels_and_steps(seen);
+        let blocks = panels.div_ceil(self.warps.into()) * u64::from(self.column_tiles());
+        blocks * self.most_parts(panels, steps)
+    }
+
     /// An order by similarity that gains nothing is as good as endless padding.
     fn fill(&self, seen: &Inspection) -> f64 {
         if self.order == RowOrder::Similarity && !seen.similarity_pays() {
@@ -236,20 +294,17 @@ impl Kernel for CondensedTc {
 
     fn source(&self) -> String {
         let full = self.problem.n.is_multiple_of(self.columns);
-        let element = if self.half() { "Half" } else { "float" };
-        let Self { columns, stages, problem: Spmm { accumulate, .. }, .. } = self;
+        let element = element(self.problem.dtype);
+        let Self { columns, stages, .. } = self;
         let (terms, residue) = (self.terms(), self.residue > 0);
-        let (parameters, scale) = match accumulate {
-            true => (", float alpha, float beta", "alpha, beta"),
-            false => ("", ""),
-        };
+        let (parameters, scale) = scale(&self.problem);
         program(
             FAMILY,
             &format!(
-                "const u32* step_ptr, const u32* cols, const u32* values, const u32* residue_ptr, const u32* residue, const u32* order, u32 rows, const {element}* b, {element}* c, u32 n{parameters}"
+                "const u32* step_ptr, const u32* cols, const u32* values, const u32* residue_ptr, const u32* residue, const u32* order, u32 rows, const {element}* b, {element}* c, u32 n, float4* partial, u32* arrived{parameters}"
             ),
             &format!(
-                "condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>({{step_ptr, cols, values, residue_ptr, residue, order, rows}}, b, c, n, Scale<{element}, {accumulate}>{{{scale}}})"
+                "condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>({{step_ptr, cols, values, residue_ptr, residue, order, rows}}, b, c, n, {{partial, arrived}}, {scale})"
             ),
         )
     }
@@ -266,23 +321,30 @@ impl Kernel for CondensedTc {
         arrays.extend(rows.map(|rows| self.order.array(rows)));
         let height = shared.matrix.rows() as u32;
         args.extend([Arg::U32(height), Arg::B, Arg::C, Arg::U32(self.problem.n)]);
-        if self.problem.accumulate {
-            args.extend([Arg::Alpha, Arg::Beta]);
-        }
         let panels = height.div_ceil(ROWS as u32);
         let steps = match &arrays[1].data {
             ArrayData::U32(cols) => cols.len() as u64 / u64::from(self.depth()),
             _ => 0,
         };
         let parts = self.parts(panels.into(), steps, shared.device.multiprocessors);
+        let mut scratch = Vec::new();
+        if parts > 1 {
+            let counters = u64::from(panels) * u64::from(self.column_tiles()) * 4;
+            let partials = self.partial_bytes(panels.into(), parts);
+            scratch.push(shared::scratch("sums of parts", partials, &shared.device)?);
+            scratch.push(shared::scratch("counters of parts", counters, &shared.device)?);
+            args.extend([Arg::Scratch(0), Arg::Scratch(1)]);
+        } else {
+            args.extend([Arg::U64(0), Arg::U64(0)]);
+        }
+        args.extend(scale_arguments(&self.problem));
         let step = Step {
-            grid: [panels.div_ceil(self.warps), self.problem.n.div_ceil(self.columns), parts],
+            grid: [panels.div_ceil(self.warps), self.column_tiles(), parts],
             ..Step::of(ENTRY, 1, 32 * self.warps, args)
         };
-        let program =
-            CudaProgram { zero_output: parts > 1, ..CudaProgram::of(self.source(), step) };
+        let program = Program::Cuda(CudaProgram::of(self.source(), step));
         let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
-        Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(Program::Cuda(program)) })
+        Ok(Lowered { arrays, scratch, ms, update_ms, ..Lowered::bare(program) })
     }
 }
 

@@ -154,17 +154,18 @@ fn at_most(value: f64, most: f64) -> Verdict {
     if value <= most { Verdict::Keep } else { Verdict::Remove { excess: value - most } }
 }
 
-/// Whether a thread's and a block's registers suffice, for any device we compile for.
+/// Whether a thread's and a block's registers suffice, for any device we compile for, and the tile is one of whole warps.
 pub fn fits_registers(tile: &Tile) -> bool {
     tile.registers <= REGISTERS_PER_THREAD
         && tile.threads <= tile.most_threads
         && tile.registers * tile.threads <= REGISTERS_PER_BLOCK
+        && tile.whole_warps
         && !tile.pointless
 }
 
 /// Whether a tile can be compiled and launched for a problem on any device; what is not never leaves the funnel.
 pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
-    fits_registers(tile) && tile.whole_warps && problem.n.is_multiple_of(tile.vector)
+    fits_registers(tile) && problem.n.is_multiple_of(tile.vector)
 }
 
 /// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
@@ -181,11 +182,9 @@ fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures
     at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 
-/// LO-SpMM, section 3.3: tiles of whole warps, and at least half as many blocks as multiprocessors.
+/// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles are of whole warps is the kernels' law,
+/// not a preference: `fits_registers` says so.
 fn hardware_utilization(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
-    if !kernel.tile().whole_warps {
-        return Verdict::Remove { excess: f64::INFINITY };
-    }
     let least = f64::from(facts.device.multiprocessors) / 2.0;
     at_most(least - kernel.blocks(&facts.inspection, &facts.problem) as f64, 0.0)
 }
@@ -261,16 +260,15 @@ mod tests {
     use super::*;
 
     fn tile() -> Tile {
-        let ints =
-            [("lanes", 8), ("ways", 1), ("vec", 1), ("cols", 1), ("unroll", 2), ("block", 256)];
-        let candidate = ints
-            .into_iter()
-            .fold(Candidate::new("row_split"), |candidate, (name, value)| {
-                candidate.with(name, value)
-            })
-            .with_text("b", "given")
-            .with_text("fetch", "direct")
-            .with_text("order", "natural");
+        let candidate =
+            [("lanes", 8), ("ways", 1), ("vec", 4), ("cols", 1), ("unroll", 2), ("block", 256)]
+                .into_iter()
+                .fold(Candidate::new("row_split"), |candidate, (name, value)| {
+                    candidate.with(name, value)
+                })
+                .with_text("fetch", "direct")
+                .with_text("order", "natural")
+                .with_text("b", "given");
         family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
             .unwrap()
             .tile()

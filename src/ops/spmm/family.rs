@@ -83,6 +83,9 @@ pub trait Kernel: Send + Sync {
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal>;
 }
 
+/// Most blocks along y and z that any device takes (compute capability 3.0 and later).
+pub const MOST_GRID_Y: u32 = 65_535;
+
 /// Order in which rows are handed to subwarps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowOrder {
@@ -140,6 +143,14 @@ pub fn effective_layout(problem: &Spmm) -> Layout {
 /// An integer parameter that counts something.
 pub fn count(candidate: &Candidate, name: &str) -> Option<u32> {
     candidate.int(name).and_then(|value| u32::try_from(value).ok())
+}
+
+/// Whether every parameter has one of the values that its domain lists: what no kernel was written for is no candidate.
+pub fn among(candidate: &Candidate, domains: &[Domain]) -> bool {
+    let has = |domain: &Domain| {
+        candidate.params.get(domain.name).is_some_and(|value| domain.values.contains(value))
+    };
+    domains.iter().all(has)
 }
 
 /// The parameter `order`.

@@ -6,11 +6,12 @@ use super::tiled_model::sample::Sampled;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Panel heights whose reuse is inspected.
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Rows looked at to estimate one reuse, about; windows are spread evenly over the matrix.
-const SAMPLED_ROWS: usize = 16_384;
+/// Lengths that rows are always sorted by in counting, beyond four times the rows.
+const COUNTED: usize = 1 << 16;
 
 /// Rows that run near each other in time on one multiprocessor, and on the whole device: L1 and L2 see their columns.
 const NEAR_ROWS: usize = 64;
@@ -78,12 +79,7 @@ impl Inspection {
         let order = rows_by_length(matrix);
         let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
         let sorted: Vec<u32> = order.iter().map(|&row| lengths[row as usize]).collect();
-        let sizes: Vec<u32> = (0..=8).map(|power| 1 << power).collect();
-        let all =
-            |lengths: &[u32]| sizes.iter().map(|&size| (size, groups(lengths, size))).collect();
-        let mut touched = vec![false; matrix.cols()];
-        matrix.indices().iter().for_each(|&col| touched[col as usize] = true);
-        let touched_cols = touched.iter().filter(|&&is| is).count() as u64;
+        let touched_cols = touched(matrix);
         Self {
             rows: matrix.rows() as u64,
             cols: matrix.cols() as u64,
@@ -96,8 +92,8 @@ impl Inspection {
                 near: reuse(matrix, order, NEAR_ROWS),
                 far: reuse(matrix, order, FAR_ROWS),
             }),
-            natural: all(&lengths),
-            by_length: all(&sorted),
+            natural: all_groups(&lengths),
+            by_length: all_groups(&sorted),
             lengths: histogram(&lengths),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
             overlap: [
@@ -174,20 +170,88 @@ impl Groups {
 
 /// Rows by falling length, rows of equal length in natural order (they are likelier to share columns).
 pub fn rows_by_length(matrix: &Csr) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..matrix.rows() as u32).collect();
-    order.par_sort_by_key(|&row| std::cmp::Reverse(matrix.row_nnz(row as usize)));
+    let rows = matrix.rows();
+    let longest = (0..rows).map(|row| matrix.row_nnz(row)).max().unwrap_or(0);
+    if longest > 4 * rows + COUNTED {
+        let mut order: Vec<u32> = (0..rows as u32).collect();
+        order.par_sort_by_key(|&row| std::cmp::Reverse(matrix.row_nnz(row as usize)));
+        return order;
+    }
+    // Place `longest - length` counts the rows before the next shorter length.
+    let mut next = vec![0u32; longest + 2];
+    (0..rows).for_each(|row| next[longest - matrix.row_nnz(row) + 1] += 1);
+    (1..next.len()).for_each(|at| next[at] += next[at - 1]);
+    let mut order = vec![0u32; rows];
+    for row in 0..rows {
+        let place = &mut next[longest - matrix.row_nnz(row)];
+        order[*place as usize] = row as u32;
+        *place += 1;
+    }
     order
 }
 
-fn groups(lengths: &[u32], size: u32) -> Groups {
+/// Columns that any entry touches: a bit a column, and no look at the rest once all are.
+fn touched(matrix: &Csr) -> u64 {
+    let words: Vec<AtomicU64> =
+        (0..matrix.cols().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+    let count = AtomicU64::new(0);
+    matrix.indices().par_chunks(1 << 16).for_each(|cols| {
+        if count.load(Relaxed) == matrix.cols() as u64 {
+            return;
+        }
+        let mut new = 0;
+        for &col in cols {
+            let (word, bit) = (&words[col as usize / 64], 1 << (col % 64));
+            if word.load(Relaxed) & bit == 0 {
+                new += u64::from(word.fetch_or(bit, Relaxed) & bit == 0);
+            }
+        }
+        count.fetch_add(new, Relaxed);
+    });
+    count.into_inner()
+}
+
+/// Groups of 1, 2, 4 .. 256 rows: those of a size are pairs of the size before.
+fn all_groups(lengths: &[u32]) -> BTreeMap<u32, Groups> {
+    let mut parts: Vec<Part> = lengths
+        .iter()
+        .map(|&length| Part { rows: 1, longest: length, entries: length.into() })
+        .collect();
+    let mut all = BTreeMap::new();
+    for power in 0..=8 {
+        all.insert(1 << power, groups(&parts));
+        parts = parts.chunks(2).map(Part::joined).collect();
+    }
+    all
+}
+
+/// One group of rows.
+#[derive(Clone, Copy)]
+struct Part {
+    rows: u32,
+    longest: u32,
+    entries: u64,
+}
+
+impl Part {
+    fn joined(pair: &[Self]) -> Self {
+        pair[1..].iter().fold(pair[0], |a, b| Self {
+            rows: a.rows + b.rows,
+            longest: a.longest.max(b.longest),
+            entries: a.entries + b.entries,
+        })
+    }
+}
+
+fn groups(parts: &[Part]) -> Groups {
     let (mut count, mut sum, mut squares, mut lockstep, mut heaviest) = (0u64, 0.0, 0.0, 0.0, 0u64);
-    for group in lengths.chunks(size as usize) {
-        let entries: u64 = group.iter().map(|&length| u64::from(length)).sum();
+    for part in parts {
+        let entries = part.entries as f64;
         count += 1;
-        sum += entries as f64;
-        squares += (entries as f64).powi(2);
-        lockstep += f64::from(group.iter().copied().max().unwrap_or(0)) * group.len() as f64;
-        heaviest = heaviest.max(entries);
+        sum += entries;
+        squares += entries * entries;
+        lockstep += f64::from(part.longest) * f64::from(part.rows);
+        heaviest = heaviest.max(part.entries);
     }
     if sum == 0.0 {
         return Groups { count, ..Groups::NONE };
@@ -228,26 +292,7 @@ fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
 
 /// Entries over distinct columns in windows of `size` consecutive rows of an order, on evenly spread samples.
 fn reuse(matrix: &Csr, order: &[u32], size: usize) -> f64 {
-    let windows = order.len().div_ceil(size);
-    // Samples of about equal work, whatever the size of a window.
-    let most = (SAMPLED_ROWS / size).clamp(8, 2048);
-    let step = windows.div_ceil(most).max(1);
-    let sampled: Vec<usize> = (0..windows).step_by(step).collect();
-    let (entries, distinct) = sampled
-        .par_iter()
-        .map_init(Vec::new, |columns: &mut Vec<u32>, &window| {
-            let start = window * size;
-            columns.clear();
-            for &row in &order[start..order.len().min(start + size)] {
-                columns.extend_from_slice(matrix.row(row as usize).0);
-            }
-            let entries = columns.len();
-            columns.sort_unstable();
-            columns.dedup();
-            (entries as u64, columns.len() as u64)
-        })
-        .reduce(|| (0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-    if distinct == 0 { 1.0 } else { entries as f64 / distinct as f64 }
+    similarity::overlap(matrix, order, size).reuse
 }
 
 #[cfg(test)]

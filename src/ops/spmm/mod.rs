@@ -16,6 +16,7 @@ pub mod row_split;
 pub mod shared;
 pub mod similarity;
 pub mod space;
+pub mod strips;
 pub mod tca;
 pub mod tiled;
 pub mod tiled_model;

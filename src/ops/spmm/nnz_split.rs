@@ -5,9 +5,9 @@ use super::family::{ENTRY, Family, Kernel, Tile, count, program};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::row_split::row_order;
-use super::shared::{Lowered, Shared, array};
+use super::shared::{self, Lowered, Shared, array};
 use super::walk::{self, Walk};
-use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Scratch, Step};
+use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
@@ -52,8 +52,9 @@ impl Family for NnzSplits {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        let walk = Walk::of(candidate, problem).filter(|_| candidate.family == FAMILY)?;
-        let chunk = count(candidate, "chunk").filter(|chunk| *chunk > 0)?;
+        let walk =
+            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
+        let chunk = count(candidate, "chunk")?;
         Some(Box::new(NnzSplit { walk, chunk }))
     }
 }
@@ -135,14 +136,15 @@ impl Kernel for NnzSplit {
             named("first", &segments.first),
             named("bundle", &segments.bundle),
         ]);
-        let (mut steps, mut scratch) = walk.stage(b_rows);
+        let (mut steps, mut scratch) = walk.stage(b_rows, &shared.device)?;
         let count = segments.owner.len() as u32;
         let partial = u64::from(count) * u64::from(walk.problem.n) * walk.sum_bytes();
         let bundles = segments.bundles;
         let counted = u64::from(bundles) + segments.row.len() as u64;
         let counters = counted * u64::from(walk.column_tiles()) * 4;
         let at = scratch.len();
-        scratch.extend([partial, counters].map(|bytes| Scratch { bytes, fill: 0 }));
+        scratch.push(shared::scratch("sums of segments", partial, &shared.device)?);
+        scratch.push(shared::scratch("counters of segments", counters, &shared.device)?);
 
         let mut args = walk.arguments(order, rows, b_rows);
         args.push(Arg::U32(chunk));

@@ -22,7 +22,13 @@ pub struct Panels {
 
 impl Panels {
     pub fn bytes(&self) -> u64 {
-        4 * (self.ptr.len() + self.cols.len() + self.m1 * self.cols.len()) as u64
+        let element = match self.values {
+            ArrayData::U16(_) | ArrayData::F16(_) => 2,
+            ArrayData::U32(_) | ArrayData::F32(_) => 4,
+            ArrayData::F64(_) => 8,
+        };
+        let values = element * self.m1 * self.cols.len();
+        (4 * (self.ptr.len() + self.cols.len()) + values) as u64
     }
 }
 
@@ -72,7 +78,7 @@ fn pack_as<V: Copy + Default + Send + Sync>(
         total = total.checked_add(u32::try_from(tile.cols.len()).ok()?)?;
         ptr.push(total);
     }
-    if u64::from(total) * 4 * (m1 as u64 + 1) > MOST_KEPT {
+    if u64::from(total) * (4 + size_of::<V>() as u64 * m1 as u64) > MOST_KEPT {
         return None;
     }
     let mut cols = vec![0u32; total as usize];
@@ -146,5 +152,7 @@ mod tests {
         assert_eq!(panels.values, ArrayData::F32([4.0, 1.0, 0.0, 2.0, 5.0, 0.0, 3.0, 0.0].into()));
         let halves = pack(&matrix, &[2, 0, 1], 2, Dtype::F16).unwrap().values;
         assert!(matches!(halves, ArrayData::F16(bits) if bits[0] == 0x4400));
+        let bytes = |dtype| pack(&matrix, &[2, 0, 1], 2, dtype).unwrap().bytes();
+        assert_eq!([Dtype::F16, Dtype::F32, Dtype::F64].map(bytes), [28 + 16, 28 + 32, 28 + 64]);
     }
 }

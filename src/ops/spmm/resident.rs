@@ -4,13 +4,16 @@
 
 pub mod cuts;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout};
+use super::family::{
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout,
+};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, Shared, array};
+use super::tiled_row::bounded_program;
 use super::tiled_row::estimate::{Reads, Traffic, from_memory, microseconds, padded};
-use super::tiled_row::groups::{self, Rows, scale, type_names};
-use super::tiled_row::{among, bounded_program};
+use super::tiled_row::groups::{self, Rows};
+use super::walk::{element, scale, scale_arguments};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
@@ -152,7 +155,7 @@ impl Kernel for Resident {
             vector: 1,
             whole_warps: true,
             balanced: true,
-            pointless: false,
+            pointless: self.column_tiles() > MOST_GRID_Y,
         }
     }
 
@@ -187,8 +190,8 @@ impl Kernel for Resident {
     }
 
     fn source(&self) -> String {
-        let (t, _) = type_names(self.problem.dtype);
-        let (parameters, scale, _) = scale(&self.problem);
+        let t = element(self.problem.dtype);
+        let (parameters, scale) = scale(&self.problem);
         let aligned = (self.problem.n * self.element()).is_multiple_of(16);
         let Self { n1, vec, unroll, problem: Spmm { accumulate, .. }, .. } = self;
         bounded_program(
@@ -238,7 +241,7 @@ impl Kernel for Resident {
         ];
         let mut args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C];
         args.extend([Arg::Array(3), Arg::U32(cols as u32), Arg::U32(self.problem.n)]);
-        args.extend(scale(&self.problem).2);
+        args.extend(scale_arguments(&self.problem));
         let step = Step {
             grid: [blocks, self.column_tiles(), 1],
             shared_bytes: needed as u32,

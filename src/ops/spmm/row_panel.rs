@@ -1,7 +1,8 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order, program,
+    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    program,
 };
 use super::inspect::Inspection;
 use super::model::Work;
@@ -64,7 +65,10 @@ impl Family for RowPanels {
         if candidate.family != "row_panel" || effective_layout(problem) != Layout::Row {
             return None;
         }
-        let int = |name| count(candidate, name).filter(|value| *value > 0);
+        if !among(candidate, &self.domains()) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
         Some(Box::new(RowPanel {
             m1: int("m1")?,
             n1: int("n1")?,
@@ -98,7 +102,8 @@ impl Kernel for RowPanel {
             vector: self.vec,
             whole_warps: self.block.is_multiple_of(threads_a_tile.max(32)),
             balanced: false,
-            pointless: self.m1 * self.vec * words > 128,
+            pointless: self.m1 * self.vec * words > 128
+                || self.problem.n.div_ceil(self.n1) > MOST_GRID_Y,
         }
     }
 

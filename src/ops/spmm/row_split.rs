@@ -36,7 +36,8 @@ impl Family for RowSplits {
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        let walk = Walk::of(candidate, problem).filter(|_| candidate.family == FAMILY)?;
+        let walk =
+            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
         Some(Box::new(RowSplit { walk }))
     }
 }
@@ -71,7 +72,7 @@ impl Kernel for RowSplit {
         let (arrays, order, ms) = row_order(shared, walk.order, 0);
         let mut args = walk.arguments(order, rows, b_rows);
         args.extend(walk::scale_arguments(&walk.problem));
-        let (mut steps, scratch) = walk.stage(b_rows);
+        let (mut steps, scratch) = walk.stage(b_rows, &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
             ..Step::of(ENTRY, 1, walk.block, args)

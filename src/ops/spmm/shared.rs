@@ -5,6 +5,7 @@ use super::inspect::rows_by_length;
 use super::similarity;
 use crate::domain::recipe::{Arg, Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
+use crate::ops::Refusal;
 use crate::sparse::Csr;
 use std::any::Any;
 use std::collections::HashMap;
@@ -14,18 +15,24 @@ use std::time::Instant;
 /// Most bytes of packed arrays that are kept for candidates to come; what is dropped can be packed again.
 pub const MOST_KEPT: u64 = 8 << 30;
 
+/// What the names of row orders begin with.
+const ROWS_BY: &str = "rows_by_";
+
 /// The matrix, the problem, the device, and what has been made of them so far.
 pub struct Shared {
     pub matrix: Arc<Csr>,
     pub problem: Spmm,
     pub device: Device,
     kept: HashMap<String, Kept>,
+    made: u64,
 }
 
 struct Kept {
     value: Arc<dyn Any + Send + Sync>,
     bytes: u64,
     ms: f64,
+    /// Which of all that were made it is.
+    made: u64,
 }
 
 /// A candidate lowered: what runs, what it brings along, and what bringing that took.
@@ -56,7 +63,7 @@ impl Lowered {
 
 impl Shared {
     pub fn new(matrix: Arc<Csr>, problem: Spmm, device: Device) -> Self {
-        Self { matrix, problem, device, kept: HashMap::new() }
+        Self { matrix, problem, device, kept: HashMap::new(), made: 0 }
     }
 
     /// What `make` gives, made once for all candidates that ask by this name, with the milliseconds it took: everybody who
@@ -76,11 +83,24 @@ impl Shared {
         let value = Arc::new(make(self)?);
         let ms = started.elapsed().as_secs_f64() * 1e3;
         let bytes = bytes(&value);
-        if self.kept.values().map(|kept| kept.bytes).sum::<u64>() + bytes > MOST_KEPT {
-            self.kept.clear();
-        }
-        self.kept.insert(name.to_owned(), Kept { value: value.clone(), bytes, ms });
+        self.make_room(bytes);
+        self.made += 1;
+        self.kept
+            .insert(name.to_owned(), Kept { value: value.clone(), bytes, ms, made: self.made });
         Ok((value, ms))
+    }
+
+    /// Drops what was made longest ago until as many bytes fit. Row orders stay: they are small, and all else is made from
+    /// them.
+    fn make_room(&mut self, bytes: u64) {
+        while self.kept.values().map(|kept| kept.bytes).sum::<u64>() + bytes > MOST_KEPT {
+            let droppable = self.kept.iter().filter(|(name, _)| !name.starts_with(ROWS_BY));
+            let Some(name) = droppable.min_by_key(|(_, kept)| kept.made).map(|it| it.0.clone())
+            else {
+                return;
+            };
+            self.kept.remove(&name);
+        }
     }
 
     /// Rows in an order, none for the natural one, with the milliseconds that took.
@@ -96,7 +116,7 @@ impl Shared {
     /// Rows by falling length.
     pub fn by_length(&mut self) -> (Arc<[u32]>, f64) {
         let made = self.once(
-            "rows_by_length",
+            &format!("{ROWS_BY}length"),
             |rows: &Arc<[u32]>| 4 * rows.len() as u64,
             |shared| Ok::<_, std::convert::Infallible>(rows_by_length(&shared.matrix).into()),
         );
@@ -107,7 +127,7 @@ impl Shared {
     /// Rows by similarity.
     pub fn by_similarity(&mut self) -> (Arc<[u32]>, f64) {
         let made = self.once(
-            "rows_by_similarity",
+            &format!("{ROWS_BY}similarity"),
             |rows: &Arc<[u32]>| 4 * rows.len() as u64,
             |shared| {
                 let rows = (0..shared.matrix.rows() as u32).collect();
@@ -131,11 +151,61 @@ impl RowOrder {
 
     /// An array of rows in this order.
     pub fn array(self, rows: Arc<[u32]>) -> Array {
-        array(format!("rows_by_{}", self.name()), ArrayData::U32(rows))
+        array(format!("{ROWS_BY}{}", self.name()), ArrayData::U32(rows))
     }
+}
+
+/// Scratch memory as a recipe may ask for it: a plan that leaves no room for the operands is none.
+pub fn scratch(what: &str, bytes: u64, device: &Device) -> Result<Scratch, Refusal> {
+    let most = MOST_KEPT.min(device.memory_bytes / 4);
+    if bytes > most {
+        let why = format!(
+            "{what} take {bytes} bytes of device memory; at most {most} are lent to one candidate"
+        );
+        return Err(Refusal(why));
+    }
+    Ok(Scratch { bytes: bytes.max(16), fill: 0 })
 }
 
 /// An array for a recipe.
 pub fn array(name: impl Into<String>, data: ArrayData) -> Array {
     Array { name: name.into(), data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Dtype, Layout};
+    use std::convert::Infallible;
+
+    #[test]
+    fn the_oldest_goes_first_and_row_orders_stay() {
+        let matrix = Csr::new(2, 2, vec![0, 1, 2], vec![0, 1], vec![1.0; 2]).unwrap();
+        let problem = Spmm::new(8, Dtype::F32, Layout::Row);
+        let device = super::super::tiled::walk::device(1);
+        let mut shared = Shared::new(Arc::new(matrix), problem, device);
+        shared.by_length();
+        let mut make = |name: &str| {
+            let mut made = false;
+            let third = |_: &()| MOST_KEPT / 3;
+            let Ok(_) = shared.once(name, third, |_| {
+                made = true;
+                Ok::<_, Infallible>(())
+            });
+            made
+        };
+        // Two thirds fit beside the order; a third third drops the first alone.
+        assert!(make("a") && make("b") && !make("a") && make("c"));
+        assert!(!make("b") && make("a"));
+        assert!(shared.kept.contains_key("rows_by_length"));
+    }
+
+    #[test]
+    fn scratch_beyond_a_quarter_of_the_device_is_refused() {
+        let mut device = super::super::tiled::walk::device(1);
+        device.memory_bytes = 1 << 20;
+        assert_eq!(scratch("sums", 1 << 18, &device).unwrap().bytes, 1 << 18);
+        let Refusal(why) = scratch("sums", (1 << 18) + 1, &device).unwrap_err();
+        assert!(why.contains("sums take 262145 bytes"), "{why}");
+    }
 }

@@ -6,6 +6,7 @@
 //! hash, rows are taken greedily, panel by panel. All of it is O(nnz) and the same on any number of threads. Whether the
 //! order pays is for the reuse to say (Tiled SpMM keeps a reordering only then): `overlap` counts it.
 
+use super::strips::Strips;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 
@@ -17,8 +18,20 @@ const LOOKED_AT: usize = 64;
 const CHOICE: usize = 16;
 /// Marks of a panel's columns, hashed: a power of two whose table stays in a core's nearest cache.
 const MARKS: usize = 1 << 12;
+/// Seeds of the three hashes, and of the choice of runs that are sampled.
+const SEEDS: [u32; 3] = [0x9e37_79b9, 0x85eb_ca6b, 0xc2b2_ae35];
+const SAMPLING: u32 = 0x5bd1_e995;
+/// A column that leads more than this part of all rows is one of too many.
+const COMMON: usize = 16;
+/// Fewest columns of a row that choose whether it is sampled.
+const KEYED: usize = 4;
 /// Rows whose order is made to estimate what the order of all rows gives, about.
 const SAMPLED_ROWS: usize = 16_384;
+/// Entries that one estimate looks at, about, and the fewest and most panels that they are spread over.
+const LOOKED_ENTRIES: usize = 1 << 17;
+const PANELS: [usize; 2] = [4, 2048];
+/// Entries that any panel may have looked at: of more it has strips of columns.
+const WHOLE_PANEL: usize = 2048;
 /// How much better than both other orders the estimated reuse must be.
 const PAYS: f64 = 1.05;
 
@@ -31,38 +44,60 @@ pub struct Overlap {
     pub lone: f64,
 }
 
-/// Rows by similarity, and the overlap of 8-row panels in natural order and in this one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Similarity {
-    pub order: Vec<u32>,
-    pub before: Overlap,
-    pub after: Overlap,
-}
-
-impl Similarity {
-    /// Orders all rows; the overlaps are counted on evenly spread panels.
-    pub fn of(matrix: &Csr) -> Self {
-        let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
-        let order = order(matrix, natural.clone());
-        let [before, after] = [&natural, &order].map(|order| overlap(matrix, order, PANEL));
-        Self { order, before, after }
-    }
-}
-
-/// The overlap that the order of all rows would have, estimated: of every run that agrees in the first hash either all
-/// rows are ordered or none.
+/// The overlap that the order of all rows would have, estimated on some of the rows: of those that agree in a hash either
+/// all are ordered or none, so that relatives stay together.
 pub fn estimate(matrix: &Csr) -> Overlap {
-    let among = (matrix.rows() / SAMPLED_ROWS).max(1) as u32;
-    let rows: Vec<u32> = (0..matrix.rows() as u32)
+    let (rows, nnz) = (matrix.rows(), matrix.nnz());
+    let among = (rows / SAMPLED_ROWS).max(nnz / (2 * LOOKED_ENTRIES)).min(rows / (8 * PANEL));
+    let most = SAMPLED_ROWS.min(rows / among.max(1));
+    let looked = (2 * LOOKED_ENTRIES / rows.max(1)).max(KEYED);
+    let mut keys: Vec<(u32, u32)> = (0..rows as u32)
         .into_par_iter()
         .with_min_len(4096)
-        .filter(|&row| {
-            let [first, ..] = signature(matrix.row(row as usize).0);
-            mix(first ^ 0x5bd1_e995).is_multiple_of(among)
+        .map(|row| {
+            let cols = matrix.row(row as usize).0;
+            // Relatives have most of their first columns in common.
+            let key = least(cols.iter().take(looked), SEEDS[0]);
+            (mix(key ^ SAMPLING), row)
         })
+        .filter(|(key, _)| among <= 1 || key.is_multiple_of(among as u32))
         .collect();
-    let order = order(matrix, rows);
-    overlap(matrix, &order, PANEL)
+    keys.par_sort_unstable();
+    let runs = keys.chunk_by(|a, b| a.0 == b.0);
+    // A run that outgrows the sample alone (a dense column that all rows share) says nothing of its rows: of them take
+    // those whose other columns hash alike.
+    let chosen = runs.flat_map(|run| {
+        let over = if among <= 1 { 1 } else { run.len().div_ceil(most / 2 + 1) as u32 };
+        let key = run[0].0;
+        let kept = move |row: u32| {
+            let cols = matrix.row(row as usize).0;
+            let others = cols.iter().take(looked).filter(|&&col| mix(col ^ SAMPLING) != key);
+            over <= 1 || mix(least(others, SEEDS[1]) ^ SAMPLING).is_multiple_of(over)
+        };
+        run.iter().map(|&(_, row)| row).filter(move |&row| kept(row))
+    });
+    let chosen: Vec<u32> = chosen.collect();
+    let strips = Strips::of(matrix, &chosen, 2 * LOOKED_ENTRIES);
+    if !strips.narrow() {
+        return overlap(matrix, &order(matrix, chosen), PANEL);
+    }
+    // Long rows are ordered by the columns that are looked at, and those are what is counted.
+    let narrowed = narrowed(matrix, &chosen, &strips);
+    narrowed.map_or(Overlap { reuse: 1.0, lone: 1.0 }, |matrix| {
+        let rows = (0..matrix.rows() as u32).collect();
+        overlap(&matrix, &order(&matrix, rows), PANEL)
+    })
+}
+
+/// Some rows, and of them the columns within the strips.
+fn narrowed(matrix: &Csr, rows: &[u32], strips: &Strips) -> Option<Csr> {
+    let (mut indices, mut indptr) = (Vec::new(), vec![0]);
+    for &row in rows {
+        strips.extend(&mut indices, matrix.row(row as usize).0);
+        indptr.push(indices.len());
+    }
+    let values = vec![0.0; indices.len()];
+    Csr::new(rows.len(), matrix.cols(), indptr, indices, values).ok()
 }
 
 /// Whether an order by similarity with the overlap `similar` is worth having beside the `others`.
@@ -75,9 +110,19 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
     let mut keys: Vec<([u32; 3], u32)> = rows
         .into_par_iter()
         .with_min_len(1024)
-        .map(|row| (signature(matrix.row(row as usize).0), row))
+        .map(|row| (signature(matrix.row(row as usize).0, &[]), row))
         .collect();
     keys.par_sort_unstable();
+    let common = common(&keys);
+    if !common.is_empty() {
+        keys.par_iter_mut().with_min_len(1024).for_each(|(key, row)| {
+            if key.iter().any(|col| common.contains(col)) {
+                let others = signature(matrix.row(*row as usize).0, &common);
+                *key = if others[0] == u32::MAX { *key } else { others };
+            }
+        });
+        keys.par_sort_unstable();
+    }
     let mut order: Vec<u32> = keys.par_iter().map(|&(_, row)| row).collect();
     let mut runs = Vec::new();
     let (mut rest, mut start) = (order.as_mut_slice(), 0);
@@ -94,18 +139,26 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
     order
 }
 
-/// The columns with the least hash, under three hashes; `u32::MAX` for a row without entries.
-fn signature(cols: &[u32]) -> [u32; 3] {
-    let mut least = [u64::MAX; 3];
-    for &col in cols {
-        let hash = mix(col);
-        // Three windows of the bits of one good hash order columns about independently.
-        let hashes = [hash, hash.rotate_left(11), hash.rotate_left(22)];
-        for (least, hash) in least.iter_mut().zip(hashes) {
-            *least = (*least).min(u64::from(hash) << 32 | u64::from(col));
-        }
+/// Columns that a large part of all rows has: they say nothing of which rows are alike. Keys are sorted.
+fn common(keys: &[([u32; 3], u32)]) -> Vec<u32> {
+    let most = (keys.len() / COMMON).max(8 * PANEL);
+    let runs = keys.chunk_by(|a, b| a.0[0] == b.0[0]);
+    let firsts = runs.filter(|run| run.len() > most).map(|run| run[0].0[0]);
+    firsts.filter(|&col| col != u32::MAX).collect()
+}
+
+/// The columns with the least hash, under three hashes, without some columns; `u32::MAX` for a row that has no other.
+fn signature(cols: &[u32], without: &[u32]) -> [u32; 3] {
+    if without.is_empty() {
+        return SEEDS.map(|seed| least(cols.iter(), seed));
     }
-    least.map(|least| least as u32)
+    SEEDS.map(|seed| least(cols.iter().filter(|col| !without.contains(col)), seed))
+}
+
+/// The column with the least hash under a seed. Seeds are not zero: `mix` leaves zero as it is, and the first column would
+/// be the least of every row that has it.
+fn least<'a>(cols: impl Iterator<Item = &'a u32>, seed: u32) -> u32 {
+    cols.copied().min_by_key(|&col| mix(col ^ seed)).unwrap_or(u32::MAX)
 }
 
 /// A bijection of 32-bit words whose every output bit depends on every input bit (Wellons' lowbias32).
@@ -176,28 +229,41 @@ fn refine(matrix: &Csr, start: usize, rows: &mut [u32], marks: &mut Marks) {
     }
 }
 
-/// Overlap of panels of `size` consecutive rows of an order, on evenly spread panels.
+/// Overlap of panels of `size` consecutive rows of an order, on evenly spread panels, of about `LOOKED_ENTRIES` entries.
 pub fn overlap(matrix: &Csr, order: &[u32], size: usize) -> Overlap {
     let panels = order.len().div_ceil(size);
-    let step = panels.div_ceil(SAMPLED_ROWS / size).max(1);
-    let (entries, distinct, lone) = (0..panels)
+    let most = (SAMPLED_ROWS / size).clamp(PANELS[0], PANELS[1]);
+    let rows = (most.min(panels) * size).max(1);
+    let mean = (matrix.nnz() / matrix.rows().max(1)).max(1);
+    let fewer = most * LOOKED_ENTRIES / (rows * mean).max(LOOKED_ENTRIES);
+    let most = fewer.clamp(PANELS[0].min(most), most).max(1);
+    let step = panels.div_ceil(most).max(1);
+    let each = (2 * LOOKED_ENTRIES / panels.div_ceil(step).max(1)).max(WHOLE_PANEL);
+    let seen: Vec<[f64; 3]> = (0..panels)
         .into_par_iter()
         .step_by(step)
         .map_init(Vec::new, |columns: &mut Vec<u32>, panel| {
             let rows = &order[panel * size..order.len().min((panel + 1) * size)];
             columns.clear();
-            rows.iter().for_each(|&row| columns.extend_from_slice(matrix.row(row as usize).0));
+            let strips = Strips::of(matrix, rows, each);
+            rows.iter().for_each(|&row| strips.extend(columns, matrix.row(row as usize).0));
             columns.sort_unstable();
             let runs = columns.chunk_by(|a, b| a == b);
-            runs.fold((columns.len(), 0, 0), |(entries, distinct, lone), run| {
-                (entries, distinct + 1, lone + usize::from(run.len() == 1))
-            })
+            let (distinct, lone) = runs.fold((0u64, 0u64), |(distinct, lone), run| {
+                (distinct + 1, lone + u64::from(run.len() == 1))
+            });
+            // A panel weighs what it holds, however little of it was looked at.
+            let entries: usize = rows.iter().map(|&row| matrix.row_nnz(row as usize)).sum();
+            let scale = entries as f64 / columns.len().max(1) as f64;
+            [columns.len() as f64, distinct as f64, lone as f64].map(|count| count * scale)
         })
-        .reduce(|| (0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
-    if entries == 0 {
+        .collect();
+    // One after the other, so that the sums are the same on any number of threads.
+    let [entries, distinct, lone] = [0, 1, 2].map(|at| seen.iter().map(|it| it[at]).sum::<f64>());
+    if distinct == 0.0 {
         return Overlap { reuse: 1.0, lone: 1.0 };
     }
-    Overlap { reuse: entries as f64 / distinct as f64, lone: lone as f64 / entries as f64 }
+    Overlap { reuse: entries / distinct, lone: lone / entries }
 }
 
 #[cfg(test)]
@@ -221,25 +287,54 @@ mod tests {
         Csr::new(groups * PANEL, groups * 5, indptr, indices, values).unwrap()
     }
 
+    /// The order of all rows, and the overlaps without and with it.
+    fn ordered(matrix: &Csr) -> (Vec<u32>, Overlap, Overlap) {
+        let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
+        let order = order(matrix, natural.clone());
+        let [before, after] = [&natural, &order].map(|order| overlap(matrix, order, PANEL));
+        (order, before, after)
+    }
+
     #[test]
     fn equal_rows_meet_again() {
         let matrix = shuffled(500);
-        let similar = Similarity::of(&matrix);
-        let mut sorted = similar.order.clone();
+        let (order, before, after) = ordered(&matrix);
+        let mut sorted = order.clone();
         sorted.sort_unstable();
         assert!(sorted.iter().enumerate().all(|(at, &row)| at as u32 == row));
-        assert!(similar.before.reuse < 1.1 && similar.after.reuse == 8.0, "{similar:?}");
-        assert_eq!((similar.after.lone, estimate(&matrix).reuse), (0.0, 8.0));
-        assert!(pays(similar.after, &[similar.before]) && !pays(similar.after, &[similar.after]));
+        assert!(before.reuse < 1.1 && after.reuse == 8.0, "{before:?} {after:?}");
+        assert_eq!((after.lone, estimate(&matrix).reuse), (0.0, 8.0));
+        assert!(pays(after, &[before]) && !pays(after, &[after]));
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        assert_eq!(pool.install(|| Similarity::of(&matrix)), similar);
+        assert_eq!(pool.install(|| ordered(&matrix)).0, order);
+    }
+
+    #[test]
+    fn an_arrow_does_not_hide_what_its_rows_share() {
+        // The same groups behind a column that every row has.
+        for groups in [500, 6000] {
+            let inner = shuffled(groups);
+            let (mut indices, mut indptr) = (Vec::new(), vec![0]);
+            for row in 0..inner.rows() {
+                indices.push(0);
+                indices.extend(inner.row(row).0.iter().map(|col| col + 1));
+                indptr.push(indices.len());
+            }
+            let values = vec![1.0; indices.len()];
+            let arrow = Csr::new(inner.rows(), inner.cols() + 1, indptr, indices, values).unwrap();
+            let (_, before, after) = ordered(&arrow);
+            assert!(before.reuse < 1.5 && after.reuse > 7.0, "{before:?} {after:?}");
+            let estimated = estimate(&arrow).reuse;
+            assert!((estimated / after.reuse - 1.0).abs() < 0.15, "{estimated} {after:?}");
+        }
     }
 
     #[test]
     fn rows_without_entries_come_last() {
         let matrix = Csr::new(4, 2, vec![0, 0, 1, 1, 2], vec![1, 0], vec![1.0; 2]).unwrap();
-        assert_eq!(Similarity::of(&matrix).order, [3, 1, 0, 2]);
+        assert_eq!(ordered(&matrix).0[2..], [0, 2]);
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
-        assert_eq!(Similarity::of(&empty).after, Overlap { reuse: 1.0, lone: 1.0 });
+        assert_eq!(ordered(&empty).2, Overlap { reuse: 1.0, lone: 1.0 });
+        assert_eq!(estimate(&empty), Overlap { reuse: 1.0, lone: 1.0 });
     }
 }

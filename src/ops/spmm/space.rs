@@ -57,7 +57,7 @@ pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
         .collect()
 }
 
-/// Every distinct CUDA text that this space can ask a compiler for, with a label: what tests compile ahead of any GPU.
+/// The distinct CUDA texts that this space asks a compiler for on typical problems, with a label: what tests compile ahead of any GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let mut texts = std::collections::BTreeMap::new();
     for problem in typical_problems() {
@@ -71,15 +71,16 @@ pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     texts.into_iter().map(|(source, label)| (label, source, None)).collect()
 }
 
-/// Problems of every type, layout and consent, with aligned, unaligned and single columns.
+/// Problems of every type, layout and consent, with aligned, unaligned and single columns, and columns that fill a tile or
+/// leave a tail: templates depend on n by its alignment and by which tiles it fills.
 fn typical_problems() -> Vec<Spmm> {
     let mut problems = Vec::new();
     for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
         for layout in [Layout::Row, Layout::Col] {
-            for n in [1, 8, 32, 33, 128] {
+            for n in [1, 2, 8, 12, 32, 33, 64, 128, 130, 512] {
                 let plain = Spmm::new(n, dtype, layout);
                 problems.push(plain);
-                if n == 32 || n == 33 {
+                if n == 32 || n == 33 || n == 128 {
                     problems.push(Spmm { accumulate: true, ..plain });
                 }
                 if n == 128 && dtype == Dtype::F32 {

@@ -4,10 +4,13 @@
 mod emulation;
 mod table;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, program};
+use super::family::{
+    ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, program,
+};
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use super::walk::{scale, scale_arguments};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -70,7 +73,7 @@ impl Family for TensorDots {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
-        if candidate.family != FAMILY || !takes {
+        if candidate.family != FAMILY || !takes || !among(candidate, &self.domains()) {
             return None;
         }
         Some(Box::new(TensorDot {
@@ -184,15 +187,14 @@ impl Kernel for TensorDot {
 
     fn source(&self) -> String {
         let (accumulate, width) = (self.problem.accumulate, self.width());
-        let scale = if accumulate { ", float alpha, float beta" } else { "" };
-        let scaled = if accumulate { "{alpha, beta}" } else { "{}" };
+        let (parameters, scale) = scale(&self.problem);
         program(
             "tca",
             &format!(
-                "const u32* table, const u32* cols, const Half* vals, const Half* b, Half* c, u32 n{scale}"
+                "const u32* table, const u32* cols, const Half* vals, const Half* b, Half* c, u32 n{parameters}"
             ),
             &format!(
-                "tca<{width}, {}, {}>(table, TcaOperands<{accumulate}>{{cols, vals, b, c, n, {scaled}}})",
+                "tca<{width}, {}, {}>(table, TcaOperands<{accumulate}>{{cols, vals, b, c, n, {scale}}})",
                 self.shared,
                 self.aligned()
             ),
@@ -213,9 +215,7 @@ impl Kernel for TensorDot {
         })?;
         let mut args = vec![Arg::Array(0), Arg::ColIdx, Arg::Values, Arg::B, Arg::C];
         args.push(Arg::U32(self.problem.n));
-        if self.problem.accumulate {
-            args.extend([Arg::Alpha, Arg::Beta]);
-        }
+        args.extend(scale_arguments(&self.problem));
         let blocks = table.len() / (table::WORDS * warps as usize);
         let step = Step::of(ENTRY, blocks as u32, 32 * warps, args);
         let program = Program::Cuda(CudaProgram::of(self.source(), step));

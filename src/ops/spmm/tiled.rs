@@ -6,7 +6,9 @@ pub mod slots;
 #[cfg(test)]
 pub(super) mod walk;
 
-use super::family::{Family, Kernel, RowOrder, Tile, count, effective_layout, order};
+use super::family::{
+    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+};
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::shared::{Lowered, Shared};
@@ -69,7 +71,7 @@ impl Family for TiledColumns {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let ours = candidate.family == "tiled" && effective_layout(problem) == Layout::Col;
-        if !ours || problem.n < 2 {
+        if !ours || problem.n < 2 || !among(candidate, &self.domains()) {
             return None;
         }
         Some(Box::new(Tiled {
@@ -140,6 +142,7 @@ impl Kernel for Tiled {
             Dtype::F64 => 92 + 4 * self.r,
             Dtype::F16 | Dtype::F32 => 70 + 2 * self.r,
         };
+        let columns = if self.segmented { self.r.min(lower::COMBINE_COLUMNS) } else { self.r };
         Tile {
             rows: 1,
             columns: self.r,
@@ -157,7 +160,7 @@ impl Kernel for Tiled {
             whole_warps: self.rows.is_multiple_of(32),
             // The chart judges balance here (sigma over mean at most 1, else cut), not LO-SpMM's threshold.
             balanced: true,
-            pointless: false,
+            pointless: self.problem.n.div_ceil(columns) > MOST_GRID_Y,
         }
     }
 

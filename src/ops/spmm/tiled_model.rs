@@ -20,6 +20,8 @@ pub const LOCAL_INDEX_BYTES: f64 = 2.0;
 pub const INDEX_BYTES: f64 = 4.0;
 /// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
 const NAIVE_METADATA: f64 = 8.0;
+/// Entries a row below which a matrix is as good as empty: what is shared among none stays finite.
+const LEAST_MEAN: f64 = 1e-3;
 const WARP: u32 = 32;
 
 /// What a tiled candidate is, as the model sees it.
@@ -103,7 +105,7 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
     let key = if segment.is_some() || sampled.permuted { 4.0 } else { 0.0 };
     let mut terms = Terms {
         mu: sampled.mean,
-        mu_segment: ratio(seen.entries, seen.parts, 0.0),
+        mu_segment: sampled.mean_part(segment),
         r: f64::from(r),
         rho,
         z: ratio(seen.stored, seen.entries, 1.0).max(exact),
@@ -158,7 +160,7 @@ impl Terms {
     /// Eq. 3 for a sparse access cost `gamma`.
     pub fn equation_3(&self, gamma: f64) -> f64 {
         let Self { mu, r, rho, z, delta, element, .. } = *self;
-        let mu = mu.max(f64::MIN_POSITIVE);
+        let mu = mu.max(LEAST_MEAN);
         2.0 / ((element + LOCAL_INDEX_BYTES) * z / r
             + element * gamma / rho
             + INDEX_BYTES / (rho * mu)
@@ -168,7 +170,7 @@ impl Terms {
     /// Eq. 6 for a cost of a gather `c`; the paper takes all misses.
     pub fn equation_6(&self, c: f64) -> f64 {
         let Self { mu, mu_segment, r, rho, z, delta, element, .. } = *self;
-        let (mu, cut) = (mu.max(f64::MIN_POSITIVE), mu_segment.max(f64::MIN_POSITIVE));
+        let (mu, cut) = (mu.max(LEAST_MEAN), mu_segment.max(LEAST_MEAN));
         2.0 / ((element + LOCAL_INDEX_BYTES) * z / r
             + element * c / rho
             + INDEX_BYTES / (rho * cut)
@@ -181,7 +183,7 @@ impl Terms {
     /// stores of whole sectors, once. Through a permutation each output takes a sector of its own.
     pub fn bytes_a_multiply_add(&self, gamma: f64) -> f64 {
         let stored = if self.permuted { SECTOR } else { self.element };
-        let mu = self.mu.max(f64::MIN_POSITIVE);
+        let mu = self.mu.max(LEAST_MEAN);
         match self.segmented {
             Some(_) => 2.0 / self.equation_6(gamma) + (stored - self.element) / mu,
             None => 2.0 / self.equation_3(gamma) + stored / mu,

@@ -1,11 +1,13 @@
 //! What `row_split` and `nnz_split` share: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as it
 //! is given or staged in panels, C written by rows or by columns.
 
-use super::family::{RowOrder, Tile, count, order};
+use super::family::{MOST_GRID_Y, RowOrder, Tile, among, count, order};
 use super::inspect::Inspection;
 use super::model::Work;
+use super::shared::scratch;
 use crate::domain::recipe::{Arg, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 
 /// Rows and columns of B that one block stages; as in `stage.cuh`.
@@ -66,7 +68,8 @@ pub fn candidates(family: &str, domains: Vec<Domain>, problem: &Spmm) -> Vec<Can
             .collect::<Vec<_>>()
     };
     let all = [false, true].into_iter().flat_map(|staged| product(family, &narrowed(staged)));
-    all.filter(|c| Walk::of(c, problem).is_some_and(|walk| walk.makes_sense())).collect()
+    let makes_sense = |walk: Walk| walk.makes_sense();
+    all.filter(|c| Walk::of(c, problem, &domains).is_some_and(makes_sense)).collect()
 }
 
 /// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
@@ -84,9 +87,12 @@ fn by_columns(problem: &Spmm) -> bool {
 }
 
 impl Walk {
-    /// `None` where a parameter is missing, unknown or not of its type.
-    pub fn of(candidate: &Candidate, problem: &Spmm) -> Option<Self> {
-        let int = |name| count(candidate, name).filter(|value| *value > 0);
+    /// `None` where a parameter is missing, or has a value that is not among its family's domains.
+    pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
+        if !among(candidate, domains) {
+            return None;
+        }
+        let int = |name| count(candidate, name);
         let flag = |name, off: &str, on: &str| match candidate.text(name)? {
             text if text == off => Some(false),
             text if text == on => Some(true),
@@ -130,7 +136,8 @@ impl Walk {
         };
         let vector_fits = self.vec == widest_vector(&self.problem, self.staged);
         let shared = self.shared_bytes() <= STATIC_SHARED;
-        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared
+        let grid = self.column_tiles() <= MOST_GRID_Y && self.staged_tiles() <= MOST_GRID_Y;
+        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared && grid
     }
 
     /// Whether the block suits the matrix: small ones spread few rows over all multiprocessors, and only that.
@@ -162,6 +169,14 @@ impl Walk {
 
     pub fn column_tiles(&self) -> u32 {
         self.problem.n.div_ceil(self.columns())
+    }
+
+    /// Blocks along the columns of B that stage it.
+    fn staged_tiles(&self) -> u32 {
+        match self.staged {
+            true => self.column_tiles() * self.columns().div_ceil(STAGED_COLUMNS),
+            false => 0,
+        }
     }
 
     /// Bytes of a sum, and of what is kept of one between segments.
@@ -275,22 +290,22 @@ impl Walk {
     }
 
     /// The staging step and the panels that it fills, scratch 0; nothing where B is walked as given.
-    pub fn stage(&self, b_rows: u32) -> (Vec<Step>, Vec<Scratch>) {
+    pub fn stage(
+        &self,
+        b_rows: u32,
+        device: &Device,
+    ) -> Result<(Vec<Step>, Vec<Scratch>), Refusal> {
         if !self.staged {
-            return (Vec::new(), Vec::new());
+            return Ok((Vec::new(), Vec::new()));
         }
         let args = vec![Arg::B, Arg::Scratch(0), Arg::U32(b_rows), Arg::U32(self.problem.n)];
         let step = Step {
-            grid: [
-                b_rows.div_ceil(STAGED_ROWS).max(1),
-                self.column_tiles() * self.columns().div_ceil(STAGED_COLUMNS),
-                1,
-            ],
+            grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.staged_tiles(), 1],
             ..Step::of("stage", 1, STAGING_THREADS, args)
         };
         let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
-        let bytes = (elements * self.problem.dtype.bytes()).max(16);
-        (vec![step], vec![Scratch { bytes, fill: 0 }])
+        let bytes = elements * self.problem.dtype.bytes();
+        Ok((vec![step], vec![scratch("staged panels of B", bytes, device)?]))
     }
 }
 

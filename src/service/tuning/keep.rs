@@ -48,6 +48,7 @@ pub(super) async fn launch(
         },
         arrays,
         scratch: exported.scratch.clone(),
+        zero_output: exported.zero_output,
     }))
 }
 

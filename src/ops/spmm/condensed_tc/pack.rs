@@ -6,6 +6,7 @@
 
 use crate::ops::spmm::shared::MOST_KEPT;
 use crate::sparse::Csr;
+use crate::sparse::operand::half_bits;
 use half::f16;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -65,18 +66,10 @@ impl Operand for f32 {
     }
 }
 
-/// Binary16 as bits, rounded once from f64: through an f32 rounded to odd, whose last bit remembers what was cut off.
+/// Binary16 as its bits.
 impl Operand for u16 {
     fn of(value: f64) -> Self {
-        let single = value as f32;
-        let (bits, back) = (single.to_bits(), f64::from(single));
-        let even = bits & 1 == 0 && back != value && single.is_finite();
-        let odd = match back.abs() > value.abs() {
-            _ if !even => bits,
-            true => bits - 1,
-            false => bits + 1,
-        };
-        f16::from_f32(f32::from_bits(odd)).to_bits()
+        half_bits(value)
     }
     fn widen(self) -> f32 {
         f16::from_bits(self).to_f32()

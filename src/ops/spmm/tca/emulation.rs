@@ -30,13 +30,13 @@ type Sums = [[f64; 4]; LANES];
 fn mma(sums: &mut Sums, dense: &[[f64; 4]; LANES], sparse: &[[f64; 2]; LANES]) {
     let (mut left, mut right) = ([[0.0; 8]; 16], [[0.0; 8]; 8]);
     for lane in 0..LANES {
-        for i in 0..4 {
+        for (i, value) in dense[lane].iter().enumerate() {
             let (row, k) = dense_place(lane, i);
-            left[row][k] = dense[lane][i];
+            left[row][k] = *value;
         }
-        for i in 0..2 {
+        for (i, value) in sparse[lane].iter().enumerate() {
             let (k, column) = sparse_place(lane, i);
-            right[k][column] = sparse[lane][i];
+            right[k][column] = *value;
         }
     }
     for (lane, own) in sums.iter_mut().enumerate() {
@@ -139,7 +139,7 @@ impl Emulated<'_> {
 
     fn finish(&mut self, sums: &[Sums], task: &Task, octets: usize, first: usize, octet0: usize) {
         let width = self.width;
-        let upper = |lane: usize, bit: usize| lane / 4 & bit != 0;
+        let upper = |lane: usize, bit: usize| (lane / 4) & bit != 0;
         let mut held: Vec<Vec<f64>> = (0..LANES)
             .map(|lane| {
                 let element = |e: usize| sums[e / 2][lane][e % 2 * 2 + usize::from(upper(lane, 1))];
@@ -172,13 +172,13 @@ impl Emulated<'_> {
             if lane % 4 != lane / 8 || repeated {
                 continue;
             }
-            for i in 0..count {
+            for (i, sum) in held[lane].iter().enumerate().take(count) {
                 let octet = octet0 + lane / 4 / task.eights;
                 let column = self.column(octets, first, octet, offset[lane] + i);
                 if column < self.n() {
                     let to = &mut self.c[task.row * self.shape.n as usize + column];
                     assert!(to.is_nan(), "{task:?} writes column {column} again");
-                    *to = held[lane][i];
+                    *to = *sum;
                 }
             }
         }
@@ -314,7 +314,7 @@ fn agrees(matrix: &Csr, n: u32, columns: u32, warps: u32, thresholds: [u32; 4], 
     let problem = Spmm::new(n, Dtype::F16, Layout::Row);
     let b = operand::random(matrix.cols() * n as usize, 7);
     let expected = oracle::spmm(matrix, &b, &problem);
-    let rounded = |&value: &f64| half::f16::from_f64(value).to_f64();
+    let rounded = |&value: &f64| operand::round_to_half(value);
     let mut emulated = Emulated {
         matrix,
         values: matrix.values().iter().map(rounded).collect(),

@@ -1,13 +1,15 @@
 //! Family `tiled`, lowered: its kernel text, its tables as arrays, and one launch, or two where rows leave partial sums.
 
 use super::super::family::ENTRY;
-use super::super::shared::{Lowered, MOST_KEPT, Shared, array};
+use super::super::shared::{self, Lowered, MOST_KEPT, Shared, array};
+use super::super::walk::{element, scale, scale_arguments};
 use super::Tiled;
 use super::pack::pack;
 use super::slots::{self, LongRows};
-use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Scratch, Step};
+use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
+use crate::sparse::operand::half_bits;
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use std::sync::Arc;
 pub const COMBINE: &str = "spmm_combine";
 /// Threads a block of it: a warp each for as many columns of C.
 const COMBINE_THREADS: u32 = 256;
+/// Columns of C that a block of it sums.
+pub const COMBINE_COLUMNS: u32 = COMBINE_THREADS / 32;
 
 /// What the candidates of one cut share, ready for upload.
 struct Packed {
@@ -30,16 +34,8 @@ struct Packed {
 
 pub fn source(tiled: &Tiled) -> String {
     let Spmm { dtype, accumulate, .. } = tiled.problem;
-    let element = match dtype {
-        Dtype::F16 => "Half",
-        Dtype::F32 => "float",
-        Dtype::F64 => "double",
-    };
-    let (scalars, scale) = match accumulate {
-        true => (format!(", Sum<{element}> alpha, Sum<{element}> beta"), "{alpha, beta}"),
-        false => (String::new(), "{}"),
-    };
-    let scale = format!("Scale<{element}, {accumulate}>{scale}");
+    let element = element(dtype);
+    let (scalars, scale) = scale(&tiled.problem);
     let Tiled { r, buffer, segmented, .. } = tiled;
     let main = format!(
         "extern \"C\" __global__ void {ENTRY}(const u32* stage_ptr, const u32* map_ptr, const u32* map, const u32* ell_ptr, \
@@ -131,18 +127,16 @@ fn packed(
 fn typed(values: Vec<f64>, dtype: Dtype) -> ArrayData {
     let values = values.into_par_iter();
     match dtype {
-        Dtype::F16 => ArrayData::F16(
-            values.map(|v| half::f16::from_f64(v).to_bits()).collect::<Vec<_>>().into(),
-        ),
+        Dtype::F16 => ArrayData::F16(values.map(half_bits).collect::<Vec<_>>().into()),
         Dtype::F32 => ArrayData::F32(values.map(|v| v as f32).collect::<Vec<_>>().into()),
         Dtype::F64 => ArrayData::F64(values.collect::<Vec<_>>().into()),
     }
 }
 
 fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<Lowered, Refusal> {
-    let Spmm { n, dtype, accumulate, .. } = tiled.problem;
+    let Spmm { n, dtype, .. } = tiled.problem;
     let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-    let scalars = if accumulate { vec![Arg::Alpha, Arg::Beta] } else { Vec::new() };
+    let scalars = scale_arguments(&tiled.problem);
     let named = |part: &str, data| array(format!("{name}_{part}"), data);
     let mut arrays: Vec<_> =
         packed.tables.iter().map(|(part, data)| named(part, data.clone())).collect();
@@ -158,11 +152,7 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
     let mut scratch = Vec::new();
     if partials > 0 {
         let bytes = u64::from(partials) * u64::from(n) * dtype.bytes().max(4);
-        if bytes > MOST_KEPT {
-            let why = format!("its partial sums take more than {} GiB", MOST_KEPT >> 30);
-            return Err(Refusal(why));
-        }
-        scratch.push(Scratch { bytes, fill: 0 });
+        scratch.push(shared::scratch("its partial sums", bytes, &shared.device)?);
     }
     let sums = if partials > 0 { Arg::Scratch(0) } else { Arg::U64(0) };
     args.extend([Arg::B, Arg::C, sums]);
@@ -187,7 +177,7 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
         args.extend([rows, n].map(Arg::U32));
         args.extend(&scalars);
         steps.push(Step {
-            grid: [packed.long_rows.len() as u32, n.div_ceil(COMBINE_THREADS / 32), 1],
+            grid: [packed.long_rows.len() as u32, n.div_ceil(COMBINE_COLUMNS), 1],
             ..Step::of(COMBINE, 1, COMBINE_THREADS, args)
         });
     }

@@ -2,18 +2,21 @@
 
 use super::super::tiled::pack::{distinct, end_of_stage};
 use super::super::tiled::slots::{self, Slot};
+use crate::ops::spmm::strips::Strips;
 use crate::sparse::Csr;
 use rayon::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows a window: whole panels of every height there is.
 const WINDOW: usize = 256;
-/// Entries looked at, about.
+/// Entries looked at, about: of windows with more, strips of columns.
 const ENTRIES: usize = 1 << 17;
 /// Fewest windows, however long their rows are, and most.
 const WINDOWS: [usize; 2] = [8, 512];
 const WARP: usize = 32;
+/// Row lengths below this are counted in a table.
+const SHORT: usize = 4096;
 /// A line of device memory in the paper's abstract machine: two sectors (section 2.4, feature 7).
 pub const LINE: u64 = 64;
 /// Bytes of an element that lines are counted for.
@@ -37,7 +40,28 @@ pub struct Sampled {
     /// Rows of one window after the other: row i has `cols[ptr[i] .. ptr[i + 1]]`.
     ptr: Arc<[usize]>,
     cols: Arc<[u32]>,
-    known: Arc<Mutex<HashMap<Cut, Footprint>>>,
+    /// Entries of the windows that were looked at, over all of them.
+    share: f64,
+    /// How many rows a row of the windows stands for: one where it is of the last window, that of the longest row.
+    weight: u64,
+    lone: bool,
+    /// Row lengths, rising, and how many rows have each.
+    lengths: Arc<[(u64, u64)]>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What was measured: cuts, and the panels of a cut whatever its buffer.
+#[derive(Debug, Default)]
+struct Known {
+    footprints: HashMap<Cut, Footprint>,
+    laid: HashMap<(u32, Option<u32>), Arc<Vec<Laid>>>,
+}
+
+/// The slots of one window's panels, and their distinct columns.
+#[derive(Debug)]
+struct Laid {
+    rows: u64,
+    panels: Vec<(Vec<Slot>, Vec<u32>)>,
 }
 
 /// How rows become panels and stages.
@@ -84,15 +108,26 @@ impl Sampled {
         let windows = rows.div_ceil(WINDOW);
         let wanted = ENTRIES / (mean * WINDOW as f64).ceil().max(1.0) as usize;
         let taken = wanted.clamp(WINDOWS[0], WINDOWS[1]).min(windows);
+        // The middle of each share: the ends of an order by length are not like the rest.
+        let middle = |sample: usize| (2 * sample + 1) * windows / (2 * taken);
+        let mut starts: Vec<usize> = (0..taken).map(middle).collect();
+        let weight = windows.div_ceil(taken.max(1)) as u64;
+        // The first of equals: in an order by length that is the first row.
+        let longest_slot = (0..rows).rev().max_by_key(|&slot| length(slot)).unwrap_or(0);
+        let lone = taken < windows && !starts.contains(&(longest_slot / WINDOW));
+        starts.extend(lone.then_some(longest_slot / WINDOW));
+        let looked: Vec<u32> = starts
+            .iter()
+            .flat_map(|window| window * WINDOW..rows.min((window + 1) * WINDOW))
+            .map(|slot| at(slot) as u32)
+            .collect();
+        let strips = Strips::of(matrix, &looked, ENTRIES);
         let (mut ptr, mut cols) = (vec![0], Vec::new());
-        for sample in 0..taken {
-            // The middle of each share: the ends of an order by length are not like the rest.
-            let start = (2 * sample + 1) * windows / (2 * taken) * WINDOW;
-            for slot in start..rows.min(start + WINDOW) {
-                cols.extend_from_slice(matrix.row(at(slot)).0);
-                ptr.push(cols.len());
-            }
+        for &row in &looked {
+            strips.extend(&mut cols, matrix.row(row as usize).0);
+            ptr.push(cols.len());
         }
+        let entries: usize = looked.iter().map(|&row| matrix.row_nnz(row as usize)).sum();
         Self {
             rows: rows as u64,
             nnz: nnz as u64,
@@ -102,41 +137,99 @@ impl Sampled {
             longest: (0..rows).map(length).max().unwrap_or(0),
             lockstep: if nnz == 0 { 1.0 } else { padded as f64 / nnz as f64 },
             permuted: order.is_some(),
+            share: if cols.is_empty() { 1.0 } else { cols.len() as f64 / entries as f64 },
+            weight,
+            lone,
+            lengths: distinct_lengths((0..rows).map(length)).into(),
             ptr: ptr.into(),
             cols: cols.into(),
             known: Arc::default(),
         }
     }
 
+    /// Entries that a footprint is measured on.
+    pub fn looked(&self) -> usize {
+        self.cols.len()
+    }
+
+    /// Mean entries of what rows of more than `segment` entries are cut to, exact.
+    pub fn mean_part(&self, segment: Option<u32>) -> f64 {
+        let parts = |length: u64| segment.map_or(1, |most| length.div_ceil(most.into()).max(1));
+        let all: u64 = self.lengths.iter().map(|&(length, rows)| rows * parts(length)).sum();
+        self.nnz as f64 / all.max(1) as f64
+    }
+
     /// The footprint of a cut, measured once for all that ask.
     pub fn footprint(&self, cut: Cut) -> Footprint {
         // What a panicking thread left is whole: entries are inserted, never changed.
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(footprint) = known().get(&cut) {
+        if let Some(footprint) = known().footprints.get(&cut) {
             return *footprint;
         }
-        let footprint = self.measure(cut);
-        known().insert(cut, footprint);
+        let key = (cut.rows, cut.segment);
+        let laid = known().laid.get(&key).cloned();
+        let laid = laid.unwrap_or_else(|| {
+            let laid = Arc::new(self.lay(cut));
+            known().laid.insert(key, laid.clone());
+            laid
+        });
+        let footprint = self.measure(&laid, cut);
+        known().footprints.insert(cut, footprint);
         footprint
     }
 
-    fn measure(&self, cut: Cut) -> Footprint {
-        let row = |row: u32| &self.cols[self.ptr[row as usize]..self.ptr[row as usize + 1]];
+    fn row(&self, row: u32) -> &[u32] {
+        &self.cols[self.ptr[row as usize]..self.ptr[row as usize + 1]]
+    }
+
+    /// A count of entries or columns in what is looked at.
+    fn narrowed(&self, count: u32) -> u32 {
+        ((f64::from(count) * self.share).round() as u32).max(1)
+    }
+
+    fn lay(&self, cut: Cut) -> Vec<Laid> {
         let rows: Vec<u32> = (0..self.ptr.len() as u32 - 1).collect();
         let windows = rows.par_chunks(WINDOW).map(|rows| {
-            let lengths = rows.iter().map(|&at| (at, row(at).len() as u32));
+            let lengths = rows.iter().map(|&at| (at, self.row(at).len() as u32));
             let slots = match cut.segment {
-                Some(segment) => slots::cut(lengths, segment, WARP).0,
+                Some(segment) => slots::cut(lengths, self.narrowed(segment), WARP).0,
                 None => slots::whole(lengths),
             };
-            let panels = slots.chunks(cut.rows as usize);
-            let start = Footprint { rows: rows.len() as u64, ..Footprint::default() };
-            panels
-                .map(|slots| of_panel(slots, cut.buffer as usize, &row))
-                .fold(start, Footprint::and)
+            let panels = slots.chunks(cut.rows.max(1) as usize);
+            let panels =
+                panels.map(|slots| (slots.to_vec(), distinct(slots, &|row| self.row(row))));
+            Laid { rows: rows.len() as u64, panels: panels.collect() }
         });
-        windows.reduce(Footprint::default, Footprint::and)
+        windows.collect()
     }
+
+    fn measure(&self, laid: &[Laid], cut: Cut) -> Footprint {
+        let buffer = self.narrowed(cut.buffer) as usize;
+        let windows_laid = laid.len();
+        let windows = laid.par_iter().enumerate().map(|(window, laid)| {
+            let start = Footprint { rows: laid.rows, ..Footprint::default() };
+            let panels = laid.panels.iter();
+            let all = panels
+                .map(|(slots, map)| of_panel(slots, map, buffer, &|row| self.row(row)))
+                .fold(start, Footprint::and);
+            let alone = self.lone && window + 1 == windows_laid;
+            all.times(if alone { 1 } else { self.weight })
+        });
+        windows.reduce(Footprint::default, Footprint::and).widened(self.share)
+    }
+}
+
+/// Each length, rising, with how often it occurs.
+fn distinct_lengths(lengths: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let (mut short, mut long) = (vec![0u64; SHORT], BTreeMap::new());
+    for length in lengths {
+        match short.get_mut(length as usize) {
+            Some(count) => *count += 1,
+            None => *long.entry(length).or_insert(0) += 1,
+        }
+    }
+    let short = short.into_iter().enumerate().map(|(length, count)| (length as u64, count));
+    short.chain(long).filter(|(_, count)| *count > 0).collect()
 }
 
 /// Sampled windows say all; what was measured on them follows.
@@ -148,6 +241,33 @@ impl PartialEq for Sampled {
 }
 
 impl Footprint {
+    /// As often as that.
+    fn times(self, times: u64) -> Self {
+        Self {
+            rows: self.rows * times,
+            entries: self.entries * times,
+            slots: self.slots * times,
+            parts: self.parts * times,
+            stored: self.stored * times,
+            distinct: self.distinct * times,
+            panels: self.panels * times,
+            stages: self.stages * times,
+            line_bytes: self.line_bytes.map(|bytes| bytes * times),
+        }
+    }
+
+    /// What all columns give where only a share of them was looked at.
+    fn widened(self, share: f64) -> Self {
+        let wide = |count: u64| (count as f64 / share).round() as u64;
+        Self {
+            entries: wide(self.entries),
+            stored: wide(self.stored),
+            distinct: wide(self.distinct),
+            line_bytes: self.line_bytes.map(wide),
+            ..self
+        }
+    }
+
     fn and(self, other: Self) -> Self {
         let lines = |i: usize| self.line_bytes[i] + other.line_bytes[i];
         Self {
@@ -164,8 +284,12 @@ impl Footprint {
     }
 }
 
-fn of_panel<'a>(slots: &[Slot], buffer: usize, row: &impl Fn(u32) -> &'a [u32]) -> Footprint {
-    let map = distinct(slots, row);
+fn of_panel<'a>(
+    slots: &[Slot],
+    map: &[u32],
+    buffer: usize,
+    row: &impl Fn(u32) -> &'a [u32],
+) -> Footprint {
     let mut next: Vec<usize> = slots.iter().map(|slot| slot.begin as usize).collect();
     let mut steps = 0;
     for &last in map.chunks(buffer).filter_map(<[u32]>::last) {
