@@ -134,6 +134,6 @@ fn what_an_inspection_takes() {
     ] {
         let started = Instant::now();
         let seen = Inspection::of(&matrix);
-        println!("{name}: {} entries, {:.0?}", seen.nnz, started.elapsed());
+        println!("{name}: {} entries, {:.2?}", seen.nnz, started.elapsed());
     }
 }
