@@ -32,7 +32,7 @@ extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T*
     sum = multiply_add(widen(values[k]), widen(b[from]), sum);
   }
   const u64 at = BY_ROWS ? i : (u64)j * rows + row;
-  sum = Scale<T, ACCUMULATE>{alpha, beta}(sum, c + at);
+  if (ACCUMULATE) sum = alpha * sum + (beta == Sum<T>(0) ? Sum<T>(0) : beta * widen(c[at]));
   STORE
 }
 "#;

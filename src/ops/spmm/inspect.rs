@@ -88,10 +88,7 @@ impl Inspection {
             longest_row: sorted.first().copied().unwrap_or(0).into(),
             touched_cols,
             mean_gap: mean_gap(matrix),
-            locality: [&natural, &order].map(|order| Locality {
-                near: reuse(matrix, order, NEAR_ROWS),
-                far: reuse(matrix, order, FAR_ROWS),
-            }),
+            locality: [&natural, &order].map(|order| locality(matrix, order)),
             natural: all_groups(&lengths),
             by_length: all_groups(&sorted),
             lengths: histogram(&lengths),
@@ -290,6 +287,24 @@ fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
     Panel { union, reuse, fill: f64::from(m1) / reuse }
 }
 
+/// Rows this many times longer than the mean (and this long) go through most of B once, whatever is near them: they are
+/// no part of the windows, and their entries count as met once.
+const LONG: f64 = 16.0;
+const LONG_AT_LEAST: f64 = 1024.0;
+
+fn locality(matrix: &Csr, order: &[u32]) -> Locality {
+    let nnz = matrix.nnz() as f64;
+    let most = (LONG * nnz / matrix.rows().max(1) as f64).max(LONG_AT_LEAST) as usize;
+    let is_short = |row: &&u32| matrix.row_nnz(**row as usize) <= most;
+    let short: Vec<u32> = order.iter().filter(is_short).copied().collect();
+    let in_short = short.iter().map(|&row| matrix.row_nnz(row as usize)).sum::<usize>() as f64;
+    let met = |size| {
+        let once = in_short / reuse(matrix, &short, size).max(1.0) + (nnz - in_short);
+        if once > 0.0 { nnz / once } else { 1.0 }
+    };
+    Locality { near: met(NEAR_ROWS), far: met(FAR_ROWS) }
+}
+
 /// Entries over distinct columns in windows of `size` consecutive rows of an order, on evenly spread samples.
 fn reuse(matrix: &Csr, order: &[u32], size: usize) -> f64 {
     similarity::overlap(matrix, order, size).reuse
@@ -314,6 +329,20 @@ mod tests {
         assert_eq!(inspection.groups(2, true).lockstep, 1.0);
         assert_eq!(inspection.groups(1, false).heaviest, 3);
         assert_eq!((inspection.longest_row, inspection.touched_cols), (3, 4));
+    }
+
+    #[test]
+    fn one_huge_row_does_not_hide_what_the_others_share() {
+        // 2000 rows of the same 40 columns, and one with all 100,000.
+        let shared: Vec<u32> = (0..40).map(|i| i * 2500).collect();
+        let mut indices: Vec<u32> = (0..100_000).collect();
+        (0..2000).for_each(|_| indices.extend(&shared));
+        let ptr = std::iter::once(0).chain((0..=2000).map(|row| 100_000 + row * 40)).collect();
+        let values = vec![1.0; indices.len()];
+        let matrix = Csr::new(2001, 100_000, ptr, indices, values).unwrap();
+        let near = Inspection::of(&matrix).locality(false).near;
+        // 80,000 entries met 64 times each, and 100,000 once.
+        assert!((1.7..1.85).contains(&near), "{near}");
     }
 
     #[test]
