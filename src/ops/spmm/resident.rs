@@ -196,7 +196,8 @@ impl Kernel for Resident {
         let Self { n1, vec, unroll, problem: Spmm { accumulate, .. }, .. } = self;
         bounded_program(
             "resident",
-            self.block,
+            // One block a multiprocessor: without the 1 the compiler aims at two, and spills for it.
+            format!("{}, 1", self.block),
             &format!(
                 "const u32* ptr, const u16* cols, const {t}* vals, const {t}* b, {t}* c, const u32* cuts, u32 b_rows, u32 n{parameters}"
             ),
