@@ -1,13 +1,10 @@
 //! Halving: a few trials for many candidates. Most go to what the model likes, spread over the space; the last third
 //! climbs from the best of what was observed. The finals then halve the field (successive halving, as AG-SpTRSV selects).
 
+use super::guided::{Guided, Observed};
 use super::strategy::{Strategy, sort};
 use crate::domain::{Candidate, FunnelStep, Param};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Candidates that a climb names ahead: the next, and one to be compiled meanwhile. The next outcome may turn the climb,
-/// and what was lowered for nothing stays in memory.
-const LOOK_AHEAD: usize = 2;
 
 /// Observations that a parameter's value needs for half of its mean error to be believed.
 const DOUBT: f64 = 2.0;
@@ -51,9 +48,7 @@ pub fn halving(
     let fresh: BTreeSet<_> = fresh.take(spread.saturating_sub(tried.len())).cloned().collect();
     // Put together with what was tried, so that one taken up again goes on in the group that it was in.
     queue.extend(together(liked, preparation).filter(|candidate| fresh.contains(candidate)));
-    let outcomes = BTreeMap::new();
-    let halving = Halving { scored, places, queue, replayed, handed_out: 0, outcomes };
-    Halved { strategy: Box::new(halving), step }
+    Halved { strategy: Guided::boxed(scored, (places, spread), queue, replayed, climb), step }
 }
 
 /// Candidates of one preparation side by side, at the place of the first of them.
@@ -72,88 +67,34 @@ fn together(
     groups.into_iter().flat_map(|(_, group)| group)
 }
 
-struct Halving {
-    /// By prediction, then by name.
-    scored: Vec<(Candidate, f64)>,
-    places: usize,
-    /// Handed out so far, then what is named ahead.
-    queue: Vec<Candidate>,
-    /// How many of the queue, from its start, an earlier attempt tried.
-    replayed: usize,
-    handed_out: usize,
-    /// Medians in microseconds; `None` for a failure.
-    outcomes: BTreeMap<Candidate, Option<f64>>,
-}
-
-impl Strategy for Halving {
-    fn next(&mut self) -> Option<Candidate> {
-        if self.handed_out >= self.places {
-            return None;
-        }
-        let candidate = self.queue.get(self.handed_out)?.clone();
-        self.handed_out += 1;
-        Some(candidate)
-    }
-
-    fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>) {
-        self.outcomes.insert(candidate.clone(), median_us);
-        // What an earlier attempt tried has been paid for: none of it makes room for what today's climb would rather try.
-        if self.handed_out < self.replayed {
-            return;
-        }
-        // The vendor's routines are observed, too, but are neighbours of nothing. While the first part of the queue
-        // lasts, nothing is chosen; after it, each outcome may turn the climb.
-        let spread = (2 * self.places).div_ceil(3);
-        if self.handed_out == self.queue.len() || self.handed_out >= spread {
-            self.queue.truncate(self.handed_out);
-            let ahead = LOOK_AHEAD.min(self.left());
-            let climb = self.climb(ahead);
-            self.queue.extend(climb);
-        }
-    }
-
-    fn upcoming(&self) -> &[Candidate] {
-        &self.queue[self.handed_out..]
-    }
-
-    fn left(&self) -> usize {
-        self.places - self.handed_out.min(self.places)
-    }
-}
-
-impl Halving {
-    /// The next few of a climb: neighbours of the best observed, then of the next best, then whatever is left; among
-    /// equals what the predictions say, corrected by what was observed of the same parameter values.
-    fn climb(&self, count: usize) -> Vec<Candidate> {
-        let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
-        let errors = Errors::of(&self.scored, &self.outcomes);
-        let mut open: Vec<(&Candidate, f64)> = self
-            .scored
-            .iter()
-            .filter(|(candidate, _)| !seen.contains(candidate))
-            .map(|(candidate, us)| {
-                (candidate, us.max(f64::MIN_POSITIVE).ln() + errors.at(candidate))
-            })
-            .collect();
-        open.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
-        let mut best: Vec<(&Candidate, f64)> =
-            self.outcomes.iter().filter_map(|(c, us)| Some((c, (*us)?))).collect();
-        best.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
-        let mut chosen: Vec<Candidate> = Vec::new();
-        let summits = best.into_iter().map(|(candidate, _)| Some(candidate)).chain([None]);
-        for summit in summits {
-            for (candidate, _) in &open {
-                if chosen.len() == count {
-                    return chosen;
-                }
-                let near = summit.is_none_or(|summit| are_neighbours(summit, candidate));
-                if near && !chosen.contains(candidate) {
-                    chosen.push((*candidate).clone());
-                }
+/// The next few of a climb: neighbours of the best observed, then of the next best, then whatever is left; among
+/// equals what the predictions say, corrected by what was observed of the same parameter values.
+fn climb(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate> {
+    let errors = Errors::of(&observed.scored, &observed.outcomes);
+    let mut open: Vec<(&Candidate, f64)> = observed
+        .scored
+        .iter()
+        .filter(|(candidate, _)| !seen.contains(candidate))
+        .map(|(candidate, us)| (candidate, us.max(f64::MIN_POSITIVE).ln() + errors.at(candidate)))
+        .collect();
+    open.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
+    let mut best: Vec<(&Candidate, f64)> =
+        observed.outcomes.iter().filter_map(|(c, us)| Some((c, (*us)?))).collect();
+    best.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(b.0)));
+    let mut chosen: Vec<Candidate> = Vec::new();
+    let summits = best.into_iter().map(|(candidate, _)| Some(candidate)).chain([None]);
+    for summit in summits {
+        for (candidate, _) in &open {
+            if chosen.len() == count {
+                return chosen;
+            }
+            let near = summit.is_none_or(|summit| are_neighbours(summit, candidate));
+            if near && !chosen.contains(candidate) {
+                chosen.push((*candidate).clone());
             }
         }
-        chosen
     }
+    chosen
 }
 
 /// Of one family, and differing in one parameter.

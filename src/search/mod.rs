@@ -7,6 +7,7 @@ pub mod budget;
 pub mod correction;
 pub mod domain;
 pub mod finals;
+pub mod guided;
 pub mod halving;
 pub mod prune;
 pub mod ranked;

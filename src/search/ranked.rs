@@ -2,6 +2,7 @@
 //! does not decide alone.
 
 use super::correction::Correction;
+use super::guided::{Guided, Observed};
 use super::strategy::{Strategy, sort};
 use crate::domain::{Candidate, FunnelStep};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +18,6 @@ const MOST_ALIKE: usize = 2;
 
 /// The share of all places that one group may fill while others have candidates left; at least two.
 const SHARE: usize = 4;
-
-/// Candidates that are named ahead of their turn: the next, and one to be compiled meanwhile.
-const LOOK_AHEAD: usize = 2;
 
 /// The strategy with its step of the funnel.
 pub struct Ranked {
@@ -52,9 +50,8 @@ pub fn ranked(
     let fresh: Vec<_> = fresh.take(places.div_ceil(2).saturating_sub(replayed)).collect();
     queue.extend(fresh);
     let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
-    let outcomes = BTreeMap::new();
-    let search = Search { scored, places, queue, replayed, handed_out: 0, outcomes };
-    Ranked { strategy: Box::new(search), step }
+    let parts = (places, places.div_ceil(2));
+    Ranked { strategy: Guided::boxed(scored, parts, queue, replayed, hoped), step }
 }
 
 /// The first half, by prediction. `scored` is sorted.
@@ -88,64 +85,17 @@ fn spread(
     taken.map(|((candidate, _), _)| candidate.clone()).collect()
 }
 
-struct Search {
-    /// By prediction, then by name.
-    scored: Vec<(Candidate, f64)>,
-    places: usize,
-    /// Handed out so far, then what is named ahead.
-    queue: Vec<Candidate>,
-    /// How many of the queue, from its start, an earlier attempt tried.
-    replayed: usize,
-    handed_out: usize,
-    /// Medians in microseconds; `None` for a failure.
-    outcomes: BTreeMap<Candidate, Option<f64>>,
-}
-
-impl Strategy for Search {
-    fn next(&mut self) -> Option<Candidate> {
-        if self.handed_out >= self.places {
-            return None;
-        }
-        let candidate = self.queue.get(self.handed_out)?.clone();
-        self.handed_out += 1;
-        Some(candidate)
-    }
-
-    fn observe(&mut self, candidate: &Candidate, median_us: Option<f64>) {
-        self.outcomes.insert(candidate.clone(), median_us);
-        // While the first half lasts nothing is chosen; after it, each outcome may turn the choice.
-        let first = self.places.div_ceil(2).max(self.replayed);
-        if self.handed_out >= first.min(self.queue.len()) {
-            self.queue.truncate(self.handed_out.max(first.min(self.queue.len())));
-            let ahead = LOOK_AHEAD.min(self.left());
-            let chosen = self.choose(ahead);
-            self.queue.extend(chosen);
-        }
-    }
-
-    fn upcoming(&self) -> &[Candidate] {
-        &self.queue[self.handed_out..]
-    }
-
-    fn left(&self) -> usize {
-        self.places - self.handed_out.min(self.places)
-    }
-}
-
-impl Search {
-    /// The candidates that are hoped to be fastest, of those not yet in the queue.
-    fn choose(&self, count: usize) -> Vec<Candidate> {
-        let seen: BTreeSet<&Candidate> = self.queue.iter().collect();
-        let observed = self.scored.iter().filter_map(|(candidate, predicted)| {
-            self.outcomes.get(candidate).map(|us| (candidate, *predicted, *us))
-        });
-        let correction = Correction::of(observed);
-        let open = self.scored.iter().filter(|(candidate, _)| !seen.contains(candidate));
-        let mut hoped: Vec<(f64, &Candidate)> =
-            open.map(|(candidate, us)| (correction.hoped(candidate, *us), candidate)).collect();
-        hoped.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-        hoped.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
-    }
+/// The candidates that are hoped to be fastest.
+fn hoped(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate> {
+    let tried = observed.scored.iter().filter_map(|(candidate, predicted)| {
+        observed.outcomes.get(candidate).map(|us| (candidate, *predicted, *us))
+    });
+    let correction = Correction::of(tried);
+    let open = observed.scored.iter().filter(|(candidate, _)| !seen.contains(candidate));
+    let mut hoped: Vec<(f64, &Candidate)> =
+        open.map(|(candidate, us)| (correction.hoped(candidate, *us), candidate)).collect();
+    hoped.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+    hoped.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
 }
 
 /// The cut to the best predicted, as the funnel's last step.
