@@ -7,16 +7,16 @@ pub mod pack;
 #[cfg(test)]
 mod tests;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, count, effective_layout, order};
+use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, order};
 use super::inspect::Inspection;
 use super::model::Work;
-use super::shared::{Lowered, MOST_KEPT, Shared, array};
+use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
+use super::walk::{element, scale, scale_arguments};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
-use groups::{scale, type_names};
 use pack::{Packed, Shape, blockwise, pack};
 
 const NAME: &str = "tiled";
@@ -308,8 +308,8 @@ impl Kernel for TiledRow {
     }
 
     fn source(&self) -> String {
-        let (t, sum) = type_names(self.problem.dtype);
-        let (parameters, scale, _) = scale(&self.problem);
+        let t = element(self.problem.dtype);
+        let (parameters, scale) = scale(&self.problem);
         let aligned = self.aligned();
         let Self { rows, n1, problem: Spmm { accumulate, .. }, .. } = self;
         let threads = self.threads();
@@ -318,7 +318,7 @@ impl Kernel for TiledRow {
             "tiled_row",
             format!("{threads}, {least_blocks}"),
             &format!(
-                "const u32* order, const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, {sum}* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
+                "const u32* order, const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, Sum<{t}>* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
             ),
             &format!(
                 "tiled_row<{t}, {rows}, {n1}, {aligned}, {accumulate}>(order, block_stages, stage_map, map, bounds, places, vals, b, c, partials, arrived, rows, n, split, {scale})"
@@ -349,7 +349,7 @@ impl Kernel for TiledRow {
         let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
         let height = shared.matrix.rows() as u32;
         let (row_blocks, tiles) = (height.div_ceil(rows), self.column_tiles());
-        let scratch = self.scratch(u64::from(row_blocks) * u64::from(tiles))?;
+        let scratch = self.scratch(u64::from(row_blocks) * u64::from(tiles), &shared.device)?;
         args.extend([Arg::B, Arg::C]);
         args.extend(if scratch.is_empty() {
             [Arg::U64(0), Arg::U64(0)]
@@ -357,7 +357,7 @@ impl Kernel for TiledRow {
             [Arg::Scratch(0), Arg::Scratch(1)]
         });
         args.extend([height, self.problem.n, split].map(Arg::U32));
-        args.extend(scale(&self.problem).2);
+        args.extend(scale_arguments(&self.problem));
         let step = Step {
             grid: [row_blocks * split, tiles, 1],
             shared_bytes: self.tile().shared_bytes,
@@ -371,25 +371,16 @@ impl Kernel for TiledRow {
 
 impl TiledRow {
     /// Partial sums of every part of every tile of C, and how many parts of each have arrived.
-    fn scratch(&self, tiles: u64) -> Result<Vec<Scratch>, Refusal> {
+    fn scratch(&self, tiles: u64, device: &Device) -> Result<Vec<Scratch>, Refusal> {
         if self.split == 1 {
             return Ok(Vec::new());
         }
         let a_tile = u64::from(self.rows * self.n1 * self.sum_bytes());
         let partials = tiles * u64::from(self.split) * a_tile;
-        if partials > MOST_KEPT {
-            return Err(Refusal(format!("partial sums take more than {} GiB", MOST_KEPT >> 30)));
-        }
-        Ok(vec![Scratch { bytes: partials, fill: 0 }, Scratch { bytes: 4 * tiles, fill: 0 }])
+        let partials = shared::scratch("partial sums", partials, device)?;
+        // Far smaller than what was just granted.
+        Ok(vec![partials, Scratch { bytes: 4 * tiles, fill: 0 }])
     }
-}
-
-/// Whether every parameter has a value of its domain.
-pub fn among(candidate: &Candidate, domains: &[Domain]) -> bool {
-    let has = |domain: &Domain| {
-        candidate.params.get(domain.name).is_some_and(|value| domain.values.contains(value))
-    };
-    domains.iter().all(has)
 }
 
 /// A program of one instance of a kernel template, for blocks of so many threads, and optionally so many blocks a

@@ -1,7 +1,7 @@
 //! Rows of A in groups of four entries: 16-bit places and values that a lane fetches with one load each.
 
-use crate::domain::recipe::{Arg, ArrayData};
-use crate::domain::{Dtype, Spmm};
+use crate::domain::Dtype;
+use crate::domain::recipe::ArrayData;
 use crate::sparse::{Csr, operand};
 use rayon::prelude::*;
 
@@ -51,26 +51,6 @@ pub fn bytes(array: &ArrayData) -> u64 {
         ArrayData::U32(data) => 4 * data.len() as u64,
         ArrayData::F32(data) => 4 * data.len() as u64,
         ArrayData::F64(data) => 8 * data.len() as u64,
-    }
-}
-
-/// Name of an element type in kernels, and of the type its sums are kept in.
-pub fn type_names(dtype: Dtype) -> (&'static str, &'static str) {
-    match dtype {
-        Dtype::F16 => ("Half", "float"),
-        Dtype::F32 => ("float", "float"),
-        Dtype::F64 => ("double", "double"),
-    }
-}
-
-/// What `accumulate` adds to a kernel: its last parameters, the `Scale` made of them, and their arguments.
-pub fn scale(problem: &Spmm) -> (String, String, Vec<Arg>) {
-    let (element, sum) = type_names(problem.dtype);
-    if problem.accumulate {
-        let parameters = format!(", {sum} alpha, {sum} beta");
-        (parameters, format!("Scale<{element}, true>{{alpha, beta}}"), vec![Arg::Alpha, Arg::Beta])
-    } else {
-        (String::new(), format!("Scale<{element}, false>{{}}"), Vec::new())
     }
 }
 
