@@ -1,6 +1,6 @@
 //! Events of a job, numbered from 1 without gaps, so a client that lost its connection can go on.
 
-use super::{Job, JobId, Timestamp, Trial};
+use super::{FunnelStep, Job, JobId, Timestamp, Trial};
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened to a job.
@@ -20,6 +20,8 @@ pub enum EventKind {
     Job(Box<Job>),
     /// A candidate was measured or failed. Pruned candidates are not announced one by one.
     Trial(Box<Trial>),
+    /// What the constraints left of the candidates, once they have been applied.
+    Funnel { steps: Vec<FunnelStep> },
     /// A line for people.
     Log { message: String },
 }
@@ -30,6 +32,7 @@ impl EventKind {
         match self {
             Self::Job(_) => "job",
             Self::Trial(_) => "trial",
+            Self::Funnel { .. } => "funnel",
             Self::Log { .. } => "log",
         }
     }

@@ -1,5 +1,6 @@
 //! The outermost layer: request id, log line, latency, panics, security headers, and the last form of every error.
 
+use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
 use super::metrics::Metrics;
 use axum::extract::{MatchedPath, Request};
@@ -92,6 +93,7 @@ where
             at: Instant::now(),
             id: self.shared.ids.of(request.headers()),
             method: request.method().clone(),
+            viewer: wants_page(&request),
             route: request.extensions().get::<MatchedPath>().cloned(),
             metrics: Arc::clone(&self.shared.metrics),
         };
@@ -120,6 +122,8 @@ struct Seen {
     at: Instant,
     id: HeaderValue,
     method: Method,
+    /// Who gets errors as pages.
+    viewer: Option<Viewer>,
     route: Option<MatchedPath>,
     metrics: Arc<Metrics>,
 }
@@ -144,7 +148,7 @@ impl Seen {
     }
 
     fn close(self, response: Response) -> Response {
-        let mut response = finish(response, self.id());
+        let mut response = finish(response, self.id(), self.viewer.as_ref());
         let took = self.at.elapsed();
         self.log(response.status(), took);
         self.metrics.time_request(self.route(), &self.method, response.status().as_u16(), took);

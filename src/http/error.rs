@@ -4,6 +4,7 @@
 //! a layer or of axum as a bare status (405, 413, a timeout) is turned into the problem of that status there too, so no
 //! error leaves in another form.
 
+use super::dashboard::{Viewer, failure_page};
 use crate::service::ServiceError;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -111,6 +112,10 @@ impl Kind {
         }
     }
 
+    pub const fn title(self) -> &'static str {
+        self.facts().2
+    }
+
     pub const fn status(self) -> StatusCode {
         self.facts().1
     }
@@ -173,6 +178,11 @@ impl Problem {
         self
     }
 
+    /// What went wrong, for people.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -229,8 +239,8 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Gives an error response its problem+json body; anything else passes unchanged.
-pub fn finish(response: Response, instance: &str) -> Response {
+/// Gives an error response its body: a page for whoever looks at pages, else problem+json. Anything else passes unchanged.
+pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Response {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) {
         return response;
@@ -241,6 +251,9 @@ pub fn finish(response: Response, instance: &str) -> Response {
         Problem::new(kind, kind.bare_detail())
     });
     problem.log_cause(instance);
+    if let Some(viewer) = viewer {
+        return failure_page(viewer, &problem, instance);
+    }
     // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
     parts.status = problem.kind.status();
     if problem.kind == Kind::TimedOut {

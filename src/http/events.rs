@@ -4,6 +4,7 @@ use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::jobs::JobOut;
+use super::plans::FunnelStepOut;
 use super::trials::TrialOut;
 use crate::domain::{Event, EventKind, JobId};
 use crate::service::ServiceError;
@@ -32,15 +33,21 @@ struct EventOut {
     trial: Option<TrialOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    funnel: Option<Vec<FunnelStepOut>>,
 }
 
 impl From<Event> for EventOut {
     fn from(event: Event) -> Self {
         let at = event.at.to_rfc3339();
-        let mut out = Self { seq: event.seq, at, job: None, trial: None, message: None };
+        let mut out =
+            Self { seq: event.seq, at, job: None, trial: None, message: None, funnel: None };
         match event.kind {
             EventKind::Job(job) => out.job = Some((*job).into()),
             EventKind::Trial(trial) => out.trial = Some((*trial).into()),
+            EventKind::Funnel { steps } => {
+                out.funnel = Some(steps.into_iter().map(FunnelStepOut::from).collect());
+            }
             EventKind::Log { message } => out.message = Some(message),
         }
         out

@@ -1,5 +1,6 @@
 //! The only axum: routes, wire types beside their handlers, problem+json.
 
+mod dashboard;
 mod devices;
 mod edge;
 pub mod error;
@@ -20,6 +21,7 @@ mod server;
 mod trials;
 mod upload;
 
+pub use dashboard::PAGES;
 pub use edge::REQUEST_ID;
 pub use guard::Access;
 pub use metrics::Metrics;

@@ -186,7 +186,7 @@ impl From<ModelError> for ModelErrorOut {
 
 /// One constraint's share of the pruning.
 #[derive(Debug, Serialize)]
-struct FunnelStepOut {
+pub struct FunnelStepOut {
     constraint: String,
     removed: u64,
     left: u64,

@@ -15,13 +15,14 @@
 
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
-use super::{App, devices, events, jobs, lookup, matrices, operations, plans, trials};
+use super::{App, dashboard, devices, events, jobs, lookup, matrices, operations, plans, trials};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get, post};
 use std::time::Duration;
 use tower::ServiceBuilder;
+use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -51,7 +52,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
     let limits = &app.limits;
     let quick = |methods: MethodRouter<App>| methods.route_layer(answer_within(limits.answer));
     Some(match path {
-        "/" => quick(get(operations::index)),
+        "/" => quick(get(dashboard::home)),
         "/healthz" => quick(get(operations::healthz)),
         "/readyz" => quick(get(operations::readyz)),
         "/metrics" => quick(get(operations::metrics)),
@@ -80,7 +81,21 @@ pub fn router(app: App) -> Router {
         Some(methods) => router.route(path, methods),
         None => router,
     });
+    let routed =
+        dashboard::PAGES.iter().fold(routed, |router, path| match dashboard::methods(path) {
+            Some(methods) => router.route(path, page(methods, &app)),
+            None => router,
+        });
     routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
+}
+
+/// Pages compress well, and are written anew for each request; files come compressed already.
+fn page(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
+    methods.route_layer(
+        ServiceBuilder::new()
+            .layer(answer_within(app.limits.answer))
+            .layer(CompressionLayer::new()),
+    )
 }
 
 /// The server's own slowness, hence 503.

@@ -2,7 +2,7 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
-use crate::store::{JobFilter, PageRequest};
+use crate::store::{JobFilter, PageRequest, Quarantined};
 use std::cmp::Reverse;
 use std::sync::PoisonError;
 
@@ -11,6 +11,7 @@ use std::sync::PoisonError;
 pub(super) struct Local {
     pub device: Device,
     pub trouble: Option<String>,
+    pub restarts: u32,
 }
 
 /// A device and how it is.
@@ -29,6 +30,8 @@ pub struct DeviceStatus {
     pub running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.
     pub quarantined: u64,
+    /// How often its evaluator was started again, where this process serves it.
+    pub restarts: Option<u32>,
 }
 
 /// The word for the best device there is.
@@ -41,7 +44,7 @@ impl Service {
         {
             let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
             local.retain(|known| known.device.id != device.id);
-            local.push(Local { device, trouble: None });
+            local.push(Local { device, trouble: None, restarts: 0 });
         }
         self.inner.signals.changed_here();
         Ok(())
@@ -53,6 +56,21 @@ impl Service {
         for known in local.iter_mut().filter(|known| known.device.id == *id) {
             known.trouble.clone_from(&trouble);
         }
+    }
+
+    /// Candidates that hung or killed a device of the class, or of any class that is known here.
+    pub async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
+        let mut classes: Vec<DeviceClass> = match class {
+            Some(class) => vec![class.clone()],
+            None => self.ranked_devices().await?.iter().map(Device::class).collect(),
+        };
+        classes.sort();
+        classes.dedup();
+        let mut found = Vec::new();
+        for class in &classes {
+            found.extend(self.inner.store.quarantined(class).await?);
+        }
+        Ok(found)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {
@@ -81,6 +99,7 @@ impl Service {
                 local: here.is_some(),
                 running: self.running_on(&device.id).await?,
                 quarantined: self.inner.store.quarantined(&device.class()).await?.len() as u64,
+                restarts: here.map(|known| known.restarts),
                 device,
                 owner,
                 last_seen,

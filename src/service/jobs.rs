@@ -7,7 +7,7 @@ use crate::domain::{
     Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
     Timestamp, Trial,
 };
-use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Submission};
+use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Story, Submission};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
@@ -82,6 +82,12 @@ impl Service {
 
     pub async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
         Ok(self.inner.store.jobs(filter, page).await?)
+    }
+
+    /// Log lines and funnel of a job so far, and where its event stream goes on.
+    pub async fn story(&self, id: &JobId) -> Result<Story> {
+        self.job(id).await?;
+        Ok(self.inner.store.story(id).await?)
     }
 
     /// The job as it then stands: a queued one is cancelled, a running one will be, one that has ended stays.

@@ -1,16 +1,19 @@
 //! Stored matrices: facts, lists, pictures, and their end.
 
 use super::{Result, Service, ServiceError};
-use crate::domain::{Digest, Matrix};
-use crate::sparse::{canonical, spy};
+use crate::domain::{Digest, Matrix, MatrixProfile};
+use crate::sparse::{canonical, profile, spy};
 use crate::store::{Page, PageRequest};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Bytes of pictures kept; one is drawn in the time that its matrix takes to read.
 const PICTURE_BYTES: usize = 16 << 20;
+
+/// Profiles kept: at most some 30 kB each.
+const PROFILES: usize = 256;
 
 /// The pictures asked for last, newest at the back.
 #[derive(Debug, Default)]
@@ -63,6 +66,7 @@ impl Service {
             return Err(ServiceError::not_found("matrix", digest));
         }
         self.pictures().forget(digest);
+        self.profiles().remove(digest);
         self.inner.blobs.delete(digest).await?;
         Ok(())
     }
@@ -96,6 +100,42 @@ impl Service {
         .await?
     }
 
+    /// Rows by length and levels by width. Takes the time that the matrix takes to read, the first time.
+    pub async fn matrix_profile(&self, digest: &Digest) -> Result<Arc<MatrixProfile>> {
+        self.matrix(digest).await?;
+        if let Some(known) = self.profiles().get(digest) {
+            return Ok(Arc::clone(known));
+        }
+        let permit = self.inner.drawing.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        if let Some(known) = self.profiles().get(digest) {
+            return Ok(Arc::clone(known));
+        }
+        let (service, path, digest) = (self.clone(), self.matrix_path(digest), *digest);
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let (csr, _) = canonical::open(&path)
+                .map_err(|error| ServiceError::Internal(error.to_string()))?;
+            let profile = Arc::new(profile::of(&csr));
+            let mut known = service.profiles();
+            if known.len() >= PROFILES {
+                known.clear();
+            }
+            known.insert(digest, Arc::clone(&profile));
+            Ok(profile)
+        })
+        .await?
+    }
+
+    /// The names that matrices were given, as far as they are known.
+    pub async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
+        Ok(self.inner.store.matrix_names(digests).await?)
+    }
+
+    fn profiles(&self) -> MutexGuard<'_, HashMap<Digest, Arc<MatrixProfile>>> {
+        self.inner.profiles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn pictures(&self) -> MutexGuard<'_, Pictures> {
         self.inner.pictures.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +153,6 @@ mod tests {
     use super::*;
     use crate::service::ServiceSettings;
     use crate::store::{Blobs, SqliteStore};
-    use std::sync::Arc;
 
     #[tokio::test]
     async fn a_picture_nobody_waits_for_any_more_is_kept() {

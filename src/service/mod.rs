@@ -16,7 +16,7 @@ pub mod tuning;
 mod upkeep;
 mod watched;
 
-pub use crate::store::{JobFilter, Page, PageRequest};
+pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
 pub use devices::DeviceStatus;
 pub use error::{Result, ServiceError};
 pub use events::EventStream;
@@ -27,10 +27,11 @@ pub use plans::Blob;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::JobState;
+use crate::domain::{Digest, JobState, MatrixProfile};
 use crate::store::{Blobs, Store};
 use matrices::Pictures;
 use signals::Signals;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -54,6 +55,7 @@ struct Inner {
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
     pictures: Mutex<Pictures>,
+    profiles: Mutex<HashMap<Digest, Arc<MatrixProfile>>>,
 }
 
 impl Service {
@@ -73,6 +75,7 @@ impl Service {
             drawing: Arc::new(Semaphore::new(1)),
             publishing: tokio::sync::Mutex::default(),
             pictures: Mutex::default(),
+            profiles: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }

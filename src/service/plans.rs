@@ -1,8 +1,9 @@
 //! Stored plans: one by its id, and the blobs that it names.
 
 use super::{Result, Service, ServiceError};
-use crate::domain::{Digest, Plan, PlanId};
+use crate::domain::{Digest, ModelQuality, Plan, PlanId};
 use crate::store::blobs::BlobError;
+use crate::store::{Page, PageRequest};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
@@ -14,6 +15,18 @@ pub struct Blob {
 }
 
 impl Service {
+    /// The newest plan of each key under the pattern of this matrix, or under this pattern, newest first.
+    pub async fn plans_of(&self, digest: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
+        let facts = self.inner.store.facts(digest).await?;
+        let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
+        Ok(self.inner.store.plans_of(&facts.pattern_digest, page).await?)
+    }
+
+    /// How well each model did, by the plans that say so; the newest version first.
+    pub async fn models(&self) -> Result<Vec<ModelQuality>> {
+        Ok(self.inner.store.model_quality().await?)
+    }
+
     pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
         let plan = self.inner.store.plan(id).await?;
         plan.ok_or_else(|| ServiceError::not_found("plan", id))

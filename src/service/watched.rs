@@ -4,11 +4,12 @@ use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, KernelFigures,
-    L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp, Trial,
 };
 use crate::store::{
     Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest,
-    Plans, Pruned, Quarantined, Renewal, Result, Retention, Store, Submission, Trials, Upkeep,
+    Plans, Pruned, Quarantined, Renewal, Result, Retention, Store, Story, Submission, Trials,
+    Upkeep,
 };
 use async_trait::async_trait;
 use metrics::{counter, histogram};
@@ -57,6 +58,10 @@ impl Matrices for Watched {
 
     async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
         self.store.matrices(page).await
+    }
+
+    async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
+        self.store.matrix_names(digests).await
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
@@ -153,6 +158,10 @@ impl Jobs for Watched {
         self.store.events(id, after, limit).await
     }
 
+    async fn story(&self, id: &JobId) -> Result<Story> {
+        self.store.story(id).await
+    }
+
     async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()> {
         self.store.log(fence, kind).await?;
         self.signals.job_changed(&fence.job);
@@ -193,6 +202,14 @@ impl Plans for Watched {
 
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>> {
         self.store.plan_by_key(key).await
+    }
+
+    async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
+        self.store.plans_of(pattern, page).await
+    }
+
+    async fn model_quality(&self) -> Result<Vec<ModelQuality>> {
+        self.store.model_quality().await
     }
 
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {

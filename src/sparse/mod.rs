@@ -8,6 +8,7 @@ pub mod generate;
 pub mod levels;
 pub mod operand;
 pub mod oracle;
+pub mod profile;
 mod random;
 pub mod read;
 pub mod spy;

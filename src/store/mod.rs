@@ -8,8 +8,9 @@ pub use sqlite::SqliteStore;
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState,
-    KernelFigures, L2Policy, Matrix, Plan, PlanId, Problem, Timestamp, Trial,
+    Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId,
+    JobState, KernelFigures, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
+    Trial,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -83,6 +84,16 @@ pub struct JobFilter {
     pub device: Option<DeviceId>,
 }
 
+/// A job's log lines and funnel, as of one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Story {
+    /// Number of the newest event, of whatever kind: what an event stream goes on after.
+    pub last_seq: u64,
+    /// Oldest first.
+    pub log: Vec<(Timestamp, String)>,
+    pub funnel: Option<Vec<FunnelStep>>,
+}
+
 /// A candidate that hung or killed the device; not tried again with the same kernel text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quarantined {
@@ -121,6 +132,8 @@ pub trait Matrices: Send + Sync {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>>;
+    /// The names that matrices were given, those of matrices long gone too, as far as a plan kept them.
+    async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
     /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }
@@ -149,6 +162,8 @@ pub trait Jobs: Send + Sync {
     async fn release(&self, fence: &Fence) -> Result<()>;
     /// Events after `after`, oldest first.
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
+    /// What has been told of a job beside its trials and its own state.
+    async fn story(&self, id: &JobId) -> Result<Story>;
     /// Appends an event that is neither a job update nor a trial.
     async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()>;
     /// Jobs by state, for metrics.
@@ -170,6 +185,10 @@ pub trait Plans: Send + Sync {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
     /// The newest plan under the key.
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// The newest plan of each key that the pattern has plans under, newest first.
+    async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>>;
+    /// How well each model did, by the plans that say so.
+    async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
     /// Keys under which this pattern has plans: what a `none` explains itself with.
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
     /// The newest plan of each pattern for this problem, class and policy, with the matrix's facts: neighbours.

@@ -3,7 +3,7 @@
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
 use crate::domain::{Event, EventKind, JobId, Timestamp, Trial};
-use crate::store::{Result, StoreError};
+use crate::store::{Result, StoreError, Story};
 use sqlx::SqliteConnection;
 
 /// Writes an event under a number that the caller has just taken from the job's `last_seq`.
@@ -90,6 +90,33 @@ pub(super) async fn after(
     .fetch_all(&store.readers)
     .await?;
     rows.into_iter().map(|row| row.event(job)).collect()
+}
+
+/// Log lines and the funnel, without decoding the job updates and trials between them.
+pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
+    let mut tx = store.readers.begin().await?;
+    let last_seq: Option<i64> = sqlx::query_scalar("SELECT last_seq FROM jobs WHERE id = ?")
+        .bind(&job.0)
+        .fetch_optional(&mut *tx)
+        .await?;
+    let rows: Vec<(i64, i64, String)> = sqlx::query_as(
+        "SELECT at, version, body FROM events
+         WHERE job = ? AND trial IS NULL AND body ->> '$.event' <> 'job' ORDER BY seq",
+    )
+    .bind(&job.0)
+    .fetch_all(&mut *tx)
+    .await?;
+    let last_seq = codec::count("event number", last_seq.unwrap_or(0))?;
+    let mut story = Story { last_seq, ..Story::default() };
+    for (at, version, body) in rows {
+        match decode(version, &body)? {
+            EventKind::Log { message } => story.log.push((Timestamp(at), message)),
+            // A job that was taken up again tells it again; the last is how it went.
+            EventKind::Funnel { steps } => story.funnel = Some(steps),
+            EventKind::Job(_) | EventKind::Trial(_) => {}
+        }
+    }
+    Ok(story)
 }
 
 /// The fence and `count` event numbers in one statement: the first of them, or `Fenced`.

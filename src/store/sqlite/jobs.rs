@@ -8,7 +8,7 @@ use crate::domain::{
 };
 use crate::store::{
     Claim, Fence, Finish, JobFilter, Jobs, NewJob, Page, PageRequest, Renewal, Result, StoreError,
-    Submission,
+    Story, Submission,
 };
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -208,6 +208,10 @@ impl Jobs for SqliteStore {
 
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>> {
         events::after(self, id, after, limit).await
+    }
+
+    async fn story(&self, id: &JobId) -> Result<Story> {
+        events::story(self, id).await
     }
 
     async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()> {

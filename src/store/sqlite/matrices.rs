@@ -5,6 +5,7 @@ use super::{SqliteStore, upkeep};
 use crate::domain::{Digest, Matrix};
 use crate::store::{Matrices, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
+use std::collections::HashMap;
 
 const LIST: &str = "matrices";
 
@@ -76,6 +77,26 @@ impl Matrices for SqliteStore {
             .map(|(digest, version, text)| facts(&digest, version, &text))
             .collect::<Result<_>>()?;
         Ok(codec::cut(items, limit, |m| codec::cursor(LIST, m.created_at.0, &m.digest.to_string())))
+    }
+
+    async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
+        let hex: Vec<String> = digests.iter().map(Digest::to_string).collect();
+        let rows: Vec<(Vec<u8>, Option<String>)> = sqlx::query_as(
+            "SELECT unhex(value), coalesce(
+                 (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
+                 (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) LIMIT 1))
+             FROM json_each(?)",
+        )
+        .bind(codec::encode_part("digests", &hex)?)
+        .fetch_all(&self.readers)
+        .await?;
+        let mut names = HashMap::new();
+        for (digest, name) in rows {
+            if let Some(name) = name {
+                names.insert(codec::digest("matrix digest", &digest)?, name);
+            }
+        }
+        Ok(names)
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {

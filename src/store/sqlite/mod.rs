@@ -9,6 +9,7 @@ mod jobs;
 mod leases;
 mod matrices;
 mod plans;
+mod quality;
 mod trials;
 mod upkeep;
 

@@ -1,12 +1,14 @@
 //! Plans: newest by key, and the facts they keep of their matrix.
 
-use super::SqliteStore;
 use super::codec::{self, Stored, decode};
+use super::{SqliteStore, quality};
 use crate::domain::plan::PlanKey;
-use crate::domain::{DeviceClass, Digest, L2Policy, Matrix, Plan, PlanId, Problem};
-use crate::store::{Plans, Result, StoreError};
+use crate::domain::{DeviceClass, Digest, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem};
+use crate::store::{Page, PageRequest, Plans, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
+
+const LIST: &str = "plans";
 
 /// Stores a plan with a copy of its matrix's facts.
 pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()> {
@@ -56,6 +58,37 @@ impl Plans for SqliteStore {
         .fetch_optional(&self.readers)
         .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => codec::read_cursor(LIST, text)?,
+            // Above every key: ids are UUIDs.
+            None => (i64::MAX, "~".to_owned()),
+        };
+        let rows: Vec<(i64, String)> = sqlx::query_as(
+            "SELECT version, body FROM (
+                 SELECT version, body, created_at, id, row_number() OVER (
+                     PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
+                 FROM plans WHERE pattern_digest = ?)
+             WHERE age = 1 AND (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?",
+        )
+        .bind(&pattern.as_bytes()[..])
+        .bind(at)
+        .bind(after)
+        .bind(limit + 1)
+        .fetch_all(&self.readers)
+        .await?;
+        let items: Vec<Plan> = rows
+            .into_iter()
+            .map(|(version, body)| decode(version, &body))
+            .collect::<Result<_>>()?;
+        Ok(codec::cut(items, limit, |plan| codec::cursor(LIST, plan.created_at.0, &plan.id.0)))
+    }
+
+    async fn model_quality(&self) -> Result<Vec<ModelQuality>> {
+        quality::of_models(self).await
     }
 
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {

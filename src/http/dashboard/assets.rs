@@ -1,0 +1,131 @@
+//! Style sheet, scripts and icons: embedded in the binary, named by content, compressed once.
+
+use crate::domain::Digest;
+use crate::http::error::{Kind, Problem};
+use crate::http::etag;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use rust_embed::RustEmbed;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::LazyLock;
+
+#[derive(RustEmbed)]
+#[folder = "web/static/"]
+struct Own;
+
+#[derive(RustEmbed)]
+#[folder = "web/vendor/"]
+struct Vendored;
+
+/// One file as it is served.
+struct Asset {
+    media_type: &'static str,
+    digest: Digest,
+    plain: Bytes,
+    /// gzip, where that is smaller.
+    packed: Option<Bytes>,
+}
+
+/// Every file by name. Packed when first asked for: a server that shows no dashboard spends nothing on it.
+static ASSETS: LazyLock<HashMap<String, Asset>> = LazyLock::new(|| {
+    let own = Own::iter().filter_map(|name| Some((Own::get(&name)?.data, name)));
+    let vendored = Vendored::iter().filter_map(|name| Some((Vendored::get(&name)?.data, name)));
+    // The licences and the list of what is vendored are for those who read the repository.
+    let served = |name: &str| [".js", ".css", ".svg"].iter().any(|kind| name.ends_with(kind));
+    own.chain(vendored)
+        .filter(|(_, name)| served(name))
+        .map(|(data, name)| (name.to_string(), Asset::new(&name, &data)))
+        .collect()
+});
+
+impl Asset {
+    fn new(name: &str, data: &[u8]) -> Self {
+        let packed = gzip(data).filter(|packed| packed.len() < data.len());
+        Self {
+            media_type: media_type(name),
+            digest: Digest::of(data),
+            plain: Bytes::copy_from_slice(data),
+            packed: packed.map(Bytes::from),
+        }
+    }
+}
+
+fn gzip(data: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(data).ok()?;
+    encoder.finish().ok()
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        _ => "application/octet-stream",
+    }
+}
+
+/// The address of a file. It has the content's digest in it, so browsers keep what they have for ever.
+pub fn url(name: &str) -> String {
+    match ASSETS.get(name) {
+        Some(asset) => format!("/static/{name}?{}", &asset.digest.to_string()[..12]),
+        None => format!("/static/{name}"),
+    }
+}
+
+const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+
+/// `GET /static/{name}`.
+pub async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+    let asset = ASSETS.get(&name);
+    let asset = asset.ok_or_else(|| Problem::new(Kind::NotFound, "there is no such file"))?;
+    let packed = asset.packed.as_ref().filter(|_| takes_gzip(&headers));
+    let body = packed.unwrap_or(&asset.plain).clone();
+    // Either form has a tag of its own: tags are of bytes.
+    let media_type = HeaderValue::from_static(asset.media_type);
+    let mut response = etag::respond(&headers, etag::of(&body), media_type, FOR_EVER, body);
+    let out = response.headers_mut();
+    out.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if packed.is_some() {
+        out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    Ok(response)
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    headers.get_all(header::ACCEPT_ENCODING).iter().any(|value| {
+        value.to_str().unwrap_or_default().split(',').any(|coding| {
+            let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+            name.trim().eq_ignore_ascii_case("gzip")
+                && weight.trim().trim_start_matches("q=") != "0"
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_their_content() {
+        assert!(url("app.css").starts_with("/static/app.css?"));
+        assert_eq!(url("nothing.css"), "/static/nothing.css");
+        assert!(ASSETS.values().all(|asset| asset.media_type != "application/octet-stream"));
+    }
+
+    #[test]
+    fn gzip_is_taken_where_it_is_not_refused() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));
+            takes_gzip(&headers)
+        };
+        assert!(with("gzip") && with("br, GZIP;q=0.5"));
+        assert!(!with("br") && !with("gzip;q=0") && !takes_gzip(&HeaderMap::new()));
+    }
+}

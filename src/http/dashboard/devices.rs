@@ -1,0 +1,12 @@
+//! Devices: what is there and how it is.
+
+use super::blank::blank;
+use super::shell::Place;
+use crate::http::App;
+use crate::http::error::Problem;
+use axum::extract::State;
+use axum::response::Response;
+
+pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+    blank(&app, Place::Devices, "Devices")
+}

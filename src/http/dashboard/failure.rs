@@ -1,0 +1,99 @@
+//! Errors as pages: what a browser shows where a program gets problem+json.
+
+use super::prefers_html;
+use super::shell::{Place, Shell, html};
+use crate::http::error::{Kind, Problem};
+use askama::Template;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+
+#[derive(Template)]
+#[template(path = "failure.html")]
+struct Failure<'a> {
+    shell: Shell,
+    title: &'a str,
+    detail: &'a str,
+    status: u16,
+    instance: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "failure_fragment.html")]
+struct Fragment<'a> {
+    detail: &'a str,
+    status: u16,
+    instance: &'a str,
+}
+
+/// What has asked, where it is somebody who looks at pages.
+#[derive(Clone, Debug)]
+pub struct Viewer {
+    /// Where to go back to after signing in.
+    uri: Uri,
+    /// Asked from within a page, to be put into it.
+    fragment: bool,
+}
+
+const HTMX: HeaderName = HeaderName::from_static("hx-request");
+
+/// The viewer of a request for a page or a fragment; `None` where a program asks, or for the API's own addresses.
+pub fn wants_page(request: &Request) -> Option<Viewer> {
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let page = (method == Method::GET || method == Method::POST)
+        && !uri.path().starts_with("/v1/")
+        && (prefers_html(headers) || is_fragment(headers));
+    page.then(|| Viewer { uri: uri.clone(), fragment: is_fragment(headers) })
+}
+
+fn is_fragment(headers: &HeaderMap) -> bool {
+    headers.contains_key(HTMX)
+}
+
+/// The answer that shows a problem. Whoever is not signed in is sent where one signs in.
+pub fn page(viewer: &Viewer, problem: &Problem, instance: &str) -> Response {
+    if problem.kind() == Kind::Unauthorized {
+        return to_sign_in(viewer);
+    }
+    let status = problem.kind().status();
+    let rendered = if viewer.fragment {
+        html(&Fragment { detail: problem.detail(), status: status.as_u16(), instance })
+    } else {
+        html(&Failure {
+            shell: Shell::bare(Place::Elsewhere),
+            title: problem.kind().title(),
+            detail: problem.detail(),
+            status: status.as_u16(),
+            instance,
+        })
+    };
+    match rendered {
+        Ok(mut response) => {
+            *response.status_mut() = status;
+            response
+        }
+        Err(_) => status.into_response(),
+    }
+}
+
+/// htmx follows no redirect of a fragment: it would put the page into the page. A header of its own sends the whole.
+fn to_sign_in(viewer: &Viewer) -> Response {
+    if viewer.fragment {
+        return (StatusCode::NO_CONTENT, [("hx-refresh", "true")]).into_response();
+    }
+    let back = viewer.uri.path_and_query().map_or("/", |whole| whole.as_str());
+    let mut next = String::from("/login?next=");
+    for byte in back.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
+                next.push(char::from(byte));
+            }
+            other => next.push_str(&format!("%{other:02X}")),
+        }
+    }
+    let mut response = Redirect::to(&next).into_response();
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    response
+}

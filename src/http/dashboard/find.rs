@@ -1,0 +1,12 @@
+//! The find box.
+
+use super::blank::blank;
+use super::shell::Place;
+use crate::http::App;
+use crate::http::error::Problem;
+use axum::extract::State;
+use axum::response::Response;
+
+pub async fn find(State(app): State<App>) -> Result<Response, Problem> {
+    blank(&app, Place::Elsewhere, "Find")
+}

@@ -1,0 +1,133 @@
+//! How figures are written for people: three or four digits and a unit that fits.
+
+use crate::domain::{Digest, JobState, Timestamp};
+
+/// Microseconds with a unit that leaves one to three digits before the point: `96.8 µs`, `1.24 ms`, `2.50 s`.
+pub fn micros(us: f64) -> String {
+    if us < 1e3 {
+        format!("{} µs", digits(us))
+    } else if us < 1e6 {
+        format!("{} ms", digits(us / 1e3))
+    } else {
+        format!("{} s", digits(us / 1e6))
+    }
+}
+
+/// Three significant digits, without an exponent: `0.0123`, `1.23`, `12.3`, `123`, `12345`.
+pub fn digits(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let size = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    let places = usize::try_from((2 - size).clamp(0, 9)).unwrap_or(0);
+    format!("{value:.places$}")
+}
+
+/// `5,054,400`.
+pub fn count(value: u64) -> String {
+    let plain = value.to_string();
+    let mut out = String::with_capacity(plain.len() + plain.len() / 3);
+    for (at, digit) in plain.chars().enumerate() {
+        if at > 0 && (plain.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A ratio of times: `2.51×`.
+pub fn times(ratio: f64) -> String {
+    format!("{}×", digits(ratio))
+}
+
+/// `83 %`; one place below ten.
+pub fn percent(fraction: f64) -> String {
+    let value = fraction * 100.0;
+    if value.abs() < 10.0 { format!("{value:.1} %") } else { format!("{value:.0} %") }
+}
+
+/// Powers of 1024: `3.00 MiB`.
+pub fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if value < 1024 {
+        return format!("{value} B");
+    }
+    let mut size = value as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", digits(size), UNITS[unit])
+}
+
+/// Whole seconds as people say them: `45 s`, `3 min`, `2 h`, `5 d`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
+        s => format!("{:.0} d", s / 86_400.0),
+    }
+}
+
+/// How long ago: `12 s ago`.
+pub fn ago(then: Timestamp) -> String {
+    let past = (Timestamp::now().0 - then.0).max(0) as f64 / 1e3;
+    if past < 1.0 { "now".to_owned() } else { format!("{} ago", seconds(past.floor())) }
+}
+
+/// The first digits of a digest: enough to tell matrices apart by eye.
+pub fn short(digest: &Digest) -> String {
+    digest.to_string()[..10].to_owned()
+}
+
+/// The class of a state's badge.
+pub fn tone(state: JobState) -> &'static str {
+    match state {
+        JobState::Queued => "idle",
+        JobState::Running => "live",
+        JobState::Succeeded => "good",
+        JobState::Failed => "bad",
+        JobState::Cancelled => "warn",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_and_a_unit() {
+        assert_eq!(micros(96.84), "96.8 µs");
+        assert_eq!(micros(1240.0), "1.24 ms");
+        assert_eq!(micros(2.5e6), "2.50 s");
+        assert_eq!(micros(0.0), "0.00 µs");
+        assert_eq!(times(2.512), "2.51×");
+        assert_eq!(digits(f64::INFINITY), "–");
+        assert_eq!(digits(12_345.6), "12346");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(3 << 20), "3.00 MiB");
+        assert_eq!(percent(0.826), "83 %");
+        assert_eq!(percent(0.0826), "8.3 %");
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (value, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (5_054_400, "5,054,400")] {
+            assert_eq!(count(value), text);
+        }
+    }
+
+    #[test]
+    fn ages_take_the_unit_that_fits() {
+        assert_eq!(seconds(3.21), "3.2 s");
+        assert_eq!(seconds(119.0), "119 s");
+        assert_eq!(seconds(600.0), "10 min");
+        assert_eq!(seconds(86_400.0), "24 h");
+        assert_eq!(seconds(864_000.0), "10 d");
+        assert_eq!(ago(Timestamp::now()), "now");
+    }
+}

@@ -1,0 +1,16 @@
+//! One matrix: facts, pictures, its plans.
+
+use super::blank::blank;
+use super::shell::Place;
+use crate::http::App;
+use crate::http::error::Problem;
+use axum::extract::State;
+use axum::response::Response;
+
+pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+    blank(&app, Place::Matrices, "Matrix")
+}
+
+pub async fn profile(State(app): State<App>) -> Result<Response, Problem> {
+    blank(&app, Place::Elsewhere, "profile")
+}

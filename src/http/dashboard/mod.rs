@@ -1,0 +1,95 @@
+//! The dashboard: pages rendered on the server from what the public API gives, fragments that keep them live.
+//!
+//! A page is a handler, a struct of what it shows, and a template of `web/templates`. Handlers call the methods of the
+//! service that the API's handlers call, so that nothing is shown here that a client could not ask for itself.
+
+mod assets;
+mod blank;
+mod compare;
+mod devices;
+mod docs;
+mod failure;
+mod find;
+mod format;
+mod job;
+mod jobs;
+mod matrices;
+mod matrix;
+mod models;
+mod pictures;
+mod plan;
+mod shell;
+mod sign_in;
+
+pub use failure::{Viewer, page as failure_page, wants_page};
+
+use super::App;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+
+/// Every page and fragment; `/` is in the API's table, since it answers in JSON too.
+pub const PAGES: &[&str] = &[
+    "/jobs",
+    "/jobs/{id}",
+    "/matrices",
+    "/matrices/{digest}",
+    "/plans/{id}",
+    "/compare",
+    "/devices",
+    "/models",
+    "/docs",
+    "/find",
+    "/login",
+    "/logout",
+    "/static/{name}",
+    "/fragments/jobs",
+    "/fragments/jobs/{id}",
+    "/fragments/matrices/{digest}/profile",
+    "/fragments/plans/{id}/source",
+];
+
+/// The methods of a page; `None` for one that is not in the table.
+pub fn methods(path: &str) -> Option<MethodRouter<App>> {
+    Some(match path {
+        "/jobs" => get(jobs::show),
+        "/jobs/{id}" => get(job::show),
+        "/matrices" => get(matrices::show),
+        "/matrices/{digest}" => get(matrix::show),
+        "/plans/{id}" => get(plan::show),
+        "/compare" => get(compare::show),
+        "/devices" => get(devices::show),
+        "/models" => get(models::show),
+        "/docs" => get(docs::show),
+        "/find" => get(find::find),
+        "/login" => get(sign_in::show).post(sign_in::sign_in),
+        "/logout" => post(sign_in::sign_out),
+        "/static/{name}" => get(assets::serve),
+        "/fragments/jobs" => get(jobs::rows),
+        "/fragments/jobs/{id}" => get(job::standing),
+        "/fragments/matrices/{digest}/profile" => get(matrix::profile),
+        "/fragments/plans/{id}/source" => get(plan::source),
+        _ => return None,
+    })
+}
+
+/// `GET /`: the jobs for a browser, the index for everybody else.
+pub async fn home(
+    app: axum::extract::State<App>,
+    uri: axum::http::Uri,
+    headers: HeaderMap,
+) -> Response {
+    let mut response = if prefers_html(&headers) {
+        jobs::show(app, uri).await.into_response()
+    } else {
+        super::operations::index().await.into_response()
+    };
+    response.headers_mut().append(header::VARY, header::HeaderValue::from_static("accept"));
+    response
+}
+
+/// Whether the client names HTML: browsers do on every navigation, programs do not.
+pub fn prefers_html(headers: &HeaderMap) -> bool {
+    let mut named = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    named.any(|accept| accept.contains("text/html"))
+}

@@ -1,0 +1,107 @@
+//! From values to places: linear and logarithmic axes, and the ticks that belong to them.
+
+/// An axis from values to pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+    logarithmic: bool,
+}
+
+/// A labelled place on an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tick {
+    pub value: f64,
+    pub at: f64,
+}
+
+impl Scale {
+    /// `low` lies at pixel `from`, `high` at `to`. An empty range is widened, so that nothing divides by zero.
+    pub fn linear(low: f64, high: f64, from: f64, to: f64) -> Self {
+        let high = if high > low { high } else { low + 1.0 };
+        Self { low, high, from, to, logarithmic: false }
+    }
+
+    /// Likewise for positive values, each factor of ten as long as the next.
+    pub fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
+        let low = low.max(f64::MIN_POSITIVE);
+        let high = if high > low { high } else { low * 10.0 };
+        Self { low, high, from, to, logarithmic: true }
+    }
+
+    /// The place of a value; what lies beyond an end is kept at it.
+    pub fn at(&self, value: f64) -> f64 {
+        let share = if self.logarithmic {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
+    }
+
+    /// At most about `most` round values within the range.
+    pub fn ticks(&self, most: usize) -> Vec<Tick> {
+        let values = if self.logarithmic { self.decades(most) } else { self.steps(most) };
+        values.into_iter().map(|value| Tick { value, at: self.at(value) }).collect()
+    }
+
+    /// Multiples of 1, 2 or 5 times a power of ten.
+    fn steps(&self, most: usize) -> Vec<f64> {
+        let rough = (self.high - self.low) / most.max(1) as f64;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+        let step = step.into_iter().find(|step| *step >= rough).unwrap_or(10.0 * power);
+        let first = (self.low / step).ceil() as i64;
+        let last = (self.high / step + 1e-9).floor() as i64;
+        (first..=last).map(|n| n as f64 * step).collect()
+    }
+
+    /// Powers of ten, thinned; within a decade or two also 2 and 5.
+    fn decades(&self, most: usize) -> Vec<f64> {
+        let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+        let decades = (last - first).max(1) as usize;
+        let within: &[f64] = if decades * 3 <= most + 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let thin = (decades / most.max(1)).max(1);
+        let values = (first..=last)
+            .step_by(thin)
+            .flat_map(|power| within.iter().map(move |factor| factor * 10f64.powi(power)));
+        let margin = 1.0 + 1e-9;
+        values.filter(|v| *v >= self.low / margin && *v <= self.high * margin).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scale;
+
+    fn values(scale: Scale, most: usize) -> Vec<f64> {
+        scale.ticks(most).into_iter().map(|tick| tick.value).collect()
+    }
+
+    #[test]
+    fn ends_are_at_the_ends() {
+        let linear = Scale::linear(0.0, 10.0, 100.0, 0.0);
+        assert_eq!([0.0, 5.0, 10.0, 99.0].map(|v| linear.at(v)), [100.0, 50.0, 0.0, 0.0]);
+        let log = Scale::logarithmic(1.0, 100.0, 0.0, 200.0);
+        assert_eq!([0.0, 1.0, 10.0, 100.0].map(|v| log.at(v).round()), [0.0, 0.0, 100.0, 200.0]);
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(values(Scale::linear(0.0, 97.0, 0.0, 1.0), 5), [0.0, 20.0, 40.0, 60.0, 80.0]);
+        assert_eq!(
+            values(Scale::logarithmic(1.0, 1000.0, 0.0, 1.0), 4),
+            [1.0, 10.0, 100.0, 1000.0]
+        );
+        assert_eq!(values(Scale::logarithmic(1.0, 10.0, 0.0, 1.0), 4), [1.0, 2.0, 5.0, 10.0]);
+    }
+
+    #[test]
+    fn an_empty_range_has_a_place_all_the_same() {
+        assert!(Scale::linear(3.0, 3.0, 0.0, 1.0).at(3.0).is_finite());
+        assert!(Scale::logarithmic(0.0, 0.0, 0.0, 1.0).at(0.0).is_finite());
+        assert!(!values(Scale::linear(3.0, 3.0, 0.0, 1.0), 3).is_empty());
+    }
+}

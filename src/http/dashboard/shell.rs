@@ -1,0 +1,90 @@
+//! What every page has around it: the bar with the places to go, and the headers a page is sent with.
+
+use super::assets;
+use crate::http::App;
+use crate::http::error::Problem;
+use crate::http::guard::Access;
+use askama::Template;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+/// Which entry of the bar a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Jobs,
+    Matrices,
+    Devices,
+    Models,
+    Compare,
+    Docs,
+    /// None of them.
+    Elsewhere,
+}
+
+/// An entry of the bar.
+pub struct Entry {
+    pub name: &'static str,
+    pub href: &'static str,
+    pub here: bool,
+}
+
+/// Filled in by every page; `base.html` draws it.
+pub struct Shell {
+    place: Place,
+    /// The server knows clients by token, so there is a session to end.
+    pub signed_in: bool,
+}
+
+impl Shell {
+    pub fn new(app: &App, place: Place) -> Self {
+        Self { place, signed_in: matches!(app.access, Access::Tokens(_)) }
+    }
+
+    /// For pages shown to nobody in particular: sign-in, failures.
+    pub const fn bare(place: Place) -> Self {
+        Self { place, signed_in: false }
+    }
+
+    pub fn places(&self) -> Vec<Entry> {
+        let entries = [
+            (Place::Jobs, "Jobs", "/"),
+            (Place::Matrices, "Matrices", "/matrices"),
+            (Place::Compare, "Compare", "/compare"),
+            (Place::Devices, "Devices", "/devices"),
+            (Place::Models, "Models", "/models"),
+            (Place::Docs, "API", "/docs"),
+        ];
+        let entry = |(place, name, href)| Entry { name, href, here: place == self.place };
+        entries.into_iter().map(entry).collect()
+    }
+
+    pub fn asset(&self, name: &str) -> String {
+        assets::url(name)
+    }
+
+    pub const fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+}
+
+/// Scripts, styles and pictures of this server and nothing else; nothing inline runs.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// A rendered page or fragment.
+pub fn html(template: &impl Template) -> Result<Response, Problem> {
+    html_with(template, POLICY)
+}
+
+/// [`html`] under another content security policy.
+pub fn html_with(template: &impl Template, policy: &'static str) -> Result<Response, Problem> {
+    let text = template.render().map_err(Problem::internal)?;
+    let headers: [(HeaderName, HeaderValue); 4] = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        // What a page shows is a moment's; a private address is nobody else's.
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
+        (header::REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+    ];
+    Ok((headers, text).into_response())
+}

@@ -1,0 +1,45 @@
+// What every page needs: theme, copy buttons, live fragments. No framework beyond htmx; no inline script anywhere, so
+// that the content security policy can forbid it.
+(() => {
+    "use strict";
+
+    const dark = () => document.documentElement.dataset.theme
+        ? document.documentElement.dataset.theme === "dark"
+        : matchMedia("(prefers-color-scheme: dark)").matches;
+
+    document.addEventListener("click", event => {
+        const toggle = event.target.closest("[data-theme-toggle]");
+        if (!toggle) return;
+        const next = dark() ? "light" : "dark";
+        document.documentElement.dataset.theme = next;
+        try { localStorage.setItem("theme", next); } catch { /* private windows keep nothing */ }
+        // Charts drawn on a canvas take their colours from the style sheet once; they draw themselves again.
+        document.dispatchEvent(new CustomEvent("themechange"));
+    });
+
+    // <button data-copy="text"> or <button data-copy-from="#id">
+    document.addEventListener("click", async event => {
+        const button = event.target.closest("[data-copy], [data-copy-from]");
+        if (!button) return;
+        const source = button.dataset.copyFrom && document.querySelector(button.dataset.copyFrom);
+        const text = source ? source.textContent.trim() : button.dataset.copy ?? "";
+        let done = "Copied";
+        try { await navigator.clipboard.writeText(text); } catch { done = "Not allowed"; }
+        const before = button.textContent;
+        button.textContent = done;
+        setTimeout(() => { button.textContent = before; }, 1200);
+    });
+
+    // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: asked for again every so many seconds while the page is
+    // seen and nobody is typing in it. A timer of our own, since htmx' filters would need eval.
+    setInterval(() => {
+        if (document.hidden) return;
+        const now = Date.now();
+        for (const live of document.querySelectorAll("[data-refresh]")) {
+            const due = Number(live.dataset.refreshed ?? 0) + 1000 * Number(live.dataset.refresh);
+            if (now < due || live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) continue;
+            live.dataset.refreshed = now;
+            htmx.trigger(live, "refresh");
+        }
+    }, 250);
+})();
