@@ -1,0 +1,1 @@
+//! Times of several plans side by side.

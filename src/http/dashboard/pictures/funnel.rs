@@ -1,0 +1,1 @@
+//! How many candidates each constraint removed, as a picture.

@@ -1,0 +1,1 @@
+//! Rows by length, as bars.

@@ -1,0 +1,1 @@
+//! Rows of each level of a triangular solve, along the levels.

@@ -1,0 +1,1 @@
+//! Predicted, measured and limit on the roofline of a device.
