@@ -78,10 +78,13 @@ impl Workers {
         let Self { members, told } = self;
         let one = |spec: EvaluatorSpec| {
             let (service, stop, told) = (service.clone(), stop.clone(), told.clone());
+            // From before any of them opens: the process is not ready while one is still to come.
+            let coming = service.opening(spec.device.clone());
             async move {
                 let device = spec.device.clone();
                 let opening = Worker::open(service, Evaluator::new(spec), Measuring::default());
                 let Some(opened) = stop.run_until_cancelled(opening).await else { return };
+                drop(coming);
                 let error = opened.as_ref().err().map(ToString::to_string);
                 // Nobody listens once the verdict is spoken; the log has it too.
                 let _ = told.send(Opened { device: device.clone(), error });

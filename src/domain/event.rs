@@ -20,7 +20,8 @@ pub enum EventKind {
     Job(Box<Job>),
     /// A candidate was measured or failed. Pruned candidates are not announced one by one.
     Trial(Box<Trial>),
-    /// What the constraints left of the candidates, once they have been applied.
+    /// What the constraints and the strategy leave of the candidates, before the first is measured. A job that is taken up
+    /// again tells it again.
     Funnel { steps: Vec<FunnelStep> },
     /// A line for people.
     Log { message: String },

@@ -15,9 +15,9 @@ pub struct ModelQuality {
     pub plans: u64,
     /// Measured trials of those plans that it had predicted.
     pub trials: u64,
-    /// Geometric mean over trials of measured over predicted time: above 1 where it promises too much.
+    /// Geometric mean over those trials of measured over predicted time: above 1 where it promises too much.
     pub median_ratio: f64,
-    /// Geometric standard deviation of the same within a plan, at least 1; trials pooled.
+    /// Geometric standard deviation of the same about its mean in each plan, at least 1; trials pooled.
     pub spread: f64,
     /// Spearman's correlation of predicted and measured, averaged over plans by their trials; absent where no plan has one.
     pub rank_correlation: Option<f64>,

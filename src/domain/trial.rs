@@ -24,6 +24,21 @@ pub enum TrialState {
     Tried(Outcome),
 }
 
+/// Which of a job's trials are asked for: those of one state, or all that were tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialFilter {
+    /// All but the pruned.
+    Tried,
+    Pruned,
+    Measured,
+    CompileFailed,
+    Refused,
+    Wrong,
+    TimedOut,
+    Crashed,
+}
+
 impl TrialState {
     /// The wire name of the state.
     pub fn name(&self) -> &'static str {

@@ -2,11 +2,13 @@
 
 use super::App;
 use super::error::Problem;
-use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId};
-use crate::service::DeviceStatus;
+use super::extract::Query;
+use super::trials::CandidateOut;
+use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, Digest, JobId};
+use crate::service::{DeviceStatus, Quarantined};
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Facts of a device, in a list or as the `device` of a plan.
 #[derive(Debug, Serialize)]
@@ -81,6 +83,9 @@ struct WorkerDeviceOut {
     running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.
     quarantined: u64,
+    /// Of its evaluator, since this process serves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restarts: Option<u64>,
 }
 
 impl From<DeviceStatus> for WorkerDeviceOut {
@@ -94,6 +99,7 @@ impl From<DeviceStatus> for WorkerDeviceOut {
             trouble: status.trouble,
             running: status.running,
             quarantined: status.quarantined,
+            restarts: status.restarts,
         }
     }
 }
@@ -103,7 +109,48 @@ pub struct DevicesOut {
     items: Vec<WorkerDeviceOut>,
 }
 
+/// A candidate that is not tried again with the same kernel text on devices of the class.
+#[derive(Debug, Serialize)]
+struct QuarantinedOut {
+    device_class: DeviceClass,
+    kernel_digest: Digest,
+    candidate: CandidateOut,
+    reason: String,
+    at: String,
+}
+
+impl From<Quarantined> for QuarantinedOut {
+    fn from(entry: Quarantined) -> Self {
+        Self {
+            device_class: entry.class,
+            kernel_digest: entry.kernel_digest,
+            candidate: entry.candidate.into(),
+            reason: entry.reason,
+            at: entry.at.to_rfc3339(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct QuarantineOut {
+    items: Vec<QuarantinedOut>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuarantineQuery {
+    class: Option<DeviceClass>,
+}
+
 pub async fn list(State(app): State<App>) -> Result<Json<DevicesOut>, Problem> {
     let devices = app.service.devices().await?;
     Ok(Json(DevicesOut { items: devices.into_iter().map(WorkerDeviceOut::from).collect() }))
+}
+
+pub async fn quarantine(
+    State(app): State<App>,
+    Query(query): Query<QuarantineQuery>,
+) -> Result<Json<QuarantineOut>, Problem> {
+    let entries = app.service.quarantined(query.class.as_ref()).await?;
+    Ok(Json(QuarantineOut { items: entries.into_iter().map(QuarantinedOut::from).collect() }))
 }

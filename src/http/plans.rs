@@ -4,7 +4,8 @@ use super::App;
 use super::devices::DeviceOut;
 use super::error::Problem;
 use super::etag;
-use super::extract::{Path, PathPair};
+use super::extract::{Path, PathPair, Query};
+use super::page::{PageOut, PageQuery};
 use super::problems::ProblemOut;
 use super::trials::CandidateOut;
 use crate::domain::plan::{
@@ -15,6 +16,7 @@ use crate::domain::recipe::Scratch;
 use crate::domain::{
     DeviceClass, Digest, FunnelStep, JobId, L2Policy, Plan, PlanId, Resources, StoppedBy,
 };
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -85,6 +87,8 @@ macro_rules! shown {
         }
     };
 }
+
+pub(super) use shown;
 
 shown!(MeasuredOut from Measured { median_us: f64, ci95_us: [f64; 2], samples: u32, rel_error: f64 });
 shown!(BaselineOut from Baseline {
@@ -249,6 +253,15 @@ pub async fn show(
     let plan = PlanOut::from(app.service.plan(&id).await?);
     let body = serde_json::to_vec(&plan).map_err(Problem::internal)?;
     Ok(etag::tagged(&headers, "application/json", FOR_EVER, body.into()))
+}
+
+/// What is known of a matrix: the newest plan of each problem, device class and cache policy.
+pub async fn of_matrix(
+    State(app): State<App>,
+    Path(digest): Path<Digest>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<PageOut<PlanOut>>, Problem> {
+    Ok(Json(PageOut::of(app.service.plans_of(&digest, &page.request()?).await?)))
 }
 
 const FOR_EVER: &str = "private, max-age=86400, immutable";

@@ -15,7 +15,9 @@
 
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
-use super::{App, dashboard, devices, events, jobs, lookup, matrices, operations, plans, trials};
+use super::{
+    App, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans, profile, trials,
+};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -37,6 +39,8 @@ pub const PATHS: &[&str] = &[
     "/v1/matrices",
     "/v1/matrices/{digest}",
     "/v1/matrices/{digest}/spy.png",
+    "/v1/matrices/{digest}/profile",
+    "/v1/matrices/{digest}/plans",
     "/v1/jobs",
     "/v1/jobs/{id}",
     "/v1/jobs/{id}/events",
@@ -45,6 +49,8 @@ pub const PATHS: &[&str] = &[
     "/v1/plans/{id}",
     "/v1/plans/{id}/blobs/{digest}",
     "/v1/devices",
+    "/v1/quarantine",
+    "/v1/models",
 ];
 
 /// The methods of a path; `None` for one that is not in the table.
@@ -60,6 +66,8 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/matrices" => quick(get(matrices::list)).merge(upload(post(matrices::upload), app)),
         "/v1/matrices/{digest}" => quick(get(matrices::show).delete(matrices::remove)),
         "/v1/matrices/{digest}/spy.png" => quick(get(matrices::spy)),
+        "/v1/matrices/{digest}/profile" => quick(get(profile::show)),
+        "/v1/matrices/{digest}/plans" => quick(get(plans::of_matrix)),
         "/v1/jobs" => quick(get(jobs::list).merge(json_body(post(jobs::submit), app))),
         "/v1/jobs/{id}" => quick(get(jobs::show).delete(jobs::cancel)),
         "/v1/jobs/{id}/events" => get(events::stream),
@@ -68,6 +76,8 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/plans/{id}" => quick(get(plans::show)),
         "/v1/plans/{id}/blobs/{digest}" => quick(get(plans::blob)),
         "/v1/devices" => quick(get(devices::list)),
+        "/v1/quarantine" => quick(get(devices::quarantine)),
+        "/v1/models" => quick(get(models::list)),
         _ => return None,
     })
 }

@@ -3,11 +3,11 @@
 use super::App;
 use super::error::Problem;
 use super::extract::{Path, Query};
-use super::page::{PageOut, PageQuery};
-use crate::domain::{Candidate, CandidateId, JobId, Outcome, Param, Trial, TrialState};
+use super::page::{PageOut, page_request};
+use crate::domain::{Candidate, CandidateId, JobId, Outcome, Param, Trial, TrialFilter, TrialState};
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A kernel family and its parameters.
@@ -124,12 +124,21 @@ fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialsQuery {
+    state: Option<TrialFilter>,
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
 pub async fn list(
     State(app): State<App>,
     Path(job): Path<JobId>,
-    Query(page): Query<PageQuery>,
+    Query(query): Query<TrialsQuery>,
 ) -> Result<Json<PageOut<TrialOut>>, Problem> {
-    Ok(Json(PageOut::of(app.service.trials(&job, &page.request()?).await?)))
+    let page = page_request(query.limit, query.cursor)?;
+    Ok(Json(PageOut::of(app.service.trials(&job, query.state, &page).await?)))
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use super::{Result, Service, ServiceError};
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
 use crate::store::{JobFilter, PageRequest, Quarantined};
 use std::cmp::Reverse;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 /// A device that a worker of this process serves.
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub device: Device,
     pub trouble: Option<String>,
-    pub restarts: u32,
+    pub restarts: u64,
 }
 
 /// A device and how it is.
@@ -31,7 +31,22 @@ pub struct DeviceStatus {
     /// Candidates that hung or killed a device of this class.
     pub quarantined: u64,
     /// How often its evaluator was started again, where this process serves it.
-    pub restarts: Option<u32>,
+    pub restarts: Option<u64>,
+}
+
+/// A device of this process that is being opened, until this is dropped, whatever comes of it.
+pub struct Opening {
+    service: Service,
+    device: DeviceId,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let mut opening = self.service.opening_devices();
+        if let Some(place) = opening.iter().position(|device| *device == self.device) {
+            opening.swap_remove(place);
+        }
+    }
 }
 
 /// The word for the best device there is.
@@ -58,19 +73,32 @@ impl Service {
         }
     }
 
-    /// Candidates that hung or killed a device of the class, or of any class that is known here.
-    pub async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
-        let mut classes: Vec<DeviceClass> = match class {
-            Some(class) => vec![class.clone()],
-            None => self.ranked_devices().await?.iter().map(Device::class).collect(),
-        };
-        classes.sort();
-        classes.dedup();
-        let mut found = Vec::new();
-        for class in &classes {
-            found.extend(self.inner.store.quarantined(class).await?);
+    /// How often the evaluator of a device of this process was started again.
+    pub fn set_device_restarts(&self, id: &DeviceId, restarts: u64) {
+        let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
+        for known in local.iter_mut().filter(|known| known.device.id == *id) {
+            known.restarts = restarts;
         }
-        Ok(found)
+    }
+
+    /// The process is not ready as long as what this returns lives: the device will be here, or will have failed.
+    pub fn opening(&self, device: DeviceId) -> Opening {
+        self.opening_devices().push(device.clone());
+        Opening { service: self.clone(), device }
+    }
+
+    fn opening_devices(&self) -> MutexGuard<'_, Vec<DeviceId>> {
+        self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn still_opening(&self) -> Option<String> {
+        let opening = self.opening_devices();
+        opening.first().map(|device| format!("device {device} is still being opened"))
+    }
+
+    /// Candidates that hung or killed a device of the class, or of any; newest first.
+    pub async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
+        Ok(self.inner.store.quarantined(class).await?)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {
@@ -88,6 +116,7 @@ impl Service {
         let local = self.local_devices();
         let settings = &self.inner.settings;
         let silent_since = self.silent_since();
+        let quarantined = self.inner.store.quarantine_counts().await?;
         let mut found = Vec::new();
         for (owner, device, last_seen) in self.inner.store.devices().await? {
             let here = (owner == settings.owner)
@@ -98,7 +127,7 @@ impl Service {
                 online: trouble.is_none() && (here.is_some() || last_seen > silent_since),
                 local: here.is_some(),
                 running: self.running_on(&device.id).await?,
-                quarantined: self.inner.store.quarantined(&device.class()).await?.len() as u64,
+                quarantined: quarantined.get(&device.class()).copied().unwrap_or_default(),
                 restarts: here.map(|known| known.restarts),
                 device,
                 owner,

@@ -5,7 +5,7 @@ use crate::domain::job::Progress;
 use crate::domain::problem::Diagonal;
 use crate::domain::{
     Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
-    Timestamp, Trial,
+    Timestamp, Trial, TrialFilter,
 };
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Story, Submission};
 
@@ -96,9 +96,20 @@ impl Service {
         job.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
-    pub async fn trials(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
+    pub async fn trials(
+        &self,
+        id: &JobId,
+        filter: Option<TrialFilter>,
+        page: &PageRequest,
+    ) -> Result<Page<Trial>> {
         self.job(id).await?;
-        Ok(self.inner.store.trials_page(id, page).await?)
+        Ok(self.inner.store.trials_page(id, filter, page).await?)
+    }
+
+    /// Every trial of the job by ordinal, for one that draws them all.
+    pub async fn all_trials(&self, id: &JobId) -> Result<Vec<Trial>> {
+        self.job(id).await?;
+        Ok(self.inner.store.trials(id).await?)
     }
 }
 

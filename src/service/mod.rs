@@ -1,6 +1,7 @@
 //! Use cases: ingest, tuning, lookup, upkeep. Everything a transport may ask for is a method of [`Service`].
 
 mod devices;
+mod drawings;
 mod error;
 mod events;
 mod ingest;
@@ -17,7 +18,7 @@ mod upkeep;
 mod watched;
 
 pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
-pub use devices::DeviceStatus;
+pub use devices::{DeviceStatus, Opening};
 pub use error::{Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
@@ -27,11 +28,10 @@ pub use plans::Blob;
 pub use settings::{Keep, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{Digest, JobState, MatrixProfile};
+use crate::domain::{DeviceId, JobState};
 use crate::store::{Blobs, Store};
-use matrices::Pictures;
+use drawings::Drawings;
 use signals::Signals;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -49,13 +49,14 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
-    /// One look into a stored matrix at a time, for a picture or for a diagonal: it takes the matrix in memory, and who
-    /// asks twice finds a picture drawn. Not of `parses`, so that looks and uploads do not wait for each other.
+    /// One look into a stored matrix at a time, for a drawing or for a diagonal: it takes the matrix in memory, and who
+    /// asks twice finds it drawn. Not of `parses`, so that looks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
-    pictures: Mutex<Pictures>,
-    profiles: Mutex<HashMap<Digest, Arc<MatrixProfile>>>,
+    drawings: Mutex<Drawings>,
+    /// Devices that workers of this process are about to serve.
+    opening: Mutex<Vec<DeviceId>>,
 }
 
 impl Service {
@@ -74,8 +75,8 @@ impl Service {
             parses,
             drawing: Arc::new(Semaphore::new(1)),
             publishing: tokio::sync::Mutex::default(),
-            pictures: Mutex::default(),
-            profiles: Mutex::default(),
+            drawings: Mutex::default(),
+            opening: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -107,11 +108,15 @@ impl Service {
         Ok(self.inner.store.job_counts().await?)
     }
 
-    /// Whether work can be done: the store answers, blobs can be written, and there is a device.
+    /// Whether work can be done: the store answers, blobs can be written, there is a device, and none is still about to
+    /// come: a job for the best one there is must not go to the CPU because that opens first.
     pub async fn ready(&self) -> Result<()> {
         self.inner.store.revision().await?;
         let blobs = self.inner.blobs.clone();
         tokio::task::spawn_blocking(move || blobs.stage().map(drop)).await??;
+        if let Some(message) = self.still_opening() {
+            return Err(ServiceError::Unavailable { message });
+        }
         let online = self.devices().await?.into_iter().any(|device| device.online);
         if online {
             return Ok(());

@@ -22,7 +22,7 @@ impl Service {
         Ok(self.inner.store.plans_of(&facts.pattern_digest, page).await?)
     }
 
-    /// How well each model did, by the plans that say so; the newest version first.
+    /// How well each model did on each class of device, by the plans that say so; the one with the newest plan first.
     pub async fn models(&self) -> Result<Vec<ModelQuality>> {
         Ok(self.inner.store.model_quality().await?)
     }

@@ -4,7 +4,7 @@ use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, KernelFigures,
-    L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp, Trial,
+    L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp, Trial, TrialFilter,
 };
 use crate::store::{
     Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest,
@@ -189,8 +189,13 @@ impl Trials for Watched {
         self.store.trials(id).await
     }
 
-    async fn trials_page(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
-        self.store.trials_page(id, page).await
+    async fn trials_page(
+        &self,
+        id: &JobId,
+        filter: Option<TrialFilter>,
+        page: &PageRequest,
+    ) -> Result<Page<Trial>> {
+        self.store.trials_page(id, filter, page).await
     }
 }
 
@@ -249,8 +254,12 @@ impl Devices for Watched {
         Ok(())
     }
 
-    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
+    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
         self.store.quarantined(class).await
+    }
+
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {
+        self.store.quarantine_counts().await
     }
 }
 

@@ -10,7 +10,7 @@ use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId,
     JobState, KernelFigures, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
-    Trial,
+    Trial, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -177,7 +177,12 @@ pub trait Trials: Send + Sync {
     /// Every trial of the job by ordinal, raw samples included.
     async fn trials(&self, id: &JobId) -> Result<Vec<Trial>>;
     /// By ordinal, oldest first.
-    async fn trials_page(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>>;
+    async fn trials_page(
+        &self,
+        id: &JobId,
+        filter: Option<TrialFilter>,
+        page: &PageRequest,
+    ) -> Result<Page<Trial>>;
 }
 
 #[async_trait]
@@ -187,7 +192,7 @@ pub trait Plans: Send + Sync {
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
     /// The newest plan of each key that the pattern has plans under, newest first.
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>>;
-    /// How well each model did, by the plans that say so.
+    /// How well each model did on each class, by the newest plans that say so; the one with the newest plan first.
     async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
     /// Keys under which this pattern has plans: what a `none` explains itself with.
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
@@ -210,7 +215,10 @@ pub trait Devices: Send + Sync {
     /// Devices with the owner and the time each was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
-    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
+    /// Of the class, or of all; newest first.
+    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>>;
+    /// How many there are of each class that has any.
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
 }
 
 /// What compilers made of kernels, by a kernel's identity (`ops::kernel_identity`).

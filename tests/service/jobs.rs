@@ -167,12 +167,12 @@ async fn unknown_jobs_are_not_found_and_foreign_cursors_invalid() {
     let page = PageRequest { after: None, limit: 10 };
     assert!(matches!(world.service.job(&nobody).await, Err(ServiceError::NotFound { .. })));
     assert!(matches!(world.service.cancel(&nobody).await, Err(ServiceError::NotFound { .. })));
-    let trials = world.service.trials(&nobody, &page).await;
+    let trials = world.service.trials(&nobody, None, &page).await;
     assert!(matches!(trials, Err(ServiceError::NotFound { .. })));
     assert!(matches!(world.service.events(&nobody, 0).await, Err(ServiceError::NotFound { .. })));
     let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
     let odd = PageRequest { after: Some("?".to_owned()), limit: 10 };
-    match world.service.trials(&job.id, &odd).await {
+    match world.service.trials(&job.id, None, &odd).await {
         Err(ServiceError::Invalid { pointer, .. }) => assert_eq!(pointer, "cursor"),
         other => panic!("{other:?}"),
     }

@@ -62,7 +62,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!(
         "UPDATE trials SET body = 'not json'",
         store.trials(id),
-        store.trials_page(id, &page(5)),
+        store.trials_page(id, None, &page(5)),
         store.events(id, 0, 9)
     );
     corrupt!("UPDATE events SET body = '{}' WHERE trial IS NULL", store.events(id, 0, 9));
@@ -90,7 +90,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!("UPDATE jobs SET stage = 'done', attempts = -1", store.job(id));
     corrupt!("UPDATE jobs SET attempts = 1, best = '{'", store.job(id));
     corrupt!("UPDATE devices SET body = 'null'", store.devices());
-    corrupt!("UPDATE quarantine SET candidate = '1'", store.quarantined(&entry.class));
+    corrupt!("UPDATE quarantine SET candidate = '1'", store.quarantined(Some(&entry.class)));
     corrupt!("UPDATE revision SET value = -1", store.revision());
 }
 

@@ -56,7 +56,7 @@ pub async fn foreign_cursors_are_refused(harness: &Sqlite) {
         let page = PageRequest { after, limit: 1 };
         let jobs = store.jobs(&JobFilter::default(), &page).await;
         assert!(matches!(jobs, Err(StoreError::BadCursor)));
-        let trials = store.trials_page(&job.id, &page).await;
+        let trials = store.trials_page(&job.id, None, &page).await;
         assert!(matches!(trials, Err(StoreError::BadCursor)));
     }
 }

@@ -90,7 +90,7 @@ pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     store.quarantine(&entry).await.unwrap();
     let later = Quarantined { reason: "again".to_owned(), ..entry.clone() };
     store.quarantine(&later).await.unwrap();
-    assert_eq!(store.quarantined(&entry.class).await.unwrap(), [entry]);
+    assert_eq!(store.quarantined(Some(&entry.class)).await.unwrap(), [entry]);
 }
 
 pub async fn figures_are_learnt_once(harness: &Sqlite) {

@@ -92,7 +92,7 @@ pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
     let mut page = PageRequest { after: None, limit: 800 };
     let mut read = Vec::new();
     loop {
-        let part = store.trials_page(&job.id, &page).await.unwrap();
+        let part = store.trials_page(&job.id, None, &page).await.unwrap();
         read.extend(part.items);
         page.after = part.next;
         if page.after.is_none() {

@@ -167,6 +167,8 @@ impl Session<'_> {
         {
             self.quarantine(candidate, outcome.state(), detail).await?;
         }
+        // What hangs takes its child along: a job that runs for long is watched meanwhile.
+        self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
         let predicted = field.predicted.get(&candidate.id()).copied();
         self.recorder.outcome(candidate, outcome, predicted, budget.spent()).await?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
-    Candidate, CandidateId, EventKind, Job, Outcome, Stage, Timestamp, Trial, TrialState,
+    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Stage, Timestamp, Trial, TrialState,
 };
 use crate::service::Service;
 use crate::store::{Claim, Fence, StoreError};
@@ -82,6 +82,12 @@ impl Recorder {
     pub async fn log(&self, message: String) -> Result<(), StoreError> {
         tracing::info!(job = %self.job.id, "{message}");
         self.service.store().log(&self.fence, &EventKind::Log { message }).await
+    }
+
+    /// Tells how many candidates each step left, the strategy's own among them: it knows its places before it measures.
+    pub async fn funnel(&self, steps: &[FunnelStep]) -> Result<(), StoreError> {
+        let kind = EventKind::Funnel { steps: steps.to_vec() };
+        self.service.store().log(&self.fence, &kind).await
     }
 
     /// Records what the constraints removed, in one transaction.

@@ -299,6 +299,7 @@ impl Session<'_> {
         let (left, always) = (strategy.left(), field.always.len());
         self.recorder.job.progress.total = (left + always) as u32;
         self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
+        self.recorder.funnel(&field.funnel).await?;
         Ok(strategy)
     }
 }

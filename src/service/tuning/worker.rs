@@ -42,6 +42,7 @@ impl Worker {
     ) -> Result<Self, OpenError> {
         let device = evaluator.open(&CancellationToken::new()).await?;
         service.register(device.clone()).await?;
+        service.set_device_restarts(&device.id, evaluator.restarts());
         let owner = format!("{}/{}/{}", service.settings().owner, device.id, uuid::Uuid::now_v7());
         Ok(Self { service, evaluator, device, measuring, owner })
     }
@@ -95,6 +96,7 @@ impl Worker {
         let mut pause = self.service.settings().poll;
         while !shutdown.is_cancelled() {
             let opened = self.evaluator.open(shutdown).await;
+            self.service.set_device_restarts(&id, self.evaluator.restarts());
             match opened {
                 Ok(device) => {
                     tracing::info!(device = %id, "the device answers again");
@@ -133,7 +135,9 @@ impl Worker {
             measuring: self.measuring,
             compiled: Vec::new(),
         };
-        match session.run().await {
+        let end = session.run().await;
+        self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
+        match end {
             // The lease is gone: the job is somebody else's now, and nothing of ours was written.
             Err(StoreError::Fenced(job)) => {
                 tracing::warn!(%job, "the job was taken over by another worker");

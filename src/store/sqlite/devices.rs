@@ -5,6 +5,11 @@ use super::{SqliteStore, upkeep};
 use crate::domain::{Candidate, Device, DeviceClass, Timestamp};
 use crate::store::{Devices, Quarantined, Result};
 use async_trait::async_trait;
+use sqlx::{QueryBuilder, Sqlite};
+use std::collections::HashMap;
+
+pub(super) const QUARANTINE_COUNTS: &str =
+    "SELECT device_class, count(*) FROM quarantine GROUP BY device_class";
 
 #[async_trait]
 impl Devices for SqliteStore {
@@ -67,24 +72,34 @@ impl Devices for SqliteStore {
         Ok(())
     }
 
-    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
-        let rows: Vec<(Vec<u8>, i64, String, String, i64)> = sqlx::query_as(
-            "SELECT kernel_digest, version, candidate, reason, at FROM quarantine
-             WHERE device_class = ? ORDER BY at, candidate_id",
-        )
-        .bind(&class.0)
-        .fetch_all(&self.readers)
-        .await?;
+    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine",
+        );
+        if let Some(class) = class {
+            query.push(" WHERE device_class = ").push_bind(class.0.clone());
+        }
+        query.push(" ORDER BY at DESC, device_class, candidate_id");
+        let rows: Vec<(String, Vec<u8>, i64, String, String, i64)> =
+            query.build_query_as().fetch_all(&self.readers).await?;
         rows.into_iter()
-            .map(|(kernel, version, candidate, reason, at)| {
+            .map(|(class, kernel, version, candidate, reason, at)| {
                 Ok(Quarantined {
-                    class: class.clone(),
+                    class: DeviceClass(class),
                     kernel_digest: codec::digest("quarantine", &kernel)?,
                     candidate: decode(version, &candidate)?,
                     reason,
                     at: Timestamp(at),
                 })
             })
+            .collect()
+    }
+
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as(QUARANTINE_COUNTS).fetch_all(&self.readers).await?;
+        rows.into_iter()
+            .map(|(class, count)| Ok((DeviceClass(class), codec::count("quarantine", count)?)))
             .collect()
     }
 }

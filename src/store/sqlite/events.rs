@@ -92,6 +92,10 @@ pub(super) async fn after(
     rows.into_iter().map(|row| row.event(job)).collect()
 }
 
+/// The terms are those of the index `events_told`.
+pub(super) const STORY: &str = "SELECT at, version, body FROM events
+     WHERE job = ? AND trial IS NULL AND body ->> '$.event' <> 'job' ORDER BY seq";
+
 /// Log lines and the funnel, without decoding the job updates and trials between them.
 pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     let mut tx = store.readers.begin().await?;
@@ -99,13 +103,8 @@ pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
         .bind(&job.0)
         .fetch_optional(&mut *tx)
         .await?;
-    let rows: Vec<(i64, i64, String)> = sqlx::query_as(
-        "SELECT at, version, body FROM events
-         WHERE job = ? AND trial IS NULL AND body ->> '$.event' <> 'job' ORDER BY seq",
-    )
-    .bind(&job.0)
-    .fetch_all(&mut *tx)
-    .await?;
+    let rows: Vec<(i64, i64, String)> =
+        sqlx::query_as(STORY).bind(&job.0).fetch_all(&mut *tx).await?;
     let last_seq = codec::count("event number", last_seq.unwrap_or(0))?;
     let mut story = Story { last_seq, ..Story::default() };
     for (at, version, body) in rows {

@@ -145,23 +145,8 @@ impl Jobs for SqliteStore {
 
     async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
         let limit = codec::page_limit(page.limit);
-        let mut query =
-            QueryBuilder::<Sqlite>::new(concat!("SELECT ", job_columns!(), " FROM jobs WHERE 1"));
-        if let Some(state) = filter.state {
-            query.push(" AND state = ").push_bind(state.name());
-        }
-        if let Some(matrix) = &filter.matrix {
-            query.push(" AND matrix = ").push_bind(matrix.as_bytes().to_vec());
-        }
-        if let Some(device) = &filter.device {
-            query.push(" AND device = ").push_bind(device.0.clone());
-        }
-        if let Some(text) = &page.after {
-            let (at, id) = codec::read_cursor(LIST, text)?;
-            query.push(" AND (created_at, id) < (").push_bind(at);
-            query.push(", ").push_bind(id).push(")");
-        }
-        query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(limit + 1);
+        let after = page.after.as_deref().map(|text| codec::read_cursor(LIST, text)).transpose()?;
+        let mut query = list_query(filter, after, limit + 1);
         let rows: Vec<JobRow> = query.build_query_as().fetch_all(&self.readers).await?;
         let items: Vec<Job> = rows.into_iter().map(JobRow::job).collect::<Result<_>>()?;
         Ok(codec::cut(items, limit, |job| codec::cursor(LIST, job.created_at.0, &job.id.0)))
@@ -224,15 +209,39 @@ impl Jobs for SqliteStore {
 
     async fn job_counts(&self) -> Result<Vec<(JobState, u64)>> {
         let rows: Vec<(String, i64)> =
-            sqlx::query_as("SELECT state, count(*) FROM jobs GROUP BY state")
-                .fetch_all(&self.readers)
-                .await?;
+            sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
         rows.into_iter()
             .map(|(state, n)| {
                 Ok((codec::named("job state", state)?, codec::count("job count", n)?))
             })
             .collect()
     }
+}
+
+pub(super) const COUNTS: &str = "SELECT state, count(*) FROM jobs GROUP BY state";
+
+/// A page of jobs, newest first, after the moment and id of the last one shown.
+pub(super) fn list_query(
+    filter: &JobFilter,
+    after: Option<(i64, String)>,
+    limit: u32,
+) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(concat!("SELECT ", job_columns!(), " FROM jobs WHERE 1"));
+    if let Some(state) = filter.state {
+        query.push(" AND state = ").push_bind(state.name());
+    }
+    if let Some(matrix) = &filter.matrix {
+        query.push(" AND matrix = ").push_bind(matrix.as_bytes().to_vec());
+    }
+    if let Some(device) = &filter.device {
+        query.push(" AND device = ").push_bind(device.0.clone());
+    }
+    if let Some((at, id)) = after {
+        query.push(" AND (created_at, id) < (").push_bind(at);
+        query.push(", ").push_bind(id).push(")");
+    }
+    query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(limit);
+    query
 }
 
 async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {

@@ -84,7 +84,7 @@ impl Matrices for SqliteStore {
         let rows: Vec<(Vec<u8>, Option<String>)> = sqlx::query_as(
             "SELECT unhex(value), coalesce(
                  (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
-                 (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) LIMIT 1))
+                 (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) ORDER BY created_at DESC LIMIT 1))
              FROM json_each(?)",
         )
         .bind(codec::encode_part("digests", &hex)?)

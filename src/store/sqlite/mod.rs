@@ -5,6 +5,8 @@ mod devices;
 mod endings;
 mod events;
 mod figures;
+#[cfg(test)]
+mod indexes;
 mod jobs;
 mod leases;
 mod matrices;

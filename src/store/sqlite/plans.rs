@@ -34,6 +34,15 @@ pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()>
     Ok(())
 }
 
+/// The keys and moments are all in an index; of a key that was tuned often, only the newest plan is read.
+pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
+         SELECT id, created_at, row_number() OVER (
+             PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
+         FROM plans WHERE pattern_digest = ?) newest
+     JOIN plans ON plans.id = newest.id
+     WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?, ?)
+     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?";
+
 #[async_trait]
 impl Plans for SqliteStore {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
@@ -67,19 +76,13 @@ impl Plans for SqliteStore {
             // Above every key: ids are UUIDs.
             None => (i64::MAX, "~".to_owned()),
         };
-        let rows: Vec<(i64, String)> = sqlx::query_as(
-            "SELECT version, body FROM (
-                 SELECT version, body, created_at, id, row_number() OVER (
-                     PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-                 FROM plans WHERE pattern_digest = ?)
-             WHERE age = 1 AND (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?",
-        )
-        .bind(&pattern.as_bytes()[..])
-        .bind(at)
-        .bind(after)
-        .bind(limit + 1)
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<(i64, String)> = sqlx::query_as(NEWEST_OF_EACH_KEY)
+            .bind(&pattern.as_bytes()[..])
+            .bind(at)
+            .bind(after)
+            .bind(limit + 1)
+            .fetch_all(&self.readers)
+            .await?;
         let items: Vec<Plan> = rows
             .into_iter()
             .map(|(version, body)| decode(version, &body))

@@ -3,7 +3,7 @@
 use super::{SqliteStore, codec};
 use crate::domain::{DeviceClass, ModelQuality};
 use crate::store::Result;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 #[derive(sqlx::FromRow)]
 struct Row {
@@ -19,18 +19,42 @@ struct Row {
 /// Plans looked at, newest first: enough for figures that stand still, and a bound on the time this takes.
 const PLANS: i64 = 10_000;
 
+/// The expressions and the term are those of the index `plans_by_model`, which has all of it.
+pub(super) const BY_PLAN: &str = "SELECT body ->> '$.model_error.model' AS model, device_class,
+         body ->> '$.problem.op' AS op, body ->> '$.model_error.trials' AS trials,
+         body ->> '$.model_error.median_ratio' AS median_ratio, body ->> '$.model_error.spread' AS spread,
+         body ->> '$.model_error.rank_correlation' AS rank_correlation
+     FROM plans WHERE body ->> '$.model_error.model' IS NOT NULL ORDER BY created_at DESC LIMIT ?";
+
 /// Sums over plans, each weighted by its trials.
-#[derive(Default)]
 struct Sums {
+    model: String,
+    device_class: String,
+    op: String,
     plans: u64,
     trials: u64,
     ratio: f64,
     spread: f64,
     ranks: f64,
+    /// Trials of the plans that have a correlation.
     ranked: f64,
 }
 
 impl Sums {
+    fn new(row: &Row) -> Self {
+        Self {
+            model: row.model.clone(),
+            device_class: row.device_class.clone(),
+            op: row.op.clone(),
+            plans: 0,
+            trials: 0,
+            ratio: 0.0,
+            spread: 0.0,
+            ranks: 0.0,
+            ranked: 0.0,
+        }
+    }
+
     fn add(&mut self, row: &Row) -> Result<()> {
         let trials: u64 = codec::count("model trials", row.trials)?;
         let weight = trials as f64;
@@ -44,36 +68,37 @@ impl Sums {
         }
         Ok(())
     }
+
+    fn quality(self) -> ModelQuality {
+        let trials = self.trials as f64;
+        ModelQuality {
+            model: self.model,
+            device_class: DeviceClass(self.device_class),
+            op: self.op,
+            plans: self.plans,
+            trials: self.trials,
+            median_ratio: (self.ratio / trials).exp(),
+            spread: (self.spread / trials).sqrt().exp(),
+            rank_correlation: (self.ranked > 0.0).then(|| self.ranks / self.ranked),
+        }
+    }
 }
 
 pub(super) async fn of_models(store: &SqliteStore) -> Result<Vec<ModelQuality>> {
-    let rows: Vec<Row> = sqlx::query_as(
-        "SELECT body ->> '$.model_error.model' AS model, device_class, body ->> '$.problem.op' AS op,
-                body ->> '$.model_error.trials' AS trials, body ->> '$.model_error.median_ratio' AS median_ratio,
-                body ->> '$.model_error.spread' AS spread,
-                body ->> '$.model_error.rank_correlation' AS rank_correlation
-         FROM plans WHERE body ->> '$.model_error.model' IS NOT NULL ORDER BY created_at DESC LIMIT ?",
-    )
-    .bind(PLANS)
-    .fetch_all(&store.readers)
-    .await?;
-    let mut sums: BTreeMap<(String, String, String), Sums> = BTreeMap::new();
-    for row in &rows {
-        let key = (row.model.clone(), row.device_class.clone(), row.op.clone());
-        sums.entry(key).or_default().add(row)?;
+    let rows: Vec<Row> =
+        sqlx::query_as(BY_PLAN).bind(PLANS).fetch_all(&store.readers).await?;
+    // In the order in which they come: the model of the newest plan is the one in use.
+    let mut sums: Vec<Sums> = Vec::new();
+    let mut places: HashMap<(&str, &str, &str), usize> = HashMap::new();
+    // A ratio of 0, or one that is no number, cannot be averaged; a plan without trials says nothing.
+    let telling = |row: &&Row| row.trials > 0 && row.median_ratio > 0.0 && row.spread > 0.0;
+    for row in rows.iter().filter(telling) {
+        let key = (row.model.as_str(), row.device_class.as_str(), row.op.as_str());
+        let place = *places.entry(key).or_insert(sums.len());
+        if place == sums.len() {
+            sums.push(Sums::new(row));
+        }
+        sums[place].add(row)?;
     }
-    Ok(sums
-        .into_iter()
-        .filter(|(_, sums)| sums.trials > 0)
-        .map(|((model, class, op), sums)| ModelQuality {
-            model,
-            device_class: DeviceClass(class),
-            op,
-            plans: sums.plans,
-            trials: sums.trials,
-            median_ratio: (sums.ratio / sums.trials as f64).exp(),
-            spread: (sums.spread / sums.trials as f64).sqrt().exp(),
-            rank_correlation: (sums.ranked > 0.0).then(|| sums.ranks / sums.ranked),
-        })
-        .collect())
+    Ok(sums.into_iter().map(Sums::quality).collect())
 }

@@ -3,10 +3,10 @@
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
 use super::events;
-use crate::domain::{JobId, Trial};
+use crate::domain::{JobId, Trial, TrialFilter};
 use crate::store::{Fence, Page, PageRequest, Result, StoreError, Trials};
 use async_trait::async_trait;
-use sqlx::SqliteConnection;
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use std::collections::HashSet;
 
 const LIST: &str = "trials";
@@ -43,7 +43,12 @@ impl Trials for SqliteStore {
         rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
     }
 
-    async fn trials_page(&self, id: &JobId, page: &PageRequest) -> Result<Page<Trial>> {
+    async fn trials_page(
+        &self,
+        id: &JobId,
+        filter: Option<TrialFilter>,
+        page: &PageRequest,
+    ) -> Result<Page<Trial>> {
         let limit = codec::page_limit(page.limit);
         let after = match &page.after {
             Some(text) => {
@@ -55,20 +60,43 @@ impl Trials for SqliteStore {
             }
             None => -1,
         };
-        let rows: Vec<(i64, String)> = sqlx::query_as(
-            "SELECT version, body FROM trials WHERE job = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
-        )
-        .bind(&id.0)
-        .bind(after)
-        .bind(limit + 1)
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<(i64, String)> = page_query(id, filter, after, limit + 1)?
+            .build_query_as()
+            .fetch_all(&self.readers)
+            .await?;
         let items: Vec<Trial> = rows
             .into_iter()
             .map(|(version, body)| decode(version, &body))
             .collect::<Result<_>>()?;
         Ok(codec::cut(items, limit, |trial| codec::cursor(LIST, trial.ordinal.into(), &id.0)))
     }
+}
+
+/// A page of a job's trials. `state <> 'pruned'` is what the index of the tried ones goes by, also for one of their states.
+pub(super) fn page_query(
+    job: &JobId,
+    filter: Option<TrialFilter>,
+    after: i64,
+    limit: u32,
+) -> Result<QueryBuilder<Sqlite>> {
+    let mut query =
+        QueryBuilder::new("SELECT version, body FROM trials WHERE job = ");
+    query.push_bind(job.0.clone()).push(" AND ordinal > ").push_bind(after);
+    match filter {
+        None => {}
+        Some(TrialFilter::Pruned) => {
+            query.push(" AND state = 'pruned'");
+        }
+        Some(TrialFilter::Tried) => {
+            query.push(" AND state <> 'pruned'");
+        }
+        Some(state) => {
+            query.push(" AND state <> 'pruned' AND state = ");
+            query.push_bind(codec::name("trial state", &state)?);
+        }
+    }
+    query.push(" ORDER BY ordinal LIMIT ").push_bind(limit);
+    Ok(query)
 }
 
 /// One statement for the whole batch (a funnel may bring thousands of pruned candidates): the ordinals that are new.

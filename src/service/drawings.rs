@@ -1,0 +1,208 @@
+//! What is drawn from a stored matrix, pictures and profiles: each takes the time in which the matrix is read, so it is kept.
+
+use super::{Result, Service, ServiceError};
+use crate::domain::{Digest, MatrixProfile};
+use crate::sparse::{Csr, canonical, profile, spy};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Bytes of drawings kept.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// What can be drawn of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    /// Where the entries lie, with so many pixels on the longer side.
+    Spy(u32),
+    Profile,
+}
+
+#[derive(Clone, Debug)]
+enum Drawing {
+    Spy(Bytes),
+    Profile(Arc<MatrixProfile>),
+}
+
+impl Drawing {
+    fn of(matrix: &Csr, subject: Subject) -> Result<Self> {
+        Ok(match subject {
+            Subject::Spy(size) => Self::Spy(spy::png(matrix, size).map_err(internal)?.into()),
+            Subject::Profile => Self::Profile(Arc::new(profile::of(matrix))),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Spy(png) => png.len(),
+            Self::Profile(profile) => {
+                let levels = [&profile.lower, &profile.upper].into_iter().flatten();
+                let levels: usize = levels.map(|levels| size_of_val(levels.bins.as_slice())).sum();
+                size_of::<MatrixProfile>() + size_of_val(profile.row_nnz.as_slice()) + levels
+            }
+        }
+    }
+}
+
+/// The drawings asked for last, newest at the back.
+#[derive(Debug, Default)]
+pub(super) struct Drawings {
+    kept: VecDeque<((Digest, Subject), Drawing)>,
+    bytes: usize,
+}
+
+impl Drawings {
+    fn get(&mut self, key: &(Digest, Subject)) -> Option<Drawing> {
+        let place = self.kept.iter().position(|(kept, _)| kept == key)?;
+        let found = self.kept.remove(place)?;
+        let drawing = found.1.clone();
+        self.kept.push_back(found);
+        Some(drawing)
+    }
+
+    fn put(&mut self, key: (Digest, Subject), drawing: Drawing) {
+        if self.kept.iter().any(|(kept, _)| *kept == key) {
+            return;
+        }
+        self.bytes += drawing.bytes();
+        self.kept.push_back((key, drawing));
+        while self.bytes > KEPT_BYTES {
+            let Some((_, oldest)) = self.kept.pop_front() else { break };
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    pub(super) fn forget(&mut self, digest: &Digest) {
+        self.kept.retain(|(key, _)| key.0 != *digest);
+        self.bytes = self.kept.iter().map(|(_, drawing)| drawing.bytes()).sum();
+    }
+}
+
+impl Service {
+    /// Where the entries lie, as a PNG whose longer side has `size` pixels.
+    pub async fn spy_png(&self, digest: &Digest, size: u32) -> Result<Bytes> {
+        match self.drawn(digest, Subject::Spy(size)).await? {
+            Drawing::Spy(png) => Ok(png),
+            Drawing::Profile(_) => Err(internal("a profile lies where a picture should")),
+        }
+    }
+
+    /// Rows by length and levels by width.
+    pub async fn matrix_profile(&self, digest: &Digest) -> Result<Arc<MatrixProfile>> {
+        match self.drawn(digest, Subject::Profile).await? {
+            Drawing::Profile(profile) => Ok(profile),
+            Drawing::Spy(_) => Err(internal("a picture lies where a profile should")),
+        }
+    }
+
+    async fn drawn(&self, digest: &Digest, subject: Subject) -> Result<Drawing> {
+        self.matrix(digest).await?;
+        let key = (*digest, subject);
+        if let Some(drawing) = self.drawings().get(&key) {
+            return Ok(drawing);
+        }
+        let permit = self.inner.drawing.clone().acquire_owned().await.map_err(internal)?;
+        // Another request may have drawn it while this one waited.
+        if let Some(drawing) = self.drawings().get(&key) {
+            return Ok(drawing);
+        }
+        let (service, path) = (self.clone(), self.matrix_path(digest));
+        // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let (matrix, _) = canonical::open(&path).map_err(internal)?;
+            let drawing = Drawing::of(&matrix, subject)?;
+            service.drawings().put(key, drawing.clone());
+            Ok(drawing)
+        })
+        .await?
+    }
+
+    pub(super) fn drawings(&self) -> MutexGuard<'_, Drawings> {
+        self.inner.drawings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> ServiceError {
+    ServiceError::Internal(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::ServiceSettings;
+    use crate::store::{Blobs, SqliteStore};
+
+    /// A service with one matrix.
+    async fn service(folder: &std::path::Path) -> (Service, Digest) {
+        let store = SqliteStore::open(&folder.join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.join("blobs")).unwrap();
+        let settings =
+            ServiceSettings { temp_dir: folder.to_owned(), ..ServiceSettings::default() };
+        let service = Service::new(Arc::new(store), blobs, settings);
+        let text = "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 1.0\n";
+        let body = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+        let digest = service.upload(body, None).await.unwrap().matrix.digest;
+        (service, digest)
+    }
+
+    #[tokio::test]
+    async fn a_picture_nobody_waits_for_any_more_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (service, digest) = service(folder.path()).await;
+        // Uploads that parse hold up no picture.
+        let permits = service.inner.parses.available_permits() as u32;
+        let _parses = service.inner.parses.acquire_many(permits).await.unwrap();
+        let mut waiter = Box::pin(service.spy_png(&digest, 64));
+        while service.inner.drawing.available_permits() > 0 {
+            tokio::select! {
+                biased;
+                drawn = &mut waiter => {
+                    drawn.unwrap();
+                    break;
+                }
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        drop(waiter);
+        // Free again once the task has ended.
+        let _permit = service.inner.drawing.acquire().await.unwrap();
+        assert!(service.drawings().get(&(digest, Subject::Spy(64))).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_profile_is_made_once_and_goes_with_its_matrix() {
+        let folder = tempfile::tempdir().unwrap();
+        let (service, digest) = service(folder.path()).await;
+        let first = service.matrix_profile(&digest).await.unwrap();
+        assert_eq!(first.row_nnz.iter().map(|bin| bin.rows).sum::<u64>(), 2);
+        service.spy_png(&digest, 64).await.unwrap();
+        // The file is not read again.
+        std::fs::write(service.matrix_path(&digest), "spoilt").unwrap();
+        let second = service.matrix_profile(&digest).await.unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(service.drawings().bytes > 0);
+        service.delete_matrix(&digest).await.unwrap();
+        assert!(service.drawings().kept.is_empty());
+        let gone = service.matrix_profile(&digest).await;
+        assert!(matches!(gone, Err(ServiceError::NotFound { .. })), "{gone:?}");
+    }
+
+    #[test]
+    fn drawings_are_bounded_and_forgotten() {
+        let mut drawings = Drawings::default();
+        let key = |n: u8| (Digest::of(&[n]), Subject::Spy(64));
+        let third = Drawing::Spy(Bytes::from(vec![0; KEPT_BYTES / 3]));
+        for n in 0..3 {
+            drawings.put(key(n), third.clone());
+        }
+        assert!(drawings.get(&key(0)).is_some());
+        assert!(drawings.get(&(key(0).0, Subject::Profile)).is_none());
+        drawings.put(key(3), third.clone());
+        assert!(drawings.get(&key(1)).is_none(), "the one asked for longest ago goes first");
+        assert!(drawings.get(&key(0)).is_some());
+        drawings.forget(&key(0).0);
+        assert!(drawings.get(&key(0)).is_none());
+        assert_eq!(drawings.bytes, 2 * (KEPT_BYTES / 3));
+    }
+}

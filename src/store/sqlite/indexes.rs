@@ -1,0 +1,110 @@
+//! Checks that what people look at all day goes by an index, on a store of 10,000 jobs and as many plans.
+
+use super::{SqliteStore, devices, events, jobs, plans, quality, trials};
+use crate::domain::{DeviceId, Digest, JobId, JobState, TrialFilter};
+use crate::store::JobFilter;
+use sqlx::{AssertSqlSafe, Row};
+
+/// Jobs in all states on four devices, plans of five keys a pattern, and one long job among the others' trials and events.
+const FILL: &str = "
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+    INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, created_at, finished_at, last_seq)
+    SELECT 'job' || i, zeroblob(32), 'cuda:' || (i % 4), 1, '{}', 'key' || i,
+        CASE WHEN i % 3 THEN 'succeeded' ELSE 'failed' END, 'done', i, i, 3 FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+    INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
+        facts_version, facts)
+    SELECT 'plan' || i, randomblob(32), 'spmm ' || (i % 5), 'class', 'warm', randomblob(32), i, 1,
+        json_object('problem', json_object('op', 'spmm'), 'model_error',
+            json_object('model', 'm', 'trials', 9, 'median_ratio', 1.5, 'spread', 1.5)), 1, '{}' FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999)
+    INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
+    SELECT 'job' || (i % 2), i / 2, i, CASE WHEN i < 2800 THEN 'pruned' ELSE 'measured' END, 1, '{}' FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999)
+    INSERT INTO events (job, seq, at, version, body)
+    SELECT 'job' || (i % 2), i / 2, 1, 1,
+        json_object('event', CASE WHEN i % 100 < 2 THEN 'log' ELSE 'job' END) FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999)
+    INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
+    SELECT 'class' || (i % 3), randomblob(32), i, 1, '{}', '', i FROM n;";
+
+async fn run(store: &SqliteStore, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
+}
+
+/// The steps by which SQLite would answer.
+async fn steps(store: &SqliteStore, sql: &str) -> String {
+    let explained = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+    // The writer, which has seen what ANALYZE found.
+    let rows = sqlx::query(explained).fetch_all(&store.writer).await.unwrap();
+    let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+    steps.join("; ")
+}
+
+/// Every filter of the list of jobs, on the first page and on a later one.
+fn job_lists() -> Vec<String> {
+    let (state, matrix) = (Some(JobState::Running), Some(Digest::of(b"m")));
+    let device = Some(DeviceId("cuda:0".to_owned()));
+    let mut queries = Vec::new();
+    for bits in 0..8 {
+        let filter = JobFilter {
+            state: state.filter(|_| bits & 1 > 0),
+            matrix: matrix.filter(|_| bits & 2 > 0),
+            device: device.clone().filter(|_| bits & 4 > 0),
+        };
+        for after in [None, Some((5, "job5".to_owned()))] {
+            queries.push(jobs::list_query(&filter, after, 51).sql().as_str().to_owned());
+        }
+    }
+    queries
+}
+
+fn trial_lists() -> Vec<String> {
+    let job = JobId("job1".to_owned());
+    [None, Some(TrialFilter::Tried), Some(TrialFilter::Measured), Some(TrialFilter::Pruned)]
+        .map(|filter| trials::page_query(&job, filter, -1, 51).unwrap().sql().as_str().to_owned())
+        .into()
+}
+
+async fn check(store: &SqliteStore) {
+    for query in job_lists() {
+        let steps = steps(store, &query).await;
+        assert!(steps.contains("USING INDEX jobs_") && !steps.contains("B-TREE"), "{query}: {steps}");
+        let filtered = query.contains("state =") || query.contains("device =") || query.contains("matrix =");
+        assert!(!filtered || steps.starts_with("SEARCH"), "{query}: {steps}");
+        if query.contains("state =") && query.contains("device =") && !query.contains("matrix =") {
+            assert!(steps.contains("jobs_by_device_and_state"), "{query}: {steps}");
+        }
+    }
+    for query in trial_lists() {
+        let steps = steps(store, &query).await;
+        let by = if query.contains("<> 'pruned'") { "trials_tried" } else { "autoindex_trials_1" };
+        assert!(steps.starts_with("SEARCH") && steps.contains(by), "{query}: {steps}");
+        assert!(!steps.contains("B-TREE"), "{query}: {steps}");
+    }
+    let one = |query, by: &'static [&'static str]| async move {
+        let steps = steps(store, query).await;
+        assert!(by.iter().all(|by| steps.contains(by)), "{query}: {steps}");
+        steps
+    };
+    one(jobs::COUNTS, &["USING COVERING INDEX jobs_by_"]).await;
+    let story = one(events::STORY, &["SEARCH events USING INDEX events_told (job=?)"]).await;
+    assert!(!story.contains("B-TREE"), "{story}");
+    let quality = one(quality::BY_PLAN, &["USING COVERING INDEX plans_by_model"]).await;
+    assert!(!quality.contains("B-TREE"), "{quality}");
+    let of_keys = &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
+    one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
+    one(devices::QUARANTINE_COUNTS, &["USING PRIMARY KEY"]).await;
+}
+
+#[tokio::test]
+async fn what_is_looked_at_all_day_goes_by_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+    // As the planner guesses, and as it knows once a store was closed in good order.
+    check(&store).await;
+    run(&store, FILL).await;
+    check(&store).await;
+    run(&store, "ANALYZE").await;
+    check(&store).await;
+}
