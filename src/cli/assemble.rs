@@ -25,7 +25,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = workers(&config)?;
     let verdict = tokio::spawn(opening.verdict_or_stop(shutdown.clone()));
-    let served = serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await;
+    let served =
+        serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await;
     export.finish().await;
     served?;
     spoken(verdict).await?;

@@ -14,7 +14,8 @@ pub(super) type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 /// endpoint for spans it must be called within the runtime that is to send them.
 pub fn install(log: &Log, telemetry: &Telemetry) -> anyhow::Result<Export> {
     let filter = EnvFilter::builder().parse(&log.filter)?;
-    let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let lines =
+        fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     let lines: AnyLayer = match log.format {
         LogFormat::Text => lines.boxed(),
         // A line's own fields at the top; those of the spans around it under `spans`, outermost first.

@@ -51,7 +51,8 @@ impl Config {
         let telemetry = &self.telemetry;
         if let Some(endpoint) = telemetry.otlp_endpoint() {
             let key = "telemetry.otlp_endpoint";
-            let why = "this binary was built without the export of spans (cargo build --features otel)";
+            let why =
+                "this binary was built without the export of spans (cargo build --features otel)";
             found.unless(cfg!(feature = "otel"), key, why);
             // No TLS is linked in: a collector stands beside the server, and it is what speaks to the world.
             let plain = reqwest::Url::parse(endpoint)

@@ -5,8 +5,8 @@
 
 use super::super::logging::AnyLayer;
 use opentelemetry::trace::{
-    SpanBuilder, SpanContext, SpanId, SpanKind, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
-    TracerProvider,
+    SpanBuilder, SpanContext, SpanId, SpanKind, TraceContextExt, TraceFlags, TraceId, TraceState,
+    Tracer, TracerProvider,
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
@@ -133,7 +133,9 @@ impl Layer<Registry> for Noting {
         let request = context.span(id).is_some_and(|span| span.name() == REQUEST);
         let (Some(job), true) = (job.0, request) else { return };
         let Some(dispatch) = self.dispatch.get().and_then(WeakDispatch::upgrade) else { return };
-        let Some(submitting) = tracing_opentelemetry::get_otel_context(id, &dispatch) else { return };
+        let Some(submitting) = tracing_opentelemetry::get_otel_context(id, &dispatch) else {
+            return;
+        };
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         // A job that is asked for again keeps the request that made it.
         if submissions.iter().all(|(submitted, _)| *submitted != job) {

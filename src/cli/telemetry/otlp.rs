@@ -33,7 +33,8 @@ impl HttpClient for Courier {
 /// Exports a share of the traces that begin here, and of the others what their callers chose.
 pub(super) fn provider(endpoint: &str, sample: f64) -> anyhow::Result<SdkTracerProvider> {
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
-    let runtime = Handle::try_current().context("spans are sent by a runtime, and there is none")?;
+    let runtime =
+        Handle::try_current().context("spans are sent by a runtime, and there is none")?;
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(Courier { client, runtime })

@@ -3,7 +3,7 @@
 use crate::domain::{Candidate, Device, Job, Outcome};
 use metrics::histogram;
 use std::time::Instant;
-use tracing::field::{Empty, display};
+use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span};
 
 /// Around all that is done for a job in hand. Whoever exports spans finds by `job` the request that submitted it.
@@ -23,7 +23,8 @@ pub struct TrialWatch {
 impl TrialWatch {
     pub fn start(ordinal: u32, candidate: &Candidate) -> Self {
         let (id, family) = (candidate.id(), &candidate.family);
-        let span = info_span!("trial", ordinal, candidate = %id, family, state = Empty, median_us = Empty);
+        let span =
+            info_span!("trial", ordinal, candidate = %id, family, state = Empty, median_us = Empty);
         Self { span, family: family.clone(), started: Instant::now() }
     }
 
@@ -46,7 +47,7 @@ impl TrialWatch {
             | Outcome::Wrong { detail, .. }
             | Outcome::TimedOut { detail, .. }
             | Outcome::Crashed { detail } => {
-                info!(took_ms, detail = %display(detail.lines().next().unwrap_or_default()), "failed");
+                info!(took_ms, detail = detail.lines().next(), "failed");
             }
         }
     }
