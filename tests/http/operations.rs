@@ -88,10 +88,7 @@ async fn every_metric_is_explained_and_no_histogram_lacks_its_buckets() {
         });
         let family = family.unwrap_or(series);
         assert!(types.contains_key(family), "no type: {line}");
-        assert!(
-            helps.get(family).is_some_and(|help| !help.is_empty()),
-            "no help: {line}"
-        );
+        assert!(helps.get(family).is_some_and(|help| !help.is_empty()), "no help: {line}");
     }
 }
 

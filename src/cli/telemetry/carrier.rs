@@ -11,9 +11,8 @@ use opentelemetry::trace::{
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tracing::Dispatch;
-use tracing::dispatcher::WeakDispatch;
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::dispatcher;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Id, Record};
@@ -48,7 +47,7 @@ pub(super) fn layers(provider: &SdkTracerProvider) -> [AnyLayer; 2] {
         .with_tracked_inactivity(false)
         // Entering a span would build it, before its fields are all there.
         .with_context_activation(false);
-    let noting = Noting { submissions, dispatch: OnceLock::new() };
+    let noting = Noting { submissions };
     [export.with_filter(ours()).boxed(), noting.with_filter(ours()).boxed()]
 }
 
@@ -118,24 +117,17 @@ fn remote(traceparent: &str) -> Option<SpanContext> {
 /// Notes which span a job was submitted in, as soon as that is recorded.
 struct Noting {
     submissions: Submissions,
-    dispatch: OnceLock<WeakDispatch>,
 }
 
 impl Layer<Registry> for Noting {
-    fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        // The first is the process' own; there is no second.
-        let _ = self.dispatch.set(dispatch.downgrade());
-    }
-
     fn on_record(&self, id: &Id, values: &Record<'_>, context: LayerContext<'_, Registry>) {
         let mut job = JobOf(None);
         values.record(&mut job);
         let request = context.span(id).is_some_and(|span| span.name() == REQUEST);
         let (Some(job), true) = (job.0, request) else { return };
-        let Some(dispatch) = self.dispatch.get().and_then(WeakDispatch::upgrade) else { return };
-        let Some(submitting) = tracing_opentelemetry::get_otel_context(id, &dispatch) else {
-            return;
-        };
+        let submitting =
+            dispatcher::get_default(|here| tracing_opentelemetry::get_otel_context(id, here));
+        let Some(submitting) = submitting else { return };
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
         // A job that is asked for again keeps the request that made it.
         if submissions.iter().all(|(submitted, _)| *submitted != job) {
