@@ -21,11 +21,14 @@ use tokio_util::sync::CancellationToken;
 /// `sparsetune serve`: HTTP and a worker for each device, until a signal.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
-    logging::install(&config.log)?;
+    let export = logging::install(&config.log, &config.telemetry)?;
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = workers(&config)?;
     let verdict = tokio::spawn(opening.verdict_or_stop(shutdown.clone()));
-    serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await?;
+    let served =
+        serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await;
+    export.finish().await;
+    served?;
     spoken(verdict).await?;
     Ok(ExitCode::SUCCESS)
 }

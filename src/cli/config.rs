@@ -23,6 +23,7 @@ pub struct Config {
     pub worker: Worker,
     pub evaluator: Evaluator,
     pub log: Log,
+    pub telemetry: Telemetry,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -95,6 +96,13 @@ pub struct Evaluator {
 pub struct Log {
     pub format: LogFormat,
     pub filter: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    otlp_endpoint: String,
+    pub sample: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
@@ -176,6 +184,13 @@ impl Evaluator {
 
     pub fn cusparse(&self) -> Option<&Path> {
         chosen(&self.cusparse)
+    }
+}
+
+impl Telemetry {
+    /// Where spans go; `None` when they stay here.
+    pub fn otlp_endpoint(&self) -> Option<&str> {
+        (!self.otlp_endpoint.is_empty()).then_some(self.otlp_endpoint.as_str())
     }
 }
 

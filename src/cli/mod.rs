@@ -18,13 +18,14 @@ mod ready;
 pub mod serve;
 mod show;
 mod submit;
+mod telemetry;
 mod tune;
 mod worker;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use client::Client;
-use config::{Log, LogFormat};
+use config::{Log, LogFormat, Telemetry};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -123,7 +124,8 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     // These two log as their configuration says.
     if !matches!(args.command, Command::Serve(_) | Command::Worker(_)) {
         let filter = if args.verbose { "info" } else { "warn" }.to_owned();
-        logging::install(&Log { format: LogFormat::Text, filter })?;
+        let log = Log { format: LogFormat::Text, filter };
+        logging::install(&log, &Telemetry::default())?;
     }
     match args.command {
         Command::Quickstart(args) => on_all_cores(quickstart::run(args)),

@@ -2,7 +2,7 @@
 
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say};
-use crate::http::{Access, App, Limits, Metrics, PATHS, Server};
+use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server};
 use crate::service::{SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
 use crate::store::{Blobs, SqliteStore};
@@ -96,7 +96,7 @@ where
         .await
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
     let address = server.address()?;
-    let metrics = Arc::new(Metrics::new(PATHS.iter().copied())?);
+    let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied())?);
     let limits = limits(config);
     let app = App::new(service.clone(), limits, access(config), metrics, shutdown.clone());
 

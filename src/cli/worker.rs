@@ -48,7 +48,7 @@ impl WorkerArgs {
 
 pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
-    logging::install(&config.log)?;
+    let export = logging::install(&config.log, &config.telemetry)?;
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = assemble::workers(&config)?;
     let service = serve::open(&config).await?;
@@ -67,5 +67,6 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
         tracing::warn!(left = tasks.len(), "not everything ended in time");
     }
+    export.finish().await;
     verdict.map(|()| ExitCode::SUCCESS)
 }

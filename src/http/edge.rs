@@ -17,8 +17,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tower::{Layer, Service};
 use tracing::Instrument;
+use tracing::field::Empty;
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Makes request ids: a number drawn at start and a counter, since a random id each time would cost more than the
 /// rest of this layer.
@@ -41,6 +43,13 @@ impl RequestIds {
             _ => self.fresh(),
         }
     }
+}
+
+/// A value that can stand in a log: W3C's has hex digits and dashes, 55 of them and seldom more.
+fn caller(value: &HeaderValue) -> Option<HeaderValue> {
+    let bytes = value.as_bytes();
+    let plain = bytes.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b'-');
+    (plain && (55..=128).contains(&bytes.len())).then(|| value.clone())
 }
 
 fn is_plain(id: &[u8]) -> bool {
@@ -89,17 +98,19 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let seen = Seen {
+        let mut seen = Seen {
             at: Instant::now(),
             id: self.shared.ids.of(request.headers()),
             method: request.method().clone(),
+            traceparent: request.headers().get(&TRACEPARENT).and_then(caller),
+            span: tracing::Span::none(),
             viewer: wants_page(&request),
             route: request.extensions().get::<MatchedPath>().cloned(),
             metrics: Arc::clone(&self.shared.metrics),
         };
-        let span = seen.span();
+        seen.span = seen.open();
         // The log line is written outside the span, whose fields it has itself.
-        let inner = AssertUnwindSafe(self.inner.call(request).instrument(span));
+        let inner = AssertUnwindSafe(self.inner.call(request).instrument(seen.span.clone()));
         Box::pin(async move {
             let response = match inner.catch_unwind().await {
                 Ok(Ok(response)) => response,
@@ -125,6 +136,9 @@ struct Seen {
     /// Who gets errors as pages.
     viewer: Option<Viewer>,
     route: Option<MatchedPath>,
+    /// The caller's span, as W3C's Trace Context writes it: a field, which whoever exports spans goes on from.
+    traceparent: Option<HeaderValue>,
+    span: tracing::Span,
     metrics: Arc<Metrics>,
 }
 
@@ -137,19 +151,25 @@ impl Seen {
         self.route.as_ref().map(MatchedPath::as_str)
     }
 
-    fn span(&self) -> tracing::Span {
-        let route = self.route().unwrap_or("unmatched");
-        // Reads make no span at the usual level: what they log themselves is rare, and lookups come by the thousand.
-        if matches!(self.method, Method::GET | Method::HEAD) {
-            tracing::debug_span!("request", id = self.id(), method = %self.method, route)
+    /// The service fills in `job` when one is submitted.
+    fn open(&self) -> tracing::Span {
+        let (id, method, route) = (self.id(), &self.method, self.route().unwrap_or("unmatched"));
+        let (job, status) = (Empty, Empty);
+        let traceparent = self.traceparent.as_ref().and_then(|value| value.to_str().ok());
+        // Reads make no span at the usual level: what they log themselves is rare, and lookups come by the thousand. But
+        // a caller who traces its own request sees ours.
+        let quiet = matches!(self.method, Method::GET | Method::HEAD) && traceparent.is_none();
+        if quiet {
+            tracing::debug_span!("request", id, %method, route, traceparent, job, status)
         } else {
-            tracing::info_span!("request", id = self.id(), method = %self.method, route)
+            tracing::info_span!("request", id, %method, route, traceparent, job, status)
         }
     }
 
     fn close(self, response: Response) -> Response {
         let mut response = finish(response, self.id(), self.viewer.as_ref());
         let took = self.at.elapsed();
+        self.span.record("status", response.status().as_u16());
         self.log(response.status(), took);
         self.metrics.time_request(self.route(), &self.method, response.status().as_u16(), took);
         let headers = response.headers_mut();

@@ -4,6 +4,7 @@ use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::jobs::JobOut;
+use super::metrics::Open;
 use super::plans::FunnelStepOut;
 use super::trials::TrialOut;
 use crate::domain::{Event, EventKind, JobId};
@@ -93,7 +94,11 @@ pub async fn stream(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let frames = stream::iter(first).chain(events).map(frame);
-    let frames = frames.take_until(app.shutdown.clone().cancelled_owned());
+    let open = Open::event_stream();
+    let frames = frames.take_until(app.shutdown.clone().cancelled_owned()).inspect(move |_| {
+        // Held by the stream as long as somebody reads it.
+        let _ = &open;
+    });
     Ok(Sse::new(frames)
         .keep_alive(KeepAlive::new().interval(app.limits.sse_keep_alive))
         .into_response())

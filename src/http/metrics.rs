@@ -3,8 +3,8 @@
 use crate::domain::{Grade, JobState};
 use axum::http::Method;
 use metrics::{
-    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
-    histogram,
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::collections::HashMap;
@@ -12,21 +12,44 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 const REQUEST_SECONDS: &str = "sparsetune_http_request_seconds";
+const CONNECTIONS: &str = "sparsetune_http_connections";
+const EVENT_STREAMS: &str = "sparsetune_event_streams";
+const UPLOADS_RUNNING: &str = "sparsetune_uploads_running";
 const LOOKUPS: &str = "sparsetune_lookups_total";
 const JOBS: &str = "sparsetune_jobs";
 const QUEUE_DEPTH: &str = "sparsetune_queue_depth";
-/// Recorded by the service, like the trials and its own lookups.
+const BUILD: &str = "sparsetune_build_info";
+// The rest is recorded by the service and by the pool.
+const JOBS_SUBMITTED: &str = "sparsetune_jobs_submitted_total";
+const JOBS_ENDED: &str = "sparsetune_jobs_ended_total";
 const JOB_SECONDS: &str = "sparsetune_job_seconds";
 const TRIALS: &str = "sparsetune_trials_total";
-/// Counted by the pool.
+const TRIAL_SECONDS: &str = "sparsetune_trial_seconds";
+const QUARANTINED: &str = "sparsetune_quarantined_total";
+const UPLOADS: &str = "sparsetune_uploads_total";
+const UPLOAD_BYTES: &str = "sparsetune_upload_bytes";
+const PARSE_SECONDS: &str = "sparsetune_parse_seconds";
 const RESTARTS: &str = "sparsetune_evaluator_restarts_total";
 
-/// Upper bounds in seconds: a cached lookup takes tens of microseconds, an upload minutes.
-const BUCKETS: [f64; 14] = [
-    25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 5e-3, 25e-3, 100e-3, 500e-3, 2.0, 10.0, 60.0, 600.0,
+/// Upper bounds of every histogram: one without them would be rendered as quantiles, which cannot be added up.
+const BUCKETS: [(&str, &[f64]); 5] = [
+    // A cached lookup takes tens of microseconds, an upload minutes.
+    (
+        REQUEST_SECONDS,
+        &[
+            25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 5e-3, 25e-3, 100e-3, 500e-3, 2.0, 10.0,
+            60.0, 600.0,
+        ],
+    ),
+    (JOB_SECONDS, &[0.5, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, 7200.0]),
+    // A small kernel compiled ahead takes milliseconds; one that hangs takes its deadline and a new evaluator.
+    (
+        TRIAL_SECONDS,
+        &[2e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0],
+    ),
+    (UPLOAD_BYTES, &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10]),
+    (PARSE_SECONDS, &[1e-3, 5e-3, 25e-3, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0]),
 ];
-
-const JOB_BUCKETS: [f64; 8] = [0.5, 2.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
 
 const STATES: [JobState; 5] = [
     JobState::Queued,
@@ -48,11 +71,13 @@ const GRADES: [(Grade, &str); 5] = [
 fn recorder() -> Result<PrometheusHandle, &'static BuildError> {
     static RECORDER: OnceLock<Result<PrometheusHandle, BuildError>> = OnceLock::new();
     let recorder = RECORDER.get_or_init(|| {
-        let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &BUCKETS)?
-            .set_buckets_for_metric(Matcher::Full(JOB_SECONDS.to_owned()), &JOB_BUCKETS)?;
+        let mut builder = PrometheusBuilder::new();
+        for (name, bounds) in BUCKETS {
+            builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)?;
+        }
         let handle = builder.install_recorder()?;
         describe();
+        begin_at_zero();
         Ok(handle)
     });
     match recorder {
@@ -63,18 +88,97 @@ fn recorder() -> Result<PrometheusHandle, &'static BuildError> {
 
 fn describe() {
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "Time to the first byte of the answer.");
-    describe_counter!(LOOKUPS, "Plan lookups by grade of the match.");
+    describe_gauge!(CONNECTIONS, "Connections open.");
+    describe_gauge!(EVENT_STREAMS, "Event streams of jobs that are open.");
+    describe_gauge!(UPLOADS_RUNNING, "Uploads that are being taken in.");
+    describe_counter!(
+        LOOKUPS,
+        "Plan lookups by grade of the match, and by what answered: the cache of answers or the store."
+    );
     describe_gauge!(JOBS, "Jobs in the store by state.");
     describe_gauge!(QUEUE_DEPTH, "Jobs that wait for a worker.");
-    describe_histogram!(JOB_SECONDS, Unit::Seconds, "Time from a job's start to its end.");
+    describe_gauge!(BUILD, "Always 1; the label tells the version that runs.");
+    describe_counter!(
+        JOBS_SUBMITTED,
+        "Jobs queued by this process; equal ones under way count once."
+    );
+    describe_counter!(JOBS_ENDED, "Jobs whose end this process wrote, by state.");
+    describe_histogram!(
+        JOB_SECONDS,
+        Unit::Seconds,
+        "Time from a job's start to its end, by state."
+    );
     describe_counter!(TRIALS, "Trials recorded by this process, by state.");
-    describe_counter!(RESTARTS, "Evaluator processes started again after a kill or a crash.");
-    for state in
-        ["pruned", "measured", "compile_failed", "refused", "wrong", "timed_out", "crashed"]
-    {
+    describe_histogram!(
+        TRIAL_SECONDS,
+        Unit::Seconds,
+        "Time from a trial's start to its outcome in the store, by state and kernel family."
+    );
+    describe_counter!(QUARANTINED, "Candidates set aside because they hung or crashed a device.");
+    describe_counter!(UPLOADS, "Uploads by what came of them.");
+    describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload, decompressed.");
+    describe_histogram!(
+        PARSE_SECONDS,
+        Unit::Seconds,
+        "Time to read an upload into canonical form and to hash it."
+    );
+    describe_counter!(
+        RESTARTS,
+        "Evaluator processes started again after a kill or a crash, by device."
+    );
+}
+
+/// What has not happened yet is 0, not absent: a rate needs the step from 0 to 1. Restarts begin with their evaluator.
+fn begin_at_zero() {
+    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    for name in [JOBS_SUBMITTED, QUARANTINED] {
+        counter!(name).increment(0);
+    }
+    let states =
+        ["pruned", "measured", "compile_failed", "refused", "wrong", "timed_out", "crashed"];
+    for state in states {
         counter!(TRIALS, "state" => state).increment(0);
     }
-    counter!(RESTARTS).increment(0);
+    for state in STATES.into_iter().filter(|state| state.is_final()) {
+        counter!(JOBS_ENDED, "state" => state.name()).increment(0);
+    }
+    for answer in ["created", "known", "refused"] {
+        counter!(UPLOADS, "answer" => answer).increment(0);
+    }
+    for (_, grade) in GRADES {
+        counter!(LOOKUPS, "grade" => grade, "source" => "store").increment(0);
+    }
+    for name in [CONNECTIONS, EVENT_STREAMS, UPLOADS_RUNNING] {
+        gauge!(name).set(0.0);
+    }
+}
+
+/// Something open, counted until it is dropped.
+pub struct Open(Gauge);
+
+impl Open {
+    pub fn connection() -> Self {
+        Self::of(gauge!(CONNECTIONS))
+    }
+
+    pub fn event_stream() -> Self {
+        Self::of(gauge!(EVENT_STREAMS))
+    }
+
+    pub fn upload() -> Self {
+        Self::of(gauge!(UPLOADS_RUNNING))
+    }
+
+    fn of(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 /// Handles of everything this room counts.
@@ -91,7 +195,7 @@ impl Metrics {
         Ok(Self {
             recorder: recorder()?,
             lookups: GRADES.map(|(_, name)| {
-                let counter = counter!(LOOKUPS, "grade" => name);
+                let counter = counter!(LOOKUPS, "grade" => name, "source" => "cache");
                 counter.increment(0);
                 counter
             }),

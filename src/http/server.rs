@@ -3,6 +3,7 @@
 //! hyper is driven here rather than by `axum::serve`, which sets no timer (a client could send its headers for ever)
 //! and waits without end for connections at shutdown.
 
+use super::metrics::Open;
 use super::{App, Limits, router};
 use axum::Router;
 use hyper::server::conn::http1;
@@ -67,6 +68,7 @@ impl Server {
                     let (router, shutdown) = (router.clone(), shutdown.clone());
                     let headers = limits.headers;
                     tracker.spawn(async move {
+                        let _open = Open::connection();
                         connection(stream, router, headers, shutdown).await;
                         drop(place);
                     });

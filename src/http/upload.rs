@@ -1,6 +1,7 @@
 //! One upload under way: a place among the few that run at once, and the body as a stream with its failures kept apart.
 
 use super::error::{Kind, Problem};
+use super::metrics::Open;
 use crate::service::ServiceError;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
@@ -15,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Holds its place until dropped.
 pub struct Upload {
     _place: OwnedSemaphorePermit,
+    _open: Open,
     body: BodyDataStream,
 }
 
@@ -28,7 +30,11 @@ impl Upload {
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             Problem::new(Kind::Busy, "as many uploads as this server takes at once are running")
         })?;
-        Ok(Self { _place: place, body: Body::into_data_stream(request.into_body()) })
+        Ok(Self {
+            _place: place,
+            _open: Open::upload(),
+            body: Body::into_data_stream(request.into_body()),
+        })
     }
 
     /// Runs `ingest` on the body. A failure of the body itself (too large, broken compression, connection lost) is

@@ -110,10 +110,12 @@ impl Evaluator {
 
     async fn come_up(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
         self.starts += 1;
-        if self.starts > 1 {
-            let device = self.spec.device.to_string();
-            metrics::counter!("sparsetune_evaluator_restarts_total", "device" => device)
-                .increment(1);
+        let again = self.starts > 1;
+        let device = self.spec.device.to_string();
+        // The first start counts nothing, and shows the device's series.
+        metrics::counter!("sparsetune_evaluator_restarts_total", "device" => device)
+            .increment(again.into());
+        if again {
             tracing::warn!(device = %self.spec.device, restarts = self.restarts(), "evaluator restarted");
         }
         let child = EvaluatorChild::spawn(&self.spec).map_err(|error| {

@@ -32,7 +32,7 @@ impl Service {
         if let Some((key, request)) = &idempotency
             && let Some(known) = self.inner.store.keyed(key, request).await?
         {
-            return submitted(known);
+            return submitted(known, asked);
         }
         let settings = &self.inner.settings;
         let filled = request::fill(asked, &settings.search)?;
@@ -47,7 +47,7 @@ impl Service {
             idempotency,
         };
         match self.inner.store.submit(&new).await {
-            Ok(submission) => submitted(submission),
+            Ok(submission) => submitted(submission, asked),
             // Deleted since it was looked up.
             Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
             Err(error) => Err(error.into()),
@@ -113,12 +113,17 @@ impl Service {
     }
 }
 
-fn submitted(submission: Submission) -> Result<Submitted> {
-    match submission {
-        Submission::Created(job) => Ok(Submitted { job, created: true }),
-        Submission::Existing(job) => Ok(Submitted { job, created: false }),
-        Submission::KeyReused => Err(ServiceError::KeyReused),
-    }
+fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
+    let (job, created) = match submission {
+        Submission::Created(job) => (job, true),
+        Submission::Existing(job) => (job, false),
+        Submission::KeyReused => return Err(ServiceError::KeyReused),
+    };
+    // The span of the request, which has its id: by this line and that field a job is found from its request, and back.
+    tracing::Span::current().record("job", tracing::field::display(&job.id));
+    let what = if created { "job submitted" } else { "job known" };
+    tracing::info!(job = %job.id, matrix = %asked.matrix, device = %job.device, "{what}");
+    Ok(Submitted { job, created })
 }
 
 fn unknown_matrix(digest: &Digest) -> ServiceError {

@@ -2,6 +2,7 @@
 
 use crate::app::{TestApp, lookup};
 use reqwest::Method;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -50,15 +51,59 @@ async fn metrics_count_what_happens() {
         let line = text.lines().find_map(|line| line.strip_prefix(series));
         line.unwrap_or_else(|| panic!("no {series} in\n{text}")).trim().parse().unwrap()
     };
-    assert!(value("sparsetune_lookups_total{grade=\"exact\"}") >= 3.0);
+    let lookups =
+        |source| value(&format!("sparsetune_lookups_total{{grade=\"exact\",source=\"{source}\"}}"));
+    assert!(lookups("store") >= 1.0 && lookups("cache") >= 2.0, "asked thrice within a second");
+    assert!(value("sparsetune_jobs_ended_total{state=\"succeeded\"}") >= 1.0);
+    assert!(value("sparsetune_uploads_total{answer=\"created\"}") >= 1.0);
+    assert!(value("sparsetune_upload_bytes_bucket{le=\"1000\"}") >= 1.0);
+    assert!(value("sparsetune_http_connections") >= 1.0, "this one");
+    assert_eq!(value("sparsetune_build_info{version=\"0.1.0\"}"), 1.0);
     assert!(value("sparsetune_trials_total{state=\"measured\"}") >= 1.0);
     assert!(value("sparsetune_queue_depth") >= 0.0);
     assert!(value("sparsetune_jobs{state=\"succeeded\"}") >= 0.0);
-    assert!(value("sparsetune_evaluator_restarts_total") >= 0.0);
     let times = "sparsetune_http_request_seconds_count";
     assert!(value(&format!("{times}{{route=\"/v1/plans\",method=\"GET\",status=\"200\"}}")) >= 3.0);
     assert!(value(&format!("{times}{{route=\"unmatched\",method=\"GET\",status=\"404\"}}")) >= 1.0);
     assert!(!text.contains("nowhere"), "paths of clients are no labels");
+}
+
+#[tokio::test]
+async fn every_metric_is_explained_and_no_histogram_lacks_its_buckets() {
+    let app = TestApp::new().await;
+    app.tuned(11, 3).await;
+    let text = app.get("/metrics").await.text().await.unwrap();
+    let families = |word: &str| -> BTreeMap<String, String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(word)?.split_once(' '));
+        lines.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()
+    };
+    let (helps, types) = (families("# HELP "), families("# TYPE "));
+    assert!(types.len() >= 15, "{types:?}");
+    assert!(types.values().all(|kind| kind != "summary"), "{types:?}");
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let series = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| {
+            let family = series.strip_suffix(end)?;
+            (types.get(family)? == "histogram").then_some(family)
+        });
+        let family = family.unwrap_or(series);
+        assert!(types.contains_key(family), "no type: {line}");
+        assert!(helps.get(family).is_some_and(|help| !help.is_empty()), "no help: {line}");
+    }
+}
+
+#[tokio::test]
+async fn an_open_event_stream_is_counted() {
+    let app = TestApp::new().await;
+    let open = async || -> f64 {
+        let text = app.get("/metrics").await.text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("sparsetune_event_streams "));
+        line.unwrap().parse().unwrap()
+    };
+    let job = app.job(&app.matrix(5).await, 4).await;
+    let stream = app.get(&format!("/v1/jobs/{}/events", job["id"].as_str().unwrap())).await;
+    assert!(open().await >= 1.0);
+    drop(stream);
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! The server as it is run: the real binary on a port of its own, working on the host's processor.
 
-use crate::bench::LONG;
 use futures_util::StreamExt;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// Longest that anything may take here.
+const LONG: Duration = Duration::from_secs(30);
 
 pub struct Server {
     child: Child,
@@ -25,6 +27,11 @@ pub struct Sent {
 impl Server {
     /// Starts it and waits until it can work.
     pub async fn start(data: &Path, settings: &[(&str, &str)]) -> Self {
+        Self::start_heard(data, settings, Stdio::null()).await
+    }
+
+    /// Likewise, with its log going somewhere.
+    pub async fn start_heard(data: &Path, settings: &[(&str, &str)], log: Stdio) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sparsetune"))
             .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
             .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
@@ -33,7 +40,7 @@ impl Server {
             .env("SPARSETUNE_WORKER__POLL_MS", "50")
             .envs(settings.iter().copied())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -52,6 +59,13 @@ impl Server {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// SIGTERM: how it ends by itself.
+    pub fn stop(mut self) -> ExitStatus {
+        // SAFETY: a plain system call; the child has not been waited for, so the id is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
+        self.child.wait().unwrap()
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

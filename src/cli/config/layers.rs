@@ -178,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn spans_go_nowhere_where_the_binary_cannot_send_them() {
+        let given = with("[telemetry]\notlp_endpoint = 'http://127.0.0.1:4318'");
+        if cfg!(feature = "otel") {
+            assert_eq!(given.unwrap().telemetry.otlp_endpoint(), Some("http://127.0.0.1:4318"));
+        } else {
+            let refused = given.unwrap_err().to_string();
+            assert!(refused.contains("telemetry.otlp_endpoint:"), "{refused}");
+            assert!(refused.contains("--features otel"), "{refused}");
+        }
+        for bad in ["otlp_endpoint = 'https://a:1'", "otlp_endpoint = 'a:1'", "sample = 1.5"] {
+            assert!(with(&format!("[telemetry]\n{bad}")).is_err(), "{bad}");
+        }
+        assert_eq!(with("").unwrap().telemetry.otlp_endpoint(), None);
+    }
+
+    #[test]
     fn beyond_loopback_tokens_are_needed_or_the_operators_word() {
         assert!(with("[server]\nlisten = '0.0.0.0:80'").is_err());
         assert!(with("[server]\nlisten = '0.0.0.0:80'\ninsecure = true").is_ok());

@@ -40,10 +40,27 @@ impl Config {
             let there = path.is_none_or(Path::is_file);
             found.unless(there, key, "there is no such file");
         }
+        self.check_telemetry(&mut found);
         if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&log.filter) {
             found.0.push(format!("log.filter: {error}"));
         }
         found.0
+    }
+
+    fn check_telemetry(&self, found: &mut Mistakes) {
+        let telemetry = &self.telemetry;
+        if let Some(endpoint) = telemetry.otlp_endpoint() {
+            let key = "telemetry.otlp_endpoint";
+            let why =
+                "this binary was built without the export of spans (cargo build --features otel)";
+            found.unless(cfg!(feature = "otel"), key, why);
+            // No TLS is linked in: a collector stands beside the server, and it is what speaks to the world.
+            let plain = reqwest::Url::parse(endpoint)
+                .is_ok_and(|url| url.scheme() == "http" && url.has_host());
+            found.unless(plain, key, "must be an http:// URL, such as http://127.0.0.1:4318");
+        }
+        let share = (0.0..=1.0).contains(&telemetry.sample);
+        found.unless(share, "telemetry.sample", "must be between 0 and 1");
     }
 
     fn check_server(&self, found: &mut Mistakes) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// How often a running job asks whether it was cancelled: a cancel must take effect within 2 s.
 const HEARTBEAT: Duration = Duration::from_millis(300);
@@ -40,7 +41,7 @@ impl LeaseKeeper {
         changed: JobSignal,
         signals: Signals,
     ) -> Self {
-        Self { task: tokio::spawn(keep(store, fence, lease, changed, signals)) }
+        Self { task: tokio::spawn(keep(store, fence, lease, changed, signals).in_current_span()) }
     }
 }
 

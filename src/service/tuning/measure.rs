@@ -2,6 +2,7 @@
 
 use super::field::Field;
 use super::session::{Session, SessionError};
+use super::watch::TrialWatch;
 use crate::domain::protocol::Effort;
 use crate::domain::{
     Candidate, CandidateId, Outcome, Problem, Stage, StoppedBy, Strategy as Wanted, Timestamp,
@@ -11,6 +12,7 @@ use crate::search::{Budget, Strategy};
 use crate::store::{Quarantined, StoreError};
 use std::collections::HashSet;
 use std::time::Duration;
+use tracing::Instrument;
 
 /// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
 const SLACK: Duration = Duration::from_secs(3);
@@ -144,6 +146,20 @@ impl Session<'_> {
         if self.signals.stop.is_cancelled() {
             return Err(SessionError::Stopped);
         }
+        let watch = TrialWatch::start(self.recorder.next_ordinal(), candidate);
+        let tried = self.try_watched(field, candidate, budget).instrument(watch.span.clone()).await;
+        if tried.is_ok() {
+            watch.end(self.recorder.known(candidate));
+        }
+        tried
+    }
+
+    async fn try_watched(
+        &mut self,
+        field: &Field,
+        candidate: &Candidate,
+        budget: &Budget,
+    ) -> Result<(), SessionError> {
         let outcome = if field.quarantined.contains(&candidate.id()) {
             let detail = "quarantined: it hung or killed this device before".to_owned();
             Outcome::Refused { detail }

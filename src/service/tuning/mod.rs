@@ -8,6 +8,7 @@ mod lease;
 mod measure;
 mod recorder;
 mod session;
+mod watch;
 mod worker;
 
 pub use worker::{OpenError, Worker};

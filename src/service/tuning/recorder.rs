@@ -73,6 +73,11 @@ impl Recorder {
         self.trials.values().filter(|trial| trial.state.outcome().is_some()).count() as u32
     }
 
+    /// The number that the next trial gets.
+    pub fn next_ordinal(&self) -> u32 {
+        self.next_ordinal
+    }
+
     pub async fn stage(&mut self, stage: Stage, message: String) -> Result<(), StoreError> {
         self.job.stage = stage;
         self.service.store().update(&self.fence, &self.job).await?;

@@ -4,12 +4,14 @@ use super::Measuring;
 use super::lease::{LeaseKeeper, Signals};
 use super::recorder::Recorder;
 use super::session::{Ended, Session};
+use super::watch::job_span;
 use crate::domain::Device;
 use crate::pool::{Evaluator, PoolError};
 use crate::service::{Service, ServiceError};
 use crate::store::{Claim, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// Longest pause between two attempts to open a device that does not answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -83,7 +85,9 @@ impl Worker {
         let Some(claim) = store.claim(&self.device.id, &self.owner, lease_ms).await? else {
             return Ok(false);
         };
-        if let Ended::DeviceGone(detail) = self.run_job(claim, shutdown).await? {
+        let span = job_span(&claim.job, &self.device);
+        let ended = self.run_job(claim, shutdown).instrument(span).await?;
+        if let Ended::DeviceGone(detail) = ended {
             self.wait_for_device(detail, shutdown).await;
         }
         Ok(true)

@@ -1,0 +1,148 @@
+//! What operators see of a job's life in a server as it is run: its log lines with their ids, its metrics, the dashboard.
+
+#[path = "tuning/server.rs"]
+#[allow(dead_code)]
+mod server;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use server::Server;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+
+const DASHBOARD: &str = include_str!("../docker/grafana/sparsetune.json");
+
+/// A job for a few candidates of a small matrix.
+fn small(matrix: &str) -> Value {
+    let search = json!({"strategy": "ranked", "top_k": 3, "seconds": 20});
+    json!({"matrix": matrix, "problem": {"op": "spmm", "n": 8}, "device": "cpu", "search": search})
+}
+
+/// The lines of a log, each of which must be JSON.
+fn lines(log: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let parsed =
+        |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    text.lines().map(parsed).collect()
+}
+
+/// A field of the innermost span of that name around a line.
+fn of_span<'a>(line: &'a Value, span: &str, field: &str) -> Option<&'a Value> {
+    let spans = line["spans"].as_array()?;
+    let found = spans.iter().rev().find(|found| found["name"] == span)?;
+    found.get(field)
+}
+
+#[tokio::test]
+async fn json_logs_lead_from_a_request_to_its_job_and_to_each_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let settings =
+        [("SPARSETUNE_LOG__FORMAT", "json"), ("SPARSETUNE_LOG__FILTER", "sparsetune=debug")];
+    let heard = Stdio::from(File::create(&log).unwrap());
+    let server = Server::start_heard(&folder.path().join("data"), &settings, heard).await;
+    let matrix = server.grid(12).await;
+    let submit = server.request(Method::POST, "/v1/jobs").header("x-request-id", "asked-7");
+    let job: Value = submit.json(&small(&matrix)).send().await.unwrap().json().await.unwrap();
+    let id = job["id"].as_str().unwrap();
+    assert_eq!(server.ended(id).await["state"], "succeeded");
+    let trials = server.trials(id).await;
+    assert!(server.stop().success());
+
+    let lines = lines(&log);
+    let submitted =
+        lines.iter().find(|line| of_span(line, "request", "id") == Some(&json!("asked-7")));
+    let submitted = submitted.expect("a line with the request's id");
+    assert_eq!((&submitted["message"], &submitted["job"]), (&json!("job submitted"), &json!(id)));
+    assert_eq!(of_span(submitted, "request", "job"), Some(&json!(id)));
+
+    let of_job: Vec<&Value> =
+        lines.iter().filter(|line| of_span(line, "job", "job") == Some(&json!(id))).collect();
+    assert!(of_job.iter().all(|line| of_span(line, "job", "matrix") == Some(&json!(matrix))));
+    let told: Vec<(String, String)> = of_job
+        .iter()
+        .filter(|line| line["message"] == "measured")
+        .map(|line| {
+            let field = |name| of_span(line, "trial", name).unwrap();
+            assert!(field("median_us").as_f64().unwrap() > 0.0);
+            assert!(field("ordinal").is_u64() && field("state") == "measured");
+            let text = |name| field(name).as_str().unwrap().to_owned();
+            (text("candidate"), text("family"))
+        })
+        .collect();
+    let measured: Vec<(String, String)> = trials
+        .iter()
+        .filter(|trial| trial["state"] == "measured")
+        .map(|trial| {
+            let candidate = &trial["candidate"];
+            let text = |name: &str| candidate[name].as_str().unwrap().to_owned();
+            (text("id"), text("family"))
+        })
+        .collect();
+    assert!(!measured.is_empty());
+    assert_eq!(told, measured, "one line for each trial");
+}
+
+/// The names of families in a dashboard's queries.
+fn queried(panel: &Value, names: &mut BTreeSet<String>) {
+    for inner in panel["panels"].as_array().into_iter().flatten() {
+        queried(inner, names);
+    }
+    for target in panel["targets"].as_array().into_iter().flatten() {
+        let expr = target["expr"].as_str().unwrap();
+        let words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        names.extend(words.filter(|word| word.starts_with("sparsetune_")).map(str::to_owned));
+    }
+}
+
+#[tokio::test]
+async fn the_grafana_dashboard_asks_for_metrics_that_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]).await;
+    let matrix = server.grid(12).await;
+    let id = server.submit(&small(&matrix)).await["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.ended(&id).await["state"], "succeeded");
+    server.json(&format!("/v1/plans?matrix={matrix}&op=spmm&n=8&device=cpu")).await;
+    let text = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let series: BTreeMap<&str, &str> = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .filter_map(|line| Some((line.split(['{', ' ']).next()?, line)))
+        .collect();
+    let family = "family=\"";
+    let trials = text.lines().filter(|line| line.starts_with("sparsetune_trial_seconds_count"));
+    assert!(
+        trials.clone().count() > 0 && trials.clone().all(|line| line.contains(family)),
+        "{text}"
+    );
+    assert!(series["sparsetune_evaluator_restarts_total"].ends_with("{device=\"cpu\"} 0"));
+
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let mut names = BTreeSet::new();
+    queried(&dashboard, &mut names);
+    assert!(names.len() >= 12, "{names:?}");
+    let absent: Vec<&String> =
+        names.iter().filter(|name| !series.contains_key(name.as_str())).collect();
+    assert!(absent.is_empty(), "{absent:?} in the dashboard, but not in\n{text}");
+    // And the other way: a family that nobody shows is one that nobody looks at.
+    let bare = |name: &str| {
+        let ends = ["_bucket", "_sum", "_count"];
+        ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
+    };
+    let shown: BTreeSet<String> = names.iter().map(|name| bare(name)).collect();
+    let unshown: BTreeSet<String> =
+        series.keys().map(|name| bare(name)).filter(|name| !shown.contains(name)).collect();
+    assert!(unshown.is_empty(), "no panel shows {unshown:?}");
+}
+
+#[test]
+fn the_dashboard_is_tied_to_no_data_source() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 39);
+    assert_eq!(dashboard["templating"]["list"][0]["type"], "datasource");
+    let sources = DASHBOARD.matches("\"uid\":").count();
+    assert_eq!(sources, DASHBOARD.matches("\"uid\": \"${datasource}\"").count());
+    assert!(sources > 10, "{sources}");
+}
