@@ -90,7 +90,8 @@ pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
         return Err(problem);
     }
     let page = PageRequest { after: None, limit: 1 };
-    let tuned = app.service.plans_of(digest, &page).await.is_ok_and(|plans| !plans.items.is_empty());
+    let tuned =
+        app.service.plans_of(digest, &page).await.is_ok_and(|plans| !plans.items.is_empty());
     let why = if tuned {
         "it was removed; its plans are kept, and GET /v1/plans finds them by the same digest. Upload it again to see it \
          here"

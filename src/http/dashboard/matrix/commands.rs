@@ -41,9 +41,11 @@ const USUAL: Spmm = Spmm::new(32, Dtype::F32, crate::domain::Layout::Row);
 
 /// The address the client came by. A Host header that is no plain name and port is not repeated: the text ends in a shell.
 pub fn base(headers: &HeaderMap) -> String {
-    let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+    let text =
+        |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let plain = |host: &&str| {
-        !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b))
+        !host.is_empty()
+            && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b))
     };
     let host = text(header::HOST.as_str()).filter(plain).unwrap_or("HOST");
     let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
@@ -100,7 +102,8 @@ mod tests {
 
     #[test]
     fn both_ask_for_the_same() {
-        let [query, flags] = lines(r#"{"op":"spmm","n":8,"dtype":"f16","layout":"col","accumulate":true}"#);
+        let [query, flags] =
+            lines(r#"{"op":"spmm","n":8,"dtype":"f16","layout":"col","accumulate":true}"#);
         assert_eq!(query, "op=spmm&n=8&dtype=f16&layout=col&accumulate=true");
         assert_eq!(flags, " --n 8 --dtype f16 --layout col --accumulate");
         let solve = r#"{"op":"sptrsv","rhs":16,"dtype":"f64","triangle":"upper","diagonal":"unit","transpose":true}"#;
@@ -125,7 +128,12 @@ mod tests {
         let all = of(&digest, None, "http://h", true).into_iter().map(|command| command.text);
         let all: Vec<String> = all.collect();
         assert!(all[0].contains("Bearer $TOKEN"), "{}", all[0]);
-        assert_eq!(all[1], format!("sparsetune lookup {digest} --server http://h --token-file FILE --n 32"));
-        assert!(of(&digest, None, "http://h", false)[0].text.starts_with("curl 'http://h/v1/plans?"));
+        assert_eq!(
+            all[1],
+            format!("sparsetune lookup {digest} --server http://h --token-file FILE --n 32")
+        );
+        assert!(
+            of(&digest, None, "http://h", false)[0].text.starts_with("curl 'http://h/v1/plans?")
+        );
     }
 }

@@ -33,14 +33,42 @@ pub fn of(matrix: &Matrix) -> Vec<Group> {
 fn shape(matrix: &Matrix) -> Vec<Fact> {
     let features = &matrix.features;
     vec![
-        fact("Rows × columns", "", format!("{} × {}", format::count(matrix.rows), format::count(matrix.cols))),
-        fact("Nonzeros", "Entries that are stored, explicit zeros among them", format::count(matrix.nnz)),
+        fact(
+            "Rows × columns",
+            "",
+            format!("{} × {}", format::count(matrix.rows), format::count(matrix.cols)),
+        ),
+        fact(
+            "Nonzeros",
+            "Entries that are stored, explicit zeros among them",
+            format::count(matrix.nnz),
+        ),
         fact("Density", "Nonzeros over rows × columns", share(features.density)),
-        fact("Symmetric", "Square, and equal to its transpose, values included", yes(matrix.symmetric)),
-        fact("Full diagonal", "Every diagonal entry is stored and not zero", yes(matrix.has_full_diagonal)),
-        fact("Bandwidth", "Farthest that an entry is from the diagonal, in columns", format::count(features.bandwidth)),
-        fact("Mean offset", "Mean distance of the entries from the diagonal, over the columns", share(features.mean_offset)),
-        fact("Neighbour overlap", "Share of a row's columns that the row before it has too, on average", share(features.neighbour_overlap)),
+        fact(
+            "Symmetric",
+            "Square, and equal to its transpose, values included",
+            yes(matrix.symmetric),
+        ),
+        fact(
+            "Full diagonal",
+            "Every diagonal entry is stored and not zero",
+            yes(matrix.has_full_diagonal),
+        ),
+        fact(
+            "Bandwidth",
+            "Farthest that an entry is from the diagonal, in columns",
+            format::count(features.bandwidth),
+        ),
+        fact(
+            "Mean offset",
+            "Mean distance of the entries from the diagonal, over the columns",
+            share(features.mean_offset),
+        ),
+        fact(
+            "Neighbour overlap",
+            "Share of a row's columns that the row before it has too, on average",
+            share(features.neighbour_overlap),
+        ),
     ]
 }
 
@@ -57,11 +85,27 @@ fn lines(features: &Features) -> Vec<Fact> {
 fn triangle(lower: &TriangleFeatures) -> Vec<Fact> {
     const WIDTH: &str = "Rows that can be solved at once: most and mean; variation is the standard deviation over the mean";
     vec![
-        fact("Levels", "Steps of a solve in which all rows of a level are solved at once", format::count(lower.levels)),
+        fact(
+            "Levels",
+            "Steps of a solve in which all rows of a level are solved at once",
+            format::count(lower.levels),
+        ),
         fact("Rows in a level", WIDTH, spread(&lower.lnnz)),
-        fact("Nonzeros", "Entries of the triangle, the diagonal counted once a row", format::count(lower.nnz)),
-        fact("Entries in a row", "Of the triangle: longest and mean, and their variation", spread(&lower.rnnz)),
-        fact("Dependency nearness", "Mean of 1 / distance to the last row waited for: 1 where every row waits for the one before it", format::digits(lower.dep_dist)),
+        fact(
+            "Nonzeros",
+            "Entries of the triangle, the diagonal counted once a row",
+            format::count(lower.nnz),
+        ),
+        fact(
+            "Entries in a row",
+            "Of the triangle: longest and mean, and their variation",
+            spread(&lower.rnnz),
+        ),
+        fact(
+            "Dependency nearness",
+            "Mean of 1 / distance to the last row waited for: 1 where every row waits for the one before it",
+            format::digits(lower.dep_dist),
+        ),
     ]
 }
 

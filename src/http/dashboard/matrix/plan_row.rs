@@ -48,7 +48,12 @@ impl PlanRow {
             interval: format!("{low} to {high}, {} samples", measured.samples),
             speedup: plan.speedup.map(format::times),
             vendor: plan.baseline.as_ref().map(|vendor| {
-                format!("{} {}: {}", vendor.name, vendor.algorithm, format::micros(vendor.median_us))
+                format!(
+                    "{} {}: {}",
+                    vendor.name,
+                    vendor.algorithm,
+                    format::micros(vendor.median_us)
+                )
             }),
             fraction: format::percent(plan.limit.fraction),
             limit: format!("{}, by {bound}", format::micros(plan.limit.us)),

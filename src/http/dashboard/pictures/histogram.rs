@@ -28,10 +28,9 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
         Bar { x: left, width: right - left - gap, y, soft_y: y, title: title(bin) }
     };
     let ticks = lengths().take_while(|length| place(*length) <= to);
-    let x_labels = ticks.filter(|length| place(*length) > from).map(|length| Label {
-        at: across.at(place(length) - 0.5),
-        text: format::count(length),
-    });
+    let x_labels = ticks
+        .filter(|length| place(*length) > from)
+        .map(|length| Label { at: across.at(place(length) - 0.5), text: format::count(length) });
     Some(Bars {
         summary: format!("Rows by length. {}", summary(bins, longest)),
         x_name: "entries in a row",
