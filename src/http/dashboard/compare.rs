@@ -1,12 +1,193 @@
 //! A matrix across devices and problems.
 
-use super::blank::blank;
-use super::shell::Place;
+mod by_device;
+mod by_problem;
+
+use super::matrices::Row as MatrixRow;
+use super::matrix::{MOST_PLANS, size, stored};
+use super::pictures::comparison::Comparison;
+use super::shell::{Place, Shell, html};
+use crate::domain::{Digest, Matrix, Plan};
 use crate::http::App;
-use crate::http::error::Problem;
+use crate::http::error::{Kind, Problem};
+use crate::http::extract::Query;
+use crate::http::page::MAX_LIMIT;
+use crate::service::PageRequest;
+use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
+use serde::Deserialize;
 
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Compare, "Compare")
+/// Matrices that the picker lists.
+const LISTED: usize = 50;
+
+/// Forms send what was left empty too.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompareQuery {
+    matrix: Option<String>,
+    by: Option<By>,
+    device: Option<String>,
+    /// Part of a name, or a digest.
+    q: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum By {
+    #[default]
+    Device,
+    Problem,
+}
+
+pub async fn show(
+    State(app): State<App>,
+    Query(query): Query<CompareQuery>,
+) -> Result<Response, Problem> {
+    let named = query.matrix.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let sought = query.q.as_deref().map(str::trim).unwrap_or_default();
+    let digest = match named {
+        Some(text) => Some(text.parse::<Digest>().map_err(no_digest)?),
+        None => sought.parse().ok(),
+    };
+    let Some(digest) = digest else { return pick(&app, sought).await };
+    let matrix = stored(&app, &digest).await?;
+    let page = PageRequest { after: None, limit: MOST_PLANS };
+    let plans = app.service.plans_of(&digest, &page).await?.items;
+    match query.by.unwrap_or_default() {
+        By::Device => html(&across_devices(&app, &matrix, &plans)),
+        By::Problem => html(&across_problems(&app, &matrix, &plans, query.device.as_deref())?),
+    }
+}
+
+fn no_digest(error: crate::domain::digest::DigestError) -> Problem {
+    let detail = format!("{error}, as a matrix's page shows it");
+    Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("matrix"))
+}
+
+/// Columns of the dense operand, or right-hand sides.
+fn width(problem: &crate::domain::Problem) -> u32 {
+    match problem {
+        crate::domain::Problem::Spmm(product) => product.n,
+        crate::domain::Problem::Sptrsv(solve) => solve.rhs,
+    }
+}
+
+/// Which matrix.
+#[derive(Template)]
+#[template(path = "compare_pick.html")]
+struct Picker {
+    shell: Shell,
+    sought: String,
+    rows: Vec<MatrixRow>,
+    /// There are matrices, whether or not any is found.
+    any: bool,
+}
+
+async fn pick(app: &App, sought: &str) -> Result<Response, Problem> {
+    let recent = app.service.matrices(&PageRequest { after: None, limit: MAX_LIMIT }).await?.items;
+    let any = !recent.is_empty();
+    let wanted = sought.to_lowercase();
+    let found = recent.into_iter().filter(|matrix| {
+        let name = matrix.name.as_deref().unwrap_or_default().to_lowercase();
+        name.contains(&wanted) || matrix.digest.to_string().starts_with(&wanted)
+    });
+    html(&Picker {
+        shell: Shell::new(app, Place::Compare),
+        sought: sought.to_owned(),
+        rows: found.take(LISTED).map(MatrixRow::from).collect(),
+        any,
+    })
+}
+
+/// What both views say of the matrix.
+struct Subject {
+    digest: Digest,
+    name: String,
+    size: String,
+    /// Plans there are, on how many classes of devices.
+    plans: usize,
+    classes: usize,
+}
+
+impl Subject {
+    fn of(matrix: &Matrix, plans: &[Plan]) -> Self {
+        let unnamed = || format!("matrix {}", super::format::short(&matrix.digest));
+        Self {
+            digest: matrix.digest,
+            name: matrix.name.clone().unwrap_or_else(unnamed),
+            size: size(matrix),
+            plans: plans.len(),
+            classes: by_device::columns(plans).len(),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "compare_devices.html")]
+struct Devices {
+    shell: Shell,
+    subject: Subject,
+    by_device: bool,
+    columns: Vec<by_device::Column>,
+    rows: Vec<by_device::Row>,
+    picture: Option<Comparison>,
+}
+
+fn across_devices(app: &App, matrix: &Matrix, plans: &[Plan]) -> Devices {
+    let subject = Subject::of(matrix, plans);
+    let columns = by_device::columns(plans);
+    Devices {
+        shell: Shell::new(app, Place::Compare),
+        by_device: true,
+        rows: by_device::rows(plans, &columns, &matrix.digest),
+        picture: by_device::picture(plans, &subject.name),
+        columns,
+        subject,
+    }
+}
+
+#[derive(Template)]
+#[template(path = "compare_problems.html")]
+struct Problems {
+    shell: Shell,
+    subject: Subject,
+    by_device: bool,
+    columns: Vec<by_device::Column>,
+    /// The class chosen, in full.
+    chosen: String,
+    chosen_words: String,
+    rows: Vec<by_problem::Row>,
+    picture: Option<Comparison>,
+}
+
+fn across_problems(
+    app: &App,
+    matrix: &Matrix,
+    plans: &[Plan],
+    device: Option<&str>,
+) -> Result<Problems, Problem> {
+    let subject = Subject::of(matrix, plans);
+    let columns = by_device::columns(plans);
+    // Where none is named, the one with most plans says most.
+    let chosen = match device.filter(|name| !name.is_empty()) {
+        Some(name) => columns.iter().find(|column| column.class.0 == name),
+        None => columns.iter().max_by_key(|column| by_problem::chosen(plans, &column.class).len()),
+    };
+    if chosen.is_none() && !columns.is_empty() {
+        let detail = "no plan of this matrix is for that class of devices";
+        let problem = Problem::new(Kind::InvalidParameter, detail);
+        return Err(problem.with("parameter", Some("device")));
+    }
+    let kept = chosen.map(|column| by_problem::chosen(plans, &column.class)).unwrap_or_default();
+    Ok(Problems {
+        shell: Shell::new(app, Place::Compare),
+        by_device: false,
+        chosen: chosen.map(|column| column.class.to_string()).unwrap_or_default(),
+        chosen_words: chosen.map(|column| column.words.clone()).unwrap_or_default(),
+        rows: by_problem::rows(&kept, matrix),
+        picture: by_problem::picture(&kept, &subject.name),
+        columns,
+        subject,
+    })
 }

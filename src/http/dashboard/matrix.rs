@@ -1,16 +1,168 @@
 //! One matrix: facts, pictures, its plans.
 
-use super::blank::blank;
-use super::shell::Place;
-use crate::http::App;
-use crate::http::error::Problem;
-use axum::extract::State;
-use axum::response::Response;
+mod commands;
+mod facts;
+pub mod plan_row;
 
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Matrices, "Matrix")
+use super::format;
+use super::pictures::bars::Bars;
+use super::pictures::{histogram, level_widths};
+use super::shell::{Place, Shell, html};
+use crate::domain::profile::LevelProfile;
+use crate::domain::{Digest, Matrix, MatrixProfile};
+use crate::http::App;
+use crate::http::error::{Kind, Problem};
+use crate::http::extract::Path;
+use crate::service::PageRequest;
+use askama::Template;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use commands::Command;
+use facts::Group;
+use plan_row::PlanRow;
+
+/// Pixels of the longer side of the picture on the page, and of the one it leads to.
+const SPY: u64 = 640;
+/// Plans shown of one matrix.
+pub const MOST_PLANS: u32 = 200;
+
+#[derive(Template)]
+#[template(path = "matrix.html")]
+struct Page {
+    shell: Shell,
+    name: Option<String>,
+    digest: Digest,
+    pattern: Digest,
+    age: String,
+    created_at: String,
+    size: String,
+    /// Width and height of the picture, so that nothing moves when it comes.
+    spy: (u64, u64),
+    square: bool,
+    groups: Vec<Group>,
+    plans: Vec<PlanRow>,
+    more_plans: bool,
+    commands: Vec<Command>,
 }
 
-pub async fn profile(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "profile")
+pub async fn show(
+    State(app): State<App>,
+    Path(digest): Path<Digest>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let matrix = stored(&app, &digest).await?;
+    let page = PageRequest { after: None, limit: MOST_PLANS };
+    let plans = app.service.plans_of(&digest, &page).await?;
+    let shell = Shell::new(&app, Place::Matrices);
+    let newest = plans.items.first().map(|plan| &plan.problem);
+    let commands = commands::of(&digest, newest, &commands::base(&headers), shell.signed_in);
+    html(&Page {
+        shell,
+        digest,
+        pattern: matrix.pattern_digest,
+        age: format::ago(matrix.created_at),
+        created_at: matrix.created_at.to_rfc3339(),
+        size: size(&matrix),
+        spy: spy_size(matrix.rows, matrix.cols),
+        square: matrix.rows == matrix.cols,
+        groups: facts::of(&matrix),
+        plans: plans.items.iter().map(|plan| PlanRow::of(plan, &digest)).collect(),
+        more_plans: plans.next.is_some(),
+        commands,
+        name: matrix.name,
+    })
+}
+
+/// `32,768 × 32,768, 196,548 nonzeros`.
+pub fn size(matrix: &Matrix) -> String {
+    let [rows, cols, nnz] = [matrix.rows, matrix.cols, matrix.nnz].map(format::count);
+    format!("{rows} × {cols}, {nnz} nonzeros")
+}
+
+/// The matrix, or why there may be nothing under this digest: plans outlive their matrix.
+pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
+    let problem = match app.service.matrix(digest).await {
+        Ok(matrix) => return Ok(matrix),
+        Err(error) => Problem::from(error),
+    };
+    if problem.kind() != Kind::NotFound {
+        return Err(problem);
+    }
+    let page = PageRequest { after: None, limit: 1 };
+    let tuned =
+        app.service.plans_of(digest, &page).await.is_ok_and(|plans| !plans.items.is_empty());
+    let why = if tuned {
+        "it was removed; its plans are kept, and GET /v1/plans finds them by the same digest. Upload it again to see it \
+         here"
+    } else {
+        "it was removed or never uploaded, or this is the digest of a pattern"
+    };
+    Err(Problem::new(Kind::NotFound, format!("there is no matrix {digest}: {why}")))
+}
+
+/// Pixels of the picture: the longer side is [`SPY`], the other follows the shape.
+fn spy_size(rows: u64, cols: u64) -> (u64, u64) {
+    let longest = u128::from(rows.max(cols).max(1));
+    let side = |length: u64| {
+        let pixels = (u128::from(SPY) * u128::from(length)).div_ceil(longest);
+        u64::try_from(pixels).unwrap_or(SPY).max(1)
+    };
+    (side(cols), side(rows))
+}
+
+/// A picture with what it says in words.
+struct Drawn {
+    heading: &'static str,
+    summary: String,
+    picture: Option<Bars>,
+}
+
+#[derive(Template)]
+#[template(path = "matrix_profile.html")]
+struct Profile {
+    lengths: Drawn,
+    levels: Vec<Drawn>,
+}
+
+pub async fn profile(
+    State(app): State<App>,
+    Path(digest): Path<Digest>,
+) -> Result<Response, Problem> {
+    let matrix = stored(&app, &digest).await?;
+    let profile = app.service.matrix_profile(&digest).await?;
+    html(&drawn(&matrix, &profile))
+}
+
+fn drawn(matrix: &Matrix, profile: &MatrixProfile) -> Profile {
+    let longest = matrix.features.row_nnz.max;
+    let level = |heading, triangle, levels: &LevelProfile| Drawn {
+        heading,
+        summary: level_widths::summary(matrix.rows, levels),
+        picture: level_widths::of(triangle, matrix.rows, levels),
+    };
+    let lower = profile.lower.as_ref().map(|levels| level("Lower triangle", "lower", levels));
+    let upper = profile.upper.as_ref().map(|levels| level("Upper triangle", "upper", levels));
+    Profile {
+        lengths: Drawn {
+            heading: "Row lengths",
+            summary: histogram::summary(&profile.row_nnz, longest),
+            picture: histogram::of(&profile.row_nnz, longest),
+        },
+        levels: lower.into_iter().chain(upper).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spy_size;
+
+    #[test]
+    fn the_picture_has_the_shape_of_the_matrix() {
+        assert_eq!(spy_size(10, 10), (640, 640));
+        assert_eq!(spy_size(256, 2304), (640, 72));
+        assert_eq!(spy_size(1_000_000, 64), (1, 640));
+        assert_eq!(spy_size(0, 0), (1, 1));
+        assert_eq!(spy_size(u64::MAX, 1), (1, 640));
+    }
 }

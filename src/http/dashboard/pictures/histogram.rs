@@ -1,1 +1,119 @@
 //! Rows by length, as bars.
+
+use super::bars::{self, Bar, Bars, Label};
+use super::scale::Scale;
+use crate::domain::profile::LengthBin;
+use crate::http::dashboard::format;
+
+/// Lengths of their own up to here, then eight bins to each doubling: as `LengthBin` has it.
+const SINGLE: u64 = 16;
+/// Bars are no wider, however few there are.
+const FEWEST: f64 = 16.0;
+/// Longest bars that stand apart from each other.
+const GAP_FROM: f64 = 5.0;
+
+/// Rows by how many entries they have; `None` where there are no rows. `longest` is exact, bins may end beyond it.
+pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
+    let (first, last) = (bins.first()?, bins.last()?);
+    // From zero where short rows are, so that pictures of most matrices begin alike.
+    let from = if first.most <= SINGLE { -1.0 } else { place(first.most) - 1.0 };
+    let to = place(last.most).max(from + FEWEST);
+    let across = Scale::linear(from, to, bars::LEFT, bars::RIGHT);
+    let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(1);
+    let up = bars::counts(most);
+    let bar = |bin: &LengthBin| {
+        let (left, right) = (across.at(place(bin.most) - 1.0), across.at(place(bin.most)));
+        let gap = if right - left > GAP_FROM { 1.0 } else { 0.0 };
+        let y = up.at(bin.rows as f64);
+        Bar { x: left, width: right - left - gap, y, soft_y: y, title: title(bin) }
+    };
+    let ticks = lengths().take_while(|length| place(*length) <= to);
+    let x_labels = ticks
+        .filter(|length| place(*length) > from)
+        .map(|length| Label { at: across.at(place(length) - 0.5), text: format::count(length) });
+    Some(Bars {
+        summary: format!("Rows by length. {}", summary(bins, longest)),
+        x_name: "entries in a row",
+        y_name: "rows (log)",
+        x_labels: bars::thinned(x_labels),
+        y_labels: bars::count_labels(&up),
+        bars: bins.iter().map(bar).collect(),
+    })
+}
+
+/// `median 7, longest 1,383 entries`; a median within a wide bin is that bin.
+pub fn summary(bins: &[LengthBin], longest: u64) -> String {
+    let rows: u64 = bins.iter().map(|bin| bin.rows).sum();
+    let mut before = 0;
+    let median = bins.iter().find(|bin| {
+        before += bin.rows;
+        2 * before >= rows
+    });
+    let median = median.map_or_else(|| "–".to_owned(), range);
+    format!("median {median}, longest {} entries", format::count(longest))
+}
+
+/// The right edge of a bin that ends at `length`, in bins.
+fn place(length: u64) -> f64 {
+    if length <= SINGLE {
+        return length as f64;
+    }
+    let power = 63 - (length - 1).leading_zeros();
+    let base = (1u64 << power) as f64;
+    let doublings = f64::from(power) - (SINGLE as f64).log2();
+    SINGLE as f64 + 8.0 * (doublings + (length as f64 - base) / base)
+}
+
+/// Lengths that an axis may name.
+fn lengths() -> impl Iterator<Item = u64> {
+    [0, 1, 2, 4, 6, 8, 10, 12, 14].into_iter().chain((4..63).map(|power| 1 << power))
+}
+
+fn range(bin: &LengthBin) -> String {
+    if bin.least == bin.most {
+        format::count(bin.least)
+    } else {
+        format!("{}–{}", format::count(bin.least), format::count(bin.most))
+    }
+}
+
+fn title(bin: &LengthBin) -> String {
+    let rows = if bin.rows == 1 { "row has" } else { "rows have" };
+    let entries = if bin.most == 1 { "entry" } else { "entries" };
+    format!("{} {rows} {} {entries}", format::count(bin.rows), range(bin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bin(least: u64, most: u64, rows: u64) -> LengthBin {
+        LengthBin { least, most, rows }
+    }
+
+    #[test]
+    fn each_bin_is_as_wide_as_the_next() {
+        let edges = [16, 18, 20, 32, 36, 64, 72].map(place);
+        assert_eq!(edges, [16.0, 17.0, 18.0, 24.0, 25.0, 32.0, 33.0]);
+    }
+
+    #[test]
+    fn bars_lie_in_the_frame_and_say_what_they_are() {
+        let bins = [bin(0, 0, 1), bin(7, 7, 1000), bin(1281, 1408, 3)];
+        let picture = of(&bins, 1383).unwrap();
+        for bar in &picture.bars {
+            assert!(bar.x >= bars::LEFT && bar.x + bar.width <= bars::RIGHT + 0.01, "{bar:?}");
+            assert!(bar.y >= bars::TOP && bar.y < bars::BOTTOM, "{bar:?}");
+        }
+        assert!(picture.bars[1].y < picture.bars[2].y, "more rows, a higher bar");
+        assert_eq!(picture.bars[0].title, "1 row has 0 entries");
+        assert_eq!(picture.bars[2].title, "3 rows have 1,281–1,408 entries");
+        assert_eq!(picture.summary, "Rows by length. median 7, longest 1,383 entries");
+    }
+
+    #[test]
+    fn no_rows_no_picture() {
+        assert_eq!(of(&[], 0), None);
+        assert_eq!(summary(&[bin(17, 18, 2)], 18), "median 17–18, longest 18 entries");
+    }
+}

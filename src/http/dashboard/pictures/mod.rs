@@ -3,6 +3,7 @@
 //! A picture is a struct with a template, so a page holds it as a field and writes `{{ funnel|safe }}` where it stands.
 //! Text in a picture is text; every picture has a title and a description for those who do not see it.
 
+pub mod bars;
 pub mod comparison;
 pub mod funnel;
 pub mod heat_map;

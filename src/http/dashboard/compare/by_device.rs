@@ -1,0 +1,115 @@
+//! A matrix across devices: a row a problem, a column a class of devices.
+
+use crate::domain::{DeviceClass, Digest, Plan};
+use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
+use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
+
+/// A class of devices that has plans.
+pub struct Column {
+    pub words: String,
+    pub class: DeviceClass,
+}
+
+pub struct Cell {
+    pub plan: PlanRow,
+    /// The shortest time of several in its row.
+    pub best: bool,
+}
+
+pub struct Row {
+    pub problem: String,
+    /// One for each column.
+    pub cells: Vec<Option<Cell>>,
+}
+
+/// The classes that the plans are for, by name.
+pub fn columns(plans: &[Plan]) -> Vec<Column> {
+    let mut columns: Vec<Column> = plans
+        .iter()
+        .map(|plan| Column { words: class_words(&plan.device), class: plan.device.class() })
+        .collect();
+    columns.sort_by(|a, b| a.class.cmp(&b.class));
+    columns.dedup_by(|a, b| a.class == b.class);
+    columns
+}
+
+/// Plans by the question that they answer, in the order of the questions' words.
+fn questions(plans: &[Plan]) -> Vec<(String, Vec<&Plan>)> {
+    let mut asked: Vec<(String, Vec<&Plan>)> = Vec::new();
+    for plan in plans {
+        let words = question(plan);
+        match asked.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, answers)) => answers.push(plan),
+            None => asked.push((words, vec![plan])),
+        }
+    }
+    asked.sort_by_cached_key(|(words, answers)| (size(answers), words.clone()));
+    asked
+}
+
+/// Products before solves, few columns before many.
+fn size(answers: &[&Plan]) -> Option<(bool, u32)> {
+    let problem = answers.first()?.problem;
+    Some((matches!(problem, crate::domain::Problem::Sptrsv(_)), super::width(&problem)))
+}
+
+pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
+    let row = |(problem, answers): (String, Vec<&Plan>)| {
+        let shortest = answers.iter().map(|plan| plan.measured.median_us).reduce(f64::min);
+        let several = answers.len() > 1;
+        let cell = |column: &Column| {
+            let plan = answers.iter().find(|plan| plan.device.class() == column.class)?;
+            let best = several && Some(plan.measured.median_us) == shortest;
+            Some(Cell { plan: PlanRow::of(plan, matrix), best })
+        };
+        Row { problem, cells: columns.iter().map(cell).collect() }
+    };
+    questions(plans).into_iter().map(row).collect()
+}
+
+/// Bars grouped by problem; the devices within a group in the order of the columns.
+pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
+    let group = |(name, mut answers): (String, Vec<&Plan>)| {
+        answers.sort_by_key(|plan| plan.device.class());
+        let timed = answers.into_iter().map(|plan| Timed {
+            label: class_words(&plan.device),
+            us: plan.measured.median_us,
+            vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us),
+            limit_us: plan.limit.us,
+        });
+        Group { name, timed: timed.collect() }
+    };
+    let groups: Vec<Group> = questions(plans).into_iter().map(group).collect();
+    comparison::of(format!("Times of {name} by problem and device, as in the table"), &groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(n: u32, threads: u32, us: f64) -> Plan {
+        let mut plan: Plan =
+            serde_json::from_str(include_str!("../../../../tests/http/plan.json")).unwrap();
+        plan.problem = serde_json::from_value(serde_json::json!({"op": "spmm", "n": n})).unwrap();
+        plan.device.multiprocessors = threads;
+        plan.measured.median_us = us;
+        plan
+    }
+
+    #[test]
+    fn the_shortest_of_a_row_is_marked_and_gaps_stay() {
+        let plans = [plan(128, 2, 9.0), plan(32, 2, 5.0), plan(32, 4, 3.0)];
+        let columns = columns(&plans);
+        assert_eq!(
+            columns.iter().map(|c| c.words.as_str()).collect::<Vec<_>>(),
+            ["a processor, 2 threads", "a processor, 4 threads"]
+        );
+        let rows = rows(&plans, &columns, &plans[0].matrix);
+        assert_eq!(rows[0].problem, "SpMM N=32 f32 row", "few columns first");
+        let best = |row: &Row| -> Vec<Option<bool>> {
+            row.cells.iter().map(|cell| cell.as_ref().map(|cell| cell.best)).collect()
+        };
+        assert_eq!(best(&rows[0]), [Some(false), Some(true)]);
+        assert_eq!(best(&rows[1]), [Some(false), None], "alone is not the best of anything");
+    }
+}

@@ -1,0 +1,138 @@
+//! A matrix on one class of devices: all its problems, in figures that do not depend on how wide they are.
+
+use crate::domain::problem::Triangle;
+use crate::domain::{DeviceClass, Matrix, Plan, Problem};
+use crate::http::dashboard::format;
+use crate::http::dashboard::matrix::plan_row::{PlanRow, question};
+use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
+
+pub struct Row {
+    pub plan: PlanRow,
+    pub column_time: String,
+    /// Useful arithmetic; absent where the triangle's entries are not known.
+    pub gflops: Option<String>,
+    pub gbps: String,
+    pub best: bool,
+}
+
+/// Plans of one class of devices, products before solves.
+pub fn chosen<'a>(plans: &'a [Plan], class: &DeviceClass) -> Vec<&'a Plan> {
+    let mut chosen: Vec<&Plan> =
+        plans.iter().filter(|plan| plan.device.class() == *class).collect();
+    chosen.sort_by_cached_key(|plan| {
+        let solve = matches!(plan.problem, Problem::Sptrsv(_));
+        (solve, super::width(&plan.problem), question(plan))
+    });
+    chosen
+}
+
+pub fn rows(plans: &[&Plan], matrix: &Matrix) -> Vec<Row> {
+    let rates: Vec<Option<f64>> = plans.iter().map(|plan| gflops(plan, matrix)).collect();
+    let highest = rates.iter().flatten().copied().reduce(f64::max);
+    let row = |(plan, rate): (&&Plan, &Option<f64>)| Row {
+        plan: PlanRow::of(plan, &matrix.digest),
+        column_time: format::micros(plan.measured.median_us / columns(plan)),
+        gflops: rate.map(format::digits),
+        gbps: format::digits(plan.limit.bytes as f64 / (plan.measured.median_us * 1e3)),
+        best: plans.len() > 1 && rate.is_some() && *rate == highest,
+    };
+    plans.iter().zip(&rates).map(row).collect()
+}
+
+fn columns(plan: &Plan) -> f64 {
+    f64::from(super::width(&plan.problem).max(1))
+}
+
+/// A product and a sum for each entry and column, over the time.
+fn gflops(plan: &Plan, matrix: &Matrix) -> Option<f64> {
+    let entries = match plan.problem {
+        Problem::Spmm(_) => matrix.nnz,
+        Problem::Sptrsv(solve) => triangle_entries(matrix, solve.triangle)?,
+    };
+    let flops = 2.0 * entries as f64 * columns(plan);
+    Some(flops / (plan.measured.median_us * 1e3))
+}
+
+/// Entries of a triangle, the diagonal counted once a row. That of the upper follows from the lower where the diagonal
+/// is known to be stored.
+fn triangle_entries(matrix: &Matrix, triangle: Triangle) -> Option<u64> {
+    let lower = matrix.features.lower.as_ref()?.nnz;
+    match triangle {
+        Triangle::Lower => Some(lower),
+        Triangle::Upper if matrix.symmetric => Some(lower),
+        Triangle::Upper if matrix.has_full_diagonal => {
+            (matrix.nnz + matrix.rows).checked_sub(lower)
+        }
+        Triangle::Upper => None,
+    }
+}
+
+/// One bar a problem: the time of a column.
+pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
+    let timed = |plan: &&Plan| {
+        let columns = columns(plan);
+        Timed {
+            label: question(plan),
+            us: plan.measured.median_us / columns,
+            vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us / columns),
+            limit_us: plan.limit.us / columns,
+        }
+    };
+    let group = Group { name: String::new(), timed: plans.iter().map(timed).collect() };
+    comparison::of(format!("Time a column of {name}, by problem, as in the table"), &[group])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn matrix() -> Matrix {
+        let spread = json!({"max": 1, "mean": 1.0, "cov": 0.0});
+        let zero = "0".repeat(64);
+        serde_json::from_value(json!({
+            "digest": zero, "pattern_digest": zero, "name": null, "rows": 10, "cols": 10, "nnz": 1000,
+            "symmetric": false, "has_full_diagonal": true, "created_at": 0,
+            "features": {
+                "version": 1, "density": 0.1, "row_nnz": spread, "col_nnz": spread, "empty_rows": 0, "empty_cols": 0,
+                "bandwidth": 1, "mean_offset": 0.0, "neighbour_overlap": 0.0,
+                "lower": {"nnz": 300, "rnnz": spread, "lnnz": spread, "levels": 1, "dep_dist": 0.0}
+            }
+        }))
+        .unwrap()
+    }
+
+    fn plan(problem: serde_json::Value, us: f64) -> Plan {
+        let mut plan: Plan =
+            serde_json::from_str(include_str!("../../../../tests/http/plan.json")).unwrap();
+        plan.problem = serde_json::from_value(problem).unwrap();
+        plan.measured.median_us = us;
+        plan
+    }
+
+    fn solve(triangle: &str) -> Plan {
+        plan(json!({"op": "sptrsv", "rhs": 2, "triangle": triangle, "diagonal": "unit"}), 1.0)
+    }
+
+    #[test]
+    fn arithmetic_follows_the_formulas() {
+        let product = plan(json!({"op": "spmm", "n": 32}), 8.0);
+        assert_eq!(gflops(&product, &matrix()), Some(8.0), "2 x 1000 x 32 / 8 us");
+        assert_eq!(gflops(&solve("lower"), &matrix()), Some(1.2), "2 x 300 x 2 / 1 us");
+        assert_eq!(gflops(&solve("upper"), &matrix()), Some(2.84), "of 1000 + 10 - 300");
+        let holes = Matrix { has_full_diagonal: false, ..matrix() };
+        assert_eq!(gflops(&solve("upper"), &holes), None);
+    }
+
+    #[test]
+    fn the_highest_rate_is_the_best_whatever_the_width() {
+        let wide = plan(json!({"op": "spmm", "n": 128}), 16.0);
+        let narrow = plan(json!({"op": "spmm", "n": 8}), 4.0);
+        let plans = [wide, narrow];
+        let chosen = chosen(&plans, &plans[0].device.class());
+        let rows = rows(&chosen, &matrix());
+        assert_eq!(rows[0].plan.problem, "SpMM N=8 f32 row");
+        assert_eq!([rows[0].best, rows[1].best], [false, true]);
+        assert_eq!(rows[0].column_time, "0.500 µs");
+    }
+}
