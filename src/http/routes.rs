@@ -62,7 +62,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/healthz" => quick(get(operations::healthz)),
         "/readyz" => quick(get(operations::readyz)),
         "/metrics" => quick(get(operations::metrics)),
-        "/openapi.yaml" => quick(get(operations::openapi)),
+        "/openapi.yaml" => page(get(operations::openapi), app),
         "/v1/matrices" => quick(get(matrices::list)).merge(upload(post(matrices::upload), app)),
         "/v1/matrices/{digest}" => quick(get(matrices::show).delete(matrices::remove)),
         "/v1/matrices/{digest}/spy.png" => quick(get(matrices::spy)),
@@ -99,7 +99,7 @@ pub fn router(app: App) -> Router {
     routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
 }
 
-/// Pages compress well, and are written anew for each request; files come compressed already.
+/// Pages and the API's description compress well; files come compressed already.
 fn page(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     methods.route_layer(
         ServiceBuilder::new()

@@ -1,12 +1,186 @@
 //! Devices: what is there and how it is.
 
-use super::blank::blank;
-use super::shell::Place;
+use super::format::{ago, bytes, count, digits};
+use super::shell::{Place, Shell, html};
+use crate::domain::{Device, DeviceKind};
 use crate::http::App;
 use crate::http::error::Problem;
+use crate::service::{DeviceStatus, Quarantined};
+use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
 
+#[derive(Template)]
+#[template(path = "devices.html")]
+struct Page {
+    shell: Shell,
+    cards: Vec<Card>,
+    quarantine: Vec<QuarantineRow>,
+}
+
+/// What changes while the page is open.
+#[derive(Template)]
+#[template(path = "devices_live.html")]
+struct Live {
+    cards: Vec<Card>,
+    quarantine: Vec<QuarantineRow>,
+}
+
+/// One device.
+struct Card {
+    name: String,
+    id: String,
+    class: String,
+    worker: String,
+    local: bool,
+    state: Standing,
+    trouble: Option<String>,
+    running: Option<String>,
+    seen: String,
+    seen_at: String,
+    restarts: Option<u32>,
+    quarantined: u64,
+    copy: String,
+    hop: String,
+    hop_note: &'static str,
+    facts: Vec<(&'static str, String)>,
+    software: Vec<(&'static str, String)>,
+}
+
+/// How a device is, as its badge says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Online,
+    Trouble,
+    Offline,
+}
+
+impl Standing {
+    fn of(status: &DeviceStatus) -> Self {
+        match (&status.trouble, status.online) {
+            (Some(_), _) => Self::Trouble,
+            (None, true) => Self::Online,
+            (None, false) => Self::Offline,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Trouble => "in trouble",
+            Self::Offline => "offline",
+        }
+    }
+
+    const fn tone(self) -> &'static str {
+        match self {
+            Self::Online => "good",
+            Self::Trouble => "bad",
+            Self::Offline => "idle",
+        }
+    }
+}
+
+struct QuarantineRow {
+    candidate: String,
+    class: String,
+    reason: String,
+    when: String,
+    at: String,
+}
+
+impl From<Quarantined> for QuarantineRow {
+    fn from(entry: Quarantined) -> Self {
+        Self {
+            candidate: entry.candidate.to_string(),
+            class: entry.class.to_string(),
+            reason: entry.reason,
+            when: ago(entry.at),
+            at: entry.at.to_rfc3339(),
+        }
+    }
+}
+
+impl From<DeviceStatus> for Card {
+    fn from(status: DeviceStatus) -> Self {
+        let device = &status.device;
+        let hop = match device.hop_ns {
+            ns if ns > 0.0 => format!("{} ns", digits(ns)),
+            _ => "not measured".to_owned(),
+        };
+        Self {
+            state: Standing::of(&status),
+            name: device.name.clone(),
+            id: device.id.to_string(),
+            class: device.class().to_string(),
+            copy: format!("{} GB/s", digits(device.copy_gbps)),
+            hop,
+            hop_note: match device.kind {
+                DeviceKind::Cuda => "a value from one multiprocessor to another",
+                DeviceKind::Cpu => "a value from one thread to another",
+            },
+            facts: facts(device),
+            software: software(device),
+            worker: status.owner,
+            local: status.local,
+            trouble: status.trouble,
+            running: status.running.map(|job| job.to_string()),
+            seen: ago(status.last_seen),
+            seen_at: status.last_seen.to_rfc3339(),
+            restarts: status.restarts,
+            quarantined: status.quarantined,
+        }
+    }
+}
+
+/// A processor's facts have names of their own: see [`Device`].
+fn facts(device: &Device) -> Vec<(&'static str, String)> {
+    let memory = ("Memory", bytes(device.memory_bytes));
+    match device.kind {
+        DeviceKind::Cuda => vec![
+            ("Compute capability", device.compute_capability.clone()),
+            ("Multiprocessors", count(device.multiprocessors.into())),
+            ("Shared memory a block", bytes(device.shared_bytes_per_block)),
+            ("Registers a multiprocessor", count(device.registers_per_multiprocessor.into())),
+            ("L2 cache", bytes(device.l2_bytes)),
+            memory,
+        ],
+        DeviceKind::Cpu => vec![
+            ("Instruction set", device.compute_capability.clone()),
+            ("Threads", count(device.multiprocessors.into())),
+            ("Lanes of f32", count(device.warp_size.into())),
+            ("Last-level cache", bytes(device.l2_bytes)),
+            memory,
+        ],
+    }
+}
+
+fn software(device: &Device) -> Vec<(&'static str, String)> {
+    let none = || "none installed".to_owned();
+    let mut software = vec![
+        (if device.kind == DeviceKind::Cuda { "Driver" } else { "System" }, device.driver.clone()),
+        ("Compiler", device.compiler.clone()),
+        ("Vendor's library", device.vendor.clone().unwrap_or_else(none)),
+    ];
+    software.extend(device.dense_vendor.clone().map(|dense| ("For dense products", dense)));
+    software
+}
+
+async fn standing(app: &App) -> Result<(Vec<Card>, Vec<QuarantineRow>), Problem> {
+    let devices = app.service.devices().await?;
+    let quarantine = app.service.quarantined(None).await?;
+    let cards = devices.into_iter().map(Card::from).collect();
+    Ok((cards, quarantine.into_iter().map(QuarantineRow::from).collect()))
+}
+
+/// `GET /devices`.
 pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Devices, "Devices")
+    let (cards, quarantine) = standing(&app).await?;
+    html(&Page { shell: Shell::new(&app, Place::Devices), cards, quarantine })
+}
+
+/// `GET /fragments/devices`.
+pub async fn live(State(app): State<App>) -> Result<Response, Problem> {
+    let (cards, quarantine) = standing(&app).await?;
+    html(&Live { cards, quarantine })
 }

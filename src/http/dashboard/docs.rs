@@ -1,12 +1,24 @@
 //! The API, rendered from openapi.yaml.
 
-use super::blank::blank;
-use super::shell::Place;
+use super::shell::{Place, Shell, html_with};
 use crate::http::App;
 use crate::http::error::Problem;
+use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
 
+#[derive(Template)]
+#[template(path = "docs.html")]
+struct Page {
+    shell: Shell,
+}
+
+/// As for every page, but for inline styles: RapiDoc writes them into its elements. What it shows is this server's own
+/// description of itself.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// `GET /docs`.
 pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Docs, "API")
+    html_with(&Page { shell: Shell::new(&app, Place::Docs) }, POLICY)
 }

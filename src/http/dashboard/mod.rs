@@ -47,6 +47,7 @@ pub const PAGES: &[&str] = &[
     "/fragments/jobs/{id}",
     "/fragments/matrices/{digest}/profile",
     "/fragments/plans/{id}/source",
+    "/fragments/devices",
 ];
 
 /// The methods of a page; `None` for one that is not in the table.
@@ -69,6 +70,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/fragments/jobs/{id}" => get(job::standing),
         "/fragments/matrices/{digest}/profile" => get(matrix::profile),
         "/fragments/plans/{id}/source" => get(plan::source),
+        "/fragments/devices" => get(devices::live),
         _ => return None,
     })
 }

@@ -1,16 +1,185 @@
 //! One plan: what won and why.
 
-use super::blank::blank;
-use super::shell::Place;
-use crate::http::App;
-use crate::http::error::Problem;
-use axum::extract::State;
-use axum::response::Response;
+mod meaning;
+mod parts;
+mod words;
 
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "Plan")
+use super::format;
+use super::pictures::roofline::{LIMIT, Mark, Roofline, Times};
+use super::shell::{Place, Shell, html};
+use crate::domain::{Plan, PlanId, Problem};
+use crate::http::App;
+use crate::http::error::Problem as Refusal;
+use crate::http::extract::Path;
+use crate::service::ServiceError;
+use askama::Template;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use futures_util::StreamExt;
+use parts::{ArrayRow, Fact, FunnelRow, StepRow};
+use words::Check;
+
+#[derive(Template)]
+#[template(path = "plan.html")]
+struct Page {
+    shell: Shell,
+    problem: String,
+    /// The matrix by its name, where it is still stored and has one; else by its digest.
+    matrix: String,
+    age: String,
+    created: String,
+    figures: Vec<Fact>,
+    family: &'static str,
+    parameters: Vec<Parameter>,
+    why: words::Why,
+    roofline: Option<Roofline>,
+    times: Times,
+    limit: String,
+    costs: Vec<Fact>,
+    checks: Vec<Check>,
+    model: Vec<String>,
+    resources: Vec<Fact>,
+    funnel: Vec<FunnelRow>,
+    steps: Vec<StepRow>,
+    arrays: Vec<ArrayRow>,
+    scratch: Vec<String>,
+    provenance: Vec<Fact>,
+    lookup: words::Lookup,
+    plan: Plan,
 }
 
-pub async fn source(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "source")
+struct Parameter {
+    name: String,
+    value: String,
+    meaning: &'static str,
+}
+
+/// `GET /plans/{id}`.
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<PlanId>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let plan = app.service.plan(&id).await?;
+    // The plan outlives its matrix: without it there is a digest, and no count of operations.
+    let facts = match app.service.matrix(&plan.matrix).await {
+        Ok(facts) => Some(facts),
+        Err(ServiceError::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let name = facts.as_ref().and_then(|facts| facts.name.clone());
+    let flops = match (&plan.problem, &facts) {
+        (Problem::Spmm(spmm), Some(facts)) => 2.0 * facts.nnz as f64 * f64::from(spmm.n),
+        _ => 0.0,
+    };
+    let marks = marks(&plan);
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let candidate = &plan.candidate;
+    let parameters = candidate.params.iter().map(|(name, value)| Parameter {
+        name: name.clone(),
+        value: meaning::value(value),
+        meaning: meaning::parameter(&candidate.family, name),
+    });
+    html(&Page {
+        shell: Shell::new(&app, Place::Elsewhere),
+        problem: words::problem(&plan.problem),
+        matrix: name.unwrap_or_else(|| format::short(&plan.matrix)),
+        age: format::ago(plan.created_at),
+        created: plan.created_at.to_rfc3339(),
+        figures: parts::figures(&plan),
+        family: meaning::family(&candidate.family),
+        parameters: parameters.collect(),
+        why: words::why(&plan),
+        roofline: Roofline::of(flops, plan.limit.bytes, plan.device.copy_gbps, &marks),
+        times: Times::of(&marks),
+        limit: words::limit(&plan),
+        costs: parts::costs(&plan),
+        checks: words::checks(&plan),
+        model: words::model(&plan),
+        resources: parts::resources(&plan),
+        funnel: parts::funnel(&plan),
+        steps: parts::steps(&plan),
+        arrays: parts::arrays(&plan),
+        scratch: parts::scratch(&plan),
+        provenance: parts::provenance(&plan),
+        lookup: words::lookup(&plan, host.unwrap_or("127.0.0.1:8080")),
+        plan,
+    })
+}
+
+fn marks(plan: &Plan) -> Vec<Mark> {
+    let mark = |name, us, tone| Mark { name, us, ci95_us: None, tone };
+    let measured = &plan.measured;
+    let mut marks = vec![Mark {
+        name: "measured",
+        us: measured.median_us,
+        ci95_us: Some(measured.ci95_us),
+        tone: "bar-fill",
+    }];
+    marks.extend(plan.predicted.as_ref().map(|p| mark("predicted", p.median_us, "warn")));
+    marks.extend(plan.baseline.as_ref().map(|b| mark("vendor", b.median_us, "idle")));
+    marks.push(mark(LIMIT, plan.limit.us, "good"));
+    marks
+}
+
+/// As much of a kernel's text as is shown; the download has all of it.
+const SHOWN_BYTES: usize = 400_000;
+
+#[derive(Template)]
+#[template(path = "plan_source.html")]
+struct Source {
+    text: String,
+    lines: usize,
+    bytes: String,
+    cut: bool,
+}
+
+/// `GET /fragments/plans/{id}/source`: the kernel's text, which only some want to see.
+pub async fn source(
+    State(app): State<App>,
+    Path(id): Path<PlanId>,
+) -> Result<Response, Refusal> {
+    let plan = app.service.plan(&id).await?;
+    let digest = plan.launch.and_then(|launch| launch.source);
+    let Some(digest) = digest else {
+        return html(&Source { text: String::new(), lines: 0, bytes: String::new(), cut: false });
+    };
+    let mut blob = app.service.plan_blob(&id, &digest).await?;
+    let mut read = Vec::new();
+    while read.len() < SHOWN_BYTES {
+        match blob.content.next().await {
+            Some(part) => read.extend_from_slice(&part.map_err(Refusal::internal)?),
+            None => break,
+        }
+    }
+    let text = whole_lines(&read, SHOWN_BYTES);
+    html(&Source {
+        lines: text.lines().count(),
+        bytes: format::bytes(blob.bytes),
+        cut: (text.len() as u64) < blob.bytes,
+        text,
+    })
+}
+
+/// The text up to a limit, cut behind a line.
+fn whole_lines(read: &[u8], most: usize) -> String {
+    if read.len() <= most {
+        return String::from_utf8_lossy(read).into_owned();
+    }
+    let kept = &read[..most];
+    let end = kept.iter().rposition(|&byte| byte == b'\n').map_or(most, |at| at + 1);
+    String::from_utf8_lossy(&kept[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_lines;
+
+    #[test]
+    fn long_text_ends_with_a_line() {
+        assert_eq!(whole_lines(b"ab\ncd\nef", 8), "ab\ncd\nef");
+        assert_eq!(whole_lines(b"ab\ncd\nef", 7), "ab\ncd\n");
+        assert_eq!(whole_lines(b"abcdef", 3), "abc");
+    }
 }

@@ -1,1 +1,214 @@
-//! Predicted, measured and limit on the roofline of a device.
+//! Predicted, measured, vendor and limit: on the roofline of a device, and as bars of time.
+//!
+//! The only roof drawn is the measured copy bandwidth. A peak of arithmetic is nowhere measured, so none is drawn.
+
+use super::super::format;
+use super::scale::Scale;
+use askama::Template;
+
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 448.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 258.0;
+
+/// One time of a call, and how it is marked.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    pub name: &'static str,
+    pub us: f64,
+    /// The confidence interval, where it was measured as often as that takes.
+    pub ci95_us: Option<[f64; 2]>,
+    /// Class of the mark: `bar-fill`, `idle`, `warn`, `good`.
+    pub tone: &'static str,
+}
+
+/// A product's points under the slope of the memory.
+#[derive(Template)]
+#[template(path = "pictures/roofline.html")]
+pub struct Roofline {
+    description: String,
+    across: Vec<(f64, String)>,
+    up: Vec<(f64, String)>,
+    /// Ends of the roof.
+    roof: [f64; 4],
+    roof_label: String,
+    at: f64,
+    points: Vec<Point>,
+}
+
+struct Point {
+    tone: &'static str,
+    y: f64,
+    /// Where the interval's ends lie.
+    whisker: Option<[f64; 2]>,
+    label_y: f64,
+    label: String,
+}
+
+impl Roofline {
+    /// `None` where the problem is not one of a known number of operations, or the bandwidth was not measured.
+    pub fn of(flops: f64, bytes: u64, copy_gbps: f64, marks: &[Mark]) -> Option<Self> {
+        let intensity = flops / bytes as f64;
+        if !(intensity > 0.0 && intensity.is_finite() && copy_gbps > 0.0 && !marks.is_empty()) {
+            return None;
+        }
+        let gflops = |us: f64| flops / us.max(1e-3) / 1e3;
+        let rates = marks.iter().map(|mark| gflops(mark.us)).chain([copy_gbps * intensity]);
+        let (low, high) = rates.fold((f64::MAX, 0.0f64), |(l, h), r| (l.min(r), h.max(r)));
+        let x = Scale::logarithmic(intensity / 8.0, intensity * 8.0, LEFT, RIGHT);
+        let y = Scale::logarithmic(low / 2.0, high * 2.0, BOTTOM, TOP);
+        let from = (intensity / 8.0).max(low / 2.0 / copy_gbps);
+        let to = (intensity * 8.0).min(high * 2.0 / copy_gbps);
+        let mut points: Vec<Point> = marks
+            .iter()
+            .map(|mark| Point {
+                tone: mark.tone,
+                y: y.at(gflops(mark.us)),
+                whisker: mark.ci95_us.map(|ends| ends.map(|us| y.at(gflops(us)))),
+                label_y: y.at(gflops(mark.us)),
+                label: format!("{} {}", mark.name, rate(gflops(mark.us))),
+            })
+            .collect();
+        points.sort_by(|a, b| a.y.total_cmp(&b.y));
+        let mut places: Vec<f64> = points.iter().map(|point| point.y).collect();
+        set_apart(&mut places, 15.0, TOP + 6.0, BOTTOM - 6.0);
+        for (point, place) in points.iter_mut().zip(places) {
+            point.label_y = place;
+        }
+        let named = |ticks: Vec<super::scale::Tick>| {
+            ticks.into_iter().map(|tick| (tick.at, short(tick.value))).collect()
+        };
+        Some(Self {
+            description: points.iter().map(|p| p.label.as_str()).collect::<Vec<_>>().join("; "),
+            across: named(x.ticks(5)),
+            up: named(y.ticks(5)),
+            roof: [x.at(from), y.at(from * copy_gbps), x.at(to), y.at(to * copy_gbps)],
+            roof_label: format!("roof: memory at {} GB/s", format::digits(copy_gbps)),
+            at: x.at(intensity),
+            points,
+        })
+    }
+}
+
+/// The same times side by side, from zero.
+#[derive(Template)]
+#[template(path = "pictures/times.html")]
+pub struct Times {
+    description: String,
+    height: f64,
+    /// Where the limit lies.
+    limit: Option<f64>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: &'static str,
+    tone: &'static str,
+    y: f64,
+    width: f64,
+    whisker: Option<[f64; 2]>,
+    value: String,
+}
+
+const BAR_LEFT: f64 = 84.0;
+const BAR_RIGHT: f64 = 376.0;
+const ROW: f64 = 32.0;
+
+impl Times {
+    pub fn of(marks: &[Mark]) -> Self {
+        let longest = marks.iter().fold(0.0f64, |most, mark| {
+            most.max(mark.us).max(mark.ci95_us.map_or(0.0, |ends| ends[1]))
+        });
+        let x = Scale::linear(0.0, longest, BAR_LEFT, BAR_RIGHT);
+        let rows: Vec<Row> = marks
+            .iter()
+            .enumerate()
+            .map(|(at, mark)| Row {
+                name: mark.name,
+                tone: mark.tone,
+                y: 8.0 + at as f64 * ROW,
+                width: (x.at(mark.us) - BAR_LEFT).max(1.0),
+                whisker: mark.ci95_us.map(|ends| ends.map(|us| x.at(us))),
+                value: format::micros(mark.us),
+            })
+            .collect();
+        let limit = marks.iter().find(|mark| mark.name == LIMIT).map(|mark| x.at(mark.us));
+        let told = rows.iter().map(|row| format!("{} {}", row.name, row.value));
+        let description = told.collect::<Vec<_>>().join("; ");
+        Self { description, height: 16.0 + rows.len() as f64 * ROW, limit, rows }
+    }
+}
+
+/// The mark that the others are held against.
+pub const LIMIT: &str = "limit";
+
+/// `1.25 TFLOP/s`.
+fn rate(gflops: f64) -> String {
+    match gflops {
+        g if g < 1e3 => format!("{} GFLOP/s", format::digits(g)),
+        g => format!("{} TFLOP/s", format::digits(g / 1e3)),
+    }
+}
+
+/// A tick's value without more digits than it has.
+fn short(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Moves rising places apart until neighbours are `gap` from each other, within the bounds as far as there is room.
+fn set_apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
+    let mut least = low;
+    for place in places.iter_mut() {
+        *place = place.max(least);
+        least = *place + gap;
+    }
+    let mut most = high;
+    for place in places.iter_mut().rev() {
+        *place = place.min(most);
+        most = *place - gap;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(name: &'static str, us: f64) -> Mark {
+        Mark { name, us, ci95_us: None, tone: "idle" }
+    }
+
+    #[test]
+    fn labels_keep_their_distance() {
+        let mut places = [100.0, 101.0, 102.0, 250.0];
+        set_apart(&mut places, 15.0, 20.0, 252.0);
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 15.0), "{places:?}");
+        let mut places = [249.0, 250.0, 251.0];
+        set_apart(&mut places, 15.0, 20.0, 252.0);
+        assert_eq!(places, [222.0, 237.0, 252.0]);
+    }
+
+    #[test]
+    fn a_limit_of_bytes_lies_on_the_roof() {
+        // 1000 bytes at 100 GB/s take 0.01 µs.
+        let picture = Roofline::of(500.0, 1000, 100.0, &[mark(LIMIT, 0.01)]).unwrap();
+        let [x1, y1, x2, y2] = picture.roof;
+        let share = (picture.at - x1) / (x2 - x1);
+        assert!((y1 + share * (y2 - y1) - picture.points[0].y).abs() < 1e-6);
+        assert!(Roofline::of(500.0, 1000, 0.0, &[mark(LIMIT, 0.01)]).is_none());
+        assert!(Roofline::of(0.0, 1000, 1.0, &[mark(LIMIT, 0.01)]).is_none());
+    }
+
+    #[test]
+    fn bars_start_at_zero() {
+        let picture = Times::of(&[mark("measured", 50.0), mark(LIMIT, 25.0)]);
+        assert!((picture.rows[0].width - 2.0 * picture.rows[1].width).abs() < 1e-9);
+        assert_eq!(picture.limit, Some(BAR_LEFT + picture.rows[1].width));
+    }
+
+    #[test]
+    fn ticks_have_no_empty_digits() {
+        assert_eq!([0.5, 10.0, 0.02].map(short), ["0.5", "10", "0.02"]);
+        assert_eq!(rate(1246.0), "1.25 TFLOP/s");
+    }
+}

@@ -1,0 +1,214 @@
+//! The figures of a plan as names and values: headline, costs, resources, launches, provenance.
+
+use super::super::format::{bytes, count, digits, micros, percent, seconds, short, times};
+use super::meaning;
+use crate::domain::plan::LaunchStep;
+use crate::domain::{FunnelStep, Plan, Resources};
+
+/// A figure with its name and, where there is one, a line on it.
+pub struct Fact {
+    pub name: &'static str,
+    pub value: String,
+    pub note: String,
+}
+
+fn fact(name: &'static str, value: impl Into<String>, note: impl Into<String>) -> Fact {
+    Fact { name, value: value.into(), note: note.into() }
+}
+
+/// Milliseconds, of which zero is said as such.
+fn millis(ms: f64) -> String {
+    if ms > 0.0 { micros(ms * 1e3) } else { "none".to_owned() }
+}
+
+pub fn figures(plan: &Plan) -> Vec<Fact> {
+    let m = &plan.measured;
+    let [low, high] = m.ci95_us.map(micros);
+    let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
+    let speedup = match (&plan.speedup, &plan.baseline) {
+        (Some(speedup), Some(vendor)) => {
+            let algorithm = &vendor.algorithm;
+            fact("Over the vendor", times(*speedup), format!("{} {algorithm}, in turn", vendor.name))
+        }
+        _ => fact("Over the vendor", "–", "no routine of the vendor's was measured"),
+    };
+    vec![
+        fact("Time of a call, median", micros(m.median_us), samples),
+        speedup,
+        fact("Share of the limit", percent(plan.limit.fraction), micros(plan.limit.us) + " is the limit"),
+        fact("Relative error", format!("{:.1e}", m.rel_error), "largest, against a float64 reference"),
+    ]
+}
+
+pub fn costs(plan: &Plan) -> Vec<Fact> {
+    let vendor = plan.baseline.as_ref().map_or(0.0, |vendor| vendor.preprocess_ms);
+    let pays = match plan.break_even_calls {
+        Some(0) => fact("Pays for itself after", "the first call", "no preprocessing beyond the vendor's"),
+        Some(1) => fact("Pays for itself after", "1 call", ""),
+        Some(calls) => fact("Pays for itself after", format!("{} calls", count(calls)), ""),
+        None => fact("Pays for itself after", "never", "against the vendor's routine, preprocessing counted"),
+    };
+    let update = plan.validity.update_values_ms;
+    let update_note = match update > 0.0 {
+        true => "on the host, for the same pattern",
+        false => "the kernel reads the matrix's own values",
+    };
+    let mut costs = vec![
+        fact("Preprocessing", millis(plan.preprocess_ms), format!("the vendor's: {}", millis(vendor))),
+        pays,
+        fact("New values cost", millis(update), update_note),
+    ];
+    if let Some(host) = &plan.host {
+        let faster = host.median_us < plan.measured.median_us;
+        let note = if faster { "faster than the device" } else { "the same problem on the CPU" };
+        costs.push(fact("On the host", micros(host.median_us), note));
+    }
+    costs
+}
+
+pub fn resources(plan: &Plan) -> Vec<Fact> {
+    let Some(resources) = &plan.resources else { return Vec::new() };
+    let Resources { registers, local_bytes, shared_bytes, blocks_per_multiprocessor, occupancy } =
+        *resources;
+    let spilled = if local_bytes == 0 { "nothing spills".to_owned() } else { format!("{} spilled", bytes(local_bytes.into())) };
+    vec![
+        fact("Registers a thread", registers.to_string(), spilled),
+        fact("Shared memory a block", bytes(shared_bytes.into()), ""),
+        fact("Occupancy", percent(occupancy), format!("{blocks_per_multiprocessor} blocks a multiprocessor")),
+    ]
+}
+
+/// A constraint and what it removed.
+pub struct FunnelRow {
+    pub constraint: String,
+    pub removed: String,
+    pub left: String,
+    pub detail: String,
+}
+
+pub fn funnel(plan: &Plan) -> Vec<FunnelRow> {
+    let row = |step: &FunnelStep| FunnelRow {
+        constraint: step.constraint.replace('_', " "),
+        removed: count(step.removed),
+        left: count(step.left),
+        detail: step.detail.clone().unwrap_or_default(),
+    };
+    plan.funnel.iter().map(row).collect()
+}
+
+/// One launch of a call.
+pub struct StepRow {
+    pub entry: String,
+    pub grid: String,
+    pub block: String,
+    pub shared: String,
+    pub arguments: Vec<String>,
+}
+
+fn extent(of: [u32; 3]) -> String {
+    let last = if of[2] > 1 { 3 } else if of[1] > 1 { 2 } else { 1 };
+    of[..last].iter().map(|n| count(u64::from(*n))).collect::<Vec<_>>().join(" × ")
+}
+
+/// All launches in order: the steps, or the only one.
+pub fn steps(plan: &Plan) -> Vec<StepRow> {
+    let Some(launch) = &plan.launch else { return Vec::new() };
+    let only = LaunchStep {
+        entry: launch.entry.clone(),
+        grid: launch.grid,
+        block: launch.block,
+        cluster: 1,
+        shared_bytes: launch.shared_bytes,
+        arguments: launch.arguments.clone(),
+    };
+    let steps = if launch.steps.is_empty() { std::slice::from_ref(&only) } else { &launch.steps };
+    let row = |step: &LaunchStep| StepRow {
+        entry: step.entry.clone(),
+        grid: match step.cluster {
+            0 | 1 => extent(step.grid),
+            cluster => format!("{}, clusters of {cluster}", extent(step.grid)),
+        },
+        block: extent(step.block),
+        shared: bytes(step.shared_bytes.into()),
+        arguments: step.arguments.clone(),
+    };
+    steps.iter().map(row).collect()
+}
+
+/// An array that is uploaded before the first call.
+pub struct ArrayRow {
+    pub name: String,
+    pub element: String,
+    pub length: String,
+    pub bytes: String,
+    pub digest: String,
+    pub short: String,
+}
+
+pub fn arrays(plan: &Plan) -> Vec<ArrayRow> {
+    let arrays = plan.launch.iter().flat_map(|launch| &launch.arrays);
+    let size = |element: &str| match element {
+        "u16" | "f16" => Some(2),
+        "u32" | "f32" => Some(4),
+        "f64" => Some(8),
+        _ => None,
+    };
+    arrays
+        .map(|array| ArrayRow {
+            name: array.name.clone(),
+            length: count(array.length),
+            bytes: size(&array.element).map_or_else(
+                || "–".to_owned(),
+                |size: u64| bytes(array.length.saturating_mul(size)),
+            ),
+            element: array.element.clone(),
+            digest: array.blob.to_string(),
+            short: short(&array.blob),
+        })
+        .collect()
+}
+
+pub fn scratch(plan: &Plan) -> Vec<String> {
+    let scratch = plan.launch.iter().flat_map(|launch| &launch.scratch);
+    scratch
+        .map(|scratch| format!("{} filled with {:#010x}", bytes(scratch.bytes), scratch.fill))
+        .collect()
+}
+
+pub fn provenance(plan: &Plan) -> Vec<Fact> {
+    let from = &plan.provenance;
+    let kernel = match &from.kernel_digest {
+        Some(digest) => short(digest),
+        None => "–".to_owned(),
+    };
+    let kernel_note = match &from.kernel_digest {
+        Some(_) => "digest of the family's text; another makes the plan stale",
+        None => "a routine of the vendor's has no text here",
+    };
+    vec![
+        fact("sparsetune", from.version.clone(), ""),
+        fact("Environment", from.environment.clone(), "another makes the plan stale"),
+        fact("Kernel text", kernel, kernel_note),
+        fact("Seed", from.seed.to_string(), "of the random operands"),
+        fact("Search", seconds(from.search_seconds), meaning::stopped_by(from.stopped_by)),
+        fact("L2 policy", plan.l2_policy.to_string(), meaning::l2_policy(plan.l2_policy)),
+        fact("Device class", plan.device.class().to_string(), format!("copies {} GB/s", digits(plan.device.copy_gbps))),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{extent, millis};
+
+    #[test]
+    fn extents_leave_out_ones_at_the_end() {
+        assert_eq!(extent([64, 1, 1]), "64");
+        assert_eq!(extent([1024, 1, 2]), "1,024 × 1 × 2");
+    }
+
+    #[test]
+    fn no_time_is_said_so() {
+        assert_eq!(millis(0.0), "none");
+        assert_eq!(millis(0.5), "500 µs");
+    }
+}

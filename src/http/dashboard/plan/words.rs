@@ -1,0 +1,261 @@
+//! A plan in words: why it won, what limits it, what it holds for, how to look it up.
+
+use super::super::format::{bytes, count, digits, micros, percent, times};
+use super::meaning;
+use crate::domain::plan::Bound;
+use crate::domain::{L2Policy, Layout, Plan, Problem};
+
+/// `SpMM, N = 32, f32, row-major`.
+pub fn problem(problem: &Problem) -> String {
+    match problem {
+        Problem::Spmm(p) => {
+            let layout = if p.layout == Layout::Row { "row-major" } else { "column-major" };
+            let mut text = format!("SpMM, N = {}, {}, {layout}", p.n, p.dtype);
+            let on = [(p.accumulate, ", C = αAB + βC"), (p.tf32, ", tf32 allowed")];
+            on.iter().filter(|(on, _)| *on).for_each(|(_, said)| text.push_str(said));
+            text
+        }
+        Problem::Sptrsv(p) => {
+            let transposed = if p.transpose { ", transposed" } else { "" };
+            let sides = if p.rhs == 1 { "1 right-hand side".to_owned() } else { format!("{} right-hand sides", p.rhs) };
+            format!("SpTRSV, {} triangle, {} diagonal{transposed}, {sides}, {}", p.triangle, p.diagonal, p.dtype)
+        }
+    }
+}
+
+/// Sentences, and the candidate that came second where there is one.
+pub struct Why {
+    pub won: String,
+    pub runner_up: Option<(String, String)>,
+    pub vendor: Option<String>,
+    pub tie: bool,
+    pub chosen_for: String,
+    pub stopped: &'static str,
+    pub failed: Option<String>,
+}
+
+pub fn why(plan: &Plan) -> Why {
+    let measured = match plan.trials.measured {
+        1 => "the only candidate that was measured".to_owned(),
+        n => format!("{} measured candidates", count(n.into())),
+    };
+    let won = match plan.trials.measured {
+        1 => format!("It was {measured}."),
+        _ if plan.tie => format!("It stands among {measured}."),
+        _ => format!("It won against the others of {measured}."),
+    };
+    let runner_up = plan.runner_up.as_ref().map(|second| {
+        let more = second.median_us / plan.measured.median_us - 1.0;
+        let against = match more {
+            more if more.abs() < 5e-4 => "the same".to_owned(),
+            more if more > 0.0 => format!("{} more", percent(more)),
+            less => format!("{} less", percent(-less)),
+        };
+        (second.candidate.to_string(), format!("took {}, {against}.", micros(second.median_us)))
+    });
+    let vendor = plan.baseline.as_ref().map(|vendor| {
+        let took = format!("{} {}'s {} took {}", vendor.name, vendor.version, vendor.algorithm, micros(vendor.median_us));
+        match plan.speedup {
+            _ if plan.candidate.is_baseline() => format!("{took}: it is the winner itself."),
+            Some(speedup) => format!("{took}, {} the winner's time, measured in turn with it.", times(speedup)),
+            None => format!("{took}."),
+        }
+    });
+    let chosen_for = match plan.expected_calls {
+        Some(calls) => format!("It was chosen for the least preprocessing and time of {} calls together.", count(calls)),
+        None => "It was chosen by the time of a call alone; preprocessing counted for nothing.".to_owned(),
+    };
+    let failed: Vec<String> =
+        plan.trials.failed.iter().map(|(what, n)| format!("{n} {}", what.replace('_', " "))).collect();
+    Why {
+        won,
+        runner_up,
+        vendor,
+        tie: plan.tie,
+        chosen_for,
+        stopped: meaning::stopped_by(plan.provenance.stopped_by),
+        failed: (!failed.is_empty()).then(|| failed.join(", ")),
+    }
+}
+
+/// What the limit is made of, and what it means to be beyond it.
+pub fn limit(plan: &Plan) -> String {
+    let (limit, device) = (&plan.limit, &plan.device);
+    let us = micros(limit.us);
+    let beyond = limit.fraction > 1.0;
+    let mut text = match limit.bound {
+        Bound::Bytes => format!(
+            "A call moves at least {}: each input read once, each output written once. At the measured copy bandwidth of {} \
+             GB/s that takes {us}.",
+            bytes(limit.bytes),
+            digits(device.copy_gbps)
+        ),
+        Bound::Latency if device.hop_ns > 0.0 => format!(
+            "The system has {} levels, and a value takes {} ns from one multiprocessor to the next: together {us}. Moving \
+             the {} would take less.",
+            count((limit.us * 1e3 / device.hop_ns).round() as u64),
+            digits(device.hop_ns),
+            bytes(limit.bytes)
+        ),
+        Bound::Latency => format!("The levels of the system, one after the other, take {us}."),
+        Bound::Flops => format!("The arithmetic takes {us}."),
+    };
+    match limit.bound {
+        Bound::Latency if beyond => text.push_str(
+            " The winner is faster: it rewrites equations so that there are fewer levels to go through.",
+        ),
+        Bound::Bytes if beyond && plan.l2_policy == L2Policy::Warm => text.push_str(
+            " The winner is faster: calls follow each other on the same buffers, and what the cache keeps is not read from \
+             memory again.",
+        ),
+        _ => {}
+    }
+    text
+}
+
+/// One thing that may or may not change.
+pub struct Check {
+    pub holds: bool,
+    pub text: String,
+}
+
+pub fn checks(plan: &Plan) -> Vec<Check> {
+    let valid = &plan.validity;
+    let (dense, width) = match plan.problem {
+        Problem::Spmm(_) => ("B", "the width N of B"),
+        Problem::Sptrsv(_) => ("b", "the number of right-hand sides"),
+    };
+    let may = |holds: bool, what: &str, note: &str| Check {
+        holds,
+        text: format!("{what} {}{note}", if holds { "may change" } else { "must stay" }),
+    };
+    let values = match valid.values_may_change {
+        true if valid.update_values_ms > 0.0 => {
+            format!(", at {} of host time for each new set", micros(valid.update_values_ms * 1e3))
+        }
+        true => ", at no cost".to_owned(),
+        false => String::new(),
+    };
+    let finite = match valid.dense_must_be_finite {
+        true => format!("{dense} must be finite: zeros that fill up panels are multiplied by it"),
+        false => format!("{dense} may hold infinities and NaN"),
+    };
+    vec![
+        may(valid.values_may_change, "The matrix's values", &values),
+        may(valid.pattern_may_change, "Its pattern", ""),
+        may(valid.n_may_change, width, if valid.n_may_change { "; the speed was measured for this one" } else { "" }),
+        Check { holds: !valid.dense_must_be_finite, text: finite },
+    ]
+}
+
+/// How good the prediction was, for this candidate and over the job.
+pub fn model(plan: &Plan) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(predicted) = &plan.predicted {
+        let ratio = plan.measured.median_us / predicted.median_us;
+        let off = match ratio {
+            r if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
+            r if r > 1.0 => format!("the measured time is {} of it: it promised too much", times(r)),
+            r => format!("the measured time is {} of it: it promised too little", times(r)),
+        };
+        said.push(format!("{} predicted {} for the winner; {off}.", predicted.model, micros(predicted.median_us)));
+    } else {
+        said.push("Nothing was predicted for the winner.".to_owned());
+    }
+    if let Some(error) = &plan.model_error {
+        said.push(format!(
+            "Over the job's {} predicted and measured trials, measured times are {} the predicted ones in the mean, with a \
+             spread of {}.",
+            count(error.trials.into()),
+            times(error.median_ratio),
+            times(error.spread)
+        ));
+        if let Some(rank) = error.rank_correlation {
+            said.push(format!("It ranks them with a correlation of {rank:.2}; 1 is the measured order."));
+        }
+    }
+    said
+}
+
+/// How the plan is asked for from elsewhere.
+pub struct Lookup {
+    pub origin: String,
+    pub query: String,
+    pub arguments: String,
+}
+
+pub fn lookup(plan: &Plan, host: &str) -> Lookup {
+    let class = plan.device.class().to_string();
+    let key = plan.problem.to_string();
+    let query = format!(
+        "matrix={}&op={}&device={}&l2={}",
+        plan.matrix,
+        key.replace(';', "&"),
+        encoded(&class),
+        plan.l2_policy
+    );
+    let mut arguments = String::new();
+    for part in format!("op={key}").split(';') {
+        match part.split_once('=') {
+            Some((_, "false")) | None => {}
+            Some((name, "true")) => arguments.push_str(&format!(" --{name}")),
+            Some((name, value)) => arguments.push_str(&format!(" --{name} {value}")),
+        }
+    }
+    arguments.push_str(&format!(" --device '{}'", class.replace('\'', "'\\''")));
+    Lookup { origin: format!("http://{host}"), query, arguments }
+}
+
+/// As it stands in a query; also safe between single quotes.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => out.push(char::from(byte)),
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        serde_json::from_str(include_str!("../../../../tests/http/plan.json")).unwrap()
+    }
+
+    #[test]
+    fn the_runner_up_is_said_by_how_much() {
+        let mut plan = plan();
+        assert_eq!(why(&plan).runner_up.unwrap().1, "took 13.5 µs, 8.0 % more.");
+        plan.measured.median_us = 15.0;
+        assert_eq!(why(&plan).runner_up.unwrap().1, "took 13.5 µs, 10 % less.");
+    }
+
+    #[test]
+    fn a_latency_bound_names_its_levels() {
+        let mut plan = plan();
+        plan.limit.bound = Bound::Latency;
+        plan.limit.us = 26.3;
+        assert!(limit(&plan).starts_with("The system has 100 levels"), "{}", limit(&plan));
+        plan.limit.fraction = 2.0;
+        assert!(limit(&plan).contains("rewrites"));
+    }
+
+    #[test]
+    fn a_lookup_names_the_whole_key() {
+        let lookup = lookup(&plan(), "here");
+        assert!(lookup.query.contains("&op=spmm&n=32&dtype=f32&layout=row&device=cpu/a%20processor"));
+        assert!(lookup.arguments.starts_with(" --op spmm --n 32 --dtype f32 --layout row"));
+    }
+
+    #[test]
+    fn what_holds_is_said_either_way() {
+        let checks = checks(&plan());
+        assert!(checks[0].holds && checks[0].text.contains("125 µs"), "{}", checks[0].text);
+        assert!(!checks[1].holds && checks[1].text == "Its pattern must stay");
+        assert!(!checks[3].holds);
+    }
+}
