@@ -4,7 +4,7 @@
 //! a layer or of axum as a bare status (405, 413, a timeout) is turned into the problem of that status there too, so no
 //! error leaves in another form.
 
-use super::dashboard::{Viewer, failure_page};
+use super::dashboard::{Rendered, Viewer, failure_page};
 use crate::service::ServiceError;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -242,7 +242,8 @@ impl IntoResponse for Problem {
 /// Gives an error response its body: a page for whoever looks at pages, else problem+json. Anything else passes unchanged.
 pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Response {
     let status = response.status();
-    if !(status.is_client_error() || status.is_server_error()) {
+    let rendered = response.extensions().get::<Rendered>().is_some();
+    if rendered || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
     let (mut parts, _) = response.into_parts();
@@ -252,7 +253,13 @@ pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Re
     });
     problem.log_cause(instance);
     if let Some(viewer) = viewer {
-        return failure_page(viewer, &problem, instance);
+        let mut page = failure_page(viewer, &problem, instance);
+        for name in [header::ALLOW, header::RETRY_AFTER] {
+            if let Some(value) = parts.headers.remove(&name) {
+                page.headers_mut().insert(name, value);
+            }
+        }
+        return page;
     }
     // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
     parts.status = problem.kind.status();

@@ -1,10 +1,16 @@
 //! Who may ask: API tokens where there are any; else only this machine, and no web page acting through its browser.
+//!
+//! A program sends its token as `Authorization: Bearer`. A browser cannot do so on navigation: it signs in at `/login`
+//! and sends a cookie. Since a browser sends that along whoever makes it ask, a cookie changes something only where
+//! `Origin` is this server.
 
 use super::error::{Kind, Problem};
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::{Either, Ready, ready};
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -12,8 +18,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower::{Layer, Service};
 
-/// Paths that answer without a token: what an orchestrator asks.
-const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+/// Paths that answer without a token: what an orchestrator asks, and where a browser signs in.
+const OPEN: [&str; 3] = ["/healthz", "/readyz", "/login"];
+/// What the page for signing in looks like is no secret.
+const OPEN_FILES: &str = "/static/";
+
+/// The cookie that holds a token.
+const COOKIE: &str = "sparsetune_token";
 
 /// Whom to let in.
 #[derive(Clone, Debug)]
@@ -32,7 +43,11 @@ impl Access {
     fn check(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         match self {
-            Self::Tokens(_) if OPEN.contains(&request.uri().path()) => Ok(()),
+            // Nobody is signed in by another site.
+            Self::Tokens(_) if is_open(request.uri().path()) => check_origin(request),
+            Self::Tokens(known) if !headers.contains_key(header::AUTHORIZATION) => {
+                check_cookie(known, request)
+            }
             Self::Tokens(known) => check_token(known, headers),
             Self::Loopback => {
                 check_host(request)?;
@@ -43,20 +58,66 @@ impl Access {
     }
 }
 
+fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || path.starts_with(OPEN_FILES)
+}
+
 fn check_token(known: &[blake3::Hash], headers: &HeaderMap) -> Result<(), Problem> {
-    let given = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or_else(|| {
-        Problem::new(
-            Kind::Unauthorized,
-            "send Authorization: Bearer and one of the server's tokens",
-        )
-    })?;
-    let given = blake3::hash(given);
-    // Every token is compared, so the time does not tell which one was near.
-    let hits = known.iter().fold(0, |hits, token| hits + usize::from(*token == given));
-    if hits == 0 {
+    let given = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or_else(no_token)?;
+    if !knows(known, given) {
         return Err(Problem::new(Kind::Unauthorized, "the server does not know this token"));
     }
     Ok(())
+}
+
+fn no_token() -> Problem {
+    Problem::new(Kind::Unauthorized, "send Authorization: Bearer and one of the server's tokens")
+}
+
+/// A request that brings no token of its own, but perhaps a cookie.
+fn check_cookie(known: &[blake3::Hash], request: &Request) -> Result<(), Problem> {
+    // A name may come more than once: other paths and other servers of this host set cookies too.
+    if !cookies(request.headers()).any(|token| knows(known, &token)) {
+        return Err(no_token());
+    }
+    check_origin(request)?;
+    if is_safe(request.method()) || request.headers().contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    let detail = "a cookie alone changes nothing: the Origin header is missing";
+    Err(Problem::new(Kind::CrossOrigin, detail))
+}
+
+/// Whether this is one of the tokens. Every one is compared, so the time does not tell which one was near.
+pub fn knows(known: &[blake3::Hash], given: &[u8]) -> bool {
+    let given = blake3::hash(given);
+    known.iter().fold(0, |hits, token| hits + usize::from(*token == given)) > 0
+}
+
+/// The tokens of all cookies of our name.
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
+    let pairs = headers.get_all(header::COOKIE).iter();
+    pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
+        let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
+        let ours = name.trim_ascii() == COOKIE.as_bytes();
+        let value = value.get(1..)?.trim_ascii();
+        ours.then(|| URL_SAFE_NO_PAD.decode(value).ok()).flatten()
+    })
+}
+
+/// `Set-Cookie` for a token. Encoded, since a token may hold what a cookie may not.
+pub fn cookie(token: &str, secure: bool) -> String {
+    set_cookie(&URL_SAFE_NO_PAD.encode(token), "", secure)
+}
+
+/// `Set-Cookie` that takes it away.
+pub fn no_cookie(secure: bool) -> String {
+    set_cookie("", "; Max-Age=0", secure)
+}
+
+fn set_cookie(value: &str, age: &str, secure: bool) -> String {
+    let secure = if secure { "; Secure" } else { "" };
+    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{age}{secure}")
 }
 
 fn bearer(value: &HeaderValue) -> Option<&[u8]> {
@@ -91,8 +152,12 @@ fn is_loopback(host: &str) -> bool {
         || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
 fn check_origin(request: &Request) -> Result<(), Problem> {
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+    if is_safe(request.method()) {
         return Ok(());
     }
     let Some(origin) = request.headers().get(header::ORIGIN) else { return Ok(()) };
@@ -168,6 +233,58 @@ mod tests {
         }
         assert_eq!(refused(&access, &request("GET", "/v1/jobs", &[])), Some(Kind::Unauthorized));
         assert_eq!(refused(&access, &request("GET", "/readyz", &[])), None);
+    }
+
+    #[test]
+    fn a_cookie_opens_pages_and_changes_things_only_from_here() {
+        let token = "sesame; sésame = sésame";
+        let access = Access::Tokens([blake3::hash(token.as_bytes())].into());
+        let value = URL_SAFE_NO_PAD.encode(token);
+        let good = format!("a=b; {COOKIE}=bm90aGluZw; {COOKIE}={value}; c=d");
+        let ask = |method, cookie: &str, more: &[(&str, &str)]| {
+            let mut headers = vec![("host", "tune.example"), ("cookie", cookie)];
+            headers.extend_from_slice(more);
+            refused(&access, &request(method, "/v1/jobs", &headers))
+        };
+        assert_eq!(ask("GET", &good, &[]), None);
+        for bad in ["", "a=b", COOKIE, &format!("{COOKIE}=x"), &format!("x{COOKIE}={value}")] {
+            assert_eq!(ask("GET", bad, &[]), Some(Kind::Unauthorized), "{bad}");
+        }
+        // A wrong bearer is not made good by a cookie.
+        let bearer = [("authorization", "Bearer wrong")];
+        assert_eq!(ask("GET", &good, &bearer), Some(Kind::Unauthorized));
+        let own = [("origin", "https://tune.example")];
+        let other = [("origin", "https://evil.example")];
+        for method in ["POST", "DELETE", "PUT"] {
+            assert_eq!(ask(method, &good, &own), None);
+            assert_eq!(ask(method, &good, &other), Some(Kind::CrossOrigin));
+            assert_eq!(ask(method, &good, &[("origin", "null")]), Some(Kind::CrossOrigin));
+            assert_eq!(ask(method, &good, &[]), Some(Kind::CrossOrigin));
+        }
+    }
+
+    #[test]
+    fn signing_in_needs_no_token_but_its_own_site() {
+        let access = Access::Tokens([blake3::hash(b"sesame-sesame-sesame")].into());
+        let ask = |method, path, origin: &str| {
+            refused(&access, &request(method, path, &[("host", "a.example"), ("origin", origin)]))
+        };
+        for path in ["/login", "/static/app.css"] {
+            assert_eq!(ask("GET", path, "http://a.example"), None);
+        }
+        for path in ["/login/x", "/logout", "/", "/jobs", "/openapi.yaml", "/fragments/jobs"] {
+            assert_eq!(ask("GET", path, "http://a.example"), Some(Kind::Unauthorized), "{path}");
+        }
+        assert_eq!(ask("POST", "/login", "http://a.example"), None);
+        assert_eq!(ask("POST", "/login", "http://evil.example"), Some(Kind::CrossOrigin));
+    }
+
+    #[test]
+    fn a_cookie_is_not_for_scripts_nor_other_sites() {
+        let set = cookie("sesame", true);
+        assert_eq!(set, format!("{COOKIE}=c2VzYW1l; Path=/; HttpOnly; SameSite=Strict; Secure"));
+        assert!(!cookie("sesame", false).contains("Secure"));
+        assert!(no_cookie(false).contains("Max-Age=0"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod dashboard_jobs;
 mod events;
 mod jobs;
 mod matrices;
@@ -9,4 +10,5 @@ mod openapi;
 mod operations;
 mod plans;
 mod problems;
+mod sign_in;
 mod solves;

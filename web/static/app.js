@@ -42,4 +42,38 @@
             htmx.trigger(live, "refresh");
         }
     }, 250);
+
+    // <button data-cancel="job id">: asks where it stands, and acts on a second click within four seconds. A refresh in
+    // between leaves the button as it is.
+    const disarm = button => {
+        clearTimeout(Number(button.dataset.armed));
+        delete button.dataset.armed;
+        button.removeAttribute("hx-morph-skip");
+        button.disabled = false;
+        button.textContent = "Cancel";
+    };
+    const cancel = async button => {
+        clearTimeout(Number(button.dataset.armed));
+        button.textContent = "Cancelling…";
+        button.disabled = true;
+        try {
+            const response = await fetch(`/v1/jobs/${encodeURIComponent(button.dataset.cancel)}`, { method: "DELETE" });
+            if (!response.ok) throw new Error(response.status === 401 ? "Signed out" : "Not cancelled");
+            const live = button.closest("[data-refresh]");
+            if (live) htmx.trigger(live, "refresh");
+            // A running job ends when its worker next looks; the button goes with the job's state.
+            setTimeout(disarm, 15000, button);
+        } catch (error) {
+            button.textContent = error instanceof TypeError ? "No answer" : error.message;
+            setTimeout(disarm, 3000, button);
+        }
+    };
+    document.addEventListener("click", event => {
+        const button = event.target.closest("button[data-cancel]");
+        if (!button || button.disabled) return;
+        if (button.dataset.armed) { cancel(button); return; }
+        button.textContent = "Really cancel?";
+        button.setAttribute("hx-morph-skip", "");
+        button.dataset.armed = setTimeout(disarm, 4000, button);
+    });
 })();

@@ -1,5 +1,6 @@
 //! Errors as pages: what a browser shows where a program gets problem+json.
 
+use super::address::encoded;
 use super::prefers_html;
 use super::shell::{Place, Shell, html};
 use crate::http::error::{Kind, Problem};
@@ -14,6 +15,8 @@ struct Failure<'a> {
     shell: Shell,
     title: &'a str,
     detail: &'a str,
+    /// What to do about it.
+    advice: &'a str,
     status: u16,
     instance: &'a str,
 }
@@ -26,11 +29,17 @@ struct Fragment<'a> {
     instance: &'a str,
 }
 
+/// Marks an error response that is a page already, written by the handler that knows more.
+#[derive(Clone, Copy, Debug)]
+pub struct Rendered;
+
 /// What has asked, where it is somebody who looks at pages.
 #[derive(Clone, Debug)]
 pub struct Viewer {
     /// Where to go back to after signing in.
     uri: Uri,
+    /// It can be gone back to.
+    get: bool,
     /// Asked from within a page, to be put into it.
     fragment: bool,
 }
@@ -40,10 +49,11 @@ const HTMX: HeaderName = HeaderName::from_static("hx-request");
 /// The viewer of a request for a page or a fragment; `None` where a program asks, or for the API's own addresses.
 pub fn wants_page(request: &Request) -> Option<Viewer> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    let page = (method == Method::GET || method == Method::POST)
+    let get = method == Method::GET;
+    let page = (get || method == Method::POST)
         && !uri.path().starts_with("/v1/")
         && (prefers_html(headers) || is_fragment(headers));
-    page.then(|| Viewer { uri: uri.clone(), fragment: is_fragment(headers) })
+    page.then(|| Viewer { uri: uri.clone(), get, fragment: is_fragment(headers) })
 }
 
 fn is_fragment(headers: &HeaderMap) -> bool {
@@ -63,6 +73,7 @@ pub fn page(viewer: &Viewer, problem: &Problem, instance: &str) -> Response {
             shell: Shell::bare(Place::Elsewhere),
             title: problem.kind().title(),
             detail: problem.detail(),
+            advice: advice(problem.kind()),
             status: status.as_u16(),
             instance,
         })
@@ -76,21 +87,32 @@ pub fn page(viewer: &Viewer, problem: &Problem, instance: &str) -> Response {
     }
 }
 
+const fn advice(kind: Kind) -> &'static str {
+    match kind {
+        Kind::NotFound => {
+            "It may have been removed, or the address is not whole. The box above finds matrices, jobs and plans."
+        }
+        Kind::InvalidParameter => "Something in the address is not as it should be.",
+        Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
+            "This passes, most likely: load the page again in a few seconds."
+        }
+        Kind::Internal => "The server's log has more under the request's id.",
+        Kind::CrossOrigin | Kind::UnknownHost => {
+            "Open the server by the address that it was given, and go on from there."
+        }
+        _ => "",
+    }
+}
+
 /// htmx follows no redirect of a fragment: it would put the page into the page. A header of its own sends the whole.
 fn to_sign_in(viewer: &Viewer) -> Response {
     if viewer.fragment {
         return (StatusCode::NO_CONTENT, [("hx-refresh", "true")]).into_response();
     }
-    let back = viewer.uri.path_and_query().map_or("/", |whole| whole.as_str());
-    let mut next = String::from("/login?next=");
-    for byte in back.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
-                next.push(char::from(byte));
-            }
-            other => next.push_str(&format!("%{other:02X}")),
-        }
-    }
+    // A form that was refused is not there to be fetched.
+    let back = viewer.uri.path_and_query().filter(|_| viewer.get);
+    let back = back.map_or("/", |whole| whole.as_str());
+    let next = format!("/login?next={}", encoded(back));
     let mut response = Redirect::to(&next).into_response();
     response
         .headers_mut()

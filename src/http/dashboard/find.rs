@@ -1,12 +1,111 @@
-//! The find box.
+//! The find box: a digest or an id leads to its page.
 
-use super::blank::blank;
-use super::shell::Place;
+use super::failure::Rendered;
+use super::shell::{Place, Shell, html};
+use crate::domain::{Digest, JobId, PlanId};
 use crate::http::App;
 use crate::http::error::Problem;
+use crate::http::extract::{PathName, Query};
+use crate::service::ServiceError;
+use askama::Template;
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
 
-pub async fn find(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "Find")
+/// Longer ones are no names of ours; what a page repeats shall fit on it.
+const LONGEST: usize = 100;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    q: String,
+}
+
+#[derive(Template)]
+#[template(path = "find.html")]
+struct Page<'a> {
+    shell: Shell,
+    asked: &'a str,
+    /// What the text looks like.
+    kind: Kind,
+}
+
+/// What was asked for, by its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Nothing,
+    Digest,
+    /// The first digits of one, or of an id.
+    Part,
+    Id,
+    Other,
+}
+
+pub async fn find(State(app): State<App>, Query(asked): Query<Asked>) -> Result<Response, Problem> {
+    let text = asked.q.trim().to_ascii_lowercase();
+    if let Some(page) = page_of(&app, &text).await? {
+        return Ok(Redirect::to(&page).into_response());
+    }
+    let shown: String = asked.q.trim().chars().take(LONGEST).collect();
+    let kind = kind(&text);
+    let mut response =
+        html(&Page { shell: Shell::new(&app, Place::Elsewhere), asked: &shown, kind })?;
+    if kind != Kind::Nothing {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response.extensions_mut().insert(Rendered);
+    }
+    Ok(response)
+}
+
+/// The page of the one thing that has this name.
+async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
+    if let Ok(digest) = text.parse::<Digest>() {
+        let matrix = there(app.service.matrix(&digest).await)?;
+        return Ok(matrix.map(|matrix| format!("/matrices/{}", matrix.digest)));
+    }
+    let Some(job) = <JobId as PathName>::parse(text) else { return Ok(None) };
+    if let Some(job) = there(app.service.job(&job).await)? {
+        return Ok(Some(format!("/jobs/{}", job.id)));
+    }
+    let plan = there(app.service.plan(&PlanId(job.0)).await)?;
+    Ok(plan.map(|plan| format!("/plans/{}", plan.id)))
+}
+
+/// Nothing of that name is an answer here, not a failure.
+fn there<T>(found: Result<T, ServiceError>) -> Result<Option<T>, Problem> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(ServiceError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn kind(text: &str) -> Kind {
+    let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    match text.len() {
+        0 => Kind::Nothing,
+        64 if text.parse::<Digest>().is_ok() => Kind::Digest,
+        _ if <JobId as PathName>::parse(text).is_some() => Kind::Id,
+        ..64 if hex => Kind::Part,
+        _ => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_told_by_its_form() {
+        assert_eq!(kind(""), Kind::Nothing);
+        assert_eq!(kind(&"ab".repeat(32)), Kind::Digest);
+        assert_eq!(kind("0193a7c4-1111-7222-8333-444455556666"), Kind::Id);
+        for part in ["0193a7c4-1111", "abcdef1234", &"a".repeat(63)] {
+            assert_eq!(kind(part), Kind::Part);
+        }
+        for other in ["delaunay", &"g".repeat(64), &"a".repeat(65)] {
+            assert_eq!(kind(other), Kind::Other);
+        }
+    }
 }

@@ -1,17 +1,112 @@
-//! The list of jobs, and the form that submits one.
+//! The list of jobs, live and filtered, and the form that submits one.
 
-use super::blank::blank;
-use super::shell::Place;
+mod filters;
+mod form;
+mod rows;
+
+use super::shell::{Place, Shell, html};
+use crate::domain::{Digest, JobState};
 use crate::http::App;
 use crate::http::error::Problem;
+use crate::http::etag;
+use crate::http::extract::Query;
+use crate::http::page::page_request;
+use askama::Template;
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
+use filters::{Asked, Filters};
+use form::{Choice, Known, devices, known_matrices};
+use rows::Row;
 
-pub async fn show(State(app): State<App>, _uri: Uri) -> Result<Response, Problem> {
-    blank(&app, Place::Jobs, "Jobs")
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct Page {
+    shell: Shell,
+    list: List,
+    filters: Filters,
+    devices: Vec<Choice>,
+    matrices: Vec<Known>,
 }
 
-pub async fn rows(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Jobs, "Jobs")
+#[derive(Template)]
+#[template(path = "jobs_list.html")]
+struct Fragment<'a> {
+    list: &'a List,
+}
+
+/// What is renewed every other second.
+struct List {
+    rows: Vec<Row>,
+    counts: Vec<Count>,
+    /// Jobs of any state, of which `rows` may show none.
+    total: u64,
+    filtered: bool,
+    /// Address of the next page.
+    older: Option<String>,
+    /// Not the first page.
+    paged: bool,
+    /// Address of this list as a fragment.
+    fragment: String,
+}
+
+/// How many jobs are in a state.
+struct Count {
+    state: &'static str,
+    jobs: u64,
+}
+
+pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let Query(asked) = Query::<Asked>::of(&uri)?;
+    let filters = asked.read()?;
+    let list = list(&app, &filters).await?;
+    let page = Page {
+        shell: Shell::new(&app, Place::Jobs),
+        list,
+        devices: devices(&app, filters.device.as_ref()).await?,
+        matrices: known_matrices(&app).await?,
+        filters,
+    };
+    html(&page)
+}
+
+pub async fn rows(
+    State(app): State<App>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let list = list(&app, &asked.read()?).await?;
+    let text = Fragment { list: &list }.render().map_err(Problem::internal)?;
+    // The page asks again and again: what has not changed is not sent, and not put into the page.
+    let body = Bytes::from(text);
+    Ok(etag::tagged(&headers, "text/html; charset=utf-8", "private, no-cache", body))
+}
+
+async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
+    let page = page_request(None, filters.cursor.clone())?;
+    let page = app.service.jobs(&filters.job_filter(), &page).await?;
+    let mut digests: Vec<Digest> = page.items.iter().map(|job| job.request.matrix).collect();
+    digests.sort_unstable();
+    digests.dedup();
+    let names = app.service.matrix_names(&digests).await?;
+    let counted = app.service.job_counts().await?;
+    let counts: Vec<Count> = filters::STATES
+        .into_iter()
+        .map(|state| Count { state: state.name(), jobs: of_state(&counted, state) })
+        .filter(|count| count.jobs > 0)
+        .collect();
+    Ok(List {
+        rows: page.items.into_iter().map(|job| Row::of(job, &names)).collect(),
+        total: counts.iter().map(|count| count.jobs).sum(),
+        counts,
+        filtered: filters.narrows(),
+        older: page.next.map(|cursor| filters.address("/jobs", Some(&cursor))),
+        paged: filters.cursor.is_some(),
+        fragment: filters.address("/fragments/jobs", filters.cursor.as_deref()),
+    })
+}
+
+fn of_state(counted: &[(JobState, u64)], state: JobState) -> u64 {
+    counted.iter().filter(|(known, _)| *known == state).map(|(_, jobs)| *jobs).sum()
 }

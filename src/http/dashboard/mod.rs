@@ -3,6 +3,7 @@
 //! A page is a handler, a struct of what it shows, and a template of `web/templates`. Handlers call the methods of the
 //! service that the API's handlers call, so that nothing is shown here that a client could not ask for itself.
 
+mod address;
 mod assets;
 mod blank;
 mod compare;
@@ -21,9 +22,10 @@ mod plan;
 mod shell;
 mod sign_in;
 
-pub use failure::{Viewer, page as failure_page, wants_page};
+pub use failure::{Rendered, Viewer, page as failure_page, wants_page};
 
 use super::App;
+use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -63,7 +65,10 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/models" => get(models::show),
         "/docs" => get(docs::show),
         "/find" => get(find::find),
-        "/login" => get(sign_in::show).post(sign_in::sign_in),
+        "/login" => {
+            let limit = DefaultBodyLimit::max(sign_in::MAX_FORM);
+            get(sign_in::show).post(sign_in::sign_in).route_layer(limit)
+        }
         "/logout" => post(sign_in::sign_out),
         "/static/{name}" => get(assets::serve),
         "/fragments/jobs" => get(jobs::rows),

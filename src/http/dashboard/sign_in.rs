@@ -1,20 +1,91 @@
-//! Signing in with an API token, and out.
+//! Signing in with an API token, and out: browsers cannot send a token with a navigation, so a cookie carries it.
 
-use super::blank::blank;
-use super::shell::Place;
+use super::address::local;
+use super::failure::Rendered;
+use super::shell::{Place, Shell, html};
 use crate::http::App;
 use crate::http::error::Problem;
-use axum::extract::State;
-use axum::response::Response;
+use crate::http::extract::Query;
+use crate::http::guard::{self, Access};
+use askama::Template;
+use axum::extract::{Form, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
+use std::time::Duration;
 
-pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "Sign in")
+/// Bytes of the form. Tokens are short.
+pub const MAX_FORM: usize = 8 << 10;
+/// How long a wrong token takes. Tokens cannot be guessed; who tries shall at least not load the server.
+const WRONG: Duration = Duration::from_millis(500);
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct Page<'a> {
+    shell: Shell,
+    next: &'a str,
+    /// The server has no tokens.
+    open: bool,
+    wrong: bool,
 }
 
-pub async fn sign_in(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "sign_in")
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    next: String,
 }
 
-pub async fn sign_out(State(app): State<App>) -> Result<Response, Problem> {
-    blank(&app, Place::Elsewhere, "sign_out")
+#[derive(Debug, Deserialize)]
+pub struct Given {
+    token: String,
+    #[serde(default)]
+    next: String,
+}
+
+fn page(app: &App, next: &str, wrong: bool) -> Result<Response, Problem> {
+    let open = !matches!(app.access, Access::Tokens(_));
+    html(&Page { shell: Shell::bare(Place::Elsewhere), next: local(next), open, wrong })
+}
+
+pub async fn show(State(app): State<App>, Query(asked): Query<Asked>) -> Result<Response, Problem> {
+    page(&app, &asked.next, false)
+}
+
+pub async fn sign_in(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Form(given): Form<Given>,
+) -> Result<Response, Problem> {
+    let Access::Tokens(known) = &app.access else { return page(&app, &given.next, false) };
+    // Pasted tokens bring line ends along.
+    let token = given.token.trim();
+    if !guard::knows(known, token.as_bytes()) {
+        tokio::time::sleep(WRONG).await;
+        let mut response = page(&app, &given.next, true)?;
+        *response.status_mut() = StatusCode::UNAUTHORIZED;
+        response.extensions_mut().insert(Rendered);
+        return Ok(response);
+    }
+    let cookie = HeaderValue::try_from(guard::cookie(token, behind_tls(&headers)));
+    Ok(leave(local(&given.next), cookie.map_err(Problem::internal)?))
+}
+
+pub async fn sign_out(headers: HeaderMap) -> Result<Response, Problem> {
+    let cookie = HeaderValue::try_from(guard::no_cookie(behind_tls(&headers)));
+    Ok(leave("/login", cookie.map_err(Problem::internal)?))
+}
+
+fn leave(next: &str, cookie: HeaderValue) -> Response {
+    let headers = [
+        (header::SET_COOKIE, cookie),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, Redirect::to(next)).into_response()
+}
+
+/// Whether the browser came by https, as the proxy in front says. The first of several is the outermost.
+fn behind_tls(headers: &HeaderMap) -> bool {
+    let said = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
+    let first = said.and_then(|text| text.split(',').next()).unwrap_or_default();
+    first.trim().eq_ignore_ascii_case("https")
 }

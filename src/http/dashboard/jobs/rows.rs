@@ -1,0 +1,187 @@
+//! One line of the list. Nothing in it depends on the clock, so a list that stays is the same bytes.
+
+use super::super::format;
+use crate::domain::{Digest, Job, JobState, Stage, StoppedBy, Timestamp};
+use std::collections::HashMap;
+
+pub struct Row {
+    pub id: String,
+    pub state: &'static str,
+    pub tone: &'static str,
+    pub matrix: String,
+    pub name: String,
+    pub problem: String,
+    pub device: String,
+    pub standing: Standing,
+    pub speedup: Option<String>,
+    pub time: Option<String>,
+    pub created: Moment,
+    pub duration: Duration,
+    pub plan: Option<String>,
+    pub cancellable: bool,
+}
+
+/// How far it has come.
+pub enum Standing {
+    Under {
+        stage: &'static str,
+        done: u32,
+        total: u32,
+    },
+    /// In words, and at greater length.
+    Said {
+        text: String,
+        more: String,
+    },
+}
+
+/// How long it took, or since when it runs.
+pub enum Duration {
+    None,
+    Took(String),
+    Since(Moment),
+}
+
+/// A moment for the page's script to tell the age of, and in words for who has no scripts.
+pub struct Moment {
+    pub iso: String,
+    pub text: String,
+}
+
+impl Moment {
+    fn of(at: Timestamp) -> Self {
+        let iso = at.to_rfc3339();
+        let text = iso.get(..16).unwrap_or(&iso).replace('T', " ");
+        Self { iso, text }
+    }
+}
+
+impl Row {
+    pub fn of(job: Job, names: &HashMap<Digest, String>) -> Self {
+        let matrix = job.request.matrix;
+        let name = names.get(&matrix).cloned().unwrap_or_else(|| format::short(&matrix));
+        Self {
+            state: job.state.name(),
+            tone: format::tone(job.state),
+            matrix: matrix.to_string(),
+            name,
+            problem: format::problem_words(&job.request.problem),
+            device: job.device.to_string(),
+            standing: standing(&job),
+            speedup: job.best.as_ref().and_then(|best| best.speedup).map(format::times),
+            time: job.best.as_ref().map(|best| format::micros(best.median_us)),
+            created: Moment::of(job.created_at),
+            duration: duration(&job),
+            plan: job.plan.map(|plan| plan.to_string()),
+            cancellable: !job.state.is_final(),
+            id: job.id.to_string(),
+        }
+    }
+}
+
+fn standing(job: &Job) -> Standing {
+    let (done, total) = (job.progress.done, job.progress.total);
+    let trials = if done == 1 { "trial" } else { "trials" };
+    match job.state {
+        JobState::Running if total > 0 => {
+            Standing::Under { stage: stage(job.stage), done: done.min(total), total }
+        }
+        JobState::Running => said(stage(job.stage)),
+        JobState::Queued => said("waiting"),
+        JobState::Failed => said(job.error.as_deref().unwrap_or("no reason is recorded")),
+        JobState::Cancelled if done == 0 => said("before the first trial"),
+        JobState::Cancelled => said(&format!("after {} {trials}", format::count(done.into()))),
+        JobState::Succeeded => Standing::Said {
+            text: format!("{} {trials}", format::count(done.into())),
+            more: stopped(job.stopped_by).to_owned(),
+        },
+    }
+}
+
+fn said(text: &str) -> Standing {
+    Standing::Said { text: text.to_owned(), more: text.to_owned() }
+}
+
+const fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "waiting",
+        Stage::Loading => "loading",
+        Stage::Pruning => "pruning",
+        Stage::Measuring => "measuring",
+        Stage::Finals => "finals",
+        Stage::Done => "done",
+    }
+}
+
+const fn stopped(by: Option<StoppedBy>) -> &'static str {
+    match by {
+        Some(StoppedBy::Completed) => "Every chosen candidate was tried",
+        Some(StoppedBy::Seconds) => "The budget of seconds ended the search",
+        Some(StoppedBy::Trials) => "The budget of trials ended the search",
+        Some(StoppedBy::Cancelled) => "Cancelled",
+        None => "",
+    }
+}
+
+fn duration(job: &Job) -> Duration {
+    match (job.started_at, job.finished_at) {
+        (Some(started), Some(finished)) => {
+            let took = (finished.0 - started.0).max(0) as f64 / 1e3;
+            Duration::Took(format::seconds(took))
+        }
+        (Some(started), None) => Duration::Since(Moment::of(started)),
+        (None, _) => Duration::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::job::Progress;
+    use crate::domain::{DeviceId, JobId, JobRequest};
+
+    fn job(state: JobState) -> Job {
+        let request = format!(
+            r#"{{"matrix":"{}","problem":{{"op":"spmm","n":8}},"device":"cpu"}}"#,
+            "ab".repeat(32)
+        );
+        Job {
+            id: JobId::fresh(),
+            request: serde_json::from_str::<JobRequest>(&request).unwrap(),
+            device: DeviceId("cpu".to_owned()),
+            state,
+            stage: Stage::Measuring,
+            progress: Progress { done: 70, total: 56 },
+            best: None,
+            plan: None,
+            stopped_by: None,
+            error: Some("the device is gone".to_owned()),
+            attempts: 1,
+            search_seconds: 1.0,
+            created_at: Timestamp(1_795_227_284_123),
+            started_at: Some(Timestamp(1_795_227_284_123)),
+            finished_at: state.is_final().then_some(Timestamp(1_795_227_287_323)),
+        }
+    }
+
+    #[test]
+    fn a_running_job_has_a_bar_that_is_never_over_full() {
+        let row = Row::of(job(JobState::Running), &HashMap::new());
+        assert!(matches!(row.standing, Standing::Under { done: 56, total: 56, .. }));
+        assert!(matches!(row.duration, Duration::Since(_)) && row.cancellable);
+        assert_eq!(
+            (row.name.as_str(), row.created.text.as_str()),
+            ("ababababab", "2026-11-21 02:14")
+        );
+    }
+
+    #[test]
+    fn a_failed_job_says_why_and_how_long_it_took() {
+        let row = Row::of(job(JobState::Failed), &HashMap::new());
+        assert!(
+            matches!(&row.standing, Standing::Said { text, .. } if text == "the device is gone")
+        );
+        assert!(matches!(&row.duration, Duration::Took(text) if text == "3.2 s"));
+        assert!(!row.cancellable);
+    }
+}

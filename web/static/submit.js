@@ -1,0 +1,245 @@
+// The submit form: a matrix by upload or by digest, then the job. It sends what any client of the API would send.
+(() => {
+    "use strict";
+
+    const $ = id => document.getElementById(id);
+    const form = $("submit"), file = $("file"), drop = $("drop"), matrix = $("matrix"), op = $("op");
+    const go = $("submit-go"), abort = $("submit-abort"), progress = $("upload-progress"), message = $("submit-message");
+
+    // What is under way; `null` between attempts.
+    let upload = null, busy = false;
+    // A file that is here already is not sent again when only the job was refused.
+    let sent = null;
+    // The key of a request whose answer never came: the same request again is the same job.
+    let attempt = null;
+
+    const say = (text, tone = "") => {
+        message.className = tone;
+        // An error interrupts, the rest is read when there is time.
+        message.setAttribute("role", tone === "bad" ? "alert" : "status");
+        message.textContent = text;
+    };
+
+    const size = bytes => {
+        const units = ["B", "KiB", "MiB", "GiB"];
+        let unit = 0;
+        for (; bytes >= 1024 && unit < units.length - 1; unit += 1) bytes /= 1024;
+        return `${unit && bytes < 100 ? bytes.toFixed(1) : Math.round(bytes)} ${units[unit]}`;
+    };
+
+    // --- fields
+
+    const switchFields = () => {
+        for (const part of form.querySelectorAll("[data-op]")) part.hidden = part.dataset.op !== op.value;
+    };
+    op.addEventListener("change", switchFields);
+
+    const chosen = () => {
+        const picked = file.files[0];
+        $("drop-text").textContent = "";
+        const strong = document.createElement("strong");
+        strong.textContent = picked ? picked.name : "Choose a file";
+        $("drop-text").append(strong, picked ? ` ${size(picked.size)}` : " or drop it here");
+        drop.classList.toggle("chosen", Boolean(picked));
+        if (picked) matrix.value = "";
+        clearError(drop);
+        say("");
+    };
+    file.addEventListener("change", chosen);
+    matrix.addEventListener("input", () => {
+        if (matrix.value && file.files.length) { file.value = ""; chosen(); }
+    });
+
+    // Entering a child is leaving its parent, so what counts is the depth.
+    let depth = 0;
+    const over = by => { depth = Math.max(0, depth + by); drop.classList.toggle("over", depth > 0); };
+    drop.addEventListener("dragenter", event => { event.preventDefault(); over(1); });
+    drop.addEventListener("dragleave", () => over(-1));
+    drop.addEventListener("dragover", event => event.preventDefault());
+    drop.addEventListener("drop", event => {
+        event.preventDefault();
+        depth = 0;
+        over(0);
+        if (busy) return;
+        if (event.dataTransfer.files.length !== 1) { say("One file at a time.", "bad"); return; }
+        file.files = event.dataTransfer.files;
+        chosen();
+    });
+
+    const clearError = field => {
+        field.removeAttribute("aria-invalid");
+        field.removeAttribute("aria-describedby");
+        $(`${field.id || field.dataset.member}-error`)?.remove();
+    };
+    const clearErrors = () => { for (const field of form.querySelectorAll("[aria-invalid]")) clearError(field); };
+
+    // Puts the words beside the field they are about; says whether there is one.
+    const showError = (pointer, text) => {
+        const within = [...form.querySelectorAll("[data-pointer]")].filter(field => !field.closest("[hidden]"));
+        const field = within.find(field => field.dataset.pointer === pointer && !(field === matrix && file.files.length))
+            ?? within.find(field => pointer && field.dataset.pointer.startsWith(`${pointer}/`));
+        if (!field) return false;
+        const note = document.createElement("span");
+        note.className = "field-error";
+        note.id = `${field.id || field.dataset.member}-error`;
+        note.textContent = text;
+        field.setAttribute("aria-invalid", "true");
+        field.setAttribute("aria-describedby", note.id);
+        (field === drop ? drop : field.closest(".field") ?? field.parentElement).append(note);
+        field.closest("details:not([open])")?.setAttribute("open", "");
+        (field === drop ? file : field).focus();
+        return true;
+    };
+    form.addEventListener("input", event => clearError(event.target));
+
+    // --- the two requests
+
+    // A refusal, in the server's words.
+    class Refused extends Error {
+        constructor(status, body) {
+            let problem = {};
+            try { problem = JSON.parse(body) ?? {}; } catch { /* a proxy in between writes pages */ }
+            let text = problem.detail || problem.title || `The server answered ${status}.`;
+            if (problem.line !== undefined && !/\bline\b/.test(text)) text += ` (line ${problem.line})`;
+            super(text);
+            this.status = status;
+            this.pointer = problem.pointer;
+        }
+    }
+
+    const fileName = name => [...name.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, 200).join("");
+
+    // fetch tells nothing of how much has been sent.
+    const send = picked => new Promise((resolve, reject) => {
+        upload = new XMLHttpRequest();
+        upload.open("POST", `/v1/matrices?name=${encodeURIComponent(fileName(picked.name))}`);
+        upload.setRequestHeader("Content-Type", "application/octet-stream");
+        upload.upload.addEventListener("progress", event => {
+            progress.max = event.total || 1;
+            progress.value = event.loaded;
+            say(`Uploading: ${size(event.loaded)} of ${size(event.total)}`);
+        });
+        upload.upload.addEventListener("load", () => {
+            progress.removeAttribute("value");
+            say("The server reads the matrix.");
+        });
+        upload.addEventListener("load", () => {
+            const good = upload.status === 200 || upload.status === 201;
+            if (good) resolve(JSON.parse(upload.responseText));
+            else reject(new Refused(upload.status, upload.responseText));
+        });
+        upload.addEventListener("error", () => reject(new Error("The upload broke off. The server may be gone, or may have refused the file before it had it all.")));
+        upload.addEventListener("abort", () => reject(new DOMException("The upload was stopped.", "AbortError")));
+        upload.send(picked);
+    });
+    abort.addEventListener("click", () => upload?.abort());
+
+    const digestOf = async picked => {
+        if (sent?.file === picked) return sent.digest;
+        progress.hidden = abort.hidden = false;
+        try {
+            const { digest } = await send(picked);
+            sent = { file: picked, digest };
+            return digest;
+        } finally {
+            upload = null;
+            progress.hidden = abort.hidden = true;
+        }
+    };
+
+    const valueOf = field => {
+        if (field.type === "checkbox") return field.checked ? true : undefined;
+        if (field.value.trim() === "") return undefined;
+        return field.type === "number" ? Number(field.value) : field.value;
+    };
+
+    const request = digest => {
+        const body = { matrix: digest, problem: { op: op.value }, search: {} };
+        for (const field of form.querySelectorAll("[data-member]")) {
+            const value = field.closest("[hidden]") ? undefined : valueOf(field);
+            if (value === undefined) continue;
+            const [name, member] = field.dataset.member.split(".");
+            if (member) body[name][member] = value; else body[name] = value;
+        }
+        return JSON.stringify(body);
+    };
+
+    // randomUUID is there on https and on this machine only.
+    const freshKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map(byte => byte.toString(16).padStart(2, "0")).join("");
+
+    const submit = async body => {
+        if (attempt?.body !== body) attempt = { body, key: freshKey() };
+        const response = await fetch("/v1/jobs", {
+            method: "POST", body,
+            headers: { "Content-Type": "application/json", "Idempotency-Key": attempt.key },
+        });
+        const text = await response.text();
+        if (response.status < 500) attempt = null;
+        if (!response.ok) throw new Refused(response.status, text);
+        return JSON.parse(text).id;
+    };
+
+    // --- one attempt
+
+    const invalid = () => {
+        for (const field of form.querySelectorAll("[data-member]")) {
+            if (field.closest("[hidden]") || field.validity.valid) continue;
+            showError(field.dataset.pointer, field.validationMessage);
+            return true;
+        }
+        return false;
+    };
+
+    const explain = error => {
+        if (error.status === 401) {
+            say("You are signed out. ", "bad");
+            const link = document.createElement("a");
+            link.href = "/login?next=/jobs";
+            link.textContent = "Sign in again";
+            message.append(link);
+        } else if (error.name === "AbortError") {
+            say(error.message);
+        } else if (error instanceof TypeError) {
+            say("The server does not answer. Submitting again will not make a second job.", "bad");
+        } else if (error instanceof Refused && error.pointer && showError(error.pointer, error.message)) {
+            say("One field needs another value.", "bad");
+        } else {
+            say(error.message, "bad");
+        }
+    };
+
+    form.addEventListener("submit", async event => {
+        event.preventDefault();
+        if (busy) return;
+        clearErrors();
+        say("");
+        const picked = file.files[0];
+        const digest = matrix.value.trim().toLowerCase();
+        if (!picked && !/^[0-9a-f]{64}$/.test(digest)) {
+            const text = digest ? "This is not a digest: 64 hex digits." : "Choose a file, or a matrix that is here already.";
+            if (digest) showError("/matrix", text); else { matrix.focus(); say(text, "bad"); }
+            return;
+        }
+        if (invalid()) return;
+        busy = go.disabled = true;
+        try {
+            const id = await submit(request(picked ? await digestOf(picked) : digest));
+            say("Submitted.");
+            location.assign(`/jobs/${encodeURIComponent(id)}`);
+        } catch (error) {
+            explain(error);
+        } finally {
+            busy = go.disabled = false;
+        }
+    });
+
+    // A page that comes back from the browser's memory keeps what was chosen.
+    switchFields();
+    if (file.files.length) chosen();
+    // A link from another page may name the matrix.
+    const named = new URLSearchParams(location.hash.slice(1)).get("submit");
+    if (named !== null) {
+        $("submit-card").open = true;
+        if (/^[0-9a-f]{64}$/.test(named)) matrix.value = named;
+    }
+})();
