@@ -1,6 +1,6 @@
 //! How figures are written for people: three or four digits and a unit that fits.
 
-use crate::domain::{Digest, JobState, Timestamp};
+use crate::domain::{Digest, JobState, Problem, Timestamp};
 
 /// Microseconds with a unit that leaves one to three digits before the point: `96.8 µs`, `1.24 ms`, `2.50 s`.
 pub fn micros(us: f64) -> String {
@@ -84,6 +84,22 @@ pub fn short(digest: &Digest) -> String {
     digest.to_string()[..10].to_owned()
 }
 
+/// A problem in a few words: `SpMM N=128 f32 row`, `SpTRSV lower unit f64`. What is off or alone goes without saying.
+pub fn problem_words(problem: &Problem) -> String {
+    let (mut words, extras) = match problem {
+        Problem::Spmm(p) => (
+            format!("SpMM N={} {} {}", p.n, p.dtype, p.layout),
+            [(p.accumulate, " accumulate".to_owned()), (p.tf32, " tf32".to_owned())],
+        ),
+        Problem::Sptrsv(p) => (
+            format!("SpTRSV {} {} {}", p.triangle, p.diagonal, p.dtype),
+            [(p.rhs != 1, format!(" rhs={}", p.rhs)), (p.transpose, " transposed".to_owned())],
+        ),
+    };
+    words.extend(extras.into_iter().filter(|(said, _)| *said).map(|(_, text)| text));
+    words
+}
+
 /// The class of a state's badge.
 pub fn tone(state: JobState) -> &'static str {
     match state {
@@ -112,6 +128,27 @@ mod tests {
         assert_eq!(bytes(3 << 20), "3.00 MiB");
         assert_eq!(percent(0.826), "83 %");
         assert_eq!(percent(0.0826), "8.3 %");
+    }
+
+    #[test]
+    fn problems_are_named_by_what_tells_them_apart() {
+        for (json, words) in [
+            (r#"{"op":"spmm","n":128}"#, "SpMM N=128 f32 row"),
+            (
+                r#"{"op":"spmm","n":8,"dtype":"f16","layout":"col","accumulate":true,"tf32":true}"#,
+                "SpMM N=8 f16 col accumulate tf32",
+            ),
+            (
+                r#"{"op":"sptrsv","rhs":1,"dtype":"f64","triangle":"lower","diagonal":"unit"}"#,
+                "SpTRSV lower unit f64",
+            ),
+            (
+                r#"{"op":"sptrsv","rhs":4,"triangle":"upper","diagonal":"non-unit","transpose":true}"#,
+                "SpTRSV upper non-unit f32 rhs=4 transposed",
+            ),
+        ] {
+            assert_eq!(problem_words(&serde_json::from_str(json).unwrap()), words);
+        }
     }
 
     #[test]
