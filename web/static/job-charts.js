@@ -4,6 +4,7 @@
     "use strict";
 
     const HEIGHT = 260;
+    const HINT = "Point at a trial, or use the arrow keys, to see which it is.";
 
     // Three digits and a unit, as format.rs writes them.
     function digits(value) {
@@ -28,22 +29,22 @@
         const probe = document.createElement("span");
         document.body.append(probe);
         const read = name => { probe.style.color = colour(name); return getComputedStyle(probe).color; };
-        const read_all = Object.fromEntries(["accent", "warn", "good", "soft", "grid", "line", "text"].map(name => [name, read(`--${name}`)]));
+        const colours = Object.fromEntries(["accent", "warn", "good", "soft", "grid", "line", "text"].map(name => [name, read(`--${name}`)]));
         probe.remove();
-        return read_all;
+        return colours;
     }
 
-    // 1, 2, 5 times powers of ten; round steps where the range is less than a decade.
+    // Round values, as many as a range has room for; even steps where it is too short for that.
     function splits(low, high) {
         const found = [];
-        if (high / low < 8) {
+        if (high / low < 2.5) {
             const rough = (high - low) / 4;
             const power = 10 ** Math.floor(Math.log10(rough));
             const step = [1, 2, 5, 10].map(factor => factor * power).find(size => size >= rough);
             for (let n = Math.ceil(low / step); n * step <= high; n += 1) found.push(n * step);
             return found;
         }
-        const factors = high / low < 300 ? [1, 2, 5] : [1];
+        const factors = high / low < 12 ? [1, 1.5, 2, 3, 5, 7] : high / low < 300 ? [1, 2, 5] : [1];
         for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
             for (const factor of factors) {
                 const value = factor * 10 ** power;
@@ -90,6 +91,7 @@
             this.points = drawn.points;
             if (this.at >= this.points.length) this.at = -1;
             this.summary.textContent = drawn.summary;
+            if (this.at < 0) this.readout.textContent = this.points.length > 0 ? HINT : "";
             this.ranges = drawn.ranges;
             this.data = drawn.data;
             if (this.plot) this.plot.setData(drawn.data);
@@ -157,7 +159,7 @@
         pick(n) {
             if (n === this.at) return;
             this.at = n;
-            this.readout.textContent = this.points[n]?.text ?? "";
+            this.readout.textContent = this.points[n]?.text ?? HINT;
             this.plot?.redraw(false, false);
         }
     }
@@ -181,7 +183,7 @@
         const known = [...measuredOf(trials).map(trial => trial.median)];
         const gain = level && best ? `, ${digits(level / best.median)}× the vendor's speed (${micros(level)})` : "";
         const summary = best
-            ? `${known.length} of ${trials.length} trials measured; best ${named(best)}: ${micros(best.median)}${gain}.`
+            ? `${known.length} of ${trials.length} trials measured; fastest ${named(best)}: ${micros(best.median)}${gain}.`
             : trials.length ? "No trial has come to a time." : "No trial yet.";
         const data = [trials.map((_, n) => n + 1), each, bests, trials.map(() => level ?? null)];
         return { data, points, summary, ranges: { y: around(known, 0.85, 1.15), x: [0.5, Math.max(trials.length, 1) + 0.5] } };

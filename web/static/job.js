@@ -12,6 +12,8 @@
     const address = location.pathname;
 
     const trials = new Map();
+    // When the newest trial came, by this page's clock.
+    let arrived = performance.now();
     let budget, lastSeq = Number(job.dataset.lastSeq);
     const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
     const final = state => ["succeeded", "failed", "cancelled"].includes(state);
@@ -45,7 +47,7 @@
         const badge = byId("state");
         badge.className = `badge ${TONES[told.state] ?? "idle"}`;
         say("state", told.state);
-        say("stage", told.state === "queued" ? STAGES.waiting : final(told.state) ? told.state : STAGES[told.stage] ?? told.stage);
+        say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? told.state : STAGES[told.stage] ?? told.stage);
         byId("progress").max = Math.max(now.total, 1);
         byId("progress").value = now.done;
         say("count", `${now.done} of ${now.total}`);
@@ -71,6 +73,7 @@
             params: params(told.candidate), at: Date.parse(told.created_at),
             vendor: family === "vendor" && !String(told.candidate.params.algorithm ?? "").startsWith("cublas_"),
         });
+        arrived = performance.now();
         drawSoon();
         refresh();
     }
@@ -99,11 +102,13 @@
         if (final(now.state)) return;
         if (now.state === "queued") return say("estimate", "starts when its device is free");
         if (now.stage === "finals") return say("estimate", "about to end");
-        const last = sorted().slice(-12);
+        const all = sorted(), first = all[0], last = all.slice(-12);
         const spent = last.length > 3 ? last.at(-1).at - last[0].at : 0;
         if (spent <= 0 || now.total <= now.done) return say("estimate", "estimating");
         let left = spent / (last.length - 1) * (now.total - now.done) / 1000;
-        if (budget && since !== undefined) left = Math.min(left, Math.max(budget - elapsed(), 0));
+        // The budget is of the search, which begins after loading: about when the first trial ends.
+        const searched = (last.at(-1).at - first.at + performance.now() - arrived) / 1000;
+        if (budget) left = Math.min(left, Math.max(budget - searched, 0));
         const words = left < 1 ? "less than 1 s" : left < 120 ? `about ${Math.ceil(left)} s` : `about ${Math.round(left / 60)} min`;
         say("estimate", `${words} left`);
     }
@@ -113,7 +118,7 @@
     const elapsed = () => (performance.now() - since) / 1000;
     function startClock(seconds) { since = performance.now() - seconds * 1000; }
     setInterval(() => {
-        if (final(now.state) || since === undefined) return;
+        if (now.state !== "running" || since === undefined) return;
         const seconds = elapsed();
         say("elapsed", `running for ${seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`}`);
         estimate();
@@ -169,6 +174,8 @@
         live.addEventListener("htmx:sse:after:connection", event => {
             held = true;
             say("connection", "");
+            // What could not be asked for meanwhile.
+            refresh();
             if (event.detail.connection.status === 204) end();
         });
         live.addEventListener("htmx:sse:error", () => { if (!ended) say("connection", "reconnecting…"); });
@@ -180,6 +187,11 @@
         }, 1000);
         connect();
     }
+
+    // A server in trouble answers with a page about that; what is shown stays, and is asked for again.
+    document.addEventListener("htmx:before:swap", event => {
+        if (event.detail.ctx.response?.status >= 400) event.preventDefault();
+    });
 
     readIsland();
     const counted = byId("elapsed").dataset.seconds;

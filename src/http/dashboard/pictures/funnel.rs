@@ -68,7 +68,10 @@ mod tests {
         let funnel = Funnel::new(&steps).unwrap();
         let widths: Vec<_> =
             funnel.rows.iter().map(|r| (r.left_width.as_str(), r.found_width.as_str())).collect();
-        assert_eq!(widths, [("100.00", "0"), ("40.00", "100.00"), ("1.00", "40.00"), ("0.00", "1.00")]);
+        assert_eq!(
+            widths,
+            [("100.00", "0"), ("40.00", "100.00"), ("1.00", "40.00"), ("0.00", "1.00")]
+        );
         let large = Funnel::new(&[step("reduction", 586_657, 64)]).unwrap();
         assert_eq!(large.rows[1].left_width, "0.50");
         assert!(Funnel::new(&[]).is_none());

@@ -88,9 +88,8 @@ impl HeatMap {
         let own: Vec<&Trial> = trials.iter().filter(|t| t.candidate.family == family).collect();
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
-        let at = |row: usize, column: usize| {
-            (LEFT + column as f64 * CELL.0, TOP + row as f64 * CELL.1)
-        };
+        let at =
+            |row: usize, column: usize| (LEFT + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
         let cells = space.cells.iter().map(|cell| {
             let (x, y) = at(cell.row, cell.column);
             let pair = format!(
@@ -234,8 +233,15 @@ mod tests {
 
     #[test]
     fn the_panels_are_shown_first_and_the_vendor_never() {
-        let of = |family: &str, n| trial(n, Candidate::new(family).with("n1", n.into()), pruned("rank"));
-        let trials = [of("vendor", 0), of("vendor", 1), of("row_split", 2), of("row_split", 3), of("row_panel", 4)];
+        let of =
+            |family: &str, n| trial(n, Candidate::new(family).with("n1", n.into()), pruned("rank"));
+        let trials = [
+            of("vendor", 0),
+            of("vendor", 1),
+            of("row_split", 2),
+            of("row_split", 3),
+            of("row_panel", 4),
+        ];
         let families = families(&trials);
         assert_eq!(families, [("row_split".to_owned(), 2), ("row_panel".to_owned(), 1)]);
         assert_eq!(choose(&families, None), Some("row_panel"));
