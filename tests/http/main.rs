@@ -3,6 +3,7 @@
 mod access;
 mod app;
 mod dashboard_jobs;
+mod dashboard_job;
 mod events;
 mod jobs;
 mod matrices;

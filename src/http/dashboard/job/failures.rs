@@ -1,0 +1,105 @@
+//! The trials that came to no time: how many of each kind, and why.
+
+use crate::domain::{Outcome, Trial};
+
+/// Reasons told of one kind; the API has all.
+const MOST: usize = 6;
+
+/// The failed trials of one kind.
+pub struct Kind {
+    pub name: String,
+    pub tone: &'static str,
+    pub count: usize,
+    pub reasons: Vec<Reason>,
+    /// Reasons that are not told here.
+    pub more: usize,
+}
+
+/// One reason, and how often it was given.
+pub struct Reason {
+    pub text: String,
+    pub times: usize,
+    /// The candidates it was given for.
+    pub who: String,
+}
+
+/// Kinds in the order in which they first came up.
+pub fn kinds(trials: &[Trial]) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for trial in trials {
+        let Some(outcome) = trial.state.outcome() else { continue };
+        let Some(detail) = detail(outcome) else { continue };
+        let name = outcome.counted_as().replace('_', " ");
+        let at = kinds.iter().position(|kind| kind.name == name).unwrap_or_else(|| {
+            let tone = tone(outcome);
+            kinds.push(Kind { name, tone, count: 0, reasons: Vec::new(), more: 0 });
+            kinds.len() - 1
+        });
+        kinds[at].tell(trial, detail);
+    }
+    kinds
+}
+
+impl Kind {
+    fn tell(&mut self, trial: &Trial, detail: &str) {
+        self.count += 1;
+        match self.reasons.iter().position(|reason| reason.text == detail) {
+            Some(at) => self.reasons[at].times += 1,
+            None if self.reasons.len() < MOST => self.reasons.push(Reason {
+                text: detail.to_owned(),
+                times: 1,
+                who: trial.candidate.to_string(),
+            }),
+            None => self.more += 1,
+        }
+    }
+}
+
+fn detail(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Measured { .. } => None,
+        Outcome::CompileFailed { detail }
+        | Outcome::Refused { detail }
+        | Outcome::Wrong { detail, .. }
+        | Outcome::TimedOut { detail, .. }
+        | Outcome::Crashed { detail } => Some(detail),
+    }
+}
+
+/// Who refuses has done no harm, and who stopped itself is only slow.
+fn tone(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Refused { .. } | Outcome::TimedOut { stopped: true, .. } => "idle",
+        Outcome::CompileFailed { .. } => "warn",
+        _ => "bad",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Candidate, JobId, Timestamp, TrialState};
+
+    fn failed(ordinal: u32, outcome: Outcome) -> Trial {
+        Trial {
+            job: JobId("j".to_owned()),
+            ordinal,
+            candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
+            state: TrialState::Tried(outcome),
+            predicted_us: None,
+            created_at: Timestamp(0),
+        }
+    }
+
+    #[test]
+    fn equal_reasons_are_told_once_and_counted() {
+        let refused = |detail: &str| Outcome::Refused { detail: detail.to_owned() };
+        let late = |stopped| Outcome::TimedOut { detail: "late".to_owned(), stopped };
+        let outcomes = [refused("a"), late(false), refused("a"), refused("b"), late(true)];
+        let trials: Vec<Trial> = outcomes.into_iter().zip(0..).map(|(o, n)| failed(n, o)).collect();
+        let told: Vec<(String, usize, usize)> =
+            kinds(&trials).into_iter().map(|k| (k.name, k.count, k.reasons.len())).collect();
+        let expected = [("refused", 3, 2), ("timed out", 1, 1), ("stopped", 1, 1)];
+        assert_eq!(told, expected.map(|(name, count, why)| (name.to_owned(), count, why)));
+    }
+}

@@ -1,0 +1,138 @@
+//! The head of a job's page: what was asked for, how far it has come, what is best so far.
+
+use super::tried::parameters;
+use crate::domain::{Job, JobState, Stage, StoppedBy, Strategy, Timestamp, Trial};
+use crate::http::dashboard::format;
+
+/// What stands above the pictures.
+pub struct Header {
+    pub id: String,
+    pub matrix: String,
+    pub name: String,
+    pub problem: String,
+    pub device: String,
+    pub state: &'static str,
+    pub tone: &'static str,
+    pub stage: &'static str,
+    pub live: bool,
+    pub failed: bool,
+    pub done: u32,
+    pub total: u32,
+    pub error: Option<String>,
+    /// How it ended, in a sentence, where it has.
+    pub ending: Option<String>,
+    pub plan: Option<String>,
+    pub best: Option<BestSoFar>,
+    pub created: String,
+    pub age: String,
+    /// Seconds from the start to now or to the end; the page's script goes on counting.
+    pub elapsed: Option<f64>,
+    pub lasted: Option<String>,
+    pub search: String,
+    pub expected_calls: Option<String>,
+    pub attempts: u32,
+}
+
+/// The fastest candidate so far.
+pub struct BestSoFar {
+    pub time: String,
+    pub speedup: Option<String>,
+    pub family: String,
+    pub params: String,
+}
+
+impl Header {
+    pub fn new(job: &Job, name: Option<String>, trials: &[Trial]) -> Self {
+        let elapsed = job.started_at.map(|start| {
+            let end = job.finished_at.unwrap_or_else(Timestamp::now);
+            (end.0 - start.0).max(0) as f64 / 1e3
+        });
+        let tried = trials.iter().filter(|trial| trial.state.outcome().is_some()).count();
+        Self {
+            id: job.id.to_string(),
+            matrix: job.request.matrix.to_string(),
+            name: name.unwrap_or_else(|| format::short(&job.request.matrix)),
+            problem: format::problem_words(&job.request.problem),
+            device: job.device.to_string(),
+            state: job.state.name(),
+            tone: format::tone(job.state),
+            stage: stage_words(job),
+            live: !job.state.is_final(),
+            failed: job.state == JobState::Failed,
+            done: job.progress.done,
+            total: job.progress.total,
+            error: job.error.clone(),
+            ending: ending(job, tried),
+            plan: job.plan.as_ref().map(ToString::to_string),
+            best: job.best.as_ref().map(|best| BestSoFar {
+                time: format::micros(best.median_us),
+                speedup: best.speedup.map(format::times),
+                family: best.candidate.family.clone(),
+                params: parameters(&best.candidate),
+            }),
+            created: job.created_at.to_rfc3339(),
+            age: format::ago(job.created_at),
+            elapsed,
+            lasted: elapsed.map(format::seconds),
+            search: search_words(job),
+            expected_calls: job.request.expected_calls.map(format::count),
+            attempts: job.attempts,
+        }
+    }
+}
+
+/// What it is doing; the page's script has the same words.
+fn stage_words(job: &Job) -> &'static str {
+    match (job.state, job.stage) {
+        (JobState::Queued, _) => "waiting for its device",
+        (JobState::Succeeded, _) => "done",
+        (JobState::Failed, _) => "failed",
+        (JobState::Cancelled, _) => "cancelled",
+        (JobState::Running, stage) => match stage {
+            Stage::Waiting => "waiting for its device",
+            Stage::Loading => "loading the matrix",
+            Stage::Pruning => "pruning candidates",
+            Stage::Measuring => "measuring candidates",
+            Stage::Finals => "timing the finalists in turn",
+            Stage::Done => "done",
+        },
+    }
+}
+
+fn ending(job: &Job, tried: usize) -> Option<String> {
+    let kept = match tried {
+        0 => "No trial had been made.".to_owned(),
+        1 => "Its one trial is kept and shown below.".to_owned(),
+        many => format!("Its {many} trials are kept and shown below."),
+    };
+    match job.state {
+        JobState::Queued | JobState::Running => None,
+        JobState::Failed => Some(kept),
+        JobState::Cancelled => Some(format!("Cancelled; no plan was written. {kept}")),
+        JobState::Succeeded => Some(match job.stopped_by {
+            Some(StoppedBy::Seconds) => "Its budget of seconds ended the search.".to_owned(),
+            Some(StoppedBy::Trials) => "Its budget of trials ended the search.".to_owned(),
+            Some(StoppedBy::Cancelled) => "It was cancelled.".to_owned(),
+            Some(StoppedBy::Completed) | None => "Every chosen candidate was tried.".to_owned(),
+        }),
+    }
+}
+
+/// `ranked, top 16, at most 60 s`.
+fn search_words(job: &Job) -> String {
+    let search = &job.request.search;
+    let strategy = match search.strategy {
+        Strategy::Ranked => "ranked",
+        Strategy::Exhaustive => "exhaustive",
+        Strategy::Predicted => "predicted",
+        Strategy::Halving => "halving",
+    };
+    let top_k = search.top_k.filter(|_| search.strategy == Strategy::Ranked);
+    let limits = [
+        top_k.map(|k| format!("top {k}")),
+        search.seconds.map(|seconds| format!("at most {}", format::seconds(seconds))),
+        search.trials.map(|trials| format!("at most {trials} trials")),
+    ];
+    let words = std::iter::once(strategy.to_owned()).chain(limits.into_iter().flatten());
+    words.collect::<Vec<_>>().join(", ")
+}

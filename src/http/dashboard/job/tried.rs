@@ -1,0 +1,70 @@
+//! The trials that came to a time, fastest first, as a table.
+
+use crate::domain::{Candidate, Outcome, Param, Trial};
+use crate::http::dashboard::format;
+
+/// Rows of the table; the API has all.
+const MOST: usize = 20;
+
+/// One measured trial.
+pub struct Row {
+    pub place: usize,
+    pub family: String,
+    pub params: String,
+    pub time: String,
+    pub interval: String,
+    /// The vendor's best time over this one's.
+    pub speedup: String,
+    pub predicted: String,
+    pub registers: String,
+    pub preprocessing: String,
+}
+
+/// The parameters as they are read aloud: `m1=4 n1=64 order=length`. The page's script writes them alike.
+pub fn parameters(candidate: &Candidate) -> String {
+    let text = |(name, value): (&String, &Param)| match value {
+        Param::Int(value) => format!("{name}={value}"),
+        Param::Text(value) => format!("{name}={value}"),
+    };
+    candidate.params.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+/// Measured trials with their times, fastest first.
+pub fn by_time(trials: &[Trial]) -> Vec<(&Trial, f64)> {
+    let time = |trial: &Trial| trial.state.outcome().and_then(Outcome::median_us);
+    let mut timed: Vec<(&Trial, f64)> =
+        trials.iter().filter_map(|trial| Some((trial, time(trial)?))).collect();
+    timed.sort_by(|a, b| a.1.total_cmp(&b.1));
+    timed
+}
+
+/// The fastest of the vendor's routines.
+pub fn vendor_us(timed: &[(&Trial, f64)]) -> Option<f64> {
+    timed.iter().find(|(trial, _)| trial.candidate.is_baseline()).map(|(_, us)| *us)
+}
+
+pub fn rows(trials: &[Trial]) -> Vec<Row> {
+    let timed = by_time(trials);
+    let vendor = vendor_us(&timed);
+    let fastest = timed.iter().take(MOST).zip(1..);
+    fastest.filter_map(|((trial, us), place)| row(trial, *us, place, vendor)).collect()
+}
+
+fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row> {
+    let Outcome::Measured { timing, resources, preprocess_ms, .. } = trial.state.outcome()? else {
+        return None;
+    };
+    let absent = || "–".to_owned();
+    let [low, high] = timing.ci95_us;
+    Some(Row {
+        place,
+        family: trial.candidate.family.clone(),
+        params: parameters(&trial.candidate),
+        time: format::micros(us),
+        interval: format!("{} to {}", format::micros(low), format::micros(high)),
+        speedup: vendor.map_or_else(absent, |vendor| format::times(vendor / us)),
+        predicted: trial.predicted_us.map_or_else(absent, format::micros),
+        registers: resources.map_or_else(absent, |resources| resources.registers.to_string()),
+        preprocessing: format::micros(preprocess_ms * 1e3),
+    })
+}

@@ -1,0 +1,203 @@
+// A job's page while it runs: events of /v1/jobs/ID/events, as the extension hx-sse hands them on, move badge, progress,
+// best, charts and log; funnel, tile space and table are drawn by the server and asked for again. Events are numbered
+// and trials too, so what comes twice (after a reconnect, or since it was on the page already) counts once.
+(() => {
+    "use strict";
+
+    const job = document.getElementById("job");
+    if (!job) return;
+    const byId = id => document.getElementById(id);
+    const { micros, digits } = window.jobCharts;
+    const charts = window.jobCharts.create();
+    const address = location.pathname;
+
+    const trials = new Map();
+    // When the newest trial came, by this page's clock.
+    let arrived = performance.now();
+    let budget, lastSeq = Number(job.dataset.lastSeq);
+    const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
+    const final = state => ["succeeded", "failed", "cancelled"].includes(state);
+
+    function readIsland() {
+        const island = JSON.parse(byId("trials").textContent);
+        budget = island.seconds;
+        for (const trial of island.trials) trials.set(trial.ordinal, trial);
+        charts.set(sorted());
+    }
+
+    // The words of job/header.rs.
+    const TONES = { queued: "idle", running: "live", succeeded: "good", failed: "bad", cancelled: "warn" };
+    const STAGES = {
+        waiting: "waiting for its device", loading: "loading the matrix", pruning: "pruning candidates",
+        measuring: "measuring candidates", finals: "timing the finalists in turn", done: "done",
+    };
+    // Writes only what differs, so that nothing is read aloud twice.
+    const say = (id, text) => {
+        const element = byId(id);
+        if (element && element.textContent !== text) element.textContent = text;
+    };
+    const params = candidate => Object.entries(candidate.params).map(([name, value]) => `${name}=${value}`).join(" ");
+
+    let now = { state: job.dataset.state, stage: "", done: byId("progress").value, total: Number(byId("progress").max) };
+
+    function tellJob(told) {
+        const stageChanged = told.stage !== now.stage || told.state !== now.state;
+        now = { state: told.state, stage: told.stage, done: told.progress.done, total: told.progress.total, started: told.started_at };
+        byId("job").dataset.state = told.state;
+        const badge = byId("state");
+        badge.className = `badge ${TONES[told.state] ?? "idle"}`;
+        say("state", told.state);
+        say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? told.state : STAGES[told.stage] ?? told.stage);
+        byId("progress").max = Math.max(now.total, 1);
+        byId("progress").value = now.done;
+        say("count", `${now.done} of ${now.total}`);
+        if (told.best) {
+            say("best-time", micros(told.best.median_us));
+            say("best-speedup", told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
+            const family = document.createElement("b");
+            family.textContent = told.best.candidate.family;
+            byId("best-candidate").replaceChildren(family, ` ${params(told.best.candidate)}`);
+        }
+        if (told.started_at && since === undefined) startClock(0);
+        estimate();
+        if (final(told.state)) end();
+        else if (stageChanged) refresh();
+    }
+
+    function tellTrial(told) {
+        const ordinal = Number(told.id.split("/").pop());
+        if (trials.has(ordinal)) return;
+        const { family } = told.candidate;
+        trials.set(ordinal, {
+            ordinal, state: told.state, predicted: told.predicted_us, median: told.median_us, family,
+            params: params(told.candidate), at: Date.parse(told.created_at),
+            vendor: family === "vendor" && !String(told.candidate.params.algorithm ?? "").startsWith("cublas_"),
+        });
+        arrived = performance.now();
+        drawSoon();
+        refresh();
+    }
+
+    let drawing = false;
+    function drawSoon() {
+        if (drawing) return;
+        drawing = true;
+        setTimeout(() => { drawing = false; charts.set(sorted()); }, 200);
+    }
+
+    function tellLog(text, at) {
+        const log = byId("log");
+        const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
+        const line = document.createElement("li");
+        const time = document.createElement("time");
+        time.dateTime = time.title = at;
+        time.textContent = at.slice(11, 19);
+        line.append(time, ` ${text}`);
+        log.append(line);
+        if (follows) log.scrollTop = log.scrollHeight;
+    }
+
+    // What is left at the pace of the last trials, but no more than the budget allows.
+    function estimate() {
+        if (final(now.state)) return;
+        if (now.state === "queued") return say("estimate", "starts when its device is free");
+        if (now.stage === "finals") return say("estimate", "about to end");
+        const all = sorted(), first = all[0], last = all.slice(-12);
+        const spent = last.length > 3 ? last.at(-1).at - last[0].at : 0;
+        if (spent <= 0 || now.total <= now.done) return say("estimate", "estimating");
+        let left = spent / (last.length - 1) * (now.total - now.done) / 1000;
+        // The budget is of the search, which begins after loading: about when the first trial ends.
+        const searched = (last.at(-1).at - first.at + performance.now() - arrived) / 1000;
+        if (budget) left = Math.min(left, Math.max(budget - searched, 0));
+        const words = left < 1 ? "less than 1 s" : left < 120 ? `about ${Math.ceil(left)} s` : `about ${Math.round(left / 60)} min`;
+        say("estimate", `${words} left`);
+    }
+
+    // Elapsed time goes on from what the server said; the clocks of the two machines may differ.
+    let since;
+    const elapsed = () => (performance.now() - since) / 1000;
+    function startClock(seconds) { since = performance.now() - seconds * 1000; }
+    setInterval(() => {
+        if (now.state !== "running" || since === undefined) return;
+        const seconds = elapsed();
+        say("elapsed", `running for ${seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`}`);
+        estimate();
+    }, 1000);
+
+    // Funnel, tile space and table, at most once a second; a change that comes meanwhile is caught by one more request.
+    let waiting = false;
+    function refresh() {
+        if (waiting || ended) return;
+        waiting = true;
+        setTimeout(() => {
+            waiting = false;
+            // Not while somebody is choosing a family, which the answer would close.
+            if (document.activeElement?.id === "map-family") return refresh();
+            if (!ended) htmx.trigger(byId("standing"), "refresh");
+        }, 1000);
+    }
+
+    // The end: the server's page of the ended job, without the element that listens, takes the place of this one.
+    let ended = false;
+    async function end() {
+        if (ended) return;
+        ended = true;
+        say("connection", "");
+        for (;;) {
+            try {
+                await htmx.ajax("GET", address + location.search, { target: "#job", swap: "outerMorph", select: "#job" });
+            } catch { /* tried again below */ }
+            if (!byId("live")) break;
+            await new Promise(resolve => setTimeout(resolve, 2000));
+        }
+        readIsland();
+    }
+
+    // The stream: `held` while the extension keeps it up, which it does until it gives up or the element goes.
+    function listen(live) {
+        let held = false, asked = 0;
+        const connect = () => { asked = Date.now(); htmx.trigger(live, "connect"); };
+        const take = (name, tell) => live.addEventListener(name, event => {
+            const data = JSON.parse(event.detail.data);
+            if (data.seq <= lastSeq) return;
+            lastSeq = data.seq;
+            tell(data);
+        });
+        take("job", data => tellJob(data.job));
+        take("trial", data => tellTrial(data.trial));
+        take("log", data => tellLog(data.message, data.at));
+        take("funnel", () => refresh());
+        live.addEventListener("htmx:sse:before:connection", event => {
+            // Nothing comes after the final event; another connection would be told so with 204, for ever.
+            if (ended) event.preventDefault();
+        });
+        live.addEventListener("htmx:sse:after:connection", event => {
+            held = true;
+            say("connection", "");
+            // What could not be asked for meanwhile.
+            refresh();
+            if (event.detail.connection.status === 204) end();
+        });
+        live.addEventListener("htmx:sse:error", () => { if (!ended) say("connection", "reconnecting…"); });
+        live.addEventListener("htmx:sse:close", () => { held = false; });
+        live.addEventListener("htmx:error", () => { if (!ended) say("connection", "reconnecting…"); });
+        const watch = setInterval(() => {
+            if (ended || !live.isConnected) return clearInterval(watch);
+            if (!held && Date.now() - asked > 4000) connect();
+        }, 1000);
+        connect();
+    }
+
+    // A server in trouble answers with a page about that; what is shown stays, and is asked for again.
+    document.addEventListener("htmx:before:swap", event => {
+        if (event.detail.ctx.response?.status >= 400) event.preventDefault();
+    });
+
+    readIsland();
+    const counted = byId("elapsed").dataset.seconds;
+    if (counted !== undefined) startClock(Number(counted));
+    estimate();
+    byId("log").scrollTop = byId("log").scrollHeight;
+    const live = byId("live");
+    if (live) listen(live);
+})();
