@@ -111,12 +111,6 @@ impl Service {
         self.job(id).await?;
         Ok(self.inner.store.trials(id).await?)
     }
-
-    /// Every trial of the job by ordinal, for one that draws them all.
-    pub async fn all_trials(&self, id: &JobId) -> Result<Vec<Trial>> {
-        self.job(id).await?;
-        Ok(self.inner.store.trials(id).await?)
-    }
 }
 
 fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {

@@ -2,8 +2,8 @@
 
 mod access;
 mod app;
-mod dashboard_jobs;
 mod dashboard_job;
+mod dashboard_jobs;
 mod events;
 mod jobs;
 mod matrices;

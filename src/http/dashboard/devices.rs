@@ -38,7 +38,7 @@ struct Card {
     running: Option<String>,
     seen: String,
     seen_at: String,
-    restarts: Option<u32>,
+    restarts: Option<u64>,
     quarantined: u64,
     copy: String,
     hop: String,
