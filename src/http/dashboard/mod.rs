@@ -5,7 +5,6 @@
 
 mod address;
 mod assets;
-mod blank;
 mod compare;
 mod devices;
 mod docs;
