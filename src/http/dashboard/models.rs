@@ -75,6 +75,9 @@ mod tests {
 
     #[test]
     fn a_ratio_is_said_in_words() {
-        assert_eq!([1.3, 1.0, 0.5].map(verdict), ["promises too much", "about right", "promises too little"]);
+        assert_eq!(
+            [1.3, 1.0, 0.5].map(verdict),
+            ["promises too much", "about right", "promises too little"]
+        );
     }
 }

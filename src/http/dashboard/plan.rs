@@ -136,10 +136,7 @@ struct Source {
 }
 
 /// `GET /fragments/plans/{id}/source`: the kernel's text, which only some want to see.
-pub async fn source(
-    State(app): State<App>,
-    Path(id): Path<PlanId>,
-) -> Result<Response, Refusal> {
+pub async fn source(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Response, Refusal> {
     let plan = app.service.plan(&id).await?;
     let digest = plan.launch.and_then(|launch| launch.source);
     let Some(digest) = digest else {

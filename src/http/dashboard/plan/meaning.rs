@@ -12,14 +12,18 @@ pub fn value(param: &Param) -> String {
 pub fn family(name: &str) -> &'static str {
     match name {
         "row_split" => "A group of threads, or a task of the host's, for each row.",
-        "nnz_split" => "Long rows are cut into segments of equal length; short ones as in row_split.",
+        "nnz_split" => {
+            "Long rows are cut into segments of equal length; short ones as in row_split."
+        }
         "row_panel" => "Rows packed into panels that share the rows of B they read.",
         "column_major" => "A subwarp for each row, with column-major B and C.",
         "condensed_tc" => "Panels of eight rows, condensed to full tiles for the tensor cores.",
         "tca" => "Rows in classes by length, multiplied on the tensor cores.",
         "resident" => "A tile of B stays in shared memory while all rows pass.",
         "tiled" => "Panels of rows gather what they need of B into shared memory.",
-        "slices" => "Levels rewritten away, equations split and packed into slices, the work of one warp.",
+        "slices" => {
+            "Levels rewritten away, equations split and packed into slices, the work of one warp."
+        }
         "ag" => "Nodes of the dependency graph, grouped and scheduled to warps.",
         "levels" => "Level by level on the host's threads.",
         "merged" => "Groups of rows on the host's threads, each waiting for those it needs.",
@@ -39,7 +43,9 @@ pub fn parameter(family: &str, name: &str) -> &'static str {
         ("tca", "feed") => "where operands of a product are put together",
         ("tca" | "condensed_tc", "warps") => "warps of a block",
         ("condensed_tc", "stages") => "tiles of B loaded ahead",
-        ("condensed_tc", "residue") => "columns with at most this many entries go to plain cores; 0: none",
+        ("condensed_tc", "residue") => {
+            "columns with at most this many entries go to plain cores; 0: none"
+        }
         ("row_panel", "m1") => "rows of a panel",
         ("tiled", "rows") => "rows of a block's panel",
         ("tiled", "buffer") => "rows of B gathered in shared memory at a time",
@@ -74,16 +80,24 @@ fn product(name: &str) -> &'static str {
 
 fn slices(name: &str) -> &'static str {
     match name {
-        "window_ns" => "assumed cost of a window of levels, ns; more rewrites more levels away, 0 none",
+        "window_ns" => {
+            "assumed cost of a window of levels, ns; more rewrites more levels away, 0 none"
+        }
         "terms" => "most terms of a rewritten equation",
         "lanes" => "lanes an equation; 0: chosen for each slice",
         "warps" => "solving warps a multiprocessor",
         "unroll" => "unknowns a lane loads before it looks at the first",
-        "take" => "how warps come by slices: dealt to blocks, spread over multiprocessors, or by ticket",
+        "take" => {
+            "how warps come by slices: dealt to blocks, spread over multiprocessors, or by ticket"
+        }
         "sync" => "an unknown is there when it is no longer the sentinel, or by an epoch beside it",
-        "scope" => "where unknowns travel: global memory, or shared memory of a multiprocessor or cluster",
+        "scope" => {
+            "where unknowns travel: global memory, or shared memory of a multiprocessor or cluster"
+        }
         "pause" => "whether a waiting thread rests between looks",
-        "alpha" => "windows of more slices a warp than this are launches of their own; 0: one launch",
+        "alpha" => {
+            "windows of more slices a warp than this are launches of their own; 0: one launch"
+        }
         _ => "",
     }
 }
@@ -99,7 +113,9 @@ fn ag(name: &str) -> &'static str {
         "reorder" => "whether rows are renumbered by level first",
         "rg" => "how nodes of a level become groups",
         "ws" => "how groups come to warps",
-        "alpha" => "levels of more groups than this times the resident warps are launches of their own",
+        "alpha" => {
+            "levels of more groups than this times the resident warps are launches of their own"
+        }
         _ => "",
     }
 }

@@ -28,25 +28,43 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
             let algorithm = &vendor.algorithm;
-            fact("Over the vendor", times(*speedup), format!("{} {algorithm}, in turn", vendor.name))
+            fact(
+                "Over the vendor",
+                times(*speedup),
+                format!("{} {algorithm}, in turn", vendor.name),
+            )
         }
         _ => fact("Over the vendor", "–", "no routine of the vendor's was measured"),
     };
     vec![
         fact("Time of a call, median", micros(m.median_us), samples),
         speedup,
-        fact("Share of the limit", percent(plan.limit.fraction), micros(plan.limit.us) + " is the limit"),
-        fact("Relative error", format!("{:.1e}", m.rel_error), "largest, against a float64 reference"),
+        fact(
+            "Share of the limit",
+            percent(plan.limit.fraction),
+            micros(plan.limit.us) + " is the limit",
+        ),
+        fact(
+            "Relative error",
+            format!("{:.1e}", m.rel_error),
+            "largest, against a float64 reference",
+        ),
     ]
 }
 
 pub fn costs(plan: &Plan) -> Vec<Fact> {
     let vendor = plan.baseline.as_ref().map_or(0.0, |vendor| vendor.preprocess_ms);
     let pays = match plan.break_even_calls {
-        Some(0) => fact("Pays for itself after", "the first call", "no preprocessing beyond the vendor's"),
+        Some(0) => {
+            fact("Pays for itself after", "the first call", "no preprocessing beyond the vendor's")
+        }
         Some(1) => fact("Pays for itself after", "1 call", ""),
         Some(calls) => fact("Pays for itself after", format!("{} calls", count(calls)), ""),
-        None => fact("Pays for itself after", "never", "against the vendor's routine, preprocessing counted"),
+        None => fact(
+            "Pays for itself after",
+            "never",
+            "against the vendor's routine, preprocessing counted",
+        ),
     };
     let update = plan.validity.update_values_ms;
     let update_note = match update > 0.0 {
@@ -54,7 +72,11 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
         false => "the kernel reads the matrix's own values",
     };
     let mut costs = vec![
-        fact("Preprocessing", millis(plan.preprocess_ms), format!("the vendor's: {}", millis(vendor))),
+        fact(
+            "Preprocessing",
+            millis(plan.preprocess_ms),
+            format!("the vendor's: {}", millis(vendor)),
+        ),
         pays,
         fact("New values cost", millis(update), update_note),
     ];
@@ -70,12 +92,21 @@ pub fn resources(plan: &Plan) -> Vec<Fact> {
     let Some(resources) = &plan.resources else { return Vec::new() };
     let Resources { registers, local_bytes, shared_bytes, blocks_per_multiprocessor, occupancy } =
         *resources;
-    let spilled = if local_bytes == 0 { "nothing spills".to_owned() } else { format!("{} spilled", bytes(local_bytes.into())) };
+    let spilled = if local_bytes == 0 {
+        "nothing spills".to_owned()
+    } else {
+        format!("{} spilled", bytes(local_bytes.into()))
+    };
     vec![
         fact("Registers a thread", registers.to_string(), spilled),
         fact("Shared memory a block", bytes(shared_bytes.into()), ""),
-        fact("Occupancy", percent(occupancy), format!("{blocks_per_multiprocessor} blocks a multiprocessor")),
+        fact("Occupancy", percent(occupancy), blocks(blocks_per_multiprocessor)),
     ]
+}
+
+fn blocks(resident: u32) -> String {
+    let s = if resident == 1 { "" } else { "s" };
+    format!("{resident} block{s} a multiprocessor")
 }
 
 /// A constraint and what it removed.
@@ -106,7 +137,13 @@ pub struct StepRow {
 }
 
 fn extent(of: [u32; 3]) -> String {
-    let last = if of[2] > 1 { 3 } else if of[1] > 1 { 2 } else { 1 };
+    let last = if of[2] > 1 {
+        3
+    } else if of[1] > 1 {
+        2
+    } else {
+        1
+    };
     of[..last].iter().map(|n| count(u64::from(*n))).collect::<Vec<_>>().join(" × ")
 }
 
@@ -192,7 +229,11 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
         fact("Seed", from.seed.to_string(), "of the random operands"),
         fact("Search", seconds(from.search_seconds), meaning::stopped_by(from.stopped_by)),
         fact("L2 policy", plan.l2_policy.to_string(), meaning::l2_policy(plan.l2_policy)),
-        fact("Device class", plan.device.class().to_string(), format!("copies {} GB/s", digits(plan.device.copy_gbps))),
+        fact(
+            "Device class",
+            plan.device.class().to_string(),
+            format!("copies {} GB/s", digits(plan.device.copy_gbps)),
+        ),
     ]
 }
 

@@ -17,8 +17,15 @@ pub fn problem(problem: &Problem) -> String {
         }
         Problem::Sptrsv(p) => {
             let transposed = if p.transpose { ", transposed" } else { "" };
-            let sides = if p.rhs == 1 { "1 right-hand side".to_owned() } else { format!("{} right-hand sides", p.rhs) };
-            format!("SpTRSV, {} triangle, {} diagonal{transposed}, {sides}, {}", p.triangle, p.diagonal, p.dtype)
+            let sides = if p.rhs == 1 {
+                "1 right-hand side".to_owned()
+            } else {
+                format!("{} right-hand sides", p.rhs)
+            };
+            format!(
+                "SpTRSV, {} triangle, {} diagonal{transposed}, {sides}, {}",
+                p.triangle, p.diagonal, p.dtype
+            )
         }
     }
 }
@@ -35,14 +42,10 @@ pub struct Why {
 }
 
 pub fn why(plan: &Plan) -> Why {
-    let measured = match plan.trials.measured {
-        1 => "the only candidate that was measured".to_owned(),
-        n => format!("{} measured candidates", count(n.into())),
-    };
     let won = match plan.trials.measured {
-        1 => format!("It was {measured}."),
-        _ if plan.tie => format!("It stands among {measured}."),
-        _ => format!("It won against the others of {measured}."),
+        0 | 1 => "It was the only candidate that was measured.".to_owned(),
+        n if plan.tie => format!("It stands among {} measured candidates.", count(n.into())),
+        n => format!("It was the best of {} measured candidates.", count(n.into())),
     };
     let runner_up = plan.runner_up.as_ref().map(|second| {
         let more = second.median_us / plan.measured.median_us - 1.0;
@@ -54,19 +57,35 @@ pub fn why(plan: &Plan) -> Why {
         (second.candidate.to_string(), format!("took {}, {against}.", micros(second.median_us)))
     });
     let vendor = plan.baseline.as_ref().map(|vendor| {
-        let took = format!("{} {}'s {} took {}", vendor.name, vendor.version, vendor.algorithm, micros(vendor.median_us));
+        let took = format!(
+            "{} {}'s {} took {}",
+            vendor.name,
+            vendor.version,
+            vendor.algorithm,
+            micros(vendor.median_us)
+        );
         match plan.speedup {
             _ if plan.candidate.is_baseline() => format!("{took}: it is the winner itself."),
-            Some(speedup) => format!("{took}, {} the winner's time, measured in turn with it.", times(speedup)),
+            Some(speedup) => {
+                format!("{took}, {} the winner's time, measured in turn with it.", times(speedup))
+            }
             None => format!("{took}."),
         }
     });
     let chosen_for = match plan.expected_calls {
-        Some(calls) => format!("It was chosen for the least preprocessing and time of {} calls together.", count(calls)),
-        None => "It was chosen by the time of a call alone; preprocessing counted for nothing.".to_owned(),
+        Some(calls) => format!(
+            "It was chosen for the least preprocessing and time of {} calls together.",
+            count(calls)
+        ),
+        None => "It was chosen by the time of a call alone; preprocessing counted for nothing."
+            .to_owned(),
     };
-    let failed: Vec<String> =
-        plan.trials.failed.iter().map(|(what, n)| format!("{n} {}", what.replace('_', " "))).collect();
+    let failed: Vec<String> = plan
+        .trials
+        .failed
+        .iter()
+        .map(|(what, n)| format!("{n} {}", what.replace('_', " ")))
+        .collect();
     Why {
         won,
         runner_up,
@@ -122,8 +141,8 @@ pub struct Check {
 pub fn checks(plan: &Plan) -> Vec<Check> {
     let valid = &plan.validity;
     let (dense, width) = match plan.problem {
-        Problem::Spmm(_) => ("B", "the width N of B"),
-        Problem::Sptrsv(_) => ("b", "the number of right-hand sides"),
+        Problem::Spmm(_) => ("B", "The width N of B"),
+        Problem::Sptrsv(_) => ("b", "The number of right-hand sides"),
     };
     let may = |holds: bool, what: &str, note: &str| Check {
         holds,
@@ -143,7 +162,11 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
     vec![
         may(valid.values_may_change, "The matrix's values", &values),
         may(valid.pattern_may_change, "Its pattern", ""),
-        may(valid.n_may_change, width, if valid.n_may_change { "; the speed was measured for this one" } else { "" }),
+        may(
+            valid.n_may_change,
+            width,
+            if valid.n_may_change { "; the speed was measured for this one" } else { "" },
+        ),
         Check { holds: !valid.dense_must_be_finite, text: finite },
     ]
 }
@@ -155,10 +178,14 @@ pub fn model(plan: &Plan) -> Vec<String> {
         let ratio = plan.measured.median_us / predicted.median_us;
         let off = match ratio {
             r if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
-            r if r > 1.0 => format!("the measured time is {} of it: it promised too much", times(r)),
-            r => format!("the measured time is {} of it: it promised too little", times(r)),
+            r if r > 1.0 => format!("the measured time is {} that: it promised too much", times(r)),
+            r => format!("the measured time is {} that: it promised too little", times(r)),
         };
-        said.push(format!("{} predicted {} for the winner; {off}.", predicted.model, micros(predicted.median_us)));
+        said.push(format!(
+            "{} predicted {} for the winner; {off}.",
+            predicted.model,
+            micros(predicted.median_us)
+        ));
     } else {
         said.push("Nothing was predicted for the winner.".to_owned());
     }
@@ -171,7 +198,9 @@ pub fn model(plan: &Plan) -> Vec<String> {
             times(error.spread)
         ));
         if let Some(rank) = error.rank_correlation {
-            said.push(format!("It ranks them with a correlation of {rank:.2}; 1 is the measured order."));
+            said.push(format!(
+                "It ranks them with a correlation of {rank:.2}; 1 is the measured order."
+            ));
         }
     }
     said
@@ -211,7 +240,9 @@ fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => out.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
+                out.push(char::from(byte))
+            }
             other => out.push_str(&format!("%{other:02X}")),
         }
     }
@@ -247,7 +278,9 @@ mod tests {
     #[test]
     fn a_lookup_names_the_whole_key() {
         let lookup = lookup(&plan(), "here");
-        assert!(lookup.query.contains("&op=spmm&n=32&dtype=f32&layout=row&device=cpu/a%20processor"));
+        assert!(
+            lookup.query.contains("&op=spmm&n=32&dtype=f32&layout=row&device=cpu/a%20processor")
+        );
         assert!(lookup.arguments.starts_with(" --op spmm --n 32 --dtype f32 --layout row"));
     }
 
