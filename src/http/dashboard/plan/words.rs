@@ -2,7 +2,7 @@
 
 use super::super::format::{bytes, count, digits, micros, percent, times};
 use super::meaning;
-use crate::domain::plan::Bound;
+use crate::domain::plan::{Baseline, Bound};
 use crate::domain::{L2Policy, Layout, Plan, Problem};
 
 /// `SpMM, N = 32, f32, row-major`.
@@ -57,13 +57,7 @@ pub fn why(plan: &Plan) -> Why {
         (second.candidate.to_string(), format!("took {}, {against}.", micros(second.median_us)))
     });
     let vendor = plan.baseline.as_ref().map(|vendor| {
-        let took = format!(
-            "{} {}'s {} took {}",
-            vendor.name,
-            vendor.version,
-            vendor.algorithm,
-            micros(vendor.median_us)
-        );
+        let took = format!("{} took {}", routine(vendor), micros(vendor.median_us));
         match plan.speedup {
             _ if plan.candidate.is_baseline() => format!("{took}: it is the winner itself."),
             Some(speedup) => {
@@ -94,6 +88,15 @@ pub fn why(plan: &Plan) -> Why {
         chosen_for,
         stopped: meaning::stopped_by(plan.provenance.stopped_by),
         failed: (!failed.is_empty()).then(|| failed.join(", ")),
+    }
+}
+
+/// `cuSPARSE 12.6.3's csr_alg2`; a library of one routine is not named twice.
+pub fn routine(vendor: &Baseline) -> String {
+    let Baseline { name, version, algorithm, .. } = vendor;
+    match name == algorithm {
+        true => format!("{name} {version}"),
+        false => format!("{name} {version}'s {algorithm}"),
     }
 }
 
