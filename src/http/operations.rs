@@ -6,7 +6,7 @@ use super::{etag, routes};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -37,7 +37,13 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
 
 pub async fn openapi(headers: HeaderMap) -> Response {
     let body = Bytes::from_static(OPENAPI.as_bytes());
-    etag::tagged(&headers, "application/yaml", "private, no-cache", body)
+    let mut response = etag::tagged(&headers, "application/yaml", "private, no-cache", body);
+    // It is also sent compressed, under the same tag: so the tag is of the text, not of the bytes.
+    if let Some(tag) = response.headers_mut().get_mut(header::ETAG) {
+        let weak = format!("W/{}", tag.to_str().unwrap_or("\"\""));
+        *tag = HeaderValue::try_from(weak).unwrap_or(HeaderValue::from_static("W/\"\""));
+    }
+    response
 }
 
 #[derive(Debug, Serialize)]

@@ -4,6 +4,7 @@ mod access;
 mod app;
 mod dashboard_job;
 mod dashboard_jobs;
+mod dashboard_plan;
 mod events;
 mod jobs;
 mod matrices;

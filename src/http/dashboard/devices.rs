@@ -1,6 +1,6 @@
 //! Devices: what is there and how it is.
 
-use super::format::{ago, bytes, count, digits};
+use super::format::{ago, bytes, count, digits, micros};
 use super::shell::{Place, Shell, html};
 use crate::domain::{Device, DeviceKind};
 use crate::http::App;
@@ -105,6 +105,7 @@ impl From<DeviceStatus> for Card {
     fn from(status: DeviceStatus) -> Self {
         let device = &status.device;
         let hop = match device.hop_ns {
+            ns if ns >= 1e4 => micros(ns / 1e3),
             ns if ns > 0.0 => format!("{} ns", digits(ns)),
             _ => "not measured".to_owned(),
         };

@@ -1,7 +1,7 @@
 //! The figures of a plan as names and values: headline, costs, resources, launches, provenance.
 
 use super::super::format::{bytes, count, digits, micros, percent, seconds, short, times};
-use super::meaning;
+use super::{meaning, words};
 use crate::domain::plan::LaunchStep;
 use crate::domain::{FunnelStep, Plan, Resources};
 
@@ -27,12 +27,8 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let algorithm = &vendor.algorithm;
-            fact(
-                "Over the vendor",
-                times(*speedup),
-                format!("{} {algorithm}, in turn", vendor.name),
-            )
+            let note = format!("{}, in turn", words::routine(vendor));
+            fact("Over the vendor", times(*speedup), note)
         }
         _ => fact("Over the vendor", "–", "no routine of the vendor's was measured"),
     };
@@ -100,12 +96,13 @@ pub fn resources(plan: &Plan) -> Vec<Fact> {
     vec![
         fact("Registers a thread", registers.to_string(), spilled),
         fact("Shared memory a block", bytes(shared_bytes.into()), ""),
-        fact(
-            "Occupancy",
-            percent(occupancy),
-            format!("{blocks_per_multiprocessor} blocks a multiprocessor"),
-        ),
+        fact("Occupancy", percent(occupancy), blocks(blocks_per_multiprocessor)),
     ]
+}
+
+fn blocks(resident: u32) -> String {
+    let s = if resident == 1 { "" } else { "s" };
+    format!("{resident} block{s} a multiprocessor")
 }
 
 /// A constraint and what it removed.
