@@ -94,7 +94,7 @@
             if (this.at < 0) this.readout.textContent = this.points.length > 0 ? HINT : "";
             this.ranges = drawn.ranges;
             this.data = drawn.data;
-            if (this.plot) this.plot.setData(drawn.data);
+            if (this.plot && drawn.points.length > 0) this.plot.setData(drawn.data);
             else this.draw();
         }
 
@@ -102,11 +102,14 @@
             const width = this.host.clientWidth;
             if (!this.data || width === 0) return;
             this.plot?.destroy();
+            this.plot = undefined;
+            // Axes without a point would be of made-up ranges; the style sheet says that there is nothing.
+            if (this.points.length === 0) return;
             const colours = palette();
             this.plot = new uPlot({
                 width, height: HEIGHT,
                 legend: { show: false },
-                padding: [8, 8, 0, 0],
+                padding: [8, 20, 0, 0],
                 cursor: { x: false, y: false, drag: { x: false, y: false }, points: { show: false } },
                 ...this.spec.options(colours, this),
                 hooks: { draw: [u => this.mark(u, colours)], ready: [u => this.follow(u)], drawAxes: [u => this.spec.behind?.(u, colours)] },

@@ -47,7 +47,7 @@
         const badge = byId("state");
         badge.className = `badge ${TONES[told.state] ?? "idle"}`;
         say("state", told.state);
-        say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? told.state : STAGES[told.stage] ?? told.stage);
+        say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? "" : STAGES[told.stage] ?? told.stage);
         byId("progress").max = Math.max(now.total, 1);
         byId("progress").value = now.done;
         say("count", `${now.done} of ${now.total}`);

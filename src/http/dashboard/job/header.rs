@@ -86,8 +86,8 @@ fn stage_words(job: &Job) -> &'static str {
     match (job.state, job.stage) {
         (JobState::Queued, _) => "waiting for its device",
         (JobState::Succeeded, _) => "done",
-        (JobState::Failed, _) => "failed",
-        (JobState::Cancelled, _) => "cancelled",
+        // The state says it all.
+        (JobState::Failed | JobState::Cancelled, _) => "",
         (JobState::Running, stage) => match stage {
             Stage::Waiting => "waiting for its device",
             Stage::Loading => "loading the matrix",
