@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod dashboard_matrix;
 mod events;
 mod jobs;
 mod matrices;
