@@ -5,6 +5,7 @@ mod app;
 mod dashboard_job;
 mod dashboard_jobs;
 mod dashboard_plan;
+mod dashboard_matrix;
 mod events;
 mod jobs;
 mod matrices;

@@ -9,7 +9,7 @@ use super::pictures::bars::Bars;
 use super::pictures::{histogram, level_widths};
 use super::shell::{Place, Shell, html};
 use crate::domain::profile::LevelProfile;
-use crate::domain::{Digest, Matrix, MatrixProfile};
+use crate::domain::{self, Digest, Matrix, MatrixProfile, Plan};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Path;
@@ -55,8 +55,11 @@ pub async fn show(
     let page = PageRequest { after: None, limit: MOST_PLANS };
     let plans = app.service.plans_of(&digest, &page).await?;
     let shell = Shell::new(&app, Place::Matrices);
-    let newest = plans.items.first().map(|plan| &plan.problem);
-    let commands = commands::of(&digest, newest, &commands::base(&headers), shell.signed_in);
+    // A product if there is one: its commands are the shorter ones.
+    let product = |plan: &&Plan| matches!(plan.problem, domain::Problem::Spmm(_));
+    let like = plans.items.iter().find(product).or(plans.items.first());
+    let like = like.map(|plan| &plan.problem);
+    let commands = commands::of(&digest, like, &commands::base(&headers), shell.signed_in);
     html(&Page {
         shell,
         digest,

@@ -79,7 +79,15 @@ pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
         });
         Group { name, timed: timed.collect() }
     };
-    let groups: Vec<Group> = questions(plans).into_iter().map(group).collect();
+    let mut groups: Vec<Group> = questions(plans).into_iter().map(group).collect();
+    if columns(plans).len() == 1 {
+        // The device says nothing then: each bar goes by its problem.
+        let named = groups.into_iter().flat_map(|group| {
+            let label = move |timed| Timed { label: group.name.clone(), ..timed };
+            group.timed.into_iter().map(label)
+        });
+        groups = vec![Group { name: String::new(), timed: named.collect() }];
+    }
     comparison::of(format!("Times of {name} by problem and device, as in the table"), &groups)
 }
 

@@ -4,15 +4,12 @@ use super::scale::{Scale, Tick};
 use crate::http::dashboard::format;
 use askama::Template;
 
-/// The drawing's own pixels; the page scales it to the room there is.
-pub const WIDTH: f64 = 560.0;
-pub const HEIGHT: f64 = 230.0;
+/// In the drawing's own pixels, of which the template has 560 across; the page scales it to the room there is.
 pub const LEFT: f64 = 50.0;
 pub const RIGHT: f64 = 548.0;
 pub const TOP: f64 = 14.0;
-pub const BOTTOM: f64 = 182.0;
 /// Least pixels between the labels of two ticks.
-const APART: f64 = 44.0;
+const APART: f64 = 56.0;
 
 /// One bar. The soft part is drawn behind the full one, where there is more than one figure to show.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,16 +21,6 @@ pub struct Bar {
     /// Upper end of the soft part, at or above the other.
     pub soft_y: f64,
     pub title: String,
-}
-
-impl Bar {
-    fn height(&self) -> f64 {
-        BOTTOM - self.y
-    }
-
-    fn soft_height(&self) -> f64 {
-        BOTTOM - self.soft_y
-    }
 }
 
 /// A labelled place on an axis.
@@ -48,6 +35,8 @@ pub struct Label {
 pub struct Bars {
     /// What the picture shows, for those who do not see it.
     pub summary: String,
+    /// Where the bars stand.
+    pub bottom: f64,
     pub x_name: &'static str,
     pub y_name: &'static str,
     pub x_labels: Vec<Label>,
@@ -56,8 +45,8 @@ pub struct Bars {
 }
 
 /// Counts from one to `most`, logarithmic, on the vertical axis; one still has a height.
-pub fn counts(most: u64) -> Scale {
-    Scale::logarithmic(0.5, (most as f64).max(2.0), BOTTOM, TOP)
+pub fn counts(most: u64, bottom: f64) -> Scale {
+    Scale::logarithmic(0.5, (most as f64).max(2.0), bottom, TOP)
 }
 
 /// The labels of [`counts`].
@@ -81,11 +70,11 @@ pub fn thinned(labels: impl IntoIterator<Item = Label>) -> Vec<Label> {
     kept
 }
 
-/// `500`, `20k`, `3M`: round figures beside an axis.
+/// `500`, `2k`, `3M`: round figures beside an axis.
 fn compact(value: f64) -> String {
     if value >= 1e6 {
         format!("{}M", plain(value / 1e6))
-    } else if value >= 1e4 {
+    } else if value >= 1e3 {
         format!("{}k", plain(value / 1e3))
     } else {
         format::count(value.round() as u64)
@@ -103,22 +92,22 @@ mod tests {
 
     #[test]
     fn figures_beside_an_axis_are_short() {
-        let values = [1.0, 5000.0, 10_000.0, 16_384.0, 2.5e6];
-        assert_eq!(values.map(compact), ["1", "5,000", "10k", "16.4k", "2.5M"]);
+        let values = [1.0, 500.0, 1000.0, 16_384.0, 2.5e6];
+        assert_eq!(values.map(compact), ["1", "500", "1k", "16.4k", "2.5M"]);
     }
 
     #[test]
     fn labels_do_not_touch() {
         let label = |at| Label { at, text: String::new() };
-        let kept = thinned([0.0, 20.0, 43.0, 60.0, 100.0, 120.0].map(label));
+        let kept = thinned([0.0, 20.0, 55.0, 60.0, 110.0, 120.0].map(label));
         assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 60.0, 120.0]);
     }
 
     #[test]
     fn one_of_a_million_is_still_seen() {
-        let scale = counts(1_000_000);
-        assert!(BOTTOM - scale.at(1.0) > 5.0);
+        let scale = counts(1_000_000, 182.0);
+        assert!(182.0 - scale.at(1.0) > 5.0);
         assert_eq!(scale.at(1e6), TOP);
-        assert!(count_labels(&counts(1)).iter().all(|label| label.text != "0"));
+        assert!(count_labels(&counts(1, 182.0)).iter().all(|label| label.text != "0"));
     }
 }

@@ -7,7 +7,7 @@ use askama::Template;
 
 /// Where bars begin and end; their times stand at the right edge.
 const LEFT: f64 = 2.0;
-const RIGHT: f64 = 500.0;
+const RIGHT: f64 = 470.0;
 /// Pixels from one bar to the next, its label above it included, and above a group for its name.
 const STEP: f64 = 34.0;
 const GROUP: f64 = 26.0;

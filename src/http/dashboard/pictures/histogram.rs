@@ -7,6 +7,8 @@ use crate::http::dashboard::format;
 
 /// Lengths of their own up to here, then eight bins to each doubling: as `LengthBin` has it.
 const SINGLE: u64 = 16;
+/// Where the bars stand: one picture, as high as the two of the levels together.
+const BOTTOM: f64 = 336.0;
 /// Bars are no wider, however few there are.
 const FEWEST: f64 = 16.0;
 /// Longest bars that stand apart from each other.
@@ -20,7 +22,7 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
     let to = place(last.most).max(from + FEWEST);
     let across = Scale::linear(from, to, bars::LEFT, bars::RIGHT);
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(1);
-    let up = bars::counts(most);
+    let up = bars::counts(most, BOTTOM);
     let bar = |bin: &LengthBin| {
         let (left, right) = (across.at(place(bin.most) - 1.0), across.at(place(bin.most)));
         let gap = if right - left > GAP_FROM { 1.0 } else { 0.0 };
@@ -33,6 +35,7 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
         .map(|length| Label { at: across.at(place(length) - 0.5), text: format::count(length) });
     Some(Bars {
         summary: format!("Rows by length. {}", summary(bins, longest)),
+        bottom: BOTTOM,
         x_name: "entries in a row",
         y_name: "rows (log)",
         x_labels: bars::thinned(x_labels),
@@ -103,7 +106,7 @@ mod tests {
         let picture = of(&bins, 1383).unwrap();
         for bar in &picture.bars {
             assert!(bar.x >= bars::LEFT && bar.x + bar.width <= bars::RIGHT + 0.01, "{bar:?}");
-            assert!(bar.y >= bars::TOP && bar.y < bars::BOTTOM, "{bar:?}");
+            assert!(bar.y >= bars::TOP && bar.y < BOTTOM, "{bar:?}");
         }
         assert!(picture.bars[1].y < picture.bars[2].y, "more rows, a higher bar");
         assert_eq!(picture.bars[0].title, "1 row has 0 entries");

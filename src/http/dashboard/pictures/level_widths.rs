@@ -5,11 +5,14 @@ use super::scale::Scale;
 use crate::domain::profile::{LevelBin, LevelProfile};
 use crate::http::dashboard::format;
 
+/// Where the bars stand.
+const BOTTOM: f64 = 116.0;
+
 /// How many rows each level has, in order of the levels; `None` where there are none.
 pub fn of(triangle: &str, rows: u64, profile: &LevelProfile) -> Option<Bars> {
     let last = profile.bins.last()?;
     let across = Scale::linear(0.0, (last.last + 1) as f64, bars::LEFT, bars::RIGHT);
-    let up = bars::counts(profile.widest);
+    let up = bars::counts(profile.widest, BOTTOM);
     let bar = |bin: &LevelBin| {
         let (left, right) = (across.at(bin.first as f64), across.at((bin.last + 1) as f64));
         let (y, soft_y) = (up.at(bin.mean), up.at(bin.max as f64));
@@ -20,6 +23,7 @@ pub fn of(triangle: &str, rows: u64, profile: &LevelProfile) -> Option<Bars> {
     let x_labels = bars::thinned(ticks.map(bars::label));
     Some(Bars {
         summary: format!("Levels of the {triangle} triangle. {}", summary(rows, profile)),
+        bottom: BOTTOM,
         x_name: "level, in order of the solve",
         y_name: "rows in a level (log)",
         x_labels,
