@@ -105,7 +105,7 @@ def board(api):
 def long_job(api, delaunay):
     """A job that runs for a minute unless it is cancelled, as it is in the end."""
     digest = api.upload(delaunay.read_bytes(), "delaunay_n15")
-    job = api.submit(digest, {"op": "spmm", "n": 64}, search={"strategy": "exhaustive", "seconds": 60})
+    job = api.submit(digest, {"op": "spmm", "n": 32}, search={"strategy": "exhaustive", "seconds": 60})
     yield job
     api.cancel(job)
     api.ended(job)

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FINAL = ("succeeded", "failed", "cancelled")
 # One number for all waits: long enough for a debug build on a busy machine, and never slept through.
-PATIENCE_S = 60
+PATIENCE_S = int(os.environ.get("PATIENCE_S", "60"))
 
 
 class Api:
