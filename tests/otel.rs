@@ -60,7 +60,7 @@ fn varint(message: &mut &[u8]) -> u64 {
     }
 }
 
-fn all<'a>(message: &'a [u8], number: u64) -> impl Iterator<Item = &'a [u8]> {
+fn all(message: &[u8], number: u64) -> impl Iterator<Item = &[u8]> {
     fields(message).into_iter().filter(move |field| field.0 == number).map(|field| field.1)
 }
 

@@ -241,6 +241,16 @@ mod tests {
     }
 
     #[test]
+    fn only_what_can_be_a_callers_span_is_taken_over() {
+        let plain = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let taken =
+            |text: &str| HeaderValue::try_from(text).ok().as_ref().and_then(caller).is_some();
+        assert!(taken(plain));
+        assert!(!taken("") && !taken("00-01") && !taken(&plain.replace("-01", "-0\"")));
+        assert!(!taken(&plain.repeat(3)));
+    }
+
+    #[test]
     fn only_plain_ids_are_taken_over() {
         assert!(is_plain(b"0193a7c4-1111_x.y"));
         for bad in [&b""[..], b"a b", b"a\"b", b"a/b", "ä".as_bytes(), &[b'a'; 129]] {
