@@ -132,6 +132,17 @@ impl Service {
         Ok(self.inner.store.matrix_names(digests).await?)
     }
 
+    /// The matrices whose digest, or whose pattern's, begins with these hex digits; the first few of them.
+    pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
+        let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
+        match (first, last) {
+            (Ok(first), Ok(last)) => {
+                Ok(self.inner.store.matrices_between(&first, &last, limit).await?)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn profiles(&self) -> MutexGuard<'_, HashMap<Digest, Arc<MatrixProfile>>> {
         self.inner.profiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
