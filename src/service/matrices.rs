@@ -36,4 +36,15 @@ impl Service {
     pub fn matrix_path(&self, digest: &Digest) -> PathBuf {
         self.inner.blobs.local_path(digest)
     }
+
+    /// The matrices whose digest, or whose pattern's, begins with these hex digits; the first few of them.
+    pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
+        let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
+        match (first, last) {
+            (Ok(first), Ok(last)) => {
+                Ok(self.inner.store.matrices_between(&first, &last, limit).await?)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
 }

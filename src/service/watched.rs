@@ -64,6 +64,15 @@ impl Matrices for Watched {
         self.store.matrix_names(digests).await
     }
 
+    async fn matrices_between(
+        &self,
+        first: &Digest,
+        last: &Digest,
+        limit: u32,
+    ) -> Result<Vec<Digest>> {
+        self.store.matrices_between(first, last, limit).await
+    }
+
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
         let gone = self.store.delete_matrix(digest).await?;
         if gone {

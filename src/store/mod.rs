@@ -134,6 +134,13 @@ pub trait Matrices: Send + Sync {
     async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>>;
     /// The names that matrices were given, those of matrices long gone too, as far as a plan kept them.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
+    /// Those whose own digest or whose pattern's lies between two, both included.
+    async fn matrices_between(
+        &self,
+        first: &Digest,
+        last: &Digest,
+        limit: u32,
+    ) -> Result<Vec<Digest>>;
     /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }

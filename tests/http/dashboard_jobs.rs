@@ -161,6 +161,8 @@ async fn the_find_box_leads_to_what_is_named() {
     for (asked, found) in [
         (digest.to_owned(), format!("/matrices/{digest}")),
         (format!("%20{}%20", digest.to_uppercase()), format!("/matrices/{digest}")),
+        (digest[..6].to_owned(), format!("/matrices/{digest}")),
+        (text(&matrix, "pattern_digest")[..12].to_owned(), format!("/matrices/{digest}")),
         (text(&job, "id").to_owned(), format!("/jobs/{}", text(&job, "id"))),
         (plan.id.to_string(), format!("/plans/{}", plan.id)),
     ] {
@@ -171,13 +173,23 @@ async fn the_find_box_leads_to_what_is_named() {
     for (asked, words) in [
         ("0".repeat(64), "No matrix here has the digest"),
         (ID.to_owned(), "No job and no plan here has the id"),
-        (digest[..10].to_owned(), "a part of a digest"),
+        (digest[..5].to_owned(), "a part of a digest"),
+        ("ffffffffff".to_owned(), "a part of a digest"),
         ("%3Cb%3Epoisson".to_owned(), "&#60;b&#62;poisson"),
     ] {
         let html = page(&app, &format!("/find?q={asked}"), 404).await;
         assert!(html.contains(words) && !html.contains("<b>poisson"), "{asked}");
     }
     page(&app, "/find", 200).await;
+    // The same pattern with other values: one beginning, two matrices.
+    let twice = crate::app::tridiagonal(9).replace(".5", ".25");
+    let other: Value = app.upload(twice).await.json().await.unwrap();
+    assert_eq!(other["pattern_digest"], matrix["pattern_digest"]);
+    let pattern = text(&other, "pattern_digest");
+    let html = page(&app, &format!("/find?q={pattern}"), 200).await;
+    for one in [digest, text(&other, "digest")] {
+        assert!(html.contains(&format!("href=\"/matrices/{one}\"")));
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The find box: a digest or an id leads to its page.
 
 use super::failure::Rendered;
+use super::format;
 use super::shell::{Place, Shell, html};
 use crate::domain::{Digest, JobId, PlanId};
 use crate::http::App;
@@ -13,6 +14,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
+/// Fewer digits are of too many matrices.
+const FEWEST: usize = 6;
+/// Matrices listed where a beginning is of several.
+const MOST: u32 = 20;
 /// Longer ones are no names of ours; what a page repeats shall fit on it.
 const LONGEST: usize = 100;
 
@@ -29,6 +34,13 @@ struct Page<'a> {
     asked: &'a str,
     /// What the text looks like.
     kind: Kind,
+    /// The matrices it may be.
+    several: Vec<Several>,
+}
+
+struct Several {
+    digest: Digest,
+    name: String,
 }
 
 /// What was asked for, by its form.
@@ -47,15 +59,34 @@ pub async fn find(State(app): State<App>, Query(asked): Query<Asked>) -> Result<
     if let Some(page) = page_of(&app, &text).await? {
         return Ok(Redirect::to(&page).into_response());
     }
+    let several = several(&app, &text).await?;
+    if let [one] = several.as_slice() {
+        return Ok(Redirect::to(&format!("/matrices/{}", one.digest)).into_response());
+    }
     let shown: String = asked.q.trim().chars().take(LONGEST).collect();
     let kind = kind(&text);
-    let mut response =
-        html(&Page { shell: Shell::new(&app, Place::Elsewhere), asked: &shown, kind })?;
-    if kind != Kind::Nothing {
+    let found = !several.is_empty();
+    let shell = Shell::new(&app, Place::Elsewhere);
+    let mut response = html(&Page { shell, asked: &shown, kind, several })?;
+    if kind != Kind::Nothing && !found {
         *response.status_mut() = StatusCode::NOT_FOUND;
         response.extensions_mut().insert(Rendered);
     }
     Ok(response)
+}
+
+/// The matrices that begin so, or whose pattern does.
+async fn several(app: &App, text: &str) -> Result<Vec<Several>, Problem> {
+    if text.len() < FEWEST {
+        return Ok(Vec::new());
+    }
+    let digests = app.service.matrices_starting(text, MOST).await?;
+    let names = app.service.matrix_names(&digests).await?;
+    let named = |digest| {
+        let name = names.get(&digest).cloned().unwrap_or_else(|| format::short(&digest));
+        Several { digest, name }
+    };
+    Ok(digests.into_iter().map(named).collect())
 }
 
 /// The page of the one thing that has this name.

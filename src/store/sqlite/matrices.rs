@@ -99,6 +99,25 @@ impl Matrices for SqliteStore {
         Ok(names)
     }
 
+    async fn matrices_between(
+        &self,
+        first: &Digest,
+        last: &Digest,
+        limit: u32,
+    ) -> Result<Vec<Digest>> {
+        let rows: Vec<Vec<u8>> = sqlx::query_scalar(
+            "SELECT digest FROM matrices
+             WHERE digest BETWEEN ?1 AND ?2 OR pattern_digest BETWEEN ?1 AND ?2
+             ORDER BY digest LIMIT ?3",
+        )
+        .bind(&first.as_bytes()[..])
+        .bind(&last.as_bytes()[..])
+        .bind(codec::page_limit(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(|digest| codec::digest("matrix digest", digest)).collect()
+    }
+
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
         let mut tx = self.begin().await?;
         let user: Option<String> = sqlx::query_scalar(
