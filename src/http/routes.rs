@@ -16,7 +16,8 @@
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
-    App, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans, profile, trials,
+    App, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans, profile,
+    trials,
 };
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

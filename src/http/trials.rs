@@ -4,7 +4,9 @@ use super::App;
 use super::error::Problem;
 use super::extract::{Path, Query};
 use super::page::{PageOut, page_request};
-use crate::domain::{Candidate, CandidateId, JobId, Outcome, Param, Trial, TrialFilter, TrialState};
+use crate::domain::{
+    Candidate, CandidateId, JobId, Outcome, Param, Trial, TrialFilter, TrialState,
+};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};

@@ -7,6 +7,7 @@ mod jobs;
 mod matrices;
 mod openapi;
 mod operations;
+mod overview;
 mod plans;
 mod problems;
 mod solves;

@@ -2,7 +2,8 @@
 
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
-    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Stage, Timestamp, Trial, TrialState,
+    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Stage, Timestamp, Trial,
+    TrialState,
 };
 use crate::service::Service;
 use crate::store::{Claim, Fence, StoreError};

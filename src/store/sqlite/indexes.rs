@@ -69,8 +69,12 @@ fn trial_lists() -> Vec<String> {
 async fn check(store: &SqliteStore) {
     for query in job_lists() {
         let steps = steps(store, &query).await;
-        assert!(steps.contains("USING INDEX jobs_") && !steps.contains("B-TREE"), "{query}: {steps}");
-        let filtered = query.contains("state =") || query.contains("device =") || query.contains("matrix =");
+        assert!(
+            steps.contains("USING INDEX jobs_") && !steps.contains("B-TREE"),
+            "{query}: {steps}"
+        );
+        let filtered =
+            query.contains("state =") || query.contains("device =") || query.contains("matrix =");
         assert!(!filtered || steps.starts_with("SEARCH"), "{query}: {steps}");
         if query.contains("state =") && query.contains("device =") && !query.contains("matrix =") {
             assert!(steps.contains("jobs_by_device_and_state"), "{query}: {steps}");
@@ -92,7 +96,8 @@ async fn check(store: &SqliteStore) {
     assert!(!story.contains("B-TREE"), "{story}");
     let quality = one(quality::BY_PLAN, &["USING COVERING INDEX plans_by_model"]).await;
     assert!(!quality.contains("B-TREE"), "{quality}");
-    let of_keys = &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
+    let of_keys =
+        &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
     one(devices::QUARANTINE_COUNTS, &["USING PRIMARY KEY"]).await;
 }

@@ -208,8 +208,7 @@ impl Jobs for SqliteStore {
     }
 
     async fn job_counts(&self) -> Result<Vec<(JobState, u64)>> {
-        let rows: Vec<(String, i64)> =
-            sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
+        let rows: Vec<(String, i64)> = sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
         rows.into_iter()
             .map(|(state, n)| {
                 Ok((codec::named("job state", state)?, codec::count("job count", n)?))

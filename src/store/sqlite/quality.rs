@@ -85,8 +85,7 @@ impl Sums {
 }
 
 pub(super) async fn of_models(store: &SqliteStore) -> Result<Vec<ModelQuality>> {
-    let rows: Vec<Row> =
-        sqlx::query_as(BY_PLAN).bind(PLANS).fetch_all(&store.readers).await?;
+    let rows: Vec<Row> = sqlx::query_as(BY_PLAN).bind(PLANS).fetch_all(&store.readers).await?;
     // In the order in which they come: the model of the newest plan is the one in use.
     let mut sums: Vec<Sums> = Vec::new();
     let mut places: HashMap<(&str, &str, &str), usize> = HashMap::new();

@@ -79,8 +79,7 @@ pub(super) fn page_query(
     after: i64,
     limit: u32,
 ) -> Result<QueryBuilder<Sqlite>> {
-    let mut query =
-        QueryBuilder::new("SELECT version, body FROM trials WHERE job = ");
+    let mut query = QueryBuilder::new("SELECT version, body FROM trials WHERE job = ");
     query.push_bind(job.0.clone()).push(" AND ordinal > ").push_bind(after);
     match filter {
         None => {}
