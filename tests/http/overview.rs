@@ -65,7 +65,7 @@ async fn a_matrix_lists_its_plans() {
     // The same key again.
     let (_, new) = app.tuned(9, 4).await;
     let first = app.json(&format!("{}?limit=1", path(&matrix["digest"]))).await;
-    assert_eq!(ids(&first), [new.id.0.clone()]);
+    assert_eq!(ids(&first), std::slice::from_ref(&new.id.0));
     let next = first["next"].as_str().unwrap();
     let second = app.json(&format!("{}?limit=1&cursor={next}", path(&matrix["digest"]))).await;
     assert_eq!((ids(&second), &second["next"]), (vec![narrow.id.0.clone()], &Value::Null));
