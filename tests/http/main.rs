@@ -11,6 +11,7 @@ mod jobs;
 mod matrices;
 mod openapi;
 mod operations;
+mod overview;
 mod plans;
 mod problems;
 mod sign_in;

@@ -1,9 +1,11 @@
 //! The contract and the server do not drift: same paths and methods, and real answers fit the schemas.
 
-use crate::app::{TestApp, lookup, spmm};
+use crate::app::{TestApp, fixture, lookup, spmm};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
+use sparsetune::domain::EventKind;
 use sparsetune::http::{OPENAPI, PATHS};
+use sparsetune::store::Quarantined;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn contract() -> Value {
@@ -99,7 +101,7 @@ impl Checker {
 async fn answers_fit_their_schemas() {
     let app = TestApp::new().await;
     let mut checker = Checker { contract: contract(), seen: BTreeSet::new() };
-    for path in ["/", "/healthz", "/readyz", "/v1/devices"] {
+    for path in ["/", "/healthz", "/readyz", "/v1/devices", "/v1/quarantine"] {
         checker.check(path, "get", app.get(path).await).await;
     }
     let matrices = "/v1/matrices";
@@ -111,6 +113,8 @@ async fn answers_fit_their_schemas() {
     let digest = matrix["digest"].as_str().unwrap();
     let one = app.get(&format!("/v1/matrices/{digest}")).await;
     checker.check("/v1/matrices/{digest}", "get", one).await;
+    let profile = app.get(&format!("/v1/matrices/{digest}/profile")).await;
+    checker.check("/v1/matrices/{digest}/profile", "get", profile).await;
     checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
 
     let submitted = app.submit(&spmm(&matrix, 4)).await;
@@ -118,12 +122,28 @@ async fn answers_fit_their_schemas() {
     let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
     let stream = app.get(&format!("{path}/events")).await;
     let claim = app.claim().await;
+    let kind = EventKind::Funnel { steps: fixture().funnel };
+    app.running.service.store().log(&claim.fence, &kind).await.unwrap();
+    let entry = Quarantined {
+        class: fixture().device.class(),
+        kernel_digest: fixture().matrix,
+        candidate: fixture().candidate,
+        reason: "timed_out: no answer".to_owned(),
+        at: fixture().created_at,
+    };
+    app.running.service.store().quarantine(&entry).await.unwrap();
+    checker.check("/v1/quarantine", "get", app.get("/v1/quarantine").await).await;
     checker.check("/v1/jobs/{id}", "get", app.get(&path).await).await;
     let plan = app.finish(&claim).await;
     checker.check("/v1/jobs/{id}", "get", app.get(&path).await).await;
     checker.check("/v1/jobs", "get", app.get("/v1/jobs").await).await;
     let trials = app.get(&format!("{path}/trials")).await;
     checker.check("/v1/jobs/{id}/trials", "get", trials).await;
+    let tried = app.get(&format!("{path}/trials?state=tried")).await;
+    checker.check("/v1/jobs/{id}/trials", "get", tried).await;
+    checker.check("/v1/models", "get", app.get("/v1/models").await).await;
+    let plans = app.get(&format!("/v1/matrices/{digest}/plans")).await;
+    checker.check("/v1/matrices/{digest}/plans", "get", plans).await;
     let over = app.request(Method::DELETE, &path).send().await.unwrap();
     checker.check("/v1/jobs/{id}", "delete", over).await;
     let found = checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
@@ -148,7 +168,7 @@ async fn answers_fit_their_schemas() {
     let event = json!({"$ref": "#/components/schemas/Event"});
     let stream = stream.text().await.unwrap();
     let data: Vec<&str> = stream.lines().filter_map(|line| line.strip_prefix("data:")).collect();
-    assert!(data.len() >= 3, "{stream}");
+    assert!(data.len() >= 4 && stream.contains("event: funnel"), "{stream}");
     for data in data {
         checker.fits(&event, &serde_json::from_str(data).unwrap());
     }

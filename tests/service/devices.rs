@@ -174,3 +174,35 @@ async fn blobs_that_nothing_names_go_with_age() {
         assert!(blobs.exists(digest).await.unwrap(), "{digest}");
     }
 }
+
+#[tokio::test]
+async fn not_ready_while_a_device_is_still_to_come() {
+    let world = World::new().await;
+    let (cpu, gpu) = (
+        world.service.opening(DeviceId("cpu".to_owned())),
+        world.service.opening(DeviceId("cuda:0".to_owned())),
+    );
+    world.service.register(device()).await.unwrap();
+    drop(cpu);
+    match world.service.ready().await {
+        Err(ServiceError::Unavailable { message }) => {
+            assert!(message.contains("cuda:0"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    // Whether it has come or has failed: waiting longer would bring nothing.
+    drop(gpu);
+    world.service.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn restarts_are_told_of_local_devices() {
+    let world = World::new().await;
+    let elsewhere = world.elsewhere("there").await;
+    elsewhere.register(gpu(0, 1000.0)).await.unwrap();
+    world.service.register(device()).await.unwrap();
+    world.service.set_device_restarts(&device().id, 3);
+    let devices = world.service.devices().await.unwrap();
+    let told: Vec<_> = devices.iter().map(|status| (status.local, status.restarts)).collect();
+    assert_eq!(told, [(true, Some(3)), (false, None)]);
+}

@@ -2,20 +2,31 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::plan::PlanKey;
+use sparsetune::domain::plan::{ModelError, PlanKey};
 use sparsetune::domain::{
-    Candidate, DeviceClass, Digest, JobState, KernelFigures, L2Policy, Matrix, Plan, Timestamp,
+    Candidate, DeviceClass, Digest, Dtype, JobState, KernelFigures, L2Policy, Layout, Matrix, Plan,
+    Problem, Spmm, Timestamp,
 };
-use sparsetune::store::{NewJob, Quarantined, Retention, Store};
+use sparsetune::store::{NewJob, PageRequest, Quarantined, Retention, Store};
 
 /// Runs one job to its end, with a plan made at `at`.
 async fn tune(store: &dyn Store, matrix: &Matrix, at: i64) -> Plan {
+    tune_to(store, matrix, at, |plan| plan).await
+}
+
+async fn tune_to(
+    store: &dyn Store,
+    matrix: &Matrix,
+    at: i64,
+    change: impl FnOnce(Plan) -> Plan,
+) -> Plan {
     store.insert_matrix(matrix).await.unwrap();
-    let mut new = new_job(matrix, &format!("{} {at}", matrix.digest), at);
+    let mut new = new_job(matrix, "", at);
+    new.dedup_key.clone_from(&new.job.id.0);
     new.idempotency = Some((new.dedup_key.clone(), Digest::of(b"request")));
     store.submit(&new).await.unwrap();
     let claim = claim(store, "w", LEASE).await.unwrap();
-    let plan = plan(matrix, &claim.job.id, at);
+    let plan = change(plan(matrix, &claim.job.id, at));
     let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
     store.finish(&claim.fence, &finish).await.unwrap();
     plan
@@ -71,6 +82,80 @@ pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
     assert_eq!(store.facts(&Digest::of(b"?")).await.unwrap(), None);
 }
 
+pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (a, b) = (matrix("a", 1), matrix("b", 1));
+    let width = |n| {
+        move |plan| Plan { problem: Problem::Spmm(Spmm::new(n, Dtype::F32, Layout::Row)), ..plan }
+    };
+    let cold = |plan| Plan { l2_policy: L2Policy::Cold, ..plan };
+    tune(&*store, &a, 1).await;
+    let wide = tune_to(&*store, &a, 2, width(64)).await;
+    let cold = tune_to(&*store, &a, 3, cold).await;
+    tune_to(&*store, &a, 4, width(8)).await;
+    // The same moment: the id decides, and the later one is the greater.
+    let narrow = tune_to(&*store, &a, 4, width(8)).await;
+    let newest = tune(&*store, &a, 5).await;
+    tune(&*store, &b, 6).await;
+    let all = store.plans_of(&a.pattern_digest, &page(10)).await.unwrap();
+    let expected = [newest, narrow, cold, wide];
+    assert_eq!((all.items.as_slice(), all.next), (&expected[..], None));
+    let mut page = page(1);
+    for plan in &expected {
+        let part = store.plans_of(&a.pattern_digest, &page).await.unwrap();
+        assert_eq!(part.items, std::slice::from_ref(plan));
+        page = PageRequest { after: part.next, limit: 1 };
+    }
+    assert_eq!(page.after, None);
+    assert_eq!(store.plans_of(&a.digest, &page).await.unwrap().items, []);
+}
+
+pub async fn names_are_told_of_what_is_and_was(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (kept, gone) = (matrix("kept", 1), matrix("<gone>", 1));
+    let unnamed = Matrix { name: None, ..matrix("unnamed", 1) };
+    for matrix in [&kept, &unnamed] {
+        store.insert_matrix(matrix).await.unwrap();
+    }
+    tune(&*store, &gone, 2).await;
+    store.delete_matrix(&gone.digest).await.unwrap();
+    let asked = [kept.digest, gone.digest, unnamed.digest, Digest::of(b"?"), kept.digest];
+    let names = store.matrix_names(&asked).await.unwrap();
+    let expected = [(kept.digest, "kept".to_owned()), (gone.digest, "<gone>".to_owned())].into();
+    assert_eq!(names, expected);
+    assert!(store.matrix_names(&[]).await.unwrap().is_empty());
+}
+
+pub async fn models_are_judged_by_their_plans(harness: &Sqlite) {
+    let store = harness.open().await;
+    assert_eq!(store.model_quality().await.unwrap(), []);
+    let matrix = matrix("m", 1);
+    let judged = |model: &str, trials, median_ratio, spread, rank_correlation| {
+        let model = model.to_owned();
+        move |plan| Plan {
+            model_error: Some(ModelError { model, trials, median_ratio, spread, rank_correlation }),
+            ..plan
+        }
+    };
+    tune_to(&*store, &matrix, 1, judged("old", 4, 2.0, 1.0, None)).await;
+    tune_to(&*store, &matrix, 2, judged("new", 30, 4.0, 1.0, Some(0.5))).await;
+    tune_to(&*store, &matrix, 3, judged("new", 10, 1.0, 1.0, None)).await;
+    tune_to(&*store, &matrix, 4, judged("old", 4, 0.5, 1.0, None)).await;
+    // Neither says anything.
+    tune_to(&*store, &matrix, 5, |plan| Plan { model_error: None, ..plan }).await;
+    tune_to(&*store, &matrix, 6, judged("untried", 0, 1.0, 1.0, None)).await;
+    let models = store.model_quality().await.unwrap();
+    let [old, new] = models.as_slice() else { panic!("{models:#?}") };
+    assert_eq!((old.model.as_str(), new.model.as_str()), ("old", "new"), "the one in use first");
+    assert_eq!((old.op.as_str(), &old.device_class), ("spmm", &device().class()));
+    assert_eq!((new.plans, new.trials, new.rank_correlation), (2, 40, Some(0.5)));
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+    near(new.median_ratio, 4f64.powf(0.75));
+    near(new.spread, 1.0);
+    near(old.median_ratio, 1.0);
+    assert_eq!(old.rank_correlation, None);
+}
+
 pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     let store = harness.open().await;
     store.put_device("here", &device()).await.unwrap();
@@ -90,7 +175,17 @@ pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     store.quarantine(&entry).await.unwrap();
     let later = Quarantined { reason: "again".to_owned(), ..entry.clone() };
     store.quarantine(&later).await.unwrap();
-    assert_eq!(store.quarantined(Some(&entry.class)).await.unwrap(), [entry]);
+    let other = DeviceClass("another".to_owned());
+    assert_eq!(store.quarantined(Some(&other)).await.unwrap(), []);
+    let elsewhere = Quarantined { class: other.clone(), at: Timestamp(2), ..entry.clone() };
+    store.quarantine(&elsewhere).await.unwrap();
+    let second = Quarantined { candidate: Candidate::new("ell"), ..elsewhere.clone() };
+    store.quarantine(&Quarantined { at: Timestamp(3), ..second.clone() }).await.unwrap();
+    assert_eq!(store.quarantined(Some(&entry.class)).await.unwrap(), std::slice::from_ref(&entry));
+    let counts = [(entry.class.clone(), 1), (other, 2)].into();
+    assert_eq!(store.quarantine_counts().await.unwrap(), counts);
+    let all = store.quarantined(None).await.unwrap();
+    assert_eq!(all, [Quarantined { at: Timestamp(3), ..second }, elsewhere, entry]);
 }
 
 pub async fn figures_are_learnt_once(harness: &Sqlite) {

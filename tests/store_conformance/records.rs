@@ -2,7 +2,9 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{Candidate, EventKind, JobState, Trial};
+use sparsetune::domain::{
+    Candidate, EventKind, FunnelStep, JobId, JobState, Outcome, Trial, TrialFilter, TrialState,
+};
 use sparsetune::store::{PageRequest, StoreError};
 
 pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
@@ -102,4 +104,79 @@ pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
     assert_eq!(read, all);
     // Pruned candidates are not announced.
     assert_eq!(store.events(&job.id, 0, 100).await.unwrap().len(), 2);
+}
+
+pub async fn trials_are_listed_by_state(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    let failed = |ordinal, outcome| Trial {
+        state: TrialState::Tried(outcome),
+        ..trial(&job.id, ordinal, 1.0)
+    };
+    let why = || "why".to_owned();
+    let all = [
+        pruned(&job.id, 0),
+        trial(&job.id, 1, 2.0),
+        failed(2, Outcome::CompileFailed { detail: why() }),
+        failed(3, Outcome::Refused { detail: why() }),
+        pruned(&job.id, 4),
+        failed(5, Outcome::Wrong { rel_error: Some(1.0), detail: why() }),
+        failed(6, Outcome::TimedOut { detail: why(), stopped: false }),
+        failed(7, Outcome::Crashed { detail: why() }),
+        trial(&job.id, 8, 3.0),
+    ];
+    store.record_trials(&fence, &all).await.unwrap();
+    let listed = async |filter| {
+        let mut page = page(2);
+        let mut ordinals = Vec::new();
+        loop {
+            let part = store.trials_page(&job.id, filter, &page).await.unwrap();
+            ordinals.extend(part.items.into_iter().map(|trial| trial.ordinal));
+            page.after = part.next;
+            if page.after.is_none() {
+                return ordinals;
+            }
+        }
+    };
+    assert_eq!(listed(None).await, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let expected: [(_, &[u32]); 8] = [
+        (TrialFilter::Tried, &[1, 2, 3, 5, 6, 7, 8]),
+        (TrialFilter::Pruned, &[0, 4]),
+        (TrialFilter::Measured, &[1, 8]),
+        (TrialFilter::CompileFailed, &[2]),
+        (TrialFilter::Refused, &[3]),
+        (TrialFilter::Wrong, &[5]),
+        (TrialFilter::TimedOut, &[6]),
+        (TrialFilter::Crashed, &[7]),
+    ];
+    for (filter, ordinals) in expected {
+        assert_eq!(listed(Some(filter)).await, ordinals, "{filter:?}");
+    }
+}
+
+pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    assert_eq!(store.story(&job.id).await.unwrap().last_seq, 1);
+    let claim = claim(&*store, "w", LEASE).await.unwrap();
+    let funnel = |left| {
+        let constraint = "load_balance".to_owned();
+        vec![FunnelStep { constraint, removed: 10 - left, left, detail: None }]
+    };
+    let tell = async |kind| store.log(&claim.fence, &kind).await.unwrap();
+    tell(EventKind::Log { message: "one".to_owned() }).await;
+    tell(EventKind::Funnel { steps: funnel(9) }).await;
+    store.record_trials(&claim.fence, &[trial(&job.id, 0, 2.0)]).await.unwrap();
+    store.update(&claim.fence, &claim.job).await.unwrap();
+    tell(EventKind::Log { message: "two".to_owned() }).await;
+    tell(EventKind::Funnel { steps: funnel(4) }).await;
+    let story = store.story(&job.id).await.unwrap();
+    let lines: Vec<&str> = story.log.iter().map(|(_, line)| line.as_str()).collect();
+    assert_eq!(lines, ["one", "two"]);
+    assert_eq!(story.funnel, Some(funnel(4)));
+    let events = store.events(&job.id, 0, 100).await.unwrap();
+    assert_eq!(story.last_seq, events.last().unwrap().seq);
+    assert_eq!(events.last().unwrap().kind, EventKind::Funnel { steps: funnel(4) });
+    assert_eq!(store.story(&JobId("nobody".to_owned())).await.unwrap(), Default::default());
 }

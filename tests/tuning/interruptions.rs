@@ -95,6 +95,9 @@ async fn a_worker_that_lost_its_lease_writes_nothing_more() {
     let job = bench.ended(&id).await;
     bench.plan(&job).await;
     assert_eq!(job.attempts, 2, "what was given back does not count");
+    let told = bench.events(&id).await;
+    let funnels = told.iter().filter(|event| matches!(event.kind, EventKind::Funnel { .. }));
+    assert!(funnels.count() >= 2, "told again by who took it up");
     let trials = bench.trials(&id).await;
     assert_eq!(trials[..stolen.trials.len()], stolen.trials);
     assert!(distinct(trials.iter().map(|trial| &trial.candidate)));

@@ -67,6 +67,10 @@ async fn a_job_survives_its_candidates_and_remembers_the_dangerous_ones() {
     assert_eq!((job.stage, job.attempts), (Stage::Done, 1));
     tells_of_the_job(&bench, &scene, &job, &plan);
     let told = bench.events(&id).await;
+    let first_trial = told.iter().position(|event| matches!(event.kind, EventKind::Trial(_)));
+    let funnel = told.iter().position(|event| matches!(event.kind, EventKind::Funnel { .. }));
+    assert!(funnel.is_some() && funnel < first_trial, "before anything is measured");
+    assert_eq!(bench.service.story(&id).await.unwrap().funnel, Some(plan.funnel.clone()));
     let told = told.iter().filter(|event| matches!(event.kind, EventKind::Trial(_))).count();
     assert_eq!(told, tried.len());
 
@@ -84,7 +88,9 @@ async fn a_job_survives_its_candidates_and_remembers_the_dangerous_ones() {
         let runs = bench.measured().iter().filter(|measured| *measured == candidate).count();
         assert_eq!(runs, if dangerous { 1 } else { 2 }, "{candidate}");
     }
-    assert_eq!(bench.service.devices().await.unwrap()[0].quarantined, 2);
+    let status = bench.service.devices().await.unwrap().remove(0);
+    // One restart for what hung, one for what crashed.
+    assert_eq!((status.quarantined, status.restarts), (2, Some(2)));
     worker.stop().await;
 }
 

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn frames_come_whole_however_the_bytes_are_cut() {
-        let text = b": hello\n\nevent: log\nid: 7\ndata: {\"seq\":7,\"message\":\"a\"}\r\n\nid: 8\nevent: other\ndata: {}\n\n";
+        let text = b": hello\n\nevent: log\nid: 7\ndata: {\"seq\":7,\"message\":\"a\"}\r\n\nid: 8\nevent: funnel\ndata: {\"seq\":8,\"funnel\":[]}\n\n";
         for cut in 1..text.len() {
             let mut frames = Frames::default();
             text.chunks(cut).for_each(|chunk| frames.push(chunk).unwrap());

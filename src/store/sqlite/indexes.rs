@@ -99,7 +99,9 @@ async fn check(store: &SqliteStore) {
     let of_keys =
         &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
-    one(devices::QUARANTINE_COUNTS, &["USING PRIMARY KEY"]).await;
+    // A small table, counted in the order of its key.
+    let counts = one(devices::QUARANTINE_COUNTS, &[]).await;
+    assert!(!counts.contains("B-TREE"), "{counts}");
 }
 
 #[tokio::test]
