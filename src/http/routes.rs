@@ -59,7 +59,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
     let limits = &app.limits;
     let quick = |methods: MethodRouter<App>| methods.route_layer(answer_within(limits.answer));
     Some(match path {
-        "/" => quick(get(dashboard::home)),
+        "/" => page(get(dashboard::home), app),
         "/healthz" => quick(get(operations::healthz)),
         "/readyz" => quick(get(operations::readyz)),
         "/metrics" => quick(get(operations::metrics)),

@@ -185,7 +185,9 @@
             if (ended || !live.isConnected) return clearInterval(watch);
             if (!held && Date.now() - asked > 4000) connect();
         }, 1000);
-        connect();
+        // Before htmx has seen the element, nobody would hear it.
+        if (window.htmx) connect();
+        else document.addEventListener("htmx:after:process", connect, { once: true });
     }
 
     // A server in trouble answers with a page about that; what is shown stays, and is asked for again.
