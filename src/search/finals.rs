@@ -43,12 +43,16 @@ pub enum Samples {
     Separate,
 }
 
+/// How much more than the leader a simpler candidate may cost and still win a tie.
+const SLACK: f64 = 1.05;
+
 /// Decides among contenders. `None` for no contender.
 ///
 /// The fastest median leads (with `expected_calls`, the least preprocessing + calls x median). A contender is tied with
 /// it when the noise could explain the difference: per-round differences whose interval reaches 0, or intervals that
 /// overlap where the samples were taken apart. Of the tied the simplest wins, but none that costs more than a contender
-/// which is not tied, so that no noisy third beats a clear second. With `expected_calls` a tie also needs no more
+/// which is not tied, so that no noisy third beats a clear second, and none that costs [`SLACK`] more than the leader: few
+/// rounds on a restless machine tell nothing apart, and simplicity is not worth a multiple of the time. With `expected_calls` a tie also needs no more
 /// preprocessing than the leader's, since that difference is certain.
 pub fn decide(
     contenders: &[Contender],
@@ -76,6 +80,7 @@ pub fn decide(
         .collect();
     let apart = order.iter().find(|i| **i != leader && !tied.contains(i));
     let most = apart.map_or(f64::INFINITY, |&i| cost(&contenders[i]));
+    let most = most.min(SLACK * cost(&contenders[leader]));
     let winner = tied
         .iter()
         .copied()
@@ -150,6 +155,18 @@ mod tests {
         let decision = decide(&all, None, Samples::Paired).unwrap();
         assert!(all[decision.winner].timing.median_us <= 10.1);
         assert_ne!(decision.winner, 2);
+    }
+
+    #[test]
+    fn noise_makes_nobody_win_at_a_multiple_of_the_time() {
+        let mut all = [contender("a", 134.0, 0.0, 5), contender("vendor", 509.0, 0.0, 0)];
+        for c in &mut all {
+            c.timing.samples_us.truncate(6);
+        }
+        // One round of six in which something else ran.
+        all[0].timing.samples_us[3] = 700.0;
+        let decision = decide(&all, None, Samples::Paired).unwrap();
+        assert_eq!((decision.winner, decision.tie), (0, true));
     }
 
     #[test]
