@@ -1,0 +1,73 @@
+//! What a token is known by: the hash that a bearer is compared with, and what a browser holds instead of the token.
+//!
+//! A browser sends its cookies to every port of a host, and keeps them in a file. So it is given no token but a value
+//! made of the token's hash and a key that this server alone has: good for pages here, for nothing elsewhere, and for as
+//! long as the token is one of the configuration's.
+
+use std::sync::Arc;
+
+/// The tokens of the configuration. Comparing BLAKE3 hashes takes the same time whatever they hold.
+#[derive(Clone, Debug)]
+pub struct Tokens(Arc<[Known]>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    token: blake3::Hash,
+    session: blake3::Hash,
+}
+
+impl Tokens {
+    /// `key` is the server's own secret; under another one all sessions have ended.
+    pub fn new(hashes: impl IntoIterator<Item = blake3::Hash>, key: &[u8; 32]) -> Self {
+        let known = |token: blake3::Hash| {
+            let session = blake3::keyed_hash(key, token.as_bytes());
+            Known { token, session }
+        };
+        Self(hashes.into_iter().map(known).collect())
+    }
+
+    /// Whether this is one of the tokens. Every one is compared, so the time does not tell which one was near.
+    pub fn knows(&self, token: &[u8]) -> bool {
+        self.session(token).is_some()
+    }
+
+    /// What a browser gets for this token; `None` for one that is not known.
+    pub fn session(&self, token: &[u8]) -> Option<blake3::Hash> {
+        let given = blake3::hash(token);
+        self.0.iter().fold(
+            None,
+            |found, known| {
+                if known.token == given { Some(known.session) } else { found }
+            },
+        )
+    }
+
+    /// Whether a browser got this for one of the tokens.
+    pub fn opened(&self, session: &[u8]) -> bool {
+        let Ok(given) = blake3::Hash::from_hex(session) else { return false };
+        self.0.iter().fold(false, |hit, known| hit | (known.session == given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tokens;
+
+    #[test]
+    fn a_session_is_of_one_token_and_one_server() {
+        let hash = blake3::hash(b"sesame");
+        let here = Tokens::new([blake3::hash(b"other"), hash], &[1; 32]);
+        let session = here.session(b"sesame").unwrap().to_hex();
+        assert!(here.opened(session.as_bytes()));
+        assert!(
+            here.knows(b"sesame") && !here.knows(session.as_bytes()) && !here.opened(b"sesame")
+        );
+        assert!(!here.opened(hash.to_hex().as_bytes()), "the configuration may have the hash");
+        assert!(here.session(b"unknown").is_none() && !here.opened(b""));
+        assert_ne!(session, here.session(b"other").unwrap().to_hex());
+        // After the token has left the configuration, or on another server, it opens nothing.
+        assert!(!Tokens::new([blake3::hash(b"other")], &[1; 32]).opened(session.as_bytes()));
+        assert!(!Tokens::new([hash], &[2; 32]).opened(session.as_bytes()));
+        assert!(Tokens::new([hash], &[1; 32]).opened(session.as_bytes()), "it outlives a restart");
+    }
+}
