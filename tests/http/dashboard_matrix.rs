@@ -80,7 +80,7 @@ async fn a_matrix_shows_its_facts_its_plans_and_commands() {
             "12.5 µs",
             "2.00×",
             "50 %",
-            &format!("/?matrix={digest}#submit"),
+            &format!("/#submit={digest}"),
             &format!("/compare?matrix={digest}"),
             &format!("/jobs?matrix={digest}"),
         ],

@@ -119,3 +119,19 @@ fn to_sign_in(viewer: &Viewer) -> Response {
         .insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::error::finish;
+
+    #[test]
+    fn a_timeout_says_when_to_come_back_on_a_page_too() {
+        let viewer = Viewer { uri: Uri::from_static("/jobs"), get: true, fragment: false };
+        let timeout = || StatusCode::SERVICE_UNAVAILABLE.into_response();
+        for viewer in [None, Some(&viewer), Some(&Viewer { fragment: true, ..viewer.clone() })] {
+            let told = finish(timeout(), "x", viewer);
+            assert_eq!((told.status().as_u16(), &told.headers()["retry-after"]), (503, "5"));
+        }
+    }
+}
