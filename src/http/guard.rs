@@ -6,7 +6,7 @@
 
 use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
-use super::session::Tokens;
+use super::session::{Tokens, cookies};
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
@@ -21,9 +21,6 @@ use tower::{Layer, Service};
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/login"];
 /// What the page for signing in looks like is no secret.
 const OPEN_FILES: &str = "/static/";
-
-/// The cookie that holds a session.
-const COOKIE: &str = "sparsetune_session";
 
 /// Whom to let in.
 #[derive(Clone, Debug)]
@@ -90,32 +87,6 @@ fn check_cookie(known: &Tokens, request: &Request) -> Result<(), Problem> {
     }
     let detail = "a cookie alone changes nothing: the Origin header is missing";
     Err(Problem::new(Kind::CrossOrigin, detail))
-}
-
-/// The values of all cookies of our name.
-fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let pairs = headers.get_all(header::COOKIE).iter();
-    pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
-        let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
-        let ours = name.trim_ascii() == COOKIE.as_bytes();
-        ours.then_some(value.get(1..)?.trim_ascii())
-    })
-}
-
-/// `Set-Cookie` for a session.
-pub fn cookie(session: &blake3::Hash, secure: bool) -> String {
-    set_cookie(&session.to_hex(), "", secure)
-}
-
-/// `Set-Cookie` that takes it away.
-pub fn no_cookie(secure: bool) -> String {
-    set_cookie("", "; Max-Age=0", secure)
-}
-
-/// Lax: a link from elsewhere leads to the page, not to the sign-in. What changes something needs our Origin anyway.
-fn set_cookie(value: &str, age: &str, secure: bool) -> String {
-    let secure = if secure { "; Secure" } else { "" };
-    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax{age}{secure}")
 }
 
 fn bearer(value: &HeaderValue) -> Option<&[u8]> {
@@ -207,6 +178,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::COOKIE;
     use super::*;
     use axum::body::Body;
 
@@ -309,16 +281,6 @@ mod tests {
         }
         assert_eq!(ask("POST", "/login", "http://a.example"), None);
         assert_eq!(ask("POST", "/login", "http://evil.example"), Some(Kind::CrossOrigin));
-    }
-
-    #[test]
-    fn a_cookie_is_not_for_scripts_nor_other_sites() {
-        let session = blake3::hash(b"x");
-        let set = cookie(&session, true);
-        let value = session.to_hex();
-        assert_eq!(set, format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax; Secure"));
-        assert!(!cookie(&session, false).contains("Secure"));
-        assert!(no_cookie(false).contains("Max-Age=0"));
     }
 
     #[test]

@@ -4,8 +4,12 @@
 //! made of the token's hash and a key that this server alone has: good for pages here, for nothing elsewhere, and for as
 //! long as the token is one of the configuration's.
 
+use axum::http::{HeaderMap, header};
 use std::fmt;
 use std::sync::Arc;
+
+/// The cookie that holds a session.
+pub const COOKIE: &str = "sparsetune_session";
 
 /// The tokens of the configuration. Comparing BLAKE3 hashes takes the same time whatever they hold.
 #[derive(Clone)]
@@ -57,9 +61,35 @@ impl Tokens {
     }
 }
 
+/// The values of all cookies of our name.
+pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let pairs = headers.get_all(header::COOKIE).iter();
+    pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
+        let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
+        let ours = name.trim_ascii() == COOKIE.as_bytes();
+        ours.then_some(value.get(1..)?.trim_ascii())
+    })
+}
+
+/// `Set-Cookie` for a session.
+pub fn cookie(session: &blake3::Hash, secure: bool) -> String {
+    set_cookie(&session.to_hex(), "", secure)
+}
+
+/// `Set-Cookie` that takes it away.
+pub fn no_cookie(secure: bool) -> String {
+    set_cookie("", "; Max-Age=0", secure)
+}
+
+/// Lax: a link from elsewhere leads to the page, not to the sign-in. What changes something needs our Origin anyway.
+fn set_cookie(value: &str, age: &str, secure: bool) -> String {
+    let secure = if secure { "; Secure" } else { "" };
+    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax{age}{secure}")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Tokens;
+    use super::*;
 
     #[test]
     fn a_session_is_of_one_token_and_one_server() {
@@ -77,5 +107,15 @@ mod tests {
         assert!(!Tokens::new([blake3::hash(b"other")], &[1; 32]).opened(session.as_bytes()));
         assert!(!Tokens::new([hash], &[2; 32]).opened(session.as_bytes()));
         assert!(Tokens::new([hash], &[1; 32]).opened(session.as_bytes()), "it outlives a restart");
+    }
+
+    #[test]
+    fn a_cookie_is_not_for_scripts_nor_other_sites() {
+        let session = blake3::hash(b"x");
+        let set = cookie(&session, true);
+        let value = session.to_hex();
+        assert_eq!(set, format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax; Secure"));
+        assert!(!cookie(&session, false).contains("Secure"));
+        assert!(no_cookie(false).contains("Max-Age=0"));
     }
 }

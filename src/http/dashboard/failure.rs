@@ -131,7 +131,8 @@ mod tests {
         let timeout = || StatusCode::SERVICE_UNAVAILABLE.into_response();
         for viewer in [None, Some(&viewer), Some(&Viewer { fragment: true, ..viewer.clone() })] {
             let told = finish(timeout(), "x", viewer);
-            assert_eq!((told.status().as_u16(), &told.headers()["retry-after"]), (503, "5"));
+            assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(told.headers()[header::RETRY_AFTER], "5");
         }
     }
 }

@@ -6,7 +6,8 @@ use super::shell::{Place, Shell, html};
 use crate::http::App;
 use crate::http::error::{CHALLENGE, Problem};
 use crate::http::extract::Query;
-use crate::http::guard::{self, Access};
+use crate::http::guard::Access;
+use crate::http::session;
 use askama::Template;
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -56,7 +57,7 @@ pub async fn sign_in(
     let Access::Tokens(known) = &app.access else { return page(&app, &given.next, false) };
     // Pasted tokens bring line ends along.
     let token = given.token.trim();
-    let Some(session) = known.session(token.as_bytes()) else {
+    let Some(opened) = known.session(token.as_bytes()) else {
         // As fast as a wrong bearer is refused: what keeps tokens from being guessed is their length.
         let mut response = page(&app, &given.next, true)?;
         *response.status_mut() = StatusCode::UNAUTHORIZED;
@@ -64,12 +65,12 @@ pub async fn sign_in(
         response.extensions_mut().insert(Rendered);
         return Ok(response);
     };
-    let cookie = HeaderValue::try_from(guard::cookie(&session, by_tls(&headers)));
+    let cookie = HeaderValue::try_from(session::cookie(&opened, by_tls(&headers)));
     Ok(leave(local(&given.next), cookie.map_err(Problem::internal)?))
 }
 
 pub async fn sign_out(headers: HeaderMap) -> Result<Response, Problem> {
-    let cookie = HeaderValue::try_from(guard::no_cookie(by_tls(&headers)));
+    let cookie = HeaderValue::try_from(session::no_cookie(by_tls(&headers)));
     Ok(leave("/login", cookie.map_err(Problem::internal)?))
 }
 
