@@ -16,6 +16,7 @@ mod problem;
 mod quickstart;
 mod ready;
 pub mod serve;
+mod session_key;
 mod show;
 mod submit;
 mod telemetry;

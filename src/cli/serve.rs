@@ -1,8 +1,8 @@
 //! `sparsetune serve`: opens store and blobs, makes the service, listens, and stops in order.
 
 use super::config::{Config, LogFormat};
-use super::{INTERRUPTED, say};
-use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server};
+use super::{INTERRUPTED, say, session_key};
+use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
 use crate::service::{SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
 use crate::store::{Blobs, SqliteStore};
@@ -98,7 +98,7 @@ where
     let address = server.address()?;
     let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied())?);
     let limits = limits(config);
-    let app = App::new(service.clone(), limits, access(config), metrics, shutdown.clone());
+    let app = App::new(service.clone(), limits, access(config)?, metrics, shutdown.clone());
 
     let tasks = TaskTracker::new();
     tasks.spawn(server.run(app));
@@ -214,11 +214,13 @@ fn limits(config: &Config) -> Limits {
     }
 }
 
-fn access(config: &Config) -> Access {
+fn access(config: &Config) -> anyhow::Result<Access> {
     let server = &config.server;
     if !server.tokens.is_empty() {
         // Tokens that have no hash were refused with the configuration.
-        return Access::Tokens(server.tokens.iter().filter_map(|token| token.hash()).collect());
+        let hashes = server.tokens.iter().filter_map(|token| token.hash());
+        return Ok(Access::Tokens(Tokens::new(hashes, &session_key::of(&config.data.dir)?)));
     }
-    if server.listen.ip().is_loopback() { Access::Loopback } else { Access::Everybody }
+    let own = server.listen.ip().is_loopback();
+    Ok(if own { Access::Loopback } else { Access::Everybody })
 }

@@ -2,6 +2,7 @@
 
 use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
+use super::guard::Access;
 use super::metrics::Metrics;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -45,6 +46,12 @@ impl RequestIds {
     }
 }
 
+/// The caller's span, if the caller is one of those let in: who may not ask shall not choose what is traced either.
+fn traceparent(access: &Access, request: &Request) -> Option<HeaderValue> {
+    let given = request.headers().get(&TRACEPARENT).and_then(caller)?;
+    access.trusts(request).then_some(given)
+}
+
 /// A value that can stand in a log: W3C's has hex digits and dashes, 55 of them and seldom more.
 fn caller(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
@@ -61,12 +68,13 @@ fn is_plain(id: &[u8]) -> bool {
 pub struct EdgeLayer {
     ids: Arc<RequestIds>,
     metrics: Arc<Metrics>,
+    access: Access,
 }
 
 impl EdgeLayer {
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, access: Access) -> Self {
         let run = uuid::Uuid::now_v7().as_u128() as u32;
-        Self { ids: Arc::new(RequestIds { run, next: AtomicU64::new(1) }), metrics }
+        Self { ids: Arc::new(RequestIds { run, next: AtomicU64::new(1) }), metrics, access }
     }
 }
 
@@ -102,7 +110,7 @@ where
             at: Instant::now(),
             id: self.shared.ids.of(request.headers()),
             method: request.method().clone(),
-            traceparent: request.headers().get(&TRACEPARENT).and_then(caller),
+            traceparent: traceparent(&self.shared.access, &request),
             span: tracing::Span::none(),
             viewer: wants_page(&request),
             route: request.extensions().get::<MatchedPath>().cloned(),
@@ -191,7 +199,8 @@ impl Seen {
     }
 }
 
-/// The answers are data, never documents: nothing in them may run, be framed, or be taken for another type.
+/// What is sent with every answer. Most are data: nothing in them may run, be framed, or be taken for another type.
+/// Pages bring a content security policy of their own.
 fn secure(headers: &mut HeaderMap) {
     let fixed = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -220,6 +229,7 @@ pub async fn no_method(method: Method) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Tokens;
     use axum::Router;
     use axum::body::{Body, to_bytes};
     use axum::routing::get;
@@ -229,7 +239,9 @@ mod tests {
     async fn a_panic_is_a_500_and_says_nothing_of_its_cause() {
         let metrics = Arc::new(Metrics::new(["/"]).unwrap());
         let handler = async || -> &'static str { panic!("a secret") };
-        let router = Router::new().route("/", get(handler)).layer(EdgeLayer::new(metrics));
+        let router = Router::new()
+            .route("/", get(handler))
+            .layer(EdgeLayer::new(metrics, Access::Everybody));
         let request = Request::builder().uri("/").body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();
         assert_eq!(response.status(), 500);
@@ -248,6 +260,20 @@ mod tests {
         assert!(taken(plain));
         assert!(!taken("") && !taken("00-01") && !taken(&plain.replace("-01", "-0\"")));
         assert!(!taken(&plain.repeat(3)));
+    }
+
+    #[test]
+    fn a_caller_that_is_not_let_in_is_not_traced() {
+        let token = "sesame-sesame-sesame";
+        let tokens = Tokens::new([blake3::hash(token.as_bytes())], &[1; 32]);
+        let access = Access::Tokens(tokens);
+        let plain = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let ask = |path: &str| Request::builder().uri(path).header(TRACEPARENT, plain);
+        let taken = |request: axum::http::request::Builder| {
+            traceparent(&access, &request.body(Body::empty()).unwrap()).is_some()
+        };
+        assert!(taken(ask("/v1/jobs").header("authorization", format!("Bearer {token}"))));
+        assert!(!taken(ask("/v1/jobs")) && !taken(ask("/healthz")));
     }
 
     #[test]

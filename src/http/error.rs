@@ -14,6 +14,11 @@ use serde_json::{Map, Value, json};
 /// The media type of every error.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
+/// How to be let in.
+pub const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"sparsetune\"");
+/// Seconds to wait before asking again.
+const LATER: HeaderValue = HeaderValue::from_static("5");
+
 /// What went wrong, in the classes a client can tell apart. Each is a `type` of `/problems/…` in openapi.yaml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -226,11 +231,10 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         match self.kind {
             Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+                headers.insert(header::RETRY_AFTER, LATER);
             }
             Kind::Unauthorized => {
-                let challenge = HeaderValue::from_static("Bearer realm=\"sparsetune\"");
-                headers.insert(header::WWW_AUTHENTICATE, challenge);
+                headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
             }
             _ => {}
         }
@@ -252,6 +256,10 @@ pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Re
         Problem::new(kind, kind.bare_detail())
     });
     problem.log_cause(instance);
+    // A layer's bare 503 comes without.
+    if problem.kind == Kind::TimedOut {
+        parts.headers.insert(header::RETRY_AFTER, LATER);
+    }
     if let Some(viewer) = viewer {
         let mut page = failure_page(viewer, &problem, instance);
         for name in [header::ALLOW, header::RETRY_AFTER] {
@@ -263,9 +271,6 @@ pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Re
     }
     // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
     parts.status = problem.kind.status();
-    if problem.kind == Kind::TimedOut {
-        parts.headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
-    }
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     parts.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

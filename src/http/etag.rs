@@ -1,4 +1,4 @@
-//! Strong entity tags: the digest of the bytes, and 304 for a client that has them.
+//! Entity tags, the digest of what is sent, and 304 for a client that has it.
 
 use crate::domain::Digest;
 use axum::body::{Body, Bytes};
@@ -22,13 +22,17 @@ pub fn named(digest: &Digest) -> HeaderValue {
 
 /// Whether `If-None-Match` names this tag, or `*`. Weak comparison, as RFC 9110 asks for this header.
 pub fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
-    let tag = tag.as_bytes();
+    let tag = opaque(tag.as_bytes());
     headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {
         value.as_bytes().split(|&byte| byte == b',').any(|part| {
             let part = part.trim_ascii();
-            part == b"*" || part.strip_prefix(b"W/").unwrap_or(part) == tag
+            part == b"*" || opaque(part) == tag
         })
     })
+}
+
+fn opaque(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
 /// 200 with the body, or 304 without, under one tag.
@@ -64,6 +68,24 @@ pub fn tagged(
     respond(headers, of(&bytes), media_type, cache, bytes)
 }
 
+/// [`tagged`] for what a layer compresses as it leaves. The tag is of the text then, not of the bytes: a weak one.
+pub fn weak(
+    headers: &HeaderMap,
+    media_type: &'static str,
+    cache_control: &'static str,
+    bytes: Bytes,
+) -> Response {
+    let (media_type, cache) =
+        (HeaderValue::from_static(media_type), HeaderValue::from_static(cache_control));
+    let tag = format!("W/{}", of(&bytes).to_str().unwrap_or("\"\""));
+    let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("W/\"\""));
+    let mut response = respond(headers, tag, media_type, cache, bytes);
+    // The layer says so only of what it could compress, which a 304 is not.
+    let vary = HeaderValue::from_static("accept-encoding");
+    response.headers_mut().insert(header::VARY, vary);
+    response
+}
+
 #[cfg(test)]
 mod tests {
     use super::{matches, of};
@@ -81,6 +103,9 @@ mod tests {
         };
         assert!(given(text.to_owned()) && given(format!("W/{text}")) && given("*".to_owned()));
         assert!(given(format!("\"x\", {text}")));
+        let weak = HeaderValue::try_from(format!("W/{text}")).unwrap();
+        let has = HeaderMap::from_iter([(header::IF_NONE_MATCH, weak.clone())]);
+        assert!(matches(&has, &weak) && matches(&has, &tag), "the comparison is a weak one");
         assert!(!given("\"x\"".to_owned()) && !given(text.trim_matches('"').to_owned()));
     }
 }

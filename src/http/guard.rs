@@ -4,17 +4,16 @@
 //! and sends a cookie. Since a browser sends that along whoever makes it ask, a cookie changes something only where
 //! `Origin` is this server.
 
+use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
+use super::session::{Tokens, cookies};
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::{Either, Ready, ready};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower::{Layer, Service};
 
@@ -23,15 +22,11 @@ const OPEN: [&str; 3] = ["/healthz", "/readyz", "/login"];
 /// What the page for signing in looks like is no secret.
 const OPEN_FILES: &str = "/static/";
 
-/// The cookie that holds a token.
-const COOKIE: &str = "sparsetune_token";
-
 /// Whom to let in.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Bearers of one of these tokens. Only hashes are kept; comparing BLAKE3 hashes takes the same time whatever
-    /// they hold.
-    Tokens(Arc<[blake3::Hash]>),
+    /// Bearers of one of these tokens, and browsers that signed in with one.
+    Tokens(Tokens),
     /// Everybody who can reach a loopback address. A browser can, on behalf of any page it shows: by a form post
     /// (told by its Origin) or by a name of the page's own that resolves to 127.0.0.1 (told by Host).
     Loopback,
@@ -56,15 +51,21 @@ impl Access {
             Self::Everybody => check_origin(request),
         }
     }
+
+    /// Whether this comes from somebody who may ask for anything. What is open to all tells nothing of who asks.
+    pub fn trusts(&self, request: &Request) -> bool {
+        let open = matches!(self, Self::Tokens(_)) && is_open(request.uri().path());
+        !open && self.check(request).is_ok()
+    }
 }
 
 fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path.starts_with(OPEN_FILES)
 }
 
-fn check_token(known: &[blake3::Hash], headers: &HeaderMap) -> Result<(), Problem> {
+fn check_token(known: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or_else(no_token)?;
-    if !knows(known, given) {
+    if !known.knows(given) {
         return Err(Problem::new(Kind::Unauthorized, "the server does not know this token"));
     }
     Ok(())
@@ -75,9 +76,9 @@ fn no_token() -> Problem {
 }
 
 /// A request that brings no token of its own, but perhaps a cookie.
-fn check_cookie(known: &[blake3::Hash], request: &Request) -> Result<(), Problem> {
+fn check_cookie(known: &Tokens, request: &Request) -> Result<(), Problem> {
     // A name may come more than once: other paths and other servers of this host set cookies too.
-    if !cookies(request.headers()).any(|token| knows(known, &token)) {
+    if !cookies(request.headers()).any(|session| known.opened(session)) {
         return Err(no_token());
     }
     check_origin(request)?;
@@ -86,38 +87,6 @@ fn check_cookie(known: &[blake3::Hash], request: &Request) -> Result<(), Problem
     }
     let detail = "a cookie alone changes nothing: the Origin header is missing";
     Err(Problem::new(Kind::CrossOrigin, detail))
-}
-
-/// Whether this is one of the tokens. Every one is compared, so the time does not tell which one was near.
-pub fn knows(known: &[blake3::Hash], given: &[u8]) -> bool {
-    let given = blake3::hash(given);
-    known.iter().fold(0, |hits, token| hits + usize::from(*token == given)) > 0
-}
-
-/// The tokens of all cookies of our name.
-fn cookies(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
-    let pairs = headers.get_all(header::COOKIE).iter();
-    pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
-        let (name, value) = pair.split_at(pair.iter().position(|&byte| byte == b'=')?);
-        let ours = name.trim_ascii() == COOKIE.as_bytes();
-        let value = value.get(1..)?.trim_ascii();
-        ours.then(|| URL_SAFE_NO_PAD.decode(value).ok()).flatten()
-    })
-}
-
-/// `Set-Cookie` for a token. Encoded, since a token may hold what a cookie may not.
-pub fn cookie(token: &str, secure: bool) -> String {
-    set_cookie(&URL_SAFE_NO_PAD.encode(token), "", secure)
-}
-
-/// `Set-Cookie` that takes it away.
-pub fn no_cookie(secure: bool) -> String {
-    set_cookie("", "; Max-Age=0", secure)
-}
-
-fn set_cookie(value: &str, age: &str, secure: bool) -> String {
-    let secure = if secure { "; Secure" } else { "" };
-    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{age}{secure}")
 }
 
 fn bearer(value: &HeaderValue) -> Option<&[u8]> {
@@ -161,8 +130,10 @@ fn check_origin(request: &Request) -> Result<(), Problem> {
         return Ok(());
     }
     let Some(origin) = request.headers().get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().ok().and_then(|text| Some(text.split_once("://")?.1));
-    match (origin.and_then(|text| text.parse::<Authority>().ok()), host(request)) {
+    let origin = origin.to_str().ok().and_then(|text| text.split_once("://"));
+    // Where the proxy in front says that this came by https, a page that did not is another site's.
+    let origin = origin.filter(|(scheme, _)| *scheme == "https" || !by_tls(request.headers()));
+    match (origin.and_then(|(_, text)| text.parse::<Authority>().ok()), host(request)) {
         (Some(origin), Some(host)) if origin == host => Ok(()),
         _ => Err(Problem::new(Kind::CrossOrigin, "the Origin header names another site")),
     }
@@ -207,6 +178,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::COOKIE;
     use super::*;
     use axum::body::Body;
 
@@ -222,9 +194,13 @@ mod tests {
         access.check(request).err().map(|problem| problem.kind())
     }
 
+    fn tokens(token: &str) -> Tokens {
+        Tokens::new([blake3::hash(token.as_bytes())], &[7; 32])
+    }
+
     #[test]
     fn tokens_open_everything_and_health_needs_none() {
-        let access = Access::Tokens([blake3::hash(b"sesame-sesame-sesame")].into());
+        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
         let with = |value| request("GET", "/v1/jobs", &[("authorization", value)]);
         assert_eq!(refused(&access, &with("Bearer sesame-sesame-sesame")), None);
         assert_eq!(refused(&access, &with("bearer sesame-sesame-sesame")), None);
@@ -237,9 +213,9 @@ mod tests {
 
     #[test]
     fn a_cookie_opens_pages_and_changes_things_only_from_here() {
-        let token = "sesame; sésame = sésame";
-        let access = Access::Tokens([blake3::hash(token.as_bytes())].into());
-        let value = URL_SAFE_NO_PAD.encode(token);
+        let known = tokens("sesame; sésame = sésame");
+        let value = known.session("sesame; sésame = sésame".as_bytes()).unwrap().to_hex();
+        let access = Access::Tokens(known);
         let good = format!("a=b; {COOKIE}=bm90aGluZw; {COOKIE}={value}; c=d");
         let ask = |method, cookie: &str, more: &[(&str, &str)]| {
             let mut headers = vec![("host", "tune.example"), ("cookie", cookie)];
@@ -250,9 +226,12 @@ mod tests {
         for bad in ["", "a=b", COOKIE, &format!("{COOKIE}=x"), &format!("x{COOKIE}={value}")] {
             assert_eq!(ask("GET", bad, &[]), Some(Kind::Unauthorized), "{bad}");
         }
-        // A wrong bearer is not made good by a cookie.
-        let bearer = [("authorization", "Bearer wrong")];
-        assert_eq!(ask("GET", &good, &bearer), Some(Kind::Unauthorized));
+        // A wrong bearer is not made good by a cookie, and what a browser holds is no token.
+        for wrong in ["Bearer wrong", &format!("Bearer {value}")] {
+            let bearer = [("authorization", wrong)];
+            assert_eq!(ask("GET", &good, &bearer), Some(Kind::Unauthorized));
+        }
+        assert_eq!(ask("GET", &format!("{COOKIE}=sesame"), &[]), Some(Kind::Unauthorized));
         let own = [("origin", "https://tune.example")];
         let other = [("origin", "https://evil.example")];
         for method in ["POST", "DELETE", "PUT"] {
@@ -264,8 +243,33 @@ mod tests {
     }
 
     #[test]
+    fn behind_tls_a_page_without_it_is_another_sites() {
+        let post = |origin, proto| {
+            let headers = [("host", "a.example"), ("origin", origin), ("x-forwarded-proto", proto)];
+            refused(&Access::Everybody, &request("POST", "/v1/jobs", &headers))
+        };
+        assert_eq!(post("https://a.example", "https"), None);
+        assert_eq!(post("http://a.example", "HTTPS, http"), Some(Kind::CrossOrigin));
+        // A proxy may be silent, or know only the last hop.
+        assert_eq!(post("http://a.example", ""), None);
+        assert_eq!(post("https://a.example", "http"), None);
+    }
+
+    #[test]
+    fn only_who_was_let_in_is_trusted() {
+        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
+        let bearer = [("authorization", "Bearer sesame-sesame-sesame")];
+        assert!(access.trusts(&request("POST", "/v1/jobs", &bearer)));
+        for path in ["/v1/jobs", "/healthz", "/login", "/static/app.css"] {
+            assert!(!access.trusts(&request("GET", path, &[])), "{path}");
+        }
+        assert!(Access::Loopback.trusts(&request("GET", "/healthz", &[("host", "localhost")])));
+        assert!(!Access::Loopback.trusts(&request("GET", "/healthz", &[("host", "evil.example")])));
+    }
+
+    #[test]
     fn signing_in_needs_no_token_but_its_own_site() {
-        let access = Access::Tokens([blake3::hash(b"sesame-sesame-sesame")].into());
+        let access = Access::Tokens(tokens("sesame-sesame-sesame"));
         let ask = |method, path, origin: &str| {
             refused(&access, &request(method, path, &[("host", "a.example"), ("origin", origin)]))
         };
@@ -277,14 +281,6 @@ mod tests {
         }
         assert_eq!(ask("POST", "/login", "http://a.example"), None);
         assert_eq!(ask("POST", "/login", "http://evil.example"), Some(Kind::CrossOrigin));
-    }
-
-    #[test]
-    fn a_cookie_is_not_for_scripts_nor_other_sites() {
-        let set = cookie("sesame", true);
-        assert_eq!(set, format!("{COOKIE}=c2VzYW1l; Path=/; HttpOnly; SameSite=Strict; Secure"));
-        assert!(!cookie("sesame", false).contains("Secure"));
-        assert!(no_cookie(false).contains("Max-Age=0"));
     }
 
     #[test]

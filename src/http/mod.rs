@@ -1,5 +1,6 @@
 //! The only axum: routes, wire types beside their handlers, problem+json.
 
+mod accept;
 mod dashboard;
 mod devices;
 mod edge;
@@ -20,6 +21,7 @@ mod problems;
 mod profile;
 mod routes;
 mod server;
+mod session;
 mod trials;
 mod upload;
 
@@ -30,6 +32,7 @@ pub use metrics::Metrics;
 pub use operations::OPENAPI;
 pub use routes::{PATHS, router};
 pub use server::Server;
+pub use session::Tokens;
 
 use crate::service::Service;
 use lookup::LookupCache;

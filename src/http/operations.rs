@@ -6,7 +6,7 @@ use super::{etag, routes};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub async fn healthz() -> Json<StatusOut> {
     Json(StatusOut { status: "ok" })
 }
 
-/// Ready: the store answers, so requests will be served.
+/// Ready: the store answers, blobs can be written, and every configured device has opened or failed, one of them well.
 pub async fn readyz(State(app): State<App>) -> Result<Json<StatusOut>, Problem> {
     app.service.ready().await?;
     Ok(Json(StatusOut { status: "ready" }))
@@ -37,13 +37,7 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
 
 pub async fn openapi(headers: HeaderMap) -> Response {
     let body = Bytes::from_static(OPENAPI.as_bytes());
-    let mut response = etag::tagged(&headers, "application/yaml", "private, no-cache", body);
-    // It is also sent compressed, under the same tag: so the tag is of the text, not of the bytes.
-    if let Some(tag) = response.headers_mut().get_mut(header::ETAG) {
-        let weak = format!("W/{}", tag.to_str().unwrap_or("\"\""));
-        *tag = HeaderValue::try_from(weak).unwrap_or(HeaderValue::from_static("W/\"\""));
-    }
-    response
+    etag::weak(&headers, "application/yaml", "private, no-cache", body)
 }
 
 #[derive(Debug, Serialize)]

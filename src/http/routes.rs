@@ -10,6 +10,8 @@
 //! 4. decompression of the body (Content-Encoding gzip, zstd), only where a body is read.
 //! 5. the limit of the body's size, inside decompression: it counts what the handler would have to hold, so a small
 //!    body that unpacks to a large one is cut off at the limit like any other.
+//! 6. compression of the answer, only of pages and of the API's description: files are embedded compressed, and what
+//!    the API gives is small or has a compressed form of its own.
 //!
 //! The limit on uploads at once is taken by the handler, since it must last as long as the body is read.
 
@@ -86,7 +88,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
 /// The whole service as a router.
 pub fn router(app: App) -> Router {
     let around = ServiceBuilder::new()
-        .layer(EdgeLayer::new(app.metrics.clone()))
+        .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone()))
         .layer(GuardLayer(app.access.clone()));
     let routed = PATHS.iter().fold(Router::new(), |router, path| match methods(path, &app) {
         Some(methods) => router.route(path, methods),
@@ -94,13 +96,16 @@ pub fn router(app: App) -> Router {
     });
     let routed =
         dashboard::PAGES.iter().fold(routed, |router, path| match dashboard::methods(path) {
+            Some(methods) if *path == dashboard::FILES => {
+                router.route(path, methods.route_layer(answer_within(app.limits.answer)))
+            }
             Some(methods) => router.route(path, page(methods, &app)),
             None => router,
         });
     routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
 }
 
-/// Pages and the API's description compress well; files come compressed already.
+/// Pages and the API's description are compressed as they leave, so a tag of theirs is weak ([`super::etag::weak`]).
 fn page(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     methods.route_layer(
         ServiceBuilder::new()

@@ -142,3 +142,21 @@ async fn the_description_travels_compressed_under_a_tag_that_holds() {
     assert_eq!(plain.headers()["etag"], tag);
     assert!(plain.text().await.unwrap().starts_with("openapi:"));
 }
+
+#[tokio::test]
+async fn a_plan_says_how_to_ask_for_it() {
+    let app = TestApp::new().await;
+    let (_, plan) = app.tuned(9, 32).await;
+    let path = format!("/plans/{}", plan.id);
+    let line = |text: &str| {
+        let line = text.split("id=\"command-curl\">curl &#39;<span data-origin>").nth(1).unwrap();
+        line.split("&#39;").next().unwrap().replace("&#38;", "&").replace("</span>", "")
+    };
+    let asked = line(&page(&app, &path).await);
+    let found: serde_json::Value =
+        app.client.get(&asked).send().await.unwrap().json().await.unwrap();
+    assert_eq!(found["plan"]["id"], plan.id.0.as_str(), "{asked}");
+    let proxied = app.request(Method::GET, &path).header("x-forwarded-proto", "HTTPS, http");
+    let proxied = line(&proxied.send().await.unwrap().text().await.unwrap());
+    assert_eq!(proxied, asked.replace("http:", "https:"));
+}

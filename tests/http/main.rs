@@ -2,6 +2,7 @@
 
 mod access;
 mod app;
+mod caching;
 mod dashboard_job;
 mod dashboard_jobs;
 mod dashboard_matrix;

@@ -70,13 +70,64 @@ async fn pages_lead_to_the_sign_in_and_back() {
     let signed = signed.send().await.unwrap();
     assert_eq!(goes_to(&signed), "/jobs?state=failed");
     let set = signed.headers()[SET_COOKIE].to_str().unwrap();
-    for part in ["sparsetune_token=", "; Path=/", "; HttpOnly", "; SameSite=Strict"] {
+    for part in ["sparsetune_session=", "; Path=/", "; HttpOnly", "; SameSite=Lax"] {
         assert!(set.contains(part), "{set}");
     }
     assert!(!set.contains("Secure") && !set.contains(TOKEN));
-    let tls = browser.form("/login", &[("token", TOKEN)]).header("x-forwarded-proto", "https");
-    let tls = tls.send().await.unwrap();
+    let tls =
+        browser.form("/login", &[("token", TOKEN)]).header("x-forwarded-proto", "HTTPS, http");
+    let here = browser.app.url("").replace("http:", "https:");
+    let mut tls = tls.build().unwrap();
+    tls.headers_mut().insert("origin", here.parse().unwrap());
+    let tls = browser.client.execute(tls).await.unwrap();
     assert!(tls.headers()[SET_COOKIE].to_str().unwrap().ends_with("; Secure"));
+}
+
+#[tokio::test]
+async fn a_head_is_led_where_a_get_is() {
+    let browser = Browser::new().await;
+    let head = browser.ask(Method::HEAD, "/?x=1").send().await.unwrap();
+    assert_eq!(goes_to(&head), "/login?next=/%3Fx%3D1");
+    let program = browser.app.request(Method::HEAD, "/").send().await.unwrap();
+    assert_eq!(program.status(), 401);
+    let refuses = browser.app.request(Method::GET, "/jobs").header("accept", "text/html;q=0, */*");
+    problem(refuses.send().await.unwrap(), 401, "unauthorized").await;
+}
+
+#[tokio::test]
+async fn what_a_browser_holds_is_no_token_and_a_token_no_session() {
+    let browser = Browser::new().await;
+    let cookie = browser.cookie().await;
+    let session = cookie.split("sparsetune_session=").nth(1).unwrap().split(';').next().unwrap();
+    assert_eq!(session.len(), 64);
+    let api = || browser.app.request(Method::GET, "/v1/jobs");
+    problem(api().bearer_auth(session).send().await.unwrap(), 401, "unauthorized").await;
+    let hash = blake3::hash(TOKEN.as_bytes()).to_hex();
+    for not in [hash.as_str(), &session.replace(|_| true, "0")] {
+        let asked = api().header(COOKIE, format!("sparsetune_session={not}"));
+        problem(asked.send().await.unwrap(), 401, "unauthorized").await;
+    }
+    let asked = api().header(COOKIE, format!("sparsetune_session={session}"));
+    assert_eq!(asked.send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn sessions_outlive_a_restart_and_end_with_their_token() {
+    let browser = Browser::new().await;
+    let cookie = browser.cookie().await;
+    let folder = browser.app.folder.path().to_str().unwrap().to_owned();
+    browser.app.shutdown.cancel();
+    let again = async |token: &str| {
+        let tokens = Value::serialize([token]).unwrap();
+        let settings = [("server.tokens", tokens), ("data.dir", folder.as_str().into())];
+        let app = TestApp::with(&settings).await;
+        let asked = app.request(Method::GET, "/v1/jobs").header(COOKIE, &cookie);
+        let status = asked.send().await.unwrap().status();
+        app.shutdown.cancel();
+        status
+    };
+    assert_eq!(again(TOKEN).await, 200);
+    assert_eq!(again("another-token-of-length").await, 401);
 }
 
 #[tokio::test]
@@ -133,11 +184,12 @@ async fn a_wrong_token_is_told_on_the_page() {
     let fields = [("token", "another-token-of-length"), ("next", "//evil.example")];
     let wrong = browser.form("/login", &fields).send().await.unwrap();
     assert_eq!(wrong.status(), 401);
+    assert_eq!(wrong.headers()["www-authenticate"], "Bearer realm=\"sparsetune\"");
     assert!(!wrong.headers().contains_key(SET_COOKIE));
     let html = wrong.text().await.unwrap();
     assert!(html.contains("does not know this token") && html.contains("id=\"sign-in\""));
     assert!(!html.contains("evil") && !html.contains("another-token"));
-    let stale = browser.ask(Method::GET, "/").header(COOKIE, "sparsetune_token=bm90aGluZw");
+    let stale = browser.ask(Method::GET, "/").header(COOKIE, "sparsetune_session=bm90aGluZw");
     assert_eq!(goes_to(&stale.send().await.unwrap()), "/login?next=/");
     let long = browser.form("/login", &[("token", &"x".repeat(9000))]).send().await.unwrap();
     assert_eq!(long.status(), 413);
@@ -161,7 +213,7 @@ async fn signing_out_takes_the_cookie_away() {
     assert!(page.text().await.unwrap().contains("action=\"/logout\""));
     let out = browser.form("/logout", &[]).header(COOKIE, &cookie).send().await.unwrap();
     assert_eq!(goes_to(&out), "/login");
-    assert!(out.headers()[SET_COOKIE].to_str().unwrap().contains("sparsetune_token=; "));
+    assert!(out.headers()[SET_COOKIE].to_str().unwrap().contains("sparsetune_session=; "));
     assert!(out.headers()[SET_COOKIE].to_str().unwrap().contains("Max-Age=0"));
     // Without a session there is none to end; one is not sent back to a form.
     assert_eq!(goes_to(&browser.form("/logout", &[]).send().await.unwrap()), "/login?next=/");

@@ -1,4 +1,4 @@
-// What every page needs: theme, copy buttons, live fragments. No framework beyond htmx; no inline script anywhere, so
+// What every page needs: theme, copy buttons, live fragments, ages, the address of this server. No framework beyond htmx; no inline script anywhere, so
 // that the content security policy can forbid it.
 (() => {
     "use strict";
@@ -42,6 +42,49 @@
             htmx.trigger(live, "refresh");
         }
     }, 250);
+
+    // htmx keeps no tags. With the last one of its address, what has not changed is answered with 304, and nothing of the
+    // page is touched. Another address (another family, another filter) has another tag.
+    const tags = new WeakMap();
+    const renewed = event => event.target.closest?.("[data-refresh], #standing");
+    document.addEventListener("htmx:before:request", event => {
+        const { request } = event.detail.ctx, kept = tags.get(renewed(event));
+        if (kept?.address === request.action) request.headers["If-None-Match"] = kept.tag;
+    });
+    document.addEventListener("htmx:after:request", event => {
+        const { request, response } = event.detail.ctx, live = renewed(event);
+        if (!live || response.status !== 200) return;
+        const tag = response.headers.get("etag");
+        if (tag) tags.set(live, { address: request.action, tag }); else tags.delete(live);
+    });
+    // What came may not have got into the page.
+    document.addEventListener("htmx:error", event => { tags.delete(renewed(event)); });
+
+    // The units of the server's own figures (format.rs).
+    const length = seconds =>
+        seconds < 120 ? `${Math.floor(seconds)} s`
+        : seconds < 7200 ? `${Math.round(seconds / 60)} min`
+        : seconds < 172800 ? `${Math.round(seconds / 3600)} h`
+        : `${Math.round(seconds / 86400)} d`;
+
+    // <time datetime="..." data-age> (or data-elapsed): the server writes moments, so that a fragment that stays is the
+    // same bytes; ages are told here.
+    const tellAges = () => {
+        for (const time of document.querySelectorAll("time[data-age], time[data-elapsed]")) {
+            const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
+            const text = "elapsed" in time.dataset ? length(seconds) : seconds < 1 ? "now" : `${length(seconds)} ago`;
+            if (time.textContent !== text) time.textContent = text;
+            time.title ||= new Date(time.dateTime).toLocaleString();
+        }
+    };
+    // <span data-origin>, in commands: behind a proxy the server may know neither the scheme nor the name of the address.
+    const tellOrigin = () => {
+        for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin;
+    };
+    const tell = () => { tellAges(); tellOrigin(); };
+    document.addEventListener("htmx:after:swap", tell);
+    setInterval(() => { if (!document.hidden) tellAges(); }, 1000);
+    tell();
 
     // <button data-cancel="job id">: asks where it stands, and acts on a second click within four seconds. A refresh in
     // between leaves the button as it is.

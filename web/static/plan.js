@@ -1,9 +1,6 @@
-// A plan's page: colours in the kernel's text once it is there, and commands with the address this page came from.
+// A plan's page: colours in the kernel's text once it is there.
 (() => {
     "use strict";
-
-    // Behind a proxy the server knows neither the scheme nor the name that the browser used.
-    for (const origin of document.querySelectorAll("[data-origin]")) origin.textContent = location.origin;
 
     document.addEventListener("htmx:after:swap", () => {
         const code = document.querySelector("#source-code");

@@ -1,4 +1,31 @@
-//! Addresses of pages as text: values of a query made safe, and where one may be sent back to.
+//! Addresses as text: this server's own as a client came by it, values of a query, where one may be sent back to.
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, header};
+
+/// Stands where the client named no address that can be repeated.
+const UNKNOWN: &str = "HOST";
+
+/// This server's address as the client came by it. It ends in lines for a shell, so a Host is repeated only if it is a
+/// plain name or number and a port.
+pub fn of_server(headers: &HeaderMap) -> String {
+    let plain = |host: &&str| {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        host.bytes().all(known) && host.parse::<Authority>().is_ok()
+    };
+    let host = text(headers, &header::HOST).filter(plain).unwrap_or(UNKNOWN);
+    format!("{}://{host}", if by_tls(headers) { "https" } else { "http" })
+}
+
+/// Whether the client came by https, as the proxy in front says. The first of several is the outermost.
+pub fn by_tls(headers: &HeaderMap) -> bool {
+    let said = text(headers, &HeaderName::from_static("x-forwarded-proto")).unwrap_or_default();
+    said.split(',').next().unwrap_or_default().trim().eq_ignore_ascii_case("https")
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
 
 /// A value of a query string with all but the plainest bytes percent-encoded. A slash stays, so that paths can be read.
 pub fn encoded(value: &str) -> String {
@@ -28,7 +55,32 @@ pub fn local(next: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{encoded, local};
+    use super::{by_tls, encoded, local, of_server};
+    use axum::http::{HeaderMap, header};
+
+    #[test]
+    fn a_host_that_would_leave_its_quotes_is_not_repeated() {
+        let with = |host: &str| HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        for good in ["[::1]:8080", "127.0.0.1:1", "tune.example", "a-b_c.example:80"] {
+            assert_eq!(of_server(&with(good)), format!("http://{good}"));
+        }
+        for bad in ["a';reboot;'", "a b", "user@host", "a:b:c", "a/b", "$(x)", "", "[::1"] {
+            assert_eq!(of_server(&with(bad)), "http://HOST", "{bad}");
+        }
+        assert_eq!(of_server(&HeaderMap::new()), "http://HOST");
+    }
+
+    #[test]
+    fn the_outermost_proxy_says_the_scheme() {
+        let with = |said: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-proto", said.parse().unwrap());
+            headers
+        };
+        assert_eq!(of_server(&with("HTTPS, http")), "https://HOST");
+        assert!(by_tls(&with("https")) && by_tls(&with(" https ")));
+        assert!(!by_tls(&with("http, https")) && !by_tls(&with("")) && !by_tls(&HeaderMap::new()));
+    }
 
     #[test]
     fn values_are_encoded() {

@@ -1,11 +1,12 @@
 //! Style sheet, scripts and icons: embedded in the binary, named by content, compressed once.
 
 use crate::domain::Digest;
+use crate::http::accept::takes_gzip;
 use crate::http::error::{Kind, Problem};
 use crate::http::etag;
 use axum::body::Bytes;
 use axum::extract::Path;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -53,6 +54,11 @@ impl Asset {
             packed: packed.map(Bytes::from),
         }
     }
+
+    /// What its address has in it.
+    fn version(&self) -> String {
+        self.digest.to_string()[..12].to_owned()
+    }
 }
 
 fn gzip(data: &[u8]) -> Option<Vec<u8>> {
@@ -73,38 +79,36 @@ fn media_type(name: &str) -> &'static str {
 /// The address of a file. It has the content's digest in it, so browsers keep what they have for ever.
 pub fn url(name: &str) -> String {
     match ASSETS.get(name) {
-        Some(asset) => format!("/static/{name}?{}", &asset.digest.to_string()[..12]),
+        Some(asset) => format!("/static/{name}?{}", asset.version()),
         None => format!("/static/{name}"),
     }
 }
 
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+/// An address without the content's digest has another content some day.
+const FOR_NOW: HeaderValue = HeaderValue::from_static("public, no-cache");
 
 /// `GET /static/{name}`.
-pub async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn serve(
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let asset = ASSETS.get(&name);
     let asset = asset.ok_or_else(|| Problem::new(Kind::NotFound, "there is no such file"))?;
     let packed = asset.packed.as_ref().filter(|_| takes_gzip(&headers));
     let body = packed.unwrap_or(&asset.plain).clone();
     // Either form has a tag of its own: tags are of bytes.
     let media_type = HeaderValue::from_static(asset.media_type);
-    let mut response = etag::respond(&headers, etag::of(&body), media_type, FOR_EVER, body);
+    let named = uri.query() == Some(asset.version().as_str());
+    let cache = if named { FOR_EVER } else { FOR_NOW };
+    let mut response = etag::respond(&headers, etag::of(&body), media_type, cache, body);
     let out = response.headers_mut();
     out.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     if packed.is_some() {
         out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(response)
-}
-
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    headers.get_all(header::ACCEPT_ENCODING).iter().any(|value| {
-        value.to_str().unwrap_or_default().split(',').any(|coding| {
-            let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
-            name.trim().eq_ignore_ascii_case("gzip")
-                && weight.trim().trim_start_matches("q=") != "0"
-        })
-    })
 }
 
 #[cfg(test)]
@@ -116,16 +120,5 @@ mod tests {
         assert!(url("app.css").starts_with("/static/app.css?"));
         assert_eq!(url("nothing.css"), "/static/nothing.css");
         assert!(ASSETS.values().all(|asset| asset.media_type != "application/octet-stream"));
-    }
-
-    #[test]
-    fn gzip_is_taken_where_it_is_not_refused() {
-        let with = |value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));
-            takes_gzip(&headers)
-        };
-        assert!(with("gzip") && with("br, GZIP;q=0.5"));
-        assert!(!with("br") && !with("gzip;q=0") && !takes_gzip(&HeaderMap::new()));
     }
 }

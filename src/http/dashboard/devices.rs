@@ -1,13 +1,15 @@
 //! Devices: what is there and how it is.
 
-use super::format::{ago, bytes, count, digits, micros};
-use super::shell::{Place, Shell, html};
+use super::format::{bytes, count, digits, micros};
+use super::moment::Moment;
+use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Device, DeviceKind};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::service::{DeviceStatus, Quarantined};
 use askama::Template;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 #[derive(Template)]
@@ -36,8 +38,7 @@ struct Card {
     state: Standing,
     trouble: Option<String>,
     running: Option<String>,
-    seen: String,
-    seen_at: String,
+    seen: Moment,
     restarts: Option<u64>,
     quarantined: u64,
     copy: String,
@@ -85,8 +86,7 @@ struct QuarantineRow {
     candidate: String,
     class: String,
     reason: String,
-    when: String,
-    at: String,
+    when: Moment,
 }
 
 impl From<Quarantined> for QuarantineRow {
@@ -95,8 +95,7 @@ impl From<Quarantined> for QuarantineRow {
             candidate: entry.candidate.to_string(),
             class: entry.class.to_string(),
             reason: entry.reason,
-            when: ago(entry.at),
-            at: entry.at.to_rfc3339(),
+            when: Moment::of(entry.at),
         }
     }
 }
@@ -126,8 +125,7 @@ impl From<DeviceStatus> for Card {
             local: status.local,
             trouble: status.trouble,
             running: status.running.map(|job| job.to_string()),
-            seen: ago(status.last_seen),
-            seen_at: status.last_seen.to_rfc3339(),
+            seen: Moment::of(status.last_seen),
             restarts: status.restarts,
             quarantined: status.quarantined,
         }
@@ -181,7 +179,7 @@ pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
 }
 
 /// `GET /fragments/devices`.
-pub async fn live(State(app): State<App>) -> Result<Response, Problem> {
+pub async fn live(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
     let (cards, quarantine) = standing(&app).await?;
-    html(&Live { cards, quarantine })
+    fragment(&headers, &Live { cards, quarantine })
 }

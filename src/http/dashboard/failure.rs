@@ -1,8 +1,8 @@
 //! Errors as pages: what a browser shows where a program gets problem+json.
 
 use super::address::encoded;
-use super::prefers_html;
 use super::shell::{Place, Shell, html};
+use crate::http::accept::prefers_html;
 use crate::http::error::{Kind, Problem};
 use askama::Template;
 use axum::extract::Request;
@@ -49,7 +49,7 @@ const HTMX: HeaderName = HeaderName::from_static("hx-request");
 /// The viewer of a request for a page or a fragment; `None` where a program asks, or for the API's own addresses.
 pub fn wants_page(request: &Request) -> Option<Viewer> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    let get = method == Method::GET;
+    let get = matches!(*method, Method::GET | Method::HEAD);
     let page = (get || method == Method::POST)
         && !uri.path().starts_with("/v1/")
         && (prefers_html(headers) || is_fragment(headers));
@@ -118,4 +118,21 @@ fn to_sign_in(viewer: &Viewer) -> Response {
         .headers_mut()
         .insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::error::finish;
+
+    #[test]
+    fn a_timeout_says_when_to_come_back_on_a_page_too() {
+        let viewer = Viewer { uri: Uri::from_static("/jobs"), get: true, fragment: false };
+        let timeout = || StatusCode::SERVICE_UNAVAILABLE.into_response();
+        for viewer in [None, Some(&viewer), Some(&Viewer { fragment: true, ..viewer.clone() })] {
+            let told = finish(timeout(), "x", viewer);
+            assert_eq!(told.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(told.headers()[header::RETRY_AFTER], "5");
+        }
+    }
 }

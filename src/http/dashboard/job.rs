@@ -6,7 +6,7 @@ mod island;
 mod standing;
 mod tried;
 
-use super::shell::{Place, Shell, html};
+use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Job, JobId, Trial};
 use crate::http::App;
 use crate::http::error::Problem;
@@ -14,6 +14,7 @@ use crate::http::extract::{Path, Query};
 use crate::service::Story;
 use askama::Template;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use header::Header;
 use island::Island;
@@ -84,11 +85,12 @@ pub async fn standing(
     State(app): State<App>,
     Path(id): Path<JobId>,
     Query(look): Query<Look>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let story = app.service.story(&id).await?;
     let job = app.service.job(&id).await?;
     let trials = app.service.all_trials(&id).await?;
-    html(&draw(&app, &job, &story, &trials, look.family.as_deref()).await?)
+    fragment(&headers, &draw(&app, &job, &story, &trials, look.family.as_deref()).await?)
 }
 
 async fn draw(

@@ -4,15 +4,13 @@ mod filters;
 mod form;
 mod rows;
 
-use super::shell::{Place, Shell, html};
+use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Digest, JobState};
 use crate::http::App;
 use crate::http::error::Problem;
-use crate::http::etag;
 use crate::http::extract::Query;
 use crate::http::page::page_request;
 use askama::Template;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -77,10 +75,7 @@ pub async fn rows(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let list = list(&app, &asked.read()?).await?;
-    let text = Fragment { list: &list }.render().map_err(Problem::internal)?;
-    // The page asks again and again: what has not changed is not sent, and not put into the page.
-    let body = Bytes::from(text);
-    Ok(etag::tagged(&headers, "text/html; charset=utf-8", "private, no-cache", body))
+    fragment(&headers, &Fragment { list: &list })
 }
 
 async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {

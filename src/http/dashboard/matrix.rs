@@ -1,9 +1,9 @@
 //! One matrix: facts, pictures, its plans.
 
-mod commands;
 mod facts;
 pub mod plan_row;
 
+use super::commands::{self, Command};
 use super::format;
 use super::pictures::bars::Bars;
 use super::pictures::{histogram, level_widths};
@@ -18,7 +18,6 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use commands::Command;
 use facts::Group;
 use plan_row::PlanRow;
 
@@ -59,8 +58,9 @@ pub async fn show(
     let product = |plan: &&Plan| matches!(plan.problem, domain::Problem::Spmm(_));
     let like = plans.items.iter().find(product).or(plans.items.first());
     let like = like.map(|plan| &plan.problem);
-    let commands = commands::of(&digest, like, &commands::base(&headers), shell.signed_in);
+    let server = commands::Server::new(&headers, &shell);
     html(&Page {
+        commands: commands::of_matrix(&digest, like, &server),
         shell,
         digest,
         pattern: matrix.pattern_digest,
@@ -72,7 +72,6 @@ pub async fn show(
         groups: facts::of(&matrix),
         plans: plans.items.iter().map(|plan| PlanRow::of(plan, &digest)).collect(),
         more_plans: plans.next.is_some(),
-        commands,
         name: matrix.name,
     })
 }

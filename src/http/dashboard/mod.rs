@@ -5,6 +5,7 @@
 
 mod address;
 mod assets;
+mod commands;
 mod compare;
 mod devices;
 mod docs;
@@ -16,14 +17,17 @@ mod jobs;
 mod matrices;
 mod matrix;
 mod models;
+mod moment;
 mod pictures;
 mod plan;
 mod shell;
 mod sign_in;
 
+pub use address::by_tls;
 pub use failure::{Rendered, Viewer, page as failure_page, wants_page};
 
 use super::App;
+use super::accept::prefers_html;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -43,13 +47,16 @@ pub const PAGES: &[&str] = &[
     "/find",
     "/login",
     "/logout",
-    "/static/{name}",
+    FILES,
     "/fragments/jobs",
     "/fragments/jobs/{id}",
     "/fragments/matrices/{digest}/profile",
     "/fragments/plans/{id}/source",
     "/fragments/devices",
 ];
+
+/// Style sheet, scripts and icons. They come compressed already.
+pub const FILES: &str = "/static/{name}";
 
 /// The methods of a page; `None` for one that is not in the table.
 pub fn methods(path: &str) -> Option<MethodRouter<App>> {
@@ -69,7 +76,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
             get(sign_in::show).post(sign_in::sign_in).route_layer(limit)
         }
         "/logout" => post(sign_in::sign_out),
-        "/static/{name}" => get(assets::serve),
+        FILES => get(assets::serve),
         "/fragments/jobs" => get(jobs::rows),
         "/fragments/jobs/{id}" => get(job::standing),
         "/fragments/matrices/{digest}/profile" => get(matrix::profile),
@@ -92,10 +99,4 @@ pub async fn home(
     };
     response.headers_mut().append(header::VARY, header::HeaderValue::from_static("accept"));
     response
-}
-
-/// Whether the client names HTML: browsers do on every navigation, programs do not.
-pub fn prefers_html(headers: &HeaderMap) -> bool {
-    let mut named = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    named.any(|accept| accept.contains("text/html"))
 }

@@ -4,6 +4,7 @@ mod meaning;
 mod parts;
 mod words;
 
+use super::commands::{self, Command};
 use super::format;
 use super::pictures::roofline::{LIMIT, Mark, Roofline, Times};
 use super::shell::{Place, Shell, html};
@@ -14,7 +15,7 @@ use crate::http::extract::Path;
 use crate::service::ServiceError;
 use askama::Template;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::StreamExt;
 use parts::{ArrayRow, Fact, FunnelRow, StepRow};
@@ -46,7 +47,7 @@ struct Page {
     has_source: bool,
     scratch: Vec<String>,
     provenance: Vec<Fact>,
-    lookup: words::Lookup,
+    commands: Vec<Command>,
     plan: Plan,
 }
 
@@ -75,7 +76,7 @@ pub async fn show(
         _ => 0.0,
     };
     let marks = marks(&plan);
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let shell = Shell::new(&app, Place::Elsewhere);
     let candidate = &plan.candidate;
     let parameters = candidate.params.iter().map(|(name, value)| Parameter {
         name: name.clone(),
@@ -83,7 +84,8 @@ pub async fn show(
         meaning: meaning::parameter(&candidate.family, name),
     });
     html(&Page {
-        shell: Shell::new(&app, Place::Elsewhere),
+        commands: commands::of_plan(&plan, &commands::Server::new(&headers, &shell)),
+        shell,
         problem: words::problem(&plan.problem),
         matrix: name.unwrap_or_else(|| format::short(&plan.matrix)),
         age: format::ago(plan.created_at),
@@ -105,7 +107,6 @@ pub async fn show(
         has_source: plan.launch.as_ref().is_some_and(|launch| launch.source.is_some()),
         scratch: parts::scratch(&plan),
         provenance: parts::provenance(&plan),
-        lookup: words::lookup(&plan, host.unwrap_or("127.0.0.1:8080")),
         plan,
     })
 }

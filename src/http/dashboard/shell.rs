@@ -3,9 +3,11 @@
 use super::assets;
 use crate::http::App;
 use crate::http::error::Problem;
+use crate::http::etag;
 use crate::http::guard::Access;
 use askama::Template;
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 /// Which entry of the bar a page belongs to.
@@ -71,20 +73,34 @@ impl Shell {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+const HTML: &str = "text/html; charset=utf-8";
+const REFERRER: &str = "same-origin";
+
 /// A rendered page or fragment.
 pub fn html(template: &impl Template) -> Result<Response, Problem> {
     html_with(template, POLICY)
+}
+
+/// A fragment that is asked for again and again. It has a tag, so what has not changed is not sent, and not put into the
+/// page; it holds for as long as nothing in it is told by the clock.
+pub fn fragment(headers: &HeaderMap, template: &impl Template) -> Result<Response, Problem> {
+    let text = Bytes::from(template.render().map_err(Problem::internal)?);
+    let fixed = [
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (header::REFERRER_POLICY, HeaderValue::from_static(REFERRER)),
+    ];
+    Ok((fixed, etag::weak(headers, HTML, "private, no-cache", text)).into_response())
 }
 
 /// [`html`] under another content security policy.
 pub fn html_with(template: &impl Template, policy: &'static str) -> Result<Response, Problem> {
     let text = template.render().map_err(Problem::internal)?;
     let headers: [(HeaderName, HeaderValue); 4] = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(HTML)),
         // What a page shows is a moment's; a private address is nobody else's.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
-        (header::REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+        (header::REFERRER_POLICY, HeaderValue::from_static(REFERRER)),
     ];
     Ok((headers, text).into_response())
 }

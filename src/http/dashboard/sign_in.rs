@@ -1,23 +1,21 @@
-//! Signing in with an API token, and out: browsers cannot send a token with a navigation, so a cookie carries it.
+//! Signing in with an API token, and out: browsers cannot send a token with a navigation, so a cookie stands for it.
 
-use super::address::local;
+use super::address::{by_tls, local};
 use super::failure::Rendered;
 use super::shell::{Place, Shell, html};
 use crate::http::App;
-use crate::http::error::Problem;
+use crate::http::error::{CHALLENGE, Problem};
 use crate::http::extract::Query;
-use crate::http::guard::{self, Access};
+use crate::http::guard::Access;
+use crate::http::session;
 use askama::Template;
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
-use std::time::Duration;
 
 /// Bytes of the form. Tokens are short.
 pub const MAX_FORM: usize = 8 << 10;
-/// How long a wrong token takes. Tokens cannot be guessed; who tries shall at least not load the server.
-const WRONG: Duration = Duration::from_millis(500);
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -59,19 +57,20 @@ pub async fn sign_in(
     let Access::Tokens(known) = &app.access else { return page(&app, &given.next, false) };
     // Pasted tokens bring line ends along.
     let token = given.token.trim();
-    if !guard::knows(known, token.as_bytes()) {
-        tokio::time::sleep(WRONG).await;
+    let Some(opened) = known.session(token.as_bytes()) else {
+        // As fast as a wrong bearer is refused: what keeps tokens from being guessed is their length.
         let mut response = page(&app, &given.next, true)?;
         *response.status_mut() = StatusCode::UNAUTHORIZED;
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
         response.extensions_mut().insert(Rendered);
         return Ok(response);
-    }
-    let cookie = HeaderValue::try_from(guard::cookie(token, behind_tls(&headers)));
+    };
+    let cookie = HeaderValue::try_from(session::cookie(&opened, by_tls(&headers)));
     Ok(leave(local(&given.next), cookie.map_err(Problem::internal)?))
 }
 
 pub async fn sign_out(headers: HeaderMap) -> Result<Response, Problem> {
-    let cookie = HeaderValue::try_from(guard::no_cookie(behind_tls(&headers)));
+    let cookie = HeaderValue::try_from(session::no_cookie(by_tls(&headers)));
     Ok(leave("/login", cookie.map_err(Problem::internal)?))
 }
 
@@ -81,11 +80,4 @@ fn leave(next: &str, cookie: HeaderValue) -> Response {
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     (headers, Redirect::to(next)).into_response()
-}
-
-/// Whether the browser came by https, as the proxy in front says. The first of several is the outermost.
-fn behind_tls(headers: &HeaderMap) -> bool {
-    let said = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
-    let first = said.and_then(|text| text.split(',').next()).unwrap_or_default();
-    first.trim().eq_ignore_ascii_case("https")
 }

@@ -1,7 +1,8 @@
 //! One line of the list. Nothing in it depends on the clock, so a list that stays is the same bytes.
 
 use super::super::format;
-use crate::domain::{Digest, Job, JobState, Stage, StoppedBy, Timestamp};
+use super::super::moment::Moment;
+use crate::domain::{Digest, Job, JobState, Stage, StoppedBy};
 use std::collections::HashMap;
 
 pub struct Row {
@@ -40,20 +41,6 @@ pub enum Duration {
     None,
     Took(String),
     Since(Moment),
-}
-
-/// A moment for the page's script to tell the age of, and in words for who has no scripts.
-pub struct Moment {
-    pub iso: String,
-    pub text: String,
-}
-
-impl Moment {
-    fn of(at: Timestamp) -> Self {
-        let iso = at.to_rfc3339();
-        let text = iso.get(..16).unwrap_or(&iso).replace('T', " ");
-        Self { iso, text }
-    }
 }
 
 impl Row {
@@ -138,7 +125,7 @@ fn duration(job: &Job) -> Duration {
 mod tests {
     use super::*;
     use crate::domain::job::Progress;
-    use crate::domain::{DeviceId, JobId, JobRequest};
+    use crate::domain::{DeviceId, JobId, JobRequest, Timestamp};
 
     fn job(state: JobState) -> Job {
         let request = format!(

@@ -1,4 +1,4 @@
-//! A plan in words: why it won, what limits it, what it holds for, how to look it up.
+//! A plan in words: why it won, what limits it, what it holds for.
 
 use super::super::format::{bytes, count, digits, micros, percent, times};
 use super::meaning;
@@ -209,49 +209,6 @@ pub fn model(plan: &Plan) -> Vec<String> {
     said
 }
 
-/// How the plan is asked for from elsewhere.
-pub struct Lookup {
-    pub origin: String,
-    pub query: String,
-    pub arguments: String,
-}
-
-pub fn lookup(plan: &Plan, host: &str) -> Lookup {
-    let class = plan.device.class().to_string();
-    let key = plan.problem.to_string();
-    let query = format!(
-        "matrix={}&op={}&device={}&l2={}",
-        plan.matrix,
-        key.replace(';', "&"),
-        encoded(&class),
-        plan.l2_policy
-    );
-    let mut arguments = String::new();
-    for part in format!("op={key}").split(';') {
-        match part.split_once('=') {
-            Some((_, "false")) | None => {}
-            Some((name, "true")) => arguments.push_str(&format!(" --{name}")),
-            Some((name, value)) => arguments.push_str(&format!(" --{name} {value}")),
-        }
-    }
-    arguments.push_str(&format!(" --device '{}'", class.replace('\'', "'\\''")));
-    Lookup { origin: format!("http://{host}"), query, arguments }
-}
-
-/// As it stands in a query; also safe between single quotes.
-fn encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
-                out.push(char::from(byte))
-            }
-            other => out.push_str(&format!("%{other:02X}")),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,15 +233,6 @@ mod tests {
         assert!(limit(&plan).starts_with("The system has 100 levels"), "{}", limit(&plan));
         plan.limit.fraction = 2.0;
         assert!(limit(&plan).contains("rewrites"));
-    }
-
-    #[test]
-    fn a_lookup_names_the_whole_key() {
-        let lookup = lookup(&plan(), "here");
-        assert!(
-            lookup.query.contains("&op=spmm&n=32&dtype=f32&layout=row&device=cpu/a%20processor")
-        );
-        assert!(lookup.arguments.starts_with(" --op spmm --n 32 --dtype f32 --layout row"));
     }
 
     #[test]
