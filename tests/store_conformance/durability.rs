@@ -90,7 +90,11 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!("UPDATE jobs SET stage = 'done', attempts = -1", store.job(id));
     corrupt!("UPDATE jobs SET attempts = 1, best = '{'", store.job(id));
     corrupt!("UPDATE devices SET body = 'null'", store.devices());
-    corrupt!("UPDATE quarantine SET candidate = '1'", store.quarantined(Some(&entry.class)));
+    corrupt!(
+        "UPDATE quarantine SET candidate = '1'",
+        store.quarantined(&entry.class),
+        store.quarantine_page(None, &page(5))
+    );
     corrupt!("UPDATE revision SET value = -1", store.revision());
 }
 
