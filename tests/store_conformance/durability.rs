@@ -60,9 +60,10 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
         };
     }
     corrupt!(
-        "UPDATE trials SET body = 'not json'",
+        "UPDATE trials SET body = '[]'",
         store.trials(id),
         store.trials_page(id, None, &page(5)),
+        store.tried(id, 5),
         store.events(id, 0, 9)
     );
     corrupt!("UPDATE events SET body = '{}' WHERE trial IS NULL", store.events(id, 0, 9));
@@ -76,7 +77,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
         store.plan_keys(&plan.pattern_digest)
     );
     corrupt!(
-        "UPDATE matrices SET facts = '{\"rows\":1'",
+        "UPDATE matrices SET facts = '{\"rows\":1}'",
         store.matrix(&matrix.digest),
         store.matrices(&page(5)),
         store.facts(&matrix.digest)

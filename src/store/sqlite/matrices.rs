@@ -11,11 +11,11 @@ const LIST: &str = "matrices";
 
 /// Of the newest 20,000, whose names are all in the index; facts are read of those alone that are found.
 pub(super) const NAMED: &str = "SELECT matrices.digest, version, facts FROM (
-         SELECT digest, created_at, facts ->> '$.name' AS name FROM matrices INDEXED BY matrices_named
-         ORDER BY created_at DESC, digest DESC LIMIT 20000) newest
-     JOIN matrices ON matrices.digest = newest.digest
-     WHERE instr(lower(newest.name), lower(?)) > 0
-     ORDER BY newest.created_at DESC, newest.digest DESC LIMIT ?";
+         SELECT digest, created_at FROM (
+             SELECT digest, created_at, facts ->> '$.name' AS name FROM matrices INDEXED BY matrices_named
+             ORDER BY created_at DESC, digest DESC LIMIT 20000)
+         WHERE instr(lower(name), lower(?)) > 0 ORDER BY created_at DESC, digest DESC LIMIT ?) found
+     JOIN matrices ON matrices.digest = found.digest ORDER BY found.created_at DESC, found.digest DESC";
 
 /// A plan keeps the facts of its matrix, which may be gone.
 pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(

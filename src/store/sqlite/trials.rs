@@ -18,7 +18,7 @@ pub(super) const COUNTS: &str =
 
 /// Raw samples are most of a measured trial, and are replaced by none; paths that are not there are left alone.
 pub(super) const TRIED: &str =
-    "SELECT version, json_replace(body, '$.state.timing.samples_us', json('[]')) FROM trials
+    "SELECT version, json_replace(body, '$.state.timing.samples_us', json('[]')) FROM trials INDEXED BY trials_tried
      WHERE job = ? AND state <> 'pruned' ORDER BY ordinal LIMIT ?";
 
 /// Multiples of the golden ratio spread ordinals evenly over 2^32, so those below a share of it are that share of all, from
