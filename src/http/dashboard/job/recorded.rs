@@ -6,7 +6,7 @@ use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::heat_map;
 use crate::http::error::Problem;
 
-/// Tried trials that are looked at: the first of them. Their points make most of a page, which stays below 300 kB.
+/// Tried trials that are looked at: the first of them. Their points make most of a page, which is sent in less than 150 kB.
 pub const MOST_TRIED: u32 = 4000;
 /// Pruned candidates of a family that are drawn; of more, a sample.
 const MOST_PRUNED: u32 = 2000;
