@@ -99,7 +99,7 @@ async fn open(folder: &Path, wanted: &Wanted) -> Result<(Running, Known), Error>
 
 /// Every page and fragment, and what of the API says the same.
 fn questions(known: &Known) -> Vec<(&'static str, String)> {
-    let Known { job, large, running, matrix, plan, deep, .. } = known;
+    let Known { job, large, wide, running, matrix, plan, deep, .. } = known;
     vec![
         ("jobs", "/".to_owned()),
         ("jobs, one state", "/jobs?state=failed".to_owned()),
@@ -109,9 +109,11 @@ fn questions(known: &Known) -> Vec<(&'static str, String)> {
         ("jobs, the live part", "/fragments/jobs".to_owned()),
         ("job, 100 trials", format!("/jobs/{job}")),
         ("job, 1500 trials", format!("/jobs/{large}")),
+        ("job, 50000 candidates", format!("/jobs/{wide}")),
         ("job, running", format!("/jobs/{running}")),
         ("job, the live part, 100 trials", format!("/fragments/jobs/{job}")),
         ("job, the live part, 1500 trials", format!("/fragments/jobs/{large}")),
+        ("job, the live part, 50000 candidates", format!("/fragments/jobs/{wide}")),
         ("matrices", "/matrices".to_owned()),
         ("matrix", format!("/matrices/{matrix}")),
         ("matrix, its profile", format!("/fragments/matrices/{matrix}/profile")),

@@ -7,6 +7,12 @@ CREATE INDEX jobs_by_device_and_state ON jobs (device, state, created_at, id);
 -- A funnel leaves thousands of pruned candidates beside a few dozen that were tried.
 CREATE INDEX trials_tried ON trials (job, ordinal, state) WHERE state <> 'pruned';
 
+-- Candidates by what became of them, without reading one: families, and what each constraint removed. The ordinal is what a
+-- sample of them is drawn by.
+CREATE INDEX trials_sorted ON trials (
+    job, body ->> '$.candidate.family', state, body ->> '$.state.pruned_by', ordinal
+);
+
 -- Log lines and funnels, a few among the updates of a job and its trials.
 CREATE INDEX events_told ON events (job, seq) WHERE trial IS NULL AND body ->> '$.event' <> 'job';
 
@@ -21,3 +27,10 @@ CREATE INDEX plans_by_model ON plans (
     body ->> '$.model_error.spread',
     body ->> '$.model_error.rank_correlation'
 ) WHERE body ->> '$.model_error.model' IS NOT NULL;
+
+-- Names are sought among the newest matrices, without reading their facts.
+CREATE INDEX matrices_named ON matrices (created_at, digest, facts ->> '$.name');
+
+-- Newest first; the rest of the order is the key, which every index ends with.
+CREATE INDEX quarantine_newest ON quarantine (at);
+CREATE INDEX quarantine_newest_of_class ON quarantine (device_class, at);

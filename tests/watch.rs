@@ -137,6 +137,36 @@ async fn the_grafana_dashboard_asks_for_metrics_that_are_there() {
     assert!(unshown.is_empty(), "no panel shows {unshown:?}");
 }
 
+#[tokio::test]
+async fn an_event_stream_is_counted_while_it_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]).await;
+    let matrix = server.grid(60).await;
+    let search = json!({"strategy": "exhaustive", "seconds": 120});
+    let busy = json!({"matrix": matrix, "problem": {"op": "spmm", "n": 32}, "device": "cpu", "search": search});
+    server.submit(&busy).await;
+    // It waits behind the other, so its stream has no end of its own.
+    let id = server.submit(&small(&matrix)).await["id"].as_str().unwrap().to_owned();
+    let open = async || {
+        let text =
+            server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("sparsetune_event_streams "));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(open().await, 0.0);
+    let path = format!("/v1/jobs/{id}/events");
+    let first = server.request(Method::GET, &path).send().await.unwrap();
+    let second = server.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(open().await, 2.0);
+    drop((first, second));
+    // The server learns of it when the connection closes.
+    let began = std::time::Instant::now();
+    while open().await > 0.0 {
+        assert!(began.elapsed().as_secs() < 20, "a stream nobody reads is still counted");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
 #[test]
 fn the_dashboard_is_tied_to_no_data_source() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();

@@ -12,6 +12,8 @@ const MATRICES: usize = 30;
 const TRIALS: u32 = 100;
 /// Trials of the one large job.
 const LARGE: u32 = 1500;
+/// Candidates of the one job that pruned nearly all of very many.
+const WIDE: u32 = 50_000;
 const HOUR_MS: i64 = 3_600_000;
 
 /// What the questions name.
@@ -21,6 +23,7 @@ pub struct Known {
     /// An ordinary job that succeeded.
     pub job: String,
     pub large: String,
+    pub wide: String,
     pub running: String,
     pub matrix: String,
     pub plan: String,
@@ -54,11 +57,12 @@ pub async fn fill(service: &Service, jobs: usize) -> Result<Known, Error> {
     }
     let mut maker = Maker { service, template, matrices, jobs, trials: 0 };
     // The ids of what the questions ask for, of the last job of its kind.
-    let (mut job, mut plan, mut large, mut running) = Default::default();
+    let (mut job, mut plan, mut large, mut wide, mut running) = Default::default();
     for number in 0..jobs {
         let made = maker.job(number).await?;
         match made.state {
             _ if number == jobs / 2 => large = made.id.0,
+            _ if number == jobs / 3 => wide = made.id.0,
             JobState::Running => running = made.id.0,
             JobState::Succeeded if number % MATRICES == 0 => {
                 job = made.id.0;
@@ -72,7 +76,7 @@ pub async fn fill(service: &Service, jobs: usize) -> Result<Known, Error> {
     }
     let matrix = maker.matrices[0].digest.to_string();
     let deep = half_way(service, jobs).await?;
-    Ok(Known { trials: maker.trials, job, large, running, matrix, plan, deep })
+    Ok(Known { trials: maker.trials, job, large, wide, running, matrix, plan, deep })
 }
 
 struct Maker<'a> {
@@ -106,7 +110,11 @@ impl Maker<'_> {
         }
         // Those that run do so for ever: nobody works here.
         let claim = store.claim(&device.id, "bench", 10_000 * HOUR_MS).await?.ok_or("no job")?;
-        let count = if number == self.jobs / 2 { LARGE } else { TRIALS };
+        let count = match number {
+            _ if number == self.jobs / 2 => LARGE,
+            _ if number == self.jobs / 3 => WIDE,
+            _ => TRIALS,
+        };
         let trials = trials(&claim.job.id, count, number, job.created_at);
         self.record(&claim.fence, &trials).await?;
         let best = best(&trials)?;
@@ -198,7 +206,10 @@ fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
             job: job.clone(),
             ordinal,
             candidate: candidate(ordinal),
-            state: state(ordinal, median),
+            state: match ordinal {
+                LARGE.. => TrialState::Pruned { pruned_by: "rank".to_owned() },
+                _ => state(ordinal, median),
+            },
             predicted_us: Some(median * (0.6 + 0.5 * noise)),
             created_at: at.plus_millis(i64::from(ordinal) * 400),
         }
@@ -210,7 +221,11 @@ fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
 fn candidate(ordinal: u32) -> Candidate {
     let family = ["row_split", "nnz_split", "row_panel"][ordinal as usize % 3];
     let digit = |place: u32, base: u32| (ordinal / 3 / place) % base;
-    Candidate::new(family)
+    let candidate = match ordinal / 3456 {
+        0 => Candidate::new(family),
+        far => Candidate::new(family).with("depth", far.into()),
+    };
+    candidate
         .with("lanes", 4 << digit(1, 4))
         .with("vec", 1 << digit(4, 3))
         .with("unroll", 1 << digit(12, 4))

@@ -28,6 +28,9 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Every name there is.
+    pub const NAMES: [&str; 4] = ["job", "trial", "funnel", "log"];
+
     /// The SSE event name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -36,5 +39,19 @@ impl EventKind {
             Self::Funnel { .. } => "funnel",
             Self::Log { .. } => "log",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_that_are_stored() {
+        // A name that is missing among them would have its events skipped where they cannot be read.
+        let unknown = serde_json::from_str::<EventKind>(r#"{"event":"?","data":1}"#).unwrap_err();
+        let told = unknown.to_string();
+        let names = EventKind::NAMES.map(|name| format!("`{name}`")).join(", ");
+        assert!(told.contains(&format!("expected one of {names}")), "{told}");
     }
 }

@@ -2,6 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The cut to the best predicted.
+pub const RANK: &str = "rank";
+/// The cut to the schemes that halving begins with.
+pub const HALVING: &str = "halving";
+/// What stated rules leave out of a space too large to be listed.
+pub const REDUCTION: &str = "reduction";
+
+/// Every step there is, in the order in which they apply.
+pub const ORDER: [&str; 11] = [
+    "register_resource",
+    "local_memory",
+    "hardware_utilization",
+    "load_balance",
+    "shared_memory",
+    "alignment",
+    "panel_fill",
+    "applicability",
+    REDUCTION,
+    RANK,
+    HALVING,
+];
+
 /// One constraint's share of the pruning, in the order the constraints were applied.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FunnelStep {

@@ -97,6 +97,10 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// Every state, in the order in which a job passes them.
+    pub const ALL: [Self; 5] =
+        [Self::Queued, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }

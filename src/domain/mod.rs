@@ -30,4 +30,4 @@ pub use plan::{Grade, Lookup, Plan, PlanId};
 pub use problem::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
 pub use profile::MatrixProfile;
 pub use timestamp::Timestamp;
-pub use trial::{Trial, TrialFilter, TrialState};
+pub use trial::{Trial, TrialCount, TrialFilter, TrialState};

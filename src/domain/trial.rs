@@ -24,6 +24,17 @@ pub enum TrialState {
     Tried(Outcome),
 }
 
+/// How many of a job's trials are of one family and came to one end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialCount {
+    pub family: String,
+    /// See [`TrialState::name`].
+    pub state: String,
+    /// Which constraint removed them, where they were pruned.
+    pub pruned_by: Option<String>,
+    pub count: u64,
+}
+
 /// Which of a job's trials are asked for: those of one state, or all that were tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

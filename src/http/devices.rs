@@ -3,6 +3,7 @@
 use super::App;
 use super::error::Problem;
 use super::extract::Query;
+use super::page::{PageOut, page_request};
 use super::trials::CandidateOut;
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, Digest, JobId};
 use crate::service::{DeviceStatus, Quarantined};
@@ -111,7 +112,7 @@ pub struct DevicesOut {
 
 /// A candidate that is not tried again with the same kernel text on devices of the class.
 #[derive(Debug, Serialize)]
-struct QuarantinedOut {
+pub struct QuarantinedOut {
     device_class: DeviceClass,
     kernel_digest: Digest,
     candidate: CandidateOut,
@@ -131,15 +132,12 @@ impl From<Quarantined> for QuarantinedOut {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub struct QuarantineOut {
-    items: Vec<QuarantinedOut>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuarantineQuery {
     class: Option<DeviceClass>,
+    limit: Option<u32>,
+    cursor: Option<String>,
 }
 
 pub async fn list(State(app): State<App>) -> Result<Json<DevicesOut>, Problem> {
@@ -150,7 +148,7 @@ pub async fn list(State(app): State<App>) -> Result<Json<DevicesOut>, Problem> {
 pub async fn quarantine(
     State(app): State<App>,
     Query(query): Query<QuarantineQuery>,
-) -> Result<Json<QuarantineOut>, Problem> {
-    let entries = app.service.quarantined(query.class.as_ref()).await?;
-    Ok(Json(QuarantineOut { items: entries.into_iter().map(QuarantinedOut::from).collect() }))
+) -> Result<Json<PageOut<QuarantinedOut>>, Problem> {
+    let page = page_request(query.limit, query.cursor)?;
+    Ok(Json(PageOut::of(app.service.quarantine(query.class.as_ref(), &page).await?)))
 }

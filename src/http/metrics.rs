@@ -51,14 +51,6 @@ const BUCKETS: [(&str, &[f64]); 5] = [
     (PARSE_SECONDS, &[1e-3, 5e-3, 25e-3, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0]),
 ];
 
-const STATES: [JobState; 5] = [
-    JobState::Queued,
-    JobState::Running,
-    JobState::Succeeded,
-    JobState::Failed,
-    JobState::Cancelled,
-];
-
 const GRADES: [(Grade, &str); 5] = [
     (Grade::Exact, "exact"),
     (Grade::Stale, "stale"),
@@ -139,7 +131,7 @@ fn begin_at_zero() {
     for state in states {
         counter!(TRIALS, "state" => state).increment(0);
     }
-    for state in STATES.into_iter().filter(|state| state.is_final()) {
+    for state in JobState::ALL.into_iter().filter(|state| state.is_final()) {
         counter!(JOBS_ENDED, "state" => state.name()).increment(0);
     }
     for answer in ["created", "known", "refused"] {
@@ -219,7 +211,7 @@ impl Metrics {
 
     /// The gauges as the store has them now; a state that is not listed has no job.
     pub fn set_jobs(&self, counts: &[(JobState, u64)]) {
-        for state in STATES {
+        for state in JobState::ALL {
             let count = counts.iter().find(|(listed, _)| *listed == state);
             let count = count.map_or(0, |(_, count)| *count) as f64;
             gauge!(JOBS, "state" => state.name()).set(count);

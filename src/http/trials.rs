@@ -50,6 +50,8 @@ pub struct TrialOut {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<CandidateOut>,
+    /// Speed-ups are over the fastest of these.
+    baseline: bool,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pruned_by: Option<String>,
@@ -80,6 +82,7 @@ impl From<Trial> for TrialOut {
     fn from(trial: Trial) -> Self {
         let mut out = Self {
             id: format!("{}/{}", trial.job, trial.ordinal),
+            baseline: trial.candidate.is_baseline(),
             candidate: Some(trial.candidate.into()),
             state: trial.state.name(),
             predicted_us: finite(trial.predicted_us),

@@ -3,7 +3,7 @@
 
 use super::guided::{Guided, Observed};
 use super::strategy::{Strategy, sort};
-use crate::domain::{Candidate, FunnelStep, Param};
+use crate::domain::{Candidate, FunnelStep, Param, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Observations that a parameter's value needs for half of its mean error to be believed.
@@ -32,7 +32,7 @@ pub fn halving(
     let places = places.max(1).min(scored.len()).max(before.len());
     let spread = (2 * places).div_ceil(3);
     let step = FunnelStep {
-        constraint: "halving".to_owned(),
+        constraint: funnel::HALVING.to_owned(),
         removed: scored.len().saturating_sub(places) as u64,
         left: places.min(scored.len()) as u64,
         detail: Some(format!(

@@ -4,7 +4,7 @@
 use super::correction::Correction;
 use super::guided::{Guided, Observed};
 use super::strategy::{Strategy, sort};
-use crate::domain::{Candidate, FunnelStep};
+use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The best of a family has a place where it is predicted within this factor of the best of all. A model is surest within
@@ -101,7 +101,7 @@ fn hoped(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<
 /// The cut to the best predicted, as the funnel's last step.
 pub fn rank_step(removed: usize, left: usize) -> FunnelStep {
     FunnelStep {
-        constraint: "rank".to_owned(),
+        constraint: funnel::RANK.to_owned(),
         removed: removed as u64,
         left: left as u64,
         detail: Some(format!(

@@ -2,8 +2,9 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
-use crate::store::{JobFilter, PageRequest, Quarantined};
+use crate::store::{JobFilter, Page, PageRequest, Quarantined};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 
 /// A device that a worker of this process serves.
@@ -97,8 +98,12 @@ impl Service {
     }
 
     /// Candidates that hung or killed a device of the class, or of any; newest first.
-    pub async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
-        Ok(self.inner.store.quarantined(class).await?)
+    pub async fn quarantine(
+        &self,
+        class: Option<&DeviceClass>,
+        page: &PageRequest,
+    ) -> Result<Page<Quarantined>> {
+        Ok(self.inner.store.quarantine_page(class, page).await?)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {
@@ -113,30 +118,39 @@ impl Service {
 
     /// Every known device, best first.
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
-        let local = self.local_devices();
-        let settings = &self.inner.settings;
-        let silent_since = self.silent_since();
         let quarantined = self.inner.store.quarantine_counts().await?;
-        let mut found = Vec::new();
-        for (owner, device, last_seen) in self.inner.store.devices().await? {
-            let here = (owner == settings.owner)
-                .then(|| local.iter().find(|known| known.device.id == device.id))
-                .flatten();
-            let trouble = here.and_then(|known| known.trouble.clone());
-            found.push(DeviceStatus {
-                online: trouble.is_none() && (here.is_some() || last_seen > silent_since),
-                local: here.is_some(),
-                running: self.running_on(&device.id).await?,
-                quarantined: quarantined.get(&device.class()).copied().unwrap_or_default(),
-                restarts: here.map(|known| known.restarts),
-                device,
-                owner,
-                last_seen,
-                trouble,
-            });
-        }
+        let running = self.running().await?;
+        let status = |seen: Seen| DeviceStatus {
+            online: seen.online(),
+            local: seen.here.is_some(),
+            running: running.get(&seen.device.id).cloned(),
+            quarantined: quarantined.get(&seen.device.class()).copied().unwrap_or_default(),
+            restarts: seen.here.as_ref().map(|known| known.restarts),
+            trouble: seen.here.and_then(|known| known.trouble),
+            device: seen.device,
+            owner: seen.owner,
+            last_seen: seen.last_seen,
+        };
+        let mut found: Vec<DeviceStatus> = self.seen().await?.into_iter().map(status).collect();
         found.sort_by_key(|status| (!status.local, rank(&status.device)));
         Ok(found)
+    }
+
+    /// Whether any device could take a job now.
+    pub(super) async fn any_online(&self) -> Result<bool> {
+        Ok(self.seen().await?.iter().any(Seen::online))
+    }
+
+    async fn seen(&self) -> Result<Vec<Seen>> {
+        let local = self.local_devices();
+        let silent_since = self.silent_since();
+        let known = self.inner.store.devices().await?;
+        let seen = known.into_iter().map(|(owner, device, last_seen)| {
+            let ours = owner == self.inner.settings.owner;
+            let here = local.iter().find(|known| ours && known.device.id == device.id).cloned();
+            Seen { owner, device, last_seen, here, lately: last_seen > silent_since }
+        });
+        Ok(seen.collect())
     }
 
     /// A worker not heard of since then is gone: three heartbeats were missed.
@@ -145,14 +159,13 @@ impl Service {
         Timestamp::now().plus_millis(-i64::try_from(window.as_millis()).unwrap_or(i64::MAX))
     }
 
-    async fn running_on(&self, id: &DeviceId) -> Result<Option<JobId>> {
-        let filter = JobFilter {
-            state: Some(JobState::Running),
-            device: Some(id.clone()),
-            ..JobFilter::default()
-        };
-        let page = self.inner.store.jobs(&filter, &PageRequest { after: None, limit: 1 }).await?;
-        Ok(page.items.into_iter().next().map(|job| job.id))
+    /// The job that each device works on: a device takes one at a time, so there are no more than devices.
+    async fn running(&self) -> Result<HashMap<DeviceId, JobId>> {
+        let filter = JobFilter { state: Some(JobState::Running), ..JobFilter::default() };
+        let page = PageRequest { after: None, limit: 1000 };
+        // Newest first, and the last to be put in stays: where a lost worker's job still counts as running, the newest.
+        let jobs = self.inner.store.jobs(&filter, &page).await?.items.into_iter().rev();
+        Ok(jobs.map(|job| (job.device, job.id)).collect())
     }
 
     /// Known devices: those of this process first, then those heard of lately, then the others; the best first among each.
@@ -205,6 +218,23 @@ impl Service {
             None if known.is_empty() => Ok(None),
             None => Err(unknown_device("device", name, "auto, any device class, and", &known)),
         }
+    }
+}
+
+/// A device of the store, and what this process knows of it.
+struct Seen {
+    owner: String,
+    device: Device,
+    last_seen: Timestamp,
+    /// Served by this very process.
+    here: Option<Local>,
+    /// Heard of lately.
+    lately: bool,
+}
+
+impl Seen {
+    fn online(&self) -> bool {
+        self.here.as_ref().map_or(self.lately, |known| known.trouble.is_none())
     }
 }
 

@@ -7,6 +7,9 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+/// Pixels of the longer side of the picture that a matrix's page shows, beside its profile.
+pub const PAGE_SPY: u32 = 640;
+
 /// Bytes of drawings kept.
 const KEPT_BYTES: usize = 16 << 20;
 
@@ -23,6 +26,9 @@ enum Drawing {
     Spy(Bytes),
     Profile(Arc<MatrixProfile>),
 }
+
+/// What a matrix's page shows, so that who asks for one will ask for the other.
+const OF_A_PAGE: [Subject; 2] = [Subject::Spy(PAGE_SPY), Subject::Profile];
 
 impl Drawing {
     fn of(matrix: &Csr, subject: Subject) -> Result<Self> {
@@ -107,15 +113,45 @@ impl Service {
             return Ok(drawing);
         }
         let (service, path) = (self.clone(), self.matrix_path(digest));
+        let (tell, told) = tokio::sync::oneshot::channel();
         // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
-        tokio::task::spawn_blocking(move || {
+        let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (matrix, _) = canonical::open(&path).map_err(internal)?;
-            let drawing = Drawing::of(&matrix, subject)?;
-            service.drawings().put(key, drawing.clone());
-            Ok(drawing)
-        })
-        .await?
+            let (matrix, _) = match canonical::open(&path).map_err(internal) {
+                Ok(read) => read,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            let drawing = Drawing::of(&matrix, subject);
+            if let Ok(drawing) = &drawing {
+                service.drawings().put(key, drawing.clone());
+            }
+            // Nobody may be waiting any more.
+            drop(tell.send(drawing));
+            service.draw_others(&matrix, key);
+        });
+        match told.await {
+            Ok(drawing) => drawing,
+            Err(_) => {
+                Err(task.await.err().map_or_else(|| internal("nothing was drawn"), Into::into))
+            }
+        }
+    }
+
+    /// The rest of what a page shows, while the matrix is in memory: reading it is most of the work.
+    fn draw_others(&self, matrix: &Csr, (digest, drawn): (Digest, Subject)) {
+        if !OF_A_PAGE.contains(&drawn) {
+            return;
+        }
+        for subject in OF_A_PAGE.into_iter().filter(|subject| *subject != drawn) {
+            let key = (digest, subject);
+            if self.drawings().get(&key).is_some() {
+                continue;
+            }
+            match Drawing::of(matrix, subject) {
+                Ok(drawing) => self.drawings().put(key, drawing),
+                Err(error) => tracing::warn!(%digest, %error, "a matrix could not be drawn"),
+            }
+        }
     }
 
     pub(super) fn drawings(&self) -> MutexGuard<'_, Drawings> {
@@ -186,6 +222,19 @@ mod tests {
         assert!(service.drawings().kept.is_empty());
         let gone = service.matrix_profile(&digest).await;
         assert!(matches!(gone, Err(ServiceError::NotFound { .. })), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn a_page_reads_its_matrix_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (service, digest) = service(folder.path()).await;
+        service.matrix_profile(&digest).await.unwrap();
+        // Whatever is not drawn by now never will be.
+        let permit = service.inner.drawing.acquire().await.unwrap();
+        std::fs::write(service.matrix_path(&digest), "spoilt").unwrap();
+        drop(permit);
+        service.spy_png(&digest, PAGE_SPY).await.unwrap();
+        assert!(service.spy_png(&digest, PAGE_SPY + 1).await.is_err(), "the file is spoilt");
     }
 
     #[test]

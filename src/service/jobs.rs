@@ -5,7 +5,7 @@ use crate::domain::job::Progress;
 use crate::domain::problem::Diagonal;
 use crate::domain::{
     Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
-    Timestamp, Trial, TrialFilter,
+    Timestamp, Trial, TrialCount, TrialFilter,
 };
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Story, Submission};
 
@@ -106,10 +106,19 @@ impl Service {
         Ok(self.inner.store.trials_page(id, filter, page).await?)
     }
 
-    /// Every trial of the job by ordinal, for one that draws them all.
-    pub async fn all_trials(&self, id: &JobId) -> Result<Vec<Trial>> {
-        self.job(id).await?;
-        Ok(self.inner.store.trials(id).await?)
+    /// How many trials of the job there are of each family and end; of an unknown job there are none.
+    pub async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
+        Ok(self.inner.store.trial_counts(id).await?)
+    }
+
+    /// The first of the job's trials that were tried, by ordinal, without their raw samples.
+    pub async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
+        Ok(self.inner.store.tried(id, limit).await?)
+    }
+
+    /// The pruned candidates of a family; of more than `most`, about as many from all over the space.
+    pub async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
+        Ok(self.inner.store.pruned_of(id, family, most).await?)
     }
 }
 

@@ -37,6 +37,11 @@ impl Service {
         self.inner.blobs.local_path(digest)
     }
 
+    /// Those of the newest matrices with this part in their name, newest first.
+    pub async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
+        Ok(self.inner.store.matrices_named(part, limit).await?)
+    }
+
     /// The matrices whose digest, or whose pattern's, begins with these hex digits; the first few of them.
     pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
         let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());

@@ -19,6 +19,7 @@ mod watched;
 
 pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
 pub use devices::{DeviceStatus, Opening};
+pub use drawings::PAGE_SPY;
 pub use error::{Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
@@ -117,8 +118,7 @@ impl Service {
         if let Some(message) = self.still_opening() {
             return Err(ServiceError::Unavailable { message });
         }
-        let online = self.devices().await?.into_iter().any(|device| device.online);
-        if online {
+        if self.any_online().await? {
             return Ok(());
         }
         Err(ServiceError::Unavailable { message: "no device is registered yet".to_owned() })

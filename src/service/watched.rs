@@ -4,7 +4,8 @@ use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     Device, DeviceClass, DeviceId, Digest, Event, EventKind, Job, JobId, JobState, KernelFigures,
-    L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp, Trial, TrialFilter,
+    L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp, Trial, TrialCount,
+    TrialFilter,
 };
 use crate::store::{
     Claim, Devices, Fence, Figures, Finish, JobFilter, Jobs, Matrices, NewJob, Page, PageRequest,
@@ -71,6 +72,10 @@ impl Matrices for Watched {
         limit: u32,
     ) -> Result<Vec<Digest>> {
         self.store.matrices_between(first, last, limit).await
+    }
+
+    async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
+        self.store.matrices_named(part, limit).await
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {
@@ -198,6 +203,18 @@ impl Trials for Watched {
         self.store.trials(id).await
     }
 
+    async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
+        self.store.trial_counts(id).await
+    }
+
+    async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
+        self.store.tried(id, limit).await
+    }
+
+    async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
+        self.store.pruned_of(id, family, most).await
+    }
+
     async fn trials_page(
         &self,
         id: &JobId,
@@ -263,8 +280,16 @@ impl Devices for Watched {
         Ok(())
     }
 
-    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
+    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
         self.store.quarantined(class).await
+    }
+
+    async fn quarantine_page(
+        &self,
+        class: Option<&DeviceClass>,
+        page: &PageRequest,
+    ) -> Result<Page<Quarantined>> {
+        self.store.quarantine_page(class, page).await
     }
 
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {

@@ -3,6 +3,7 @@
 use super::Csr;
 use super::levels::lower_levels;
 use crate::domain::profile::{LengthBin, LevelBin, LevelProfile, MatrixProfile};
+use std::collections::BTreeMap;
 
 /// Both distributions of a matrix; levels where it is square.
 pub fn of(matrix: &Csr) -> MatrixProfile {
@@ -33,20 +34,12 @@ fn bin(length: u64) -> (u64, u64) {
 }
 
 fn row_lengths(matrix: &Csr) -> Vec<LengthBin> {
-    let mut lengths: Vec<u64> =
-        matrix.indptr().windows(2).map(|ends| (ends[1] - ends[0]) as u64).collect();
-    lengths.sort_unstable();
-    let mut bins: Vec<LengthBin> = Vec::new();
-    for length in lengths {
-        match bins.last_mut() {
-            Some(last) if length <= last.most => last.rows += 1,
-            _ => {
-                let (least, most) = bin(length);
-                bins.push(LengthBin { least, most, rows: 1 });
-            }
-        }
+    // A few hundred bins at most, whatever the matrix.
+    let mut bins: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for ends in matrix.indptr().windows(2) {
+        *bins.entry(bin((ends[1] - ends[0]) as u64)).or_default() += 1;
     }
-    bins
+    bins.into_iter().map(|((least, most), rows)| LengthBin { least, most, rows }).collect()
 }
 
 /// Rows of each level of the strict upper triangle: the last row waits for nobody.

@@ -10,7 +10,7 @@ use crate::domain::plan::PlanKey;
 use crate::domain::{
     Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId,
     JobState, KernelFigures, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
-    Trial, TrialFilter,
+    Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -141,6 +141,8 @@ pub trait Matrices: Send + Sync {
         last: &Digest,
         limit: u32,
     ) -> Result<Vec<Digest>>;
+    /// Those of the newest with this part in their name, whatever the case of its Latin letters; newest first.
+    async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>>;
     /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }
@@ -183,6 +185,12 @@ pub trait Trials: Send + Sync {
     async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()>;
     /// Every trial of the job by ordinal, raw samples included.
     async fn trials(&self, id: &JobId) -> Result<Vec<Trial>>;
+    /// How many there are of each family and end, in no order.
+    async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>>;
+    /// The first that were tried, by ordinal, without their raw samples.
+    async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>>;
+    /// The pruned ones of a family, in no order: of more than `most` about as many, from all over their ordinals.
+    async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>>;
     /// By ordinal, oldest first.
     async fn trials_page(
         &self,
@@ -222,8 +230,14 @@ pub trait Devices: Send + Sync {
     /// Devices with the owner and the time each was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    /// All of the class, in no order: a worker must know every one.
+    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
     /// Of the class, or of all; newest first.
-    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>>;
+    async fn quarantine_page(
+        &self,
+        class: Option<&DeviceClass>,
+        page: &PageRequest,
+    ) -> Result<Page<Quarantined>>;
     /// How many there are of each class that has any.
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
 }

@@ -1,10 +1,11 @@
 //! The page of a job: what it shows of a job that waits, runs, ended or failed, and that no name becomes markup.
 
 use crate::app::TestApp;
-use reqwest::StatusCode;
-use serde_json::Value;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 use sparsetune::domain::*;
 use sparsetune::store::{Claim, Finish};
+use sqlx::Connection;
 
 /// A page or fragment that must be there, with its policy against inline scripts.
 async fn page(app: &TestApp, path: &str) -> String {
@@ -74,7 +75,7 @@ async fn a_job_that_waits_listens_for_what_comes() {
         assert_has(&page, &[&format!(r#"id="{id}""#)]);
     }
     assert!(!page.contains("plan-link"));
-    assert_eq!(island(&page)["trials"], Value::Array(Vec::new()));
+    assert_eq!(island(&page)["trials"]["ordinal"], Value::Array(Vec::new()));
 }
 
 #[tokio::test]
@@ -88,12 +89,13 @@ async fn an_ended_job_links_its_plan_and_listens_no_more() {
     // The job told no funnel; its plan has one.
     assert_has(&page, &["register resource", "the top 16 by the model", "−44"]);
     assert!(!page.contains("hx-sse:connect") && !page.contains("data-cancel"));
-    let trials = &island(&page)["trials"];
-    assert_eq!(trials.as_array().unwrap().len(), 1, "pruned candidates are not drawn");
-    assert_eq!(
-        (&trials[0]["median"], &trials[0]["params"]),
-        (&2.0.into(), &"lanes=8 order=natural".into())
-    );
+    let island = island(&page);
+    let trials = &island["trials"];
+    assert_eq!(trials["ordinal"], json!([1]), "pruned candidates are not drawn");
+    assert_eq!((&trials["median"], &trials["values"]), (&json!([2.0]), &json!([[8, "natural"]])));
+    let shape = json!({"family": "row_split", "names": ["lanes", "order"]});
+    assert_eq!((&island["shapes"], &trials["shape"]), (&json!([shape]), &json!([0])));
+    assert_eq!((&island["states"], &trials["state"]), (&json!(["measured"]), &json!([0])));
 }
 
 #[tokio::test]
@@ -183,7 +185,27 @@ async fn a_name_is_text_wherever_it_stands() {
     app.running.service.store().record_trials(&claim.fence, &trials).await.unwrap();
     let page = page(&app, &format!("/jobs/{id}")).await;
     assert!(!page.contains("</script><script>") && !page.contains("<!--"));
-    assert_eq!(island(&page)["trials"][0]["family"], "</script><script>");
+    assert_eq!(island(&page)["shapes"][0]["family"], "</script><script>");
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_no_answer() {
+    let app = TestApp::new().await;
+    let (matrix, id) = queued(&app).await;
+    app.finish(&app.claim().await).await;
+    let digest = matrix["digest"].as_str().unwrap();
+    let store = app.running.service.store();
+    assert!(store.delete_matrix(&digest.parse().unwrap()).await.unwrap());
+    assert_eq!(app.get(&format!("/matrices/{digest}")).await.status(), StatusCode::NOT_FOUND);
+    let file = app.folder.path().join("sparsetune.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+    let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    sqlx::query("UPDATE plans SET version = 99").execute(&mut raw).await.unwrap();
+    for path in
+        [format!("/jobs/{id}"), format!("/fragments/jobs/{id}"), format!("/matrices/{digest}")]
+    {
+        assert_eq!(app.get(&path).await.status(), StatusCode::INTERNAL_SERVER_ERROR, "{path}");
+    }
 }
 
 #[tokio::test]
@@ -194,4 +216,32 @@ async fn what_is_not_there_is_said_so() {
         assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
         assert_eq!(app.get(&format!("{path}/x")).await.status(), StatusCode::BAD_REQUEST);
     }
+}
+
+#[tokio::test]
+async fn a_page_draws_so_many_trials_and_says_so() {
+    let app = TestApp::new().await;
+    let (_, id) = queued(&app).await;
+    let claim = app.claim().await;
+    let of = |n: u32| {
+        let candidate = panel(n.into(), 64).with("block", 128).with("lanes", 8).with("unroll", 4);
+        let state = match n {
+            0..4001 => TrialState::Tried(Outcome::Measured {
+                timing: Timing::of(vec![1.0 / f64::from(n + 3); 20], 0).unwrap(),
+                rel_error: 0.0,
+                resources: None,
+                preprocess_ms: 0.0,
+            }),
+            _ => TrialState::Pruned { pruned_by: "rank".to_owned() },
+        };
+        trial(&claim.job.id, n, candidate, state)
+    };
+    let trials: Vec<Trial> = (0..4002).map(of).collect();
+    app.running.service.store().record_trials(&claim.fence, &trials).await.unwrap();
+    let page = page(&app, &format!("/jobs/{id}")).await;
+    assert_has(&page, &["The first 4,000 of 4,001 trials are drawn", "20 of 4,001 measured"]);
+    assert_eq!(island(&page)["trials"]["ordinal"].as_array().unwrap().len(), 4000);
+    let sent = app.request(Method::GET, &format!("/jobs/{id}")).header("accept-encoding", "gzip");
+    let sent = sent.send().await.unwrap().bytes().await.unwrap();
+    assert!(sent.len() < 150_000, "{} bytes, packed", sent.len());
 }

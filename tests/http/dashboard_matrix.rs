@@ -167,6 +167,8 @@ async fn comparing_begins_with_a_choice() {
     has(&some, &["Alpha", &format!("/compare?matrix={}", digest(&one))]);
     assert!(!some.contains("Beta"));
     has(&page(&app, "/compare?q=gamma").await, &["Nothing found"]);
+    let begins = page(&app, &format!("/compare?q={}", &digest(&one)[..8].to_uppercase())).await;
+    assert!(begins.contains("Alpha") && !begins.contains("Beta"));
     has(&page(&app, &format!("/compare?q={}", digest(&one))).await, &["Alpha", "No plan yet"]);
     assert_eq!(browse(&app, "/compare?matrix=x").await.status(), 400);
     assert_eq!(browse(&app, "/compare?by=colour").await.status(), 400);

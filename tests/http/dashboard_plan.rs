@@ -94,8 +94,17 @@ async fn devices_and_what_is_kept_from_them() {
     let store = app.running.service.store();
     store.quarantine(&entry).await.unwrap();
     app.running.service.set_device_trouble(&fixture().device.id, Some("it fell & broke".into()));
+    let whole = page(&app, "/devices").await;
+    assert!(whole.contains("row_split{lanes=8}"));
+    assert!(whole.contains("timed_out: &#60;no&#62; answer") && !whole.contains("The newest"));
+    for lanes in 0..50 {
+        let candidate = Candidate::new("row_split").with("ways", lanes);
+        store.quarantine(&Quarantined { candidate, ..entry.clone() }).await.unwrap();
+    }
+    let cut = page(&app, "/devices").await;
+    assert!(cut.contains("The newest 50") && cut.contains("href=\"/v1/quarantine\""));
     let live = page(&app, "/fragments/devices").await;
-    assert!(live.contains("row_split{lanes=8}") && live.contains("timed_out: &#60;no&#62; answer"));
+    assert!(live.contains("<a href=\"#quarantine\">51</a>") && !live.contains("row_split{"));
     assert!(live.contains(">in trouble<") && live.contains("it fell &#38; broke"));
     assert!(!live.contains("<html"));
 }

@@ -139,6 +139,14 @@ async fn models_and_quarantine_are_told() {
         listed["items"].as_array().unwrap().len()
     };
     assert_eq!((of(&class.0).await, of("another").await), (1, 0));
-    assert_eq!(app.json("/v1/devices").await["items"][0]["quarantined"], 1);
+    let other = Quarantined { candidate: Candidate::new("row_panel"), at: Timestamp(2), ..entry };
+    app.running.service.store().quarantine(&other).await.unwrap();
+    let first = app.json("/v1/quarantine?limit=1").await;
+    assert_eq!(first["items"][0]["candidate"]["family"], "row_panel", "newest first");
+    let next = first["next"].as_str().unwrap();
+    let second = app.json(&format!("/v1/quarantine?limit=1&cursor={next}")).await;
+    assert_eq!((&second["items"][0], &second["next"]), (item, &Value::Null));
+    problem(app.get("/v1/quarantine?cursor=x").await, 400, "invalid-parameter").await;
+    assert_eq!(app.json("/v1/devices").await["items"][0]["quarantined"], 2);
     assert_eq!(app.json("/v1/devices").await["items"][0]["restarts"], 0);
 }

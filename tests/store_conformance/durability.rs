@@ -60,9 +60,10 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
         };
     }
     corrupt!(
-        "UPDATE trials SET body = 'not json'",
+        "UPDATE trials SET body = '[]'",
         store.trials(id),
         store.trials_page(id, None, &page(5)),
+        store.tried(id, 5),
         store.events(id, 0, 9)
     );
     corrupt!("UPDATE events SET body = '{}' WHERE trial IS NULL", store.events(id, 0, 9));
@@ -76,7 +77,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
         store.plan_keys(&plan.pattern_digest)
     );
     corrupt!(
-        "UPDATE matrices SET facts = '{\"rows\":1'",
+        "UPDATE matrices SET facts = '{\"rows\":1}'",
         store.matrix(&matrix.digest),
         store.matrices(&page(5)),
         store.facts(&matrix.digest)
@@ -90,7 +91,11 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!("UPDATE jobs SET stage = 'done', attempts = -1", store.job(id));
     corrupt!("UPDATE jobs SET attempts = 1, best = '{'", store.job(id));
     corrupt!("UPDATE devices SET body = 'null'", store.devices());
-    corrupt!("UPDATE quarantine SET candidate = '1'", store.quarantined(Some(&entry.class)));
+    corrupt!(
+        "UPDATE quarantine SET candidate = '1'",
+        store.quarantined(&entry.class),
+        store.quarantine_page(None, &page(5))
+    );
     corrupt!("UPDATE revision SET value = -1", store.revision());
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::JobState;
-use sparsetune::store::{JobFilter, PageRequest, StoreError};
+use sparsetune::domain::{Candidate, DeviceClass, Digest, JobState, Matrix, Timestamp};
+use sparsetune::store::{JobFilter, PageRequest, Quarantined, StoreError};
 
 pub async fn pages_stay_put_under_inserts(harness: &Sqlite) {
     let store = harness.open().await;
@@ -58,5 +58,66 @@ pub async fn foreign_cursors_are_refused(harness: &Sqlite) {
         assert!(matches!(jobs, Err(StoreError::BadCursor)));
         let trials = store.trials_page(&job.id, None, &page).await;
         assert!(matches!(trials, Err(StoreError::BadCursor)));
+        let quarantine = store.quarantine_page(None, &page).await;
+        assert!(matches!(quarantine, Err(StoreError::BadCursor)));
     }
+}
+
+pub async fn the_quarantine_is_read_in_pages(harness: &Sqlite) {
+    let store = harness.open().await;
+    let entry = |n: i64| Quarantined {
+        // A class may hold anything, also what cursors are divided by.
+        class: DeviceClass(format!("cuda/a|b/{}", n % 2)),
+        kernel_digest: Digest::of(&[n as u8 % 3]),
+        candidate: Candidate::new("row_split").with("lanes", n),
+        reason: n.to_string(),
+        // Four share a moment: the key breaks the tie.
+        at: Timestamp(n / 4),
+    };
+    for n in 0..14 {
+        store.quarantine(&entry(n)).await.unwrap();
+    }
+    let read = async |class: Option<&DeviceClass>| {
+        let mut all = Vec::new();
+        let mut page = page(3);
+        loop {
+            let part = store.quarantine_page(class, &page).await.unwrap();
+            assert!(part.items.len() <= 3);
+            all.extend(part.items);
+            page.after = part.next;
+            if page.after.is_none() {
+                return all;
+            }
+        }
+    };
+    let all = read(None).await;
+    assert_eq!(all.len(), 14);
+    assert!(all.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
+    let reasons: std::collections::HashSet<&str> = all.iter().map(|e| e.reason.as_str()).collect();
+    assert_eq!(reasons.len(), 14, "none twice");
+    let class = entry(1).class;
+    let own = read(Some(&class)).await;
+    let expected: Vec<_> = all.into_iter().filter(|entry| entry.class == class).collect();
+    assert_eq!(own, expected);
+    assert_eq!(read(Some(&DeviceClass("another".to_owned()))).await, []);
+}
+
+pub async fn matrices_are_found_by_part_of_their_name(harness: &Sqlite) {
+    let store = harness.open().await;
+    for (at, name) in (0..).zip(["Delaunay_n10", "100%_full", "delaunay_n11", "road\\x"]) {
+        store.insert_matrix(&matrix(name, at)).await.unwrap();
+    }
+    let unnamed = Matrix { name: None, ..matrix("delaunay, unnamed", 9) };
+    store.insert_matrix(&unnamed).await.unwrap();
+    let found = async |part, limit| -> Vec<String> {
+        let found = store.matrices_named(part, limit).await.unwrap();
+        found.into_iter().filter_map(|matrix| matrix.name).collect()
+    };
+    assert_eq!(found("DELAUNAY", 9).await, ["delaunay_n11", "Delaunay_n10"]);
+    assert_eq!(found("delaunay", 1).await, ["delaunay_n11"]);
+    // Nothing in it stands for anything else.
+    assert_eq!(found("%", 9).await, ["100%_full"]);
+    assert_eq!(found("n_1", 9).await, [""; 0]);
+    assert_eq!(found("\\", 9).await, ["road\\x"]);
+    assert_eq!(found("'", 9).await, [""; 0]);
 }

@@ -3,7 +3,8 @@
 use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::{
-    Candidate, EventKind, FunnelStep, JobId, JobState, Outcome, Trial, TrialFilter, TrialState,
+    Candidate, EventKind, FunnelStep, JobId, JobState, Outcome, Trial, TrialCount, TrialFilter,
+    TrialState,
 };
 use sparsetune::store::{PageRequest, StoreError};
 
@@ -179,4 +180,98 @@ pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Sqlite) {
     assert_eq!(story.last_seq, events.last().unwrap().seq);
     assert_eq!(events.last().unwrap().kind, EventKind::Funnel { steps: funnel(4) });
     assert_eq!(store.story(&JobId("nobody".to_owned())).await.unwrap(), Default::default());
+}
+
+pub async fn trials_are_counted_and_read_in_part(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    let panel = |n: u32| Trial {
+        candidate: Candidate::new("row_panel").with("m1", n.into()),
+        ..pruned(&job.id, n)
+    };
+    let crashed = TrialState::Tried(Outcome::Crashed { detail: "why".to_owned() });
+    let crashed = Trial { state: crashed, ..trial(&job.id, 4, 1.0) };
+    let all = [
+        panel(0),
+        trial(&job.id, 1, 2.0),
+        panel(2),
+        trial(&job.id, 3, 3.0),
+        crashed.clone(),
+        pruned(&job.id, 5),
+    ];
+    store.record_trials(&fence, &all).await.unwrap();
+    let mut counts = store.trial_counts(&job.id).await.unwrap();
+    counts.sort_by(|a, b| (&a.family, &a.state).cmp(&(&b.family, &b.state)));
+    let count = |family: &str, state: &str, by: Option<&str>, count| TrialCount {
+        family: family.to_owned(),
+        state: state.to_owned(),
+        pruned_by: by.map(str::to_owned),
+        count,
+    };
+    let expected = [
+        count("row_panel", "pruned", Some("load_balance"), 2),
+        count("row_split", "crashed", None, 1),
+        count("row_split", "measured", None, 2),
+        count("row_split", "pruned", Some("load_balance"), 1),
+    ];
+    assert_eq!(counts, expected);
+
+    let bare = |mut trial: Trial| {
+        if let TrialState::Tried(Outcome::Measured { timing, .. }) = &mut trial.state {
+            timing.samples_us.clear();
+        }
+        trial
+    };
+    let tried = store.tried(&job.id, 9).await.unwrap();
+    assert_eq!(tried, [bare(all[1].clone()), bare(all[3].clone()), crashed]);
+    assert_eq!(store.tried(&job.id, 2).await.unwrap(), tried[..2]);
+    let mut panels = store.pruned_of(&job.id, "row_panel", 9).await.unwrap();
+    panels.sort_by_key(|trial| trial.ordinal);
+    assert_eq!(panels, [panel(0), panel(2)]);
+    let nobody = JobId("nobody".to_owned());
+    assert_eq!(store.trial_counts(&nobody).await.unwrap(), []);
+    assert_eq!(store.tried(&nobody, 9).await.unwrap(), []);
+    assert_eq!(store.pruned_of(&nobody, "row_panel", 9).await.unwrap(), []);
+}
+
+pub async fn of_many_pruned_an_even_sample_is_read(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    let all: Vec<Trial> = (0..3000).map(|i| pruned(&job.id, i)).collect();
+    store.record_trials(&fence, &all).await.unwrap();
+    let sample = store.pruned_of(&job.id, "row_split", 300).await.unwrap();
+    assert!((290..=310).contains(&sample.len()), "{}", sample.len());
+    for tenth in 0..10 {
+        let own = sample.iter().filter(|trial| trial.ordinal / 300 == tenth).count();
+        assert!((25..=35).contains(&own), "{own} of the tenth {tenth}");
+    }
+    assert_eq!(store.pruned_of(&job.id, "row_split", 3000).await.unwrap().len(), 3000);
+}
+
+pub async fn events_of_a_later_version_are_skipped(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = queued(&*store).await;
+    let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
+    for n in 0..5 {
+        store.log(&fence, &EventKind::Log { message: n.to_string() }).await.unwrap();
+    }
+    harness
+        .spoil("UPDATE events SET body = '{\"event\":\"weather\",\"data\":{\"wet\":1}}' WHERE seq IN (4, 5)")
+        .await;
+    let seen = async |after, limit| -> Vec<u64> {
+        let events = store.events(&job.id, after, limit).await.unwrap();
+        events.iter().map(|event| event.seq).collect()
+    };
+    assert_eq!(seen(0, 100).await, [1, 2, 3, 6, 7]);
+    // Not even where there is nothing else to read at once.
+    assert_eq!(seen(3, 2).await, [6, 7]);
+    let story = store.story(&job.id).await.unwrap();
+    let told: Vec<&str> = story.log.iter().map(|(_, line)| line.as_str()).collect();
+    assert_eq!((told, story.last_seq), (vec!["0", "3", "4"], 7));
+    // What is no event at all, and a known one that cannot be read, are still faults.
+    harness.spoil("UPDATE events SET body = '{\"event\":\"log\",\"data\":1}' WHERE seq = 5").await;
+    assert!(matches!(store.events(&job.id, 0, 9).await, Err(StoreError::Corrupt { .. })));
+    assert!(matches!(store.story(&job.id).await, Err(StoreError::Corrupt { .. })));
 }

@@ -21,7 +21,16 @@
     function readIsland() {
         const island = JSON.parse(byId("trials").textContent);
         budget = island.seconds;
-        for (const trial of island.trials) trials.set(trial.ordinal, trial);
+        const told = island.trials, vendor = new Set(island.vendor);
+        told.ordinal.forEach((ordinal, n) => {
+            const { family, names } = island.shapes[told.shape[n]];
+            const values = told.values[n];
+            trials.set(ordinal, {
+                ordinal, family, state: island.states[told.state[n]], predicted: told.predicted[n], median: told.median[n],
+                params: names.map((name, at) => `${name}=${values[at]}`).join(" "), at: island.from + told.at[n],
+                vendor: vendor.has(ordinal),
+            });
+        });
         charts.set(sorted());
     }
 
@@ -71,7 +80,7 @@
         trials.set(ordinal, {
             ordinal, state: told.state, predicted: told.predicted_us, median: told.median_us, family,
             params: params(told.candidate), at: Date.parse(told.created_at),
-            vendor: family === "vendor" && !String(told.candidate.params.algorithm ?? "").startsWith("cublas_"),
+            vendor: told.baseline,
         });
         arrived = performance.now();
         drawSoon();

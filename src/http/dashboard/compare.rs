@@ -3,6 +3,7 @@
 mod by_device;
 mod by_problem;
 
+use super::find::{FEWEST, there};
 use super::matrices::Row as MatrixRow;
 use super::matrix::{MOST_PLANS, size, stored};
 use super::pictures::comparison::Comparison;
@@ -11,15 +12,15 @@ use crate::domain::{Digest, Matrix, Plan};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Query;
-use crate::http::page::MAX_LIMIT;
 use crate::service::PageRequest;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use std::collections::HashSet;
 
 /// Matrices that the picker lists.
-const LISTED: usize = 50;
+const LISTED: u32 = 20;
 
 /// Forms send what was left empty too.
 #[derive(Debug, Deserialize)]
@@ -85,19 +86,33 @@ struct Picker {
 }
 
 async fn pick(app: &App, sought: &str) -> Result<Response, Problem> {
-    let recent = app.service.matrices(&PageRequest { after: None, limit: MAX_LIMIT }).await?.items;
-    let any = !recent.is_empty();
-    let wanted = sought.to_lowercase();
-    let found = recent.into_iter().filter(|matrix| {
-        let name = matrix.name.as_deref().unwrap_or_default().to_lowercase();
-        name.contains(&wanted) || matrix.digest.to_string().starts_with(&wanted)
-    });
+    let newest = PageRequest { after: None, limit: LISTED };
+    let newest = app.service.matrices(&newest).await?.items;
+    let any = !newest.is_empty();
+    let found = if sought.is_empty() { newest } else { found(app, sought).await? };
     html(&Picker {
         shell: Shell::new(app, Place::Compare),
         sought: sought.to_owned(),
-        rows: found.take(LISTED).map(MatrixRow::from).collect(),
+        rows: found.into_iter().map(MatrixRow::from).collect(),
         any,
     })
+}
+
+/// Matrices whose digest begins so, then those with it in their name.
+async fn found(app: &App, sought: &str) -> Result<Vec<Matrix>, Problem> {
+    let mut found = Vec::new();
+    if sought.len() >= FEWEST {
+        for digest in app.service.matrices_starting(&sought.to_ascii_lowercase(), LISTED).await? {
+            // One that went meanwhile is not there.
+            found.extend(there(app.service.matrix(&digest).await)?);
+        }
+    }
+    let named = app.service.matrices_named(sought, LISTED).await?;
+    found.extend(named);
+    let mut seen = HashSet::new();
+    found.retain(|matrix| seen.insert(matrix.digest));
+    found.truncate(LISTED as usize);
+    Ok(found)
 }
 
 /// What both views say of the matrix.

@@ -6,7 +6,8 @@ use super::shell::{Place, Shell, fragment, html};
 use crate::domain::{Device, DeviceKind};
 use crate::http::App;
 use crate::http::error::Problem;
-use crate::service::{DeviceStatus, Quarantined};
+use crate::http::page::DEFAULT_LIMIT;
+use crate::service::{DeviceStatus, PageRequest, Quarantined};
 use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -18,6 +19,8 @@ struct Page {
     shell: Shell,
     cards: Vec<Card>,
     quarantine: Vec<QuarantineRow>,
+    /// There are older ones.
+    more: bool,
 }
 
 /// What changes while the page is open.
@@ -25,7 +28,6 @@ struct Page {
 #[template(path = "devices_live.html")]
 struct Live {
     cards: Vec<Card>,
-    quarantine: Vec<QuarantineRow>,
 }
 
 /// One device.
@@ -165,21 +167,23 @@ fn software(device: &Device) -> Vec<(&'static str, String)> {
     software
 }
 
-async fn standing(app: &App) -> Result<(Vec<Card>, Vec<QuarantineRow>), Problem> {
-    let devices = app.service.devices().await?;
-    let quarantine = app.service.quarantined(None).await?;
-    let cards = devices.into_iter().map(Card::from).collect();
-    Ok((cards, quarantine.into_iter().map(QuarantineRow::from).collect()))
+async fn cards(app: &App) -> Result<Vec<Card>, Problem> {
+    Ok(app.service.devices().await?.into_iter().map(Card::from).collect())
 }
 
 /// `GET /devices`.
 pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
-    let (cards, quarantine) = standing(&app).await?;
-    html(&Page { shell: Shell::new(&app, Place::Devices), cards, quarantine })
+    let page = PageRequest { after: None, limit: DEFAULT_LIMIT };
+    let quarantine = app.service.quarantine(None, &page).await?;
+    html(&Page {
+        shell: Shell::new(&app, Place::Devices),
+        cards: cards(&app).await?,
+        more: quarantine.next.is_some(),
+        quarantine: quarantine.items.into_iter().map(QuarantineRow::from).collect(),
+    })
 }
 
 /// `GET /fragments/devices`.
 pub async fn live(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
-    let (cards, quarantine) = standing(&app).await?;
-    fragment(&headers, &Live { cards, quarantine })
+    fragment(&headers, &Live { cards: cards(&app).await? })
 }

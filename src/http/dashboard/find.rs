@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
 /// Fewer digits are of too many matrices.
-const FEWEST: usize = 6;
+pub const FEWEST: usize = 6;
 /// Matrices listed where a beginning is of several.
 const MOST: u32 = 20;
 /// Longer ones are no names of ours; what a page repeats shall fit on it.
@@ -103,8 +103,8 @@ async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
     Ok(plan.map(|plan| format!("/plans/{}", plan.id)))
 }
 
-/// Nothing of that name is an answer here, not a failure.
-fn there<T>(found: Result<T, ServiceError>) -> Result<Option<T>, Problem> {
+/// Nothing of that name is an answer, not a failure; other errors are failures.
+pub fn there<T>(found: Result<T, ServiceError>) -> Result<Option<T>, Problem> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(ServiceError::NotFound { .. }) => Ok(None),

@@ -3,11 +3,13 @@
 mod failures;
 mod header;
 mod island;
+mod recorded;
 mod standing;
 mod tried;
 
+use super::find::there;
 use super::shell::{Place, Shell, fragment, html};
-use crate::domain::{Job, JobId, Trial};
+use crate::domain::{Job, JobId};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::extract::{Path, Query};
@@ -18,6 +20,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use header::Header;
 use island::Island;
+use recorded::Recorded;
 use serde::Deserialize;
 use standing::Standing;
 
@@ -35,7 +38,10 @@ struct Page {
     shell: Shell,
     header: Header,
     standing: Standing,
-    island: Island,
+    /// Data of the charts, as JSON.
+    island: String,
+    /// That not all trials are drawn, where that is so.
+    cut: Option<String>,
     log: Vec<Line>,
     /// Number of the newest event that this page knows of.
     last_seq: u64,
@@ -62,19 +68,20 @@ pub async fn show(
     if job.state.is_final() {
         story = service.story(&id).await?;
     }
-    let trials = service.all_trials(&id).await?;
+    let recorded = Recorded::read(&app, &id, look.family.as_deref()).await?;
     let names = service.matrix_names(std::slice::from_ref(&job.request.matrix)).await?;
     let name = names.get(&job.request.matrix).cloned();
-    let standing = draw(&app, &job, &story, &trials, look.family.as_deref()).await?;
+    let standing = draw(&app, &job, &story, &recorded).await?;
     let lines = story.log.into_iter().map(|(at, text)| {
         let at = at.to_rfc3339();
         Line { time: at.get(11..19).unwrap_or_default().to_owned(), at, text }
     });
     html(&Page {
         shell: Shell::new(&app, Place::Jobs),
-        header: Header::new(&job, name, &trials),
+        header: Header::new(&job, name, recorded.all_tried()),
+        island: Island::of(&job, &recorded.tried).json()?,
+        cut: recorded.cut(),
         standing,
-        island: Island::of(&job, &trials),
         log: lines.collect(),
         last_seq: story.last_seq,
     })
@@ -89,22 +96,21 @@ pub async fn standing(
 ) -> Result<Response, Problem> {
     let story = app.service.story(&id).await?;
     let job = app.service.job(&id).await?;
-    let trials = app.service.all_trials(&id).await?;
-    fragment(&headers, &draw(&app, &job, &story, &trials, look.family.as_deref()).await?)
+    let recorded = Recorded::read(&app, &id, look.family.as_deref()).await?;
+    fragment(&headers, &draw(&app, &job, &story, &recorded).await?)
 }
 
 async fn draw(
     app: &App,
     job: &Job,
     story: &Story,
-    trials: &[Trial],
-    family: Option<&str>,
+    recorded: &Recorded,
 ) -> Result<Standing, Problem> {
     // Jobs of earlier versions told no funnel of their own; their plan has it.
     let funnel = match (&story.funnel, &job.plan) {
         (Some(steps), _) => Some(steps.clone()),
-        (None, Some(plan)) => app.service.plan(plan).await.ok().map(|plan| plan.funnel),
+        (None, Some(plan)) => there(app.service.plan(plan).await)?.map(|plan| plan.funnel),
         (None, None) => None,
     };
-    Ok(Standing::new(job, funnel, trials, family))
+    Ok(Standing::new(job, funnel, recorded))
 }

@@ -86,7 +86,7 @@ async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
     digests.dedup();
     let names = app.service.matrix_names(&digests).await?;
     let counted = app.service.job_counts().await?;
-    let counts: Vec<Count> = filters::STATES
+    let counts: Vec<Count> = JobState::ALL
         .into_iter()
         .map(|state| Count { state: state.name(), jobs: of_state(&counted, state) })
         .filter(|count| count.jobs > 0)

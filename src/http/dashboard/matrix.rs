@@ -4,6 +4,7 @@ mod facts;
 pub mod plan_row;
 
 use super::commands::{self, Command};
+use super::find::there;
 use super::format;
 use super::pictures::bars::Bars;
 use super::pictures::{histogram, level_widths};
@@ -13,7 +14,7 @@ use crate::domain::{self, Digest, Matrix, MatrixProfile, Plan};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Path;
-use crate::service::PageRequest;
+use crate::service::{PAGE_SPY, PageRequest};
 use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -21,8 +22,6 @@ use axum::response::Response;
 use facts::Group;
 use plan_row::PlanRow;
 
-/// Pixels of the longer side of the picture on the page, and of the one it leads to.
-const SPY: u64 = 640;
 /// Plans shown of one matrix.
 pub const MOST_PLANS: u32 = 200;
 
@@ -92,9 +91,8 @@ pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
         return Err(problem);
     }
     let page = PageRequest { after: None, limit: 1 };
-    let tuned =
-        app.service.plans_of(digest, &page).await.is_ok_and(|plans| !plans.items.is_empty());
-    let why = if tuned {
+    let plans = there(app.service.plans_of(digest, &page).await)?;
+    let why = if plans.is_some_and(|plans| !plans.items.is_empty()) {
         "it was removed; its plans are kept, and GET /v1/plans finds them by the same digest. Upload it again to see it \
          here"
     } else {
@@ -103,12 +101,12 @@ pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
     Err(Problem::new(Kind::NotFound, format!("there is no matrix {digest}: {why}")))
 }
 
-/// Pixels of the picture: the longer side is [`SPY`], the other follows the shape.
+/// Pixels of the picture: the longer side is [`PAGE_SPY`], the other follows the shape.
 fn spy_size(rows: u64, cols: u64) -> (u64, u64) {
     let longest = u128::from(rows.max(cols).max(1));
     let side = |length: u64| {
-        let pixels = (u128::from(SPY) * u128::from(length)).div_ceil(longest);
-        u64::try_from(pixels).unwrap_or(SPY).max(1)
+        let pixels = (u128::from(PAGE_SPY) * u128::from(length)).div_ceil(longest);
+        u64::try_from(pixels).unwrap_or(PAGE_SPY.into()).max(1)
     };
     (side(cols), side(rows))
 }

@@ -258,6 +258,7 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::funnel;
 
     fn tile() -> Tile {
         let candidate =
@@ -290,6 +291,18 @@ mod tests {
             problem: Spmm::new(32, crate::domain::Dtype::F32, Layout::Row),
             device: serde_json::from_value(device).unwrap(),
             compiled: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn constraints_apply_in_the_order_that_the_house_knows() {
+        for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
+            let Facts { inspection, problem, device, .. } = facts(1);
+            let device = Device { kind, ..device };
+            let all = all(&inspection, &problem, &device, HashMap::new());
+            let place = |name: &str| funnel::ORDER.iter().position(|known| *known == name);
+            let places: Vec<_> = all.iter().map(|constraint| place(constraint.name())).collect();
+            assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
         }
     }
 

@@ -7,7 +7,7 @@ pub mod slices;
 
 use super::{Refusal, Space, Unsupported};
 use crate::domain::recipe::{Program, Recipe};
-use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv};
+use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv, funnel};
 use crate::search::Pruned;
 use crate::sparse::levels::Levels;
 use crate::sparse::{Csr, Triangular};
@@ -63,7 +63,7 @@ pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, U
     let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
     let left = scored.len() as u64;
     let step = FunnelStep {
-        constraint: "reduction".to_owned(),
+        constraint: funnel::REDUCTION.to_owned(),
         removed: full.saturating_sub(left),
         left,
         detail,

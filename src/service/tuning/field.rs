@@ -120,7 +120,7 @@ impl Session<'_> {
     }
 
     async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {
-        let entries = self.service.store().quarantined(Some(&self.device.class())).await?;
+        let entries = self.service.store().quarantined(&self.device.class()).await?;
         let still = |entry: &Quarantined| {
             self.device.kernels.get(&entry.candidate.family) == Some(&entry.kernel_digest)
         };

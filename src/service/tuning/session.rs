@@ -6,6 +6,7 @@ use super::field::Field;
 use super::keep;
 use super::lease::Signals;
 use super::recorder::Recorder;
+use crate::domain::funnel::RANK;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
@@ -22,7 +23,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// The constraint that the cut to the top K goes by.
-const RANK: &str = "rank";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {

@@ -2,14 +2,114 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, upkeep};
-use crate::domain::{Candidate, Device, DeviceClass, Timestamp};
-use crate::store::{Devices, Quarantined, Result};
+use crate::domain::{Candidate, Device, DeviceClass, Digest, Timestamp};
+use crate::store::{Devices, Page, PageRequest, Quarantined, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite};
 use std::collections::HashMap;
 
 pub(super) const QUARANTINE_COUNTS: &str =
     "SELECT device_class, count(*) FROM quarantine GROUP BY device_class";
+
+const LIST: &str = "quarantine";
+
+macro_rules! quarantine_columns {
+    () => {
+        "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine"
+    };
+}
+
+pub(super) const OF_CLASS: &str = concat!(quarantine_columns!(), " WHERE device_class = ?");
+
+#[derive(sqlx::FromRow)]
+struct QuarantineRow {
+    device_class: String,
+    kernel_digest: Vec<u8>,
+    version: i64,
+    candidate: String,
+    reason: String,
+    at: i64,
+}
+
+impl QuarantineRow {
+    fn entry(self) -> Result<Quarantined> {
+        Ok(Quarantined {
+            class: DeviceClass(self.device_class),
+            kernel_digest: codec::digest("quarantine", &self.kernel_digest)?,
+            candidate: decode(self.version, &self.candidate)?,
+            reason: self.reason,
+            at: Timestamp(self.at),
+        })
+    }
+}
+
+/// The place of an entry in the list: its moment, then its key.
+pub(super) struct Place {
+    at: i64,
+    class: String,
+    kernel: Digest,
+    candidate: String,
+}
+
+impl Place {
+    /// Classes may hold anything, so they come last.
+    fn cursor(entry: &Quarantined) -> String {
+        let Quarantined { class, kernel_digest, candidate, at, .. } = entry;
+        codec::cursor(LIST, at.0, &format!("{kernel_digest}|{}|{class}", candidate.id()))
+    }
+
+    fn read(text: &str) -> Result<Self> {
+        let (at, key) = codec::read_cursor(LIST, text)?;
+        let mut parts = key.splitn(3, '|');
+        match (parts.next().map(str::parse), parts.next(), parts.next()) {
+            (Some(Ok(kernel)), Some(candidate), Some(class)) => {
+                Ok(Self { at, class: class.to_owned(), kernel, candidate: candidate.to_owned() })
+            }
+            _ => Err(StoreError::BadCursor),
+        }
+    }
+}
+
+/// A page of the quarantine, in the order of the index that has the class or has all.
+pub(super) fn page_query(
+    class: Option<&DeviceClass>,
+    after: Option<Place>,
+    limit: u32,
+) -> QueryBuilder<Sqlite> {
+    let mut query = QueryBuilder::new(quarantine_columns!());
+    match class {
+        Some(class) => {
+            query.push(" WHERE device_class = ").push_bind(class.0.clone());
+            query.push(" AND (at, kernel_digest, candidate_id) < (");
+        }
+        None => {
+            query.push(" WHERE (at, device_class, kernel_digest, candidate_id) < (");
+        }
+    }
+    match after {
+        Some(after) => {
+            query.push_bind(after.at);
+            if class.is_none() {
+                query.push(", ").push_bind(after.class);
+            }
+            query.push(", ").push_bind(after.kernel.as_bytes().to_vec());
+            query.push(", ").push_bind(after.candidate);
+        }
+        // Above every key: no moment reaches it.
+        None => {
+            query.push_bind(i64::MAX);
+            query.push(if class.is_none() { ", '', x'', ''" } else { ", x'', ''" });
+        }
+    }
+    let order = match class {
+        Some(_) => ") ORDER BY at DESC, kernel_digest DESC, candidate_id DESC LIMIT ",
+        None => {
+            ") ORDER BY at DESC, device_class DESC, kernel_digest DESC, candidate_id DESC LIMIT "
+        }
+    };
+    query.push(order).push_bind(limit);
+    query
+}
 
 #[async_trait]
 impl Devices for SqliteStore {
@@ -72,27 +172,24 @@ impl Devices for SqliteStore {
         Ok(())
     }
 
-    async fn quarantined(&self, class: Option<&DeviceClass>) -> Result<Vec<Quarantined>> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine",
-        );
-        if let Some(class) = class {
-            query.push(" WHERE device_class = ").push_bind(class.0.clone());
-        }
-        query.push(" ORDER BY at DESC, device_class, candidate_id");
-        let rows: Vec<(String, Vec<u8>, i64, String, String, i64)> =
-            query.build_query_as().fetch_all(&self.readers).await?;
-        rows.into_iter()
-            .map(|(class, kernel, version, candidate, reason, at)| {
-                Ok(Quarantined {
-                    class: DeviceClass(class),
-                    kernel_digest: codec::digest("quarantine", &kernel)?,
-                    candidate: decode(version, &candidate)?,
-                    reason,
-                    at: Timestamp(at),
-                })
-            })
-            .collect()
+    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
+        let rows: Vec<QuarantineRow> =
+            sqlx::query_as(OF_CLASS).bind(&class.0).fetch_all(&self.readers).await?;
+        rows.into_iter().map(QuarantineRow::entry).collect()
+    }
+
+    async fn quarantine_page(
+        &self,
+        class: Option<&DeviceClass>,
+        page: &PageRequest,
+    ) -> Result<Page<Quarantined>> {
+        let limit = codec::page_limit(page.limit);
+        let after = page.after.as_deref().map(Place::read).transpose()?;
+        let rows: Vec<QuarantineRow> =
+            page_query(class, after, limit + 1).build_query_as().fetch_all(&self.readers).await?;
+        let items: Vec<Quarantined> =
+            rows.into_iter().map(QuarantineRow::entry).collect::<Result<_>>()?;
+        Ok(codec::cut(items, limit, Place::cursor))
     }
 
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {

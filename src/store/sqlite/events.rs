@@ -57,17 +57,36 @@ struct EventRow {
     trial: Option<String>,
 }
 
+/// An event's kind; `None` for one that a later version made up: an older reader goes on without it.
+fn kind(version: i64, body: &str) -> Result<Option<EventKind>> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        event: String,
+    }
+    match decode(version, body) {
+        Ok(kind) => Ok(Some(kind)),
+        Err(error) => match serde_json::from_str(body) {
+            Ok(Named { event }) if !EventKind::NAMES.contains(&event.as_str()) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
 impl EventRow {
-    fn event(self, job: &JobId) -> Result<Event> {
+    /// `None` for a kind that this version does not know.
+    fn event(self, job: &JobId) -> Result<Option<Event>> {
         let kind = match (self.body, self.trial_version, self.trial) {
-            (Some(body), _, _) => decode(self.version, &body)?,
+            (Some(body), _, _) => match kind(self.version, &body)? {
+                Some(kind) => kind,
+                None => return Ok(None),
+            },
             (None, Some(version), Some(text)) => {
                 EventKind::Trial(Box::new(decode::<Trial>(version, &text)?))
             }
             _ => return Err(codec::corrupt(EventKind::WHAT, "it has neither a body nor a trial")),
         };
         let seq = codec::count("event number", self.seq)?;
-        Ok(Event { job: job.clone(), seq, at: Timestamp(self.at), kind })
+        Ok(Some(Event { job: job.clone(), seq, at: Timestamp(self.at), kind }))
     }
 }
 
@@ -78,18 +97,27 @@ pub(super) async fn after(
     limit: u32,
 ) -> Result<Vec<Event>> {
     // A client may name any number; beyond the largest there is nothing.
-    let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };
-    let rows: Vec<EventRow> = sqlx::query_as(
-        "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial
-         FROM events e LEFT JOIN trials t ON t.job = e.job AND t.ordinal = e.trial
-         WHERE e.job = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
-    )
-    .bind(&job.0)
-    .bind(after)
-    .bind(limit)
-    .fetch_all(&store.readers)
-    .await?;
-    rows.into_iter().map(|row| row.event(job)).collect()
+    let Ok(mut after) = i64::try_from(after) else { return Ok(Vec::new()) };
+    loop {
+        let rows: Vec<EventRow> = sqlx::query_as(
+            "SELECT e.seq, e.at, e.version, e.body, t.version AS trial_version, t.body AS trial
+             FROM events e LEFT JOIN trials t ON t.job = e.job AND t.ordinal = e.trial
+             WHERE e.job = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
+        )
+        .bind(&job.0)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&store.readers)
+        .await?;
+        let Some(last) = rows.last().map(|row| row.seq) else { return Ok(Vec::new()) };
+        let events = rows.into_iter().filter_map(|row| row.event(job).transpose());
+        let events: Vec<Event> = events.collect::<Result<_>>()?;
+        // Nothing means that nothing follows, so events that were all skipped are no answer.
+        if !events.is_empty() {
+            return Ok(events);
+        }
+        after = last;
+    }
 }
 
 /// The terms are those of the index, which is named: the planner would rather walk the primary key, and parse every event.
@@ -108,11 +136,11 @@ pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     let last_seq = codec::count("event number", last_seq.unwrap_or(0))?;
     let mut story = Story { last_seq, ..Story::default() };
     for (at, version, body) in rows {
-        match decode(version, &body)? {
-            EventKind::Log { message } => story.log.push((Timestamp(at), message)),
+        match kind(version, &body)? {
+            Some(EventKind::Log { message }) => story.log.push((Timestamp(at), message)),
             // A job that was taken up again tells it again; the last is how it went.
-            EventKind::Funnel { steps } => story.funnel = Some(steps),
-            EventKind::Job(_) | EventKind::Trial(_) => {}
+            Some(EventKind::Funnel { steps }) => story.funnel = Some(steps),
+            Some(EventKind::Job(_) | EventKind::Trial(_)) | None => {}
         }
     }
     Ok(story)

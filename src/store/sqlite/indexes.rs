@@ -1,7 +1,7 @@
 //! Checks that what people look at all day goes by an index, on a store of 10,000 jobs and as many plans.
 
-use super::{SqliteStore, devices, events, jobs, plans, quality, trials};
-use crate::domain::{DeviceId, Digest, JobId, JobState, TrialFilter};
+use super::{SqliteStore, devices, events, jobs, matrices, plans, quality, trials};
+use crate::domain::{DeviceClass, DeviceId, Digest, JobId, JobState, TrialFilter};
 use crate::store::JobFilter;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -17,6 +17,9 @@ const FILL: &str = "
     SELECT 'plan' || i, randomblob(32), 'spmm ' || (i % 5), 'class', 'warm', randomblob(32), i, 1,
         json_object('problem', json_object('op', 'spmm'), 'model_error',
             json_object('model', 'm', 'trials', 9, 'median_ratio', 1.5, 'spread', 1.5)), 1, '{}' FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+    INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
+    SELECT randomblob(32), randomblob(32), i, 1, json_object('name', 'm' || i) FROM n;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999)
     INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
     SELECT 'job' || (i % 2), i / 2, i, CASE WHEN i < 2800 THEN 'pruned' ELSE 'measured' END, 1, '{}' FROM n;
@@ -99,9 +102,37 @@ async fn check(store: &SqliteStore) {
     let of_keys =
         &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
+    let counts = one(trials::COUNTS, &["SEARCH trials USING INDEX trials_sorted (job=?)"]).await;
+    assert!(!counts.contains("B-TREE"), "{counts}");
+    let tried = one(trials::TRIED, &["USING INDEX trials_tried (job=?)"]).await;
+    assert!(!tried.contains("B-TREE"), "{tried}");
+    let by = &["USING INDEX trials_sorted (job=? AND <expr>=? AND state=?)"];
+    one(trials::PRUNED_OF, by).await;
+    // At most 20,000 entries of an index that has all names; what is found is sorted, and looked up once it is cut.
+    one(matrices::NAMED, &["SCAN matrices USING COVERING INDEX matrices_named", "(digest=?)"])
+        .await;
+    // The plans of one matrix, which are few, are sorted for the newest.
+    one(matrices::NAMES, &["(digest=?)", "USING INDEX plans_by_matrix (matrix=?)"]).await;
+    let between =
+        &["(digest>? AND digest<?)", "matrices_by_pattern (pattern_digest>? AND pattern_digest<?)"];
+    one(matrices::BETWEEN, between).await;
+    one(devices::OF_CLASS, &["SEARCH quarantine USING PRIMARY KEY (device_class=?)"]).await;
+    quarantine(store).await;
     // A small table, counted in the order of its key.
     let counts = one(devices::QUARANTINE_COUNTS, &[]).await;
     assert!(!counts.contains("B-TREE"), "{counts}");
+}
+
+/// Both lists of the quarantine, on every page.
+async fn quarantine(store: &SqliteStore) {
+    let class = DeviceClass("class1".to_owned());
+    for (class, by) in [(None, "quarantine_newest "), (Some(&class), "quarantine_newest_of_class ")]
+    {
+        let query = devices::page_query(class, None, 51);
+        let steps = steps(store, query.sql().as_str()).await;
+        assert!(steps.contains(by) && steps.starts_with("SEARCH"), "{steps}");
+        assert!(!steps.contains("B-TREE"), "{steps}");
+    }
 }
 
 #[tokio::test]

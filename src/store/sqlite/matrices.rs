@@ -9,6 +9,24 @@ use std::collections::HashMap;
 
 const LIST: &str = "matrices";
 
+/// Of the newest 20,000, whose names are all in the index; facts are read of those alone that are found.
+pub(super) const NAMED: &str = "SELECT matrices.digest, version, facts FROM (
+         SELECT digest, created_at FROM (
+             SELECT digest, created_at, facts ->> '$.name' AS name FROM matrices INDEXED BY matrices_named
+             ORDER BY created_at DESC, digest DESC LIMIT 20000)
+         WHERE instr(lower(name), lower(?)) > 0 ORDER BY created_at DESC, digest DESC LIMIT ?) found
+     JOIN matrices ON matrices.digest = found.digest ORDER BY found.created_at DESC, found.digest DESC";
+
+/// A plan keeps the facts of its matrix, which may be gone.
+pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
+         (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
+         (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) ORDER BY created_at DESC LIMIT 1))
+     FROM json_each(?)";
+
+pub(super) const BETWEEN: &str = "SELECT digest FROM matrices WHERE digest BETWEEN ?1 AND ?2
+     UNION SELECT digest FROM matrices WHERE pattern_digest BETWEEN ?1 AND ?2
+     ORDER BY digest LIMIT ?3";
+
 /// Decodes the facts and holds them against the key they lie under.
 pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
     let digest = codec::digest("matrix digest", digest)?;
@@ -81,15 +99,10 @@ impl Matrices for SqliteStore {
 
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
         let hex: Vec<String> = digests.iter().map(Digest::to_string).collect();
-        let rows: Vec<(Vec<u8>, Option<String>)> = sqlx::query_as(
-            "SELECT unhex(value), coalesce(
-                 (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
-                 (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) ORDER BY created_at DESC LIMIT 1))
-             FROM json_each(?)",
-        )
-        .bind(codec::encode_part("digests", &hex)?)
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<(Vec<u8>, Option<String>)> = sqlx::query_as(NAMES)
+            .bind(codec::encode_part("digests", &hex)?)
+            .fetch_all(&self.readers)
+            .await?;
         let mut names = HashMap::new();
         for (digest, name) in rows {
             if let Some(name) = name {
@@ -105,17 +118,22 @@ impl Matrices for SqliteStore {
         last: &Digest,
         limit: u32,
     ) -> Result<Vec<Digest>> {
-        let rows: Vec<Vec<u8>> = sqlx::query_scalar(
-            "SELECT digest FROM matrices
-             WHERE digest BETWEEN ?1 AND ?2 OR pattern_digest BETWEEN ?1 AND ?2
-             ORDER BY digest LIMIT ?3",
-        )
-        .bind(&first.as_bytes()[..])
-        .bind(&last.as_bytes()[..])
-        .bind(codec::page_limit(limit))
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<Vec<u8>> = sqlx::query_scalar(BETWEEN)
+            .bind(&first.as_bytes()[..])
+            .bind(&last.as_bytes()[..])
+            .bind(codec::page_limit(limit))
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter().map(|digest| codec::digest("matrix digest", digest)).collect()
+    }
+
+    async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
+        let rows: Vec<(Vec<u8>, i64, String)> = sqlx::query_as(NAMED)
+            .bind(part)
+            .bind(codec::page_limit(limit))
+            .fetch_all(&self.readers)
+            .await?;
+        rows.into_iter().map(|(digest, version, text)| facts(&digest, version, &text)).collect()
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {

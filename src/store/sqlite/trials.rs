@@ -3,13 +3,32 @@
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
 use super::events;
-use crate::domain::{JobId, Trial, TrialFilter};
+use crate::domain::{JobId, Trial, TrialCount, TrialFilter};
 use crate::store::{Fence, Page, PageRequest, Result, StoreError, Trials};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use std::collections::HashSet;
 
 const LIST: &str = "trials";
+
+/// All of it is in the index `trials_sorted`, whose expressions these are.
+pub(super) const COUNTS: &str =
+    "SELECT body ->> '$.candidate.family', state, body ->> '$.state.pruned_by', count(*)
+     FROM trials INDEXED BY trials_sorted WHERE job = ? GROUP BY 1, 2, 3";
+
+/// Raw samples are most of a measured trial, and are replaced by none; paths that are not there are left alone.
+pub(super) const TRIED: &str =
+    "SELECT version, json_replace(body, '$.state.timing.samples_us', json('[]')) FROM trials INDEXED BY trials_tried
+     WHERE job = ? AND state <> 'pruned' ORDER BY ordinal LIMIT ?";
+
+/// Multiples of the golden ratio spread ordinals evenly over 2^32, so those below a share of it are that share of all, from
+/// everywhere. The index has all that this is decided by.
+pub(super) const PRUNED_OF: &str = "SELECT version, body FROM trials INDEXED BY trials_sorted
+     WHERE job = ?1 AND body ->> '$.candidate.family' = ?2 AND state = 'pruned'
+     AND (ordinal * 2654435769 & 4294967295) * (
+         SELECT count(*) FROM trials INDEXED BY trials_sorted
+         WHERE job = ?1 AND body ->> '$.candidate.family' = ?2 AND state = 'pruned'
+     ) < 4294967296 * ?3";
 
 #[async_trait]
 impl Trials for SqliteStore {
@@ -40,6 +59,33 @@ impl Trials for SqliteStore {
                 .bind(&id.0)
                 .fetch_all(&self.readers)
                 .await?;
+        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
+    }
+
+    async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
+        let rows: Vec<(String, String, Option<String>, i64)> =
+            sqlx::query_as(COUNTS).bind(&id.0).fetch_all(&self.readers).await?;
+        rows.into_iter()
+            .map(|(family, state, pruned_by, count)| {
+                let count = codec::count("trials", count)?;
+                Ok(TrialCount { family, state, pruned_by, count })
+            })
+            .collect()
+    }
+
+    async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
+        let rows: Vec<(i64, String)> =
+            sqlx::query_as(TRIED).bind(&id.0).bind(limit).fetch_all(&self.readers).await?;
+        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
+    }
+
+    async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
+        let rows: Vec<(i64, String)> = sqlx::query_as(PRUNED_OF)
+            .bind(&id.0)
+            .bind(family)
+            .bind(most)
+            .fetch_all(&self.readers)
+            .await?;
         rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
     }
 

@@ -1,7 +1,7 @@
 //! The head of a job's page: what was asked for, how far it has come, what is best so far.
 
 use super::tried::parameters;
-use crate::domain::{Job, JobState, Stage, StoppedBy, Strategy, Timestamp, Trial};
+use crate::domain::{Job, JobState, Stage, StoppedBy, Strategy, Timestamp};
 use crate::http::dashboard::format;
 
 /// What stands above the pictures.
@@ -42,12 +42,11 @@ pub struct BestSoFar {
 }
 
 impl Header {
-    pub fn new(job: &Job, name: Option<String>, trials: &[Trial]) -> Self {
+    pub fn new(job: &Job, name: Option<String>, tried: u64) -> Self {
         let elapsed = job.started_at.map(|start| {
             let end = job.finished_at.unwrap_or_else(Timestamp::now);
             (end.0 - start.0).max(0) as f64 / 1e3
         });
-        let tried = trials.iter().filter(|trial| trial.state.outcome().is_some()).count();
         Self {
             id: job.id.to_string(),
             matrix: job.request.matrix.to_string(),
@@ -99,11 +98,11 @@ fn stage_words(job: &Job) -> &'static str {
     }
 }
 
-fn ending(job: &Job, tried: usize) -> Option<String> {
+fn ending(job: &Job, tried: u64) -> Option<String> {
     let kept = match tried {
         0 => "No trial had been made.".to_owned(),
         1 => "Its one trial is kept and shown below.".to_owned(),
-        many => format!("Its {many} trials are kept and shown below."),
+        many => format!("Its {} trials are kept and shown below.", format::count(many)),
     };
     match job.state {
         JobState::Queued | JobState::Running => None,

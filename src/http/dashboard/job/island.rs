@@ -1,62 +1,143 @@
 //! What the page's script draws its charts from: the tried trials and the budget as JSON within the page.
 
-use super::tried::parameters;
-use crate::domain::{Job, Outcome, Trial};
+use crate::domain::{Job, Outcome, Param, Trial};
+use crate::http::error::Problem;
 use serde::Serialize;
 
-/// Trials drawn; further ones are in the API.
-const MOST: usize = 512;
-
-/// Data of a job's page. Names are short, since there are hundreds of each.
+/// Data of a job's page, by columns: with thousands of trials, names and words would be most of it.
 #[derive(Serialize)]
-pub struct Island {
+pub struct Island<'a> {
     state: &'static str,
     /// Budget of the search.
     seconds: Option<f64>,
-    trials: Vec<Point>,
+    states: Vec<&'static str>,
+    shapes: Vec<Shape<'a>>,
+    /// Ordinals of the routines of the vendor's that others are compared with.
+    vendor: Vec<u32>,
+    /// What times are counted from, epoch milliseconds.
+    from: i64,
+    trials: Columns<'a>,
 }
 
-#[derive(Serialize)]
-struct Point {
-    ordinal: u32,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    median: Option<f64>,
-    family: String,
-    params: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    vendor: bool,
-    /// When it was recorded, epoch milliseconds: the pace of the last trials is the estimate of what is left.
-    at: i64,
+/// A family, and the names of its candidates' parameters.
+#[derive(PartialEq, Serialize)]
+struct Shape<'a> {
+    family: &'a str,
+    names: Vec<&'a str>,
 }
 
-impl Island {
-    pub fn of(job: &Job, trials: &[Trial]) -> Self {
-        let tried = trials.iter().filter_map(|trial| Some((trial, trial.state.outcome()?)));
-        Self {
+#[derive(Default, Serialize)]
+struct Columns<'a> {
+    ordinal: Vec<u32>,
+    /// Places in `states` and in `shapes`.
+    state: Vec<usize>,
+    shape: Vec<usize>,
+    /// Of the parameters that the shape names.
+    values: Vec<Vec<&'a Param>>,
+    predicted: Vec<Option<f64>>,
+    median: Vec<Option<f64>>,
+    /// When each was recorded: the pace of the last trials is the estimate of what is left.
+    at: Vec<i64>,
+}
+
+impl<'a> Island<'a> {
+    pub fn of(job: &Job, tried: &'a [Trial]) -> Self {
+        let mut island = Self {
             state: job.state.name(),
             seconds: job.request.search.seconds,
-            trials: tried.take(MOST).map(|(trial, outcome)| point(trial, outcome)).collect(),
+            states: Vec::new(),
+            shapes: Vec::new(),
+            vendor: Vec::new(),
+            from: tried.first().map_or(0, |trial| trial.created_at.0),
+            trials: Columns::default(),
+        };
+        for trial in tried {
+            if let Some(outcome) = trial.state.outcome() {
+                island.add(trial, outcome);
+            }
         }
+        island
+    }
+
+    fn add(&mut self, trial: &'a Trial, outcome: &Outcome) {
+        let candidate = &trial.candidate;
+        let names = candidate.params.keys().map(String::as_str).collect();
+        let shape = place(&mut self.shapes, Shape { family: &candidate.family, names });
+        let state = place(&mut self.states, outcome.state());
+        if candidate.is_baseline() {
+            self.vendor.push(trial.ordinal);
+        }
+        let columns = &mut self.trials;
+        columns.ordinal.push(trial.ordinal);
+        columns.state.push(state);
+        columns.shape.push(shape);
+        columns.values.push(candidate.params.values().collect());
+        columns.predicted.push(trial.predicted_us.filter(|us| us.is_finite()).map(drawn));
+        columns.median.push(outcome.median_us().map(drawn));
+        columns.at.push(trial.created_at.0 - self.from);
     }
 
     /// As it stands in a script element: no `<` in it, so that no text of a client's can end the element.
-    pub fn json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default().replace('<', "\\u003c")
+    pub fn json(&self) -> Result<String, Problem> {
+        let json = serde_json::to_string(self).map_err(Problem::internal)?;
+        Ok(json.replace('<', "\\u003c"))
     }
 }
 
-fn point(trial: &Trial, outcome: &Outcome) -> Point {
-    Point {
-        ordinal: trial.ordinal,
-        state: outcome.state(),
-        predicted: trial.predicted_us.filter(|us| us.is_finite()),
-        median: outcome.median_us(),
-        family: trial.candidate.family.clone(),
-        params: parameters(&trial.candidate),
-        vendor: trial.candidate.is_baseline(),
-        at: trial.created_at.0,
+/// Where it stands in a list of few, put there if it is new.
+fn place<T: PartialEq>(known: &mut Vec<T>, one: T) -> usize {
+    known.iter().position(|other| *other == one).unwrap_or_else(|| {
+        known.push(one);
+        known.len() - 1
+    })
+}
+
+/// No more digits than a chart can show.
+fn drawn(us: f64) -> f64 {
+    format!("{us:.5e}").parse().unwrap_or(us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recorded::MOST_TRIED;
+    use super::*;
+    use crate::domain::{Candidate, JobId, Timestamp, Timing, TrialState};
+
+    #[test]
+    fn a_full_island_leaves_the_page_below_its_bound() {
+        let trial = |ordinal: u32| {
+            let us = 100.0 / 3.0 + f64::from(ordinal);
+            let candidate = ["lanes", "vec", "unroll", "ways", "block", "cols", "stages"]
+                .into_iter()
+                .fold(Candidate::new("row_split"), |it, name| it.with(name, ordinal.into()));
+            Trial {
+                job: JobId("j".to_owned()),
+                ordinal,
+                candidate: candidate.with_text("fetch", "direct").with_text("order", "natural"),
+                state: TrialState::Tried(Outcome::Measured {
+                    timing: Timing::of(vec![us], 0).unwrap(),
+                    rel_error: 0.0,
+                    resources: None,
+                    preprocess_ms: 0.0,
+                }),
+                predicted_us: Some(us / 7.0),
+                created_at: Timestamp(1_700_000_000_000 + 400 * i64::from(ordinal)),
+            }
+        };
+        let trials: Vec<Trial> = (0..MOST_TRIED).map(trial).collect();
+        let job: Job = serde_json::from_value(serde_json::json!({
+            "id": "j", "device": "cpu", "state": "running", "stage": "measuring", "best": null, "plan": null,
+            "request": {"matrix": "0".repeat(64), "problem": {"op": "spmm", "n": 4}},
+            "progress": {"done": 0, "total": 0}, "stopped_by": null, "error": null, "attempts": 1,
+            "search_seconds": 0.0, "created_at": 0, "started_at": null, "finished_at": null
+        }))
+        .unwrap();
+        let json = Island::of(&job, &trials).json().unwrap();
+        // Before it is compressed.
+        assert!(json.len() < 440_000, "{}", json.len());
+        let island: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(island["trials"]["ordinal"].as_array().unwrap().len(), MOST_TRIED as usize);
+        assert_eq!(island["trials"]["median"][0], 33.3333);
+        assert_eq!(island["shapes"].as_array().unwrap().len(), 1);
     }
 }

@@ -1,12 +1,14 @@
 //! How a job stands: funnel, tile space, trials; drawn anew as trials come in.
 
 use super::failures::{self, Kind};
+use super::recorded::Recorded;
 use super::tried::{self, Row};
-use crate::domain::{FunnelStep, Job, Trial};
+use crate::domain::{FunnelStep, Job, TrialCount, funnel};
 use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::funnel::Funnel;
-use crate::http::dashboard::pictures::heat_map::{self, HeatMap};
+use crate::http::dashboard::pictures::heat_map::HeatMap;
 use askama::Template;
+use std::collections::BTreeMap;
 
 #[derive(Template)]
 #[template(path = "job_standing.html")]
@@ -18,6 +20,8 @@ pub struct Standing {
     told: bool,
     families: Vec<Choice>,
     map: Option<HeatMap>,
+    /// That the map has a sample, where it has.
+    sampled: Option<String>,
     failures: Vec<Kind>,
     rows: Vec<Row>,
     measured: String,
@@ -26,71 +30,56 @@ pub struct Standing {
 /// A family whose tile space can be drawn.
 struct Choice {
     name: String,
-    candidates: usize,
+    candidates: u64,
     chosen: bool,
 }
 
 impl Standing {
-    pub fn new(
-        job: &Job,
-        funnel: Option<Vec<FunnelStep>>,
-        trials: &[Trial],
-        family: Option<&str>,
-    ) -> Self {
-        let families = heat_map::families(trials);
-        let chosen = heat_map::choose(&families, family);
+    pub fn new(job: &Job, funnel: Option<Vec<FunnelStep>>, recorded: &Recorded) -> Self {
+        let Recorded { counts, tried, families, family, pruned } = recorded;
         let choices = families.iter().map(|(name, candidates)| Choice {
             name: name.clone(),
             candidates: *candidates,
-            chosen: chosen == Some(name.as_str()),
+            chosen: family.as_ref() == Some(name),
         });
         let told = funnel.is_some();
-        let steps = funnel.unwrap_or_else(|| counted(trials, job.progress.total));
+        let vendor = tried.iter().filter(|trial| trial.candidate.is_baseline()).count();
+        let meant = u64::from(job.progress.total).saturating_sub(vendor as u64);
+        let steps = funnel.unwrap_or_else(|| counted(counts, meant));
+        let drawn = || tried.iter().chain(pruned);
         Self {
             id: job.id.to_string(),
             live: !job.state.is_final(),
             funnel: Funnel::new(&steps),
             told,
-            map: chosen.and_then(|family| HeatMap::new(trials, family)),
+            map: family.as_ref().and_then(|family| HeatMap::new(drawn(), family)),
+            sampled: recorded.sampled(),
             families: choices.collect(),
-            failures: failures::kinds(trials),
-            rows: tried::rows(trials),
-            measured: format::count(tried::by_time(trials).len() as u64),
+            failures: failures::kinds(tried),
+            rows: tried::rows(tried),
+            measured: format::count(recorded.measured()),
         }
     }
 }
 
-/// The order in which constraints apply; others come last.
-const ORDER: [&str; 11] = [
-    "register_resource",
-    "local_memory",
-    "hardware_utilization",
-    "load_balance",
-    "shared_memory",
-    "alignment",
-    "panel_fill",
-    "applicability",
-    "reduction",
-    "rank",
-    "halving",
-];
-
 /// The funnel of a job that told none, from what is recorded of its candidates.
 ///
-/// `total` trials were meant; those not made before the end are in no record, and had survived all the same.
-fn counted(trials: &[Trial], total: u32) -> Vec<FunnelStep> {
-    let mut removed: Vec<(&str, u64)> = Vec::new();
-    for by in trials.iter().filter_map(heat_map::pruned_by) {
-        match removed.iter_mut().find(|(name, _)| *name == by) {
-            Some((_, count)) => *count += 1,
-            None => removed.push((by, 1)),
+/// So many trials were meant; those not made before the end are in no record, and had survived all the same.
+fn counted(counts: &[TrialCount], meant: u64) -> Vec<FunnelStep> {
+    let mut removed: BTreeMap<&str, u64> = BTreeMap::new();
+    for count in counts {
+        if let Some(by) = &count.pruned_by {
+            *removed.entry(by).or_default() += count.count;
         }
     }
-    let place = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
-    removed.sort_by_key(|(name, _)| place(name));
-    let vendor = trials.iter().filter(|trial| trial.candidate.is_baseline()).count() as u64;
+    let mut removed: Vec<(&str, u64)> = removed.into_iter().collect();
+    // Those of other versions come last.
+    let order = funnel::ORDER;
+    removed.sort_by_key(|(name, _)| {
+        order.iter().position(|known| known == name).unwrap_or(order.len())
+    });
     let gone: u64 = removed.iter().map(|(_, count)| count).sum();
-    let mut left = gone + u64::from(total).saturating_sub(vendor);
+    let mut left = gone + meant;
     let steps = removed.into_iter().map(|(constraint, removed)| {
         left = left.saturating_sub(removed);
         FunnelStep { constraint: constraint.to_owned(), removed, left, detail: None }
@@ -101,24 +90,24 @@ fn counted(trials: &[Trial], total: u32) -> Vec<FunnelStep> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Candidate, JobId, Timestamp, TrialState};
 
     #[test]
     fn without_a_funnel_the_records_are_counted_in_the_order_of_the_constraints() {
-        let names = ["rank", "panel_fill", "rank", "own_rule", "load_balance"];
-        let trials: Vec<Trial> = names
-            .into_iter()
-            .zip(0..)
-            .map(|(by, ordinal)| Trial {
-                job: JobId("j".to_owned()),
-                ordinal,
-                candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
-                state: TrialState::Pruned { pruned_by: by.to_owned() },
-                predicted_us: None,
-                created_at: Timestamp(0),
-            })
-            .collect();
-        let steps = counted(&trials, 7);
+        let count = |family: &str, state: &str, by: Option<&str>, count| TrialCount {
+            family: family.to_owned(),
+            state: state.to_owned(),
+            pruned_by: by.map(str::to_owned),
+            count,
+        };
+        let counts = [
+            count("row_split", "pruned", Some("rank"), 1),
+            count("row_split", "pruned", Some("own_rule"), 1),
+            count("row_split", "measured", None, 4),
+            count("row_panel", "pruned", Some("rank"), 1),
+            count("row_panel", "pruned", Some("panel_fill"), 1),
+            count("row_panel", "pruned", Some("load_balance"), 1),
+        ];
+        let steps = counted(&counts, 7);
         let told: Vec<_> =
             steps.iter().map(|s| (s.constraint.as_str(), s.removed, s.left)).collect();
         let expected =

@@ -6,15 +6,6 @@ use crate::http::error::{Kind, Problem};
 use crate::service::JobFilter;
 use serde::Deserialize;
 
-/// Every state, in the order in which a job passes them.
-pub const STATES: [JobState; 5] = [
-    JobState::Queued,
-    JobState::Running,
-    JobState::Succeeded,
-    JobState::Failed,
-    JobState::Cancelled,
-];
-
 /// The query as a form sends it: what was left alone is there and empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -62,7 +53,7 @@ impl Asked {
 }
 
 fn state(name: &str) -> Result<JobState, Problem> {
-    let found = STATES.into_iter().find(|state| state.name() == name);
+    let found = JobState::ALL.into_iter().find(|state| state.name() == name);
     found.ok_or_else(|| refused("state", "there is no such state of a job"))
 }
 
@@ -83,7 +74,7 @@ impl Filters {
     pub fn states(&self) -> Vec<StateChoice> {
         let choice =
             |state: JobState| StateChoice { name: state.name(), chosen: self.state == Some(state) };
-        STATES.into_iter().map(choice).collect()
+        JobState::ALL.into_iter().map(choice).collect()
     }
 
     /// The chosen matrix, for its input.

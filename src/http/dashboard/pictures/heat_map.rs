@@ -5,11 +5,13 @@ mod cells;
 
 use super::scale::Scale;
 use crate::domain::candidate::VENDOR;
-use crate::domain::{Trial, TrialState};
+use crate::domain::{Trial, TrialCount, TrialState};
 use crate::http::dashboard::format;
 use askama::Template;
 use axes::{Axis, pair};
 use cells::{Content, Space};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// A square for each pair of values: the best time measured among the candidates with that pair, on a scale of colours by
 /// how far it is from the best of all; where none was measured, what removed most of them.
@@ -54,7 +56,7 @@ const LEFT: f64 = 62.0;
 const TOP: f64 = 42.0;
 
 /// Which constraint removed a trial's candidate.
-pub fn pruned_by(trial: &Trial) -> Option<&str> {
+fn pruned_by(trial: &Trial) -> Option<&str> {
     match &trial.state {
         TrialState::Pruned { pruned_by } => Some(pruned_by),
         TrialState::Tried(_) => None,
@@ -62,21 +64,19 @@ pub fn pruned_by(trial: &Trial) -> Option<&str> {
 }
 
 /// The families with a space to draw, most candidates first, and how many each has.
-pub fn families(trials: &[Trial]) -> Vec<(String, usize)> {
-    let mut counts: Vec<(String, usize)> = Vec::new();
-    let own = trials.iter().map(|trial| &trial.candidate.family).filter(|family| *family != VENDOR);
-    for family in own {
-        match counts.iter_mut().find(|(name, _)| name == family) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((family.clone(), 1)),
-        }
+pub fn families(counts: &[TrialCount]) -> Vec<(String, u64)> {
+    let mut families: BTreeMap<&str, u64> = BTreeMap::new();
+    for count in counts.iter().filter(|count| count.family != VENDOR) {
+        *families.entry(&count.family).or_default() += count.count;
     }
-    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    counts
+    let mut families: Vec<_> = families.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+    // Stable, so that equals stay in the order of their names.
+    families.sort_by_key(|(_, count)| Reverse(*count));
+    families
 }
 
 /// The family that was asked for; else the panels, whose tiles the literature draws; else the largest.
-pub fn choose<'a>(families: &'a [(String, usize)], asked: Option<&str>) -> Option<&'a str> {
+pub fn choose<'a>(families: &'a [(String, u64)], asked: Option<&str>) -> Option<&'a str> {
     let named = |name: &str| families.iter().find(|(family, _)| family == name);
     let chosen = asked.and_then(named).or_else(|| named("row_panel")).or_else(|| families.first());
     chosen.map(|(family, _)| family.as_str())
@@ -84,8 +84,9 @@ pub fn choose<'a>(families: &'a [(String, usize)], asked: Option<&str>) -> Optio
 
 impl HeatMap {
     /// `None` where the family's candidates do not differ in any two parameters.
-    pub fn new(trials: &[Trial], family: &str) -> Option<Self> {
-        let own: Vec<&Trial> = trials.iter().filter(|t| t.candidate.family == family).collect();
+    pub fn new<'a>(trials: impl IntoIterator<Item = &'a Trial>, family: &str) -> Option<Self> {
+        let own: Vec<&Trial> =
+            trials.into_iter().filter(|t| t.candidate.family == family).collect();
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
         let at =
@@ -233,22 +234,26 @@ mod tests {
 
     #[test]
     fn the_panels_are_shown_first_and_the_vendor_never() {
-        let of =
-            |family: &str, n| trial(n, Candidate::new(family).with("n1", n.into()), pruned("rank"));
-        let trials = [
-            of("vendor", 0),
-            of("vendor", 1),
-            of("row_split", 2),
-            of("row_split", 3),
-            of("row_panel", 4),
+        let of = |family: &str, state: &str, count| TrialCount {
+            family: family.to_owned(),
+            state: state.to_owned(),
+            pruned_by: None,
+            count,
+        };
+        let counts = [
+            of("vendor", "measured", 9),
+            of("row_panel", "measured", 1),
+            of("row_split", "measured", 1),
+            of("row_split", "pruned", 1),
         ];
-        let families = families(&trials);
+        let families = families(&counts);
         assert_eq!(families, [("row_split".to_owned(), 2), ("row_panel".to_owned(), 1)]);
         assert_eq!(choose(&families, None), Some("row_panel"));
         assert_eq!(choose(&families, Some("row_split")), Some("row_split"));
         assert_eq!(choose(&families, Some("<b>")), Some("row_panel"));
         assert_eq!(choose(&families[..1], None), Some("row_split"));
-        assert!(HeatMap::new(&trials, "row_split").is_none(), "one parameter is no map");
+        let lone = [trial(0, Candidate::new("row_split").with("n1", 1), pruned("rank"))];
+        assert!(HeatMap::new(&lone, "row_split").is_none(), "one parameter is no map");
     }
 
     #[test]

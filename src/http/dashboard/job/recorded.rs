@@ -1,0 +1,103 @@
+//! What a job's page reads of its trials: counts of all, and of the trials themselves no more than it draws.
+
+use crate::domain::{JobId, Trial, TrialCount};
+use crate::http::App;
+use crate::http::dashboard::format;
+use crate::http::dashboard::pictures::heat_map;
+use crate::http::error::Problem;
+
+/// Tried trials that are looked at: the first of them. Their points make most of a page, which is sent in less than 150 kB.
+pub const MOST_TRIED: u32 = 4000;
+/// Pruned candidates of a family that are drawn; of more, a sample.
+const MOST_PRUNED: u32 = 2000;
+
+/// The records of one job, as far as its page needs them.
+#[derive(Default)]
+pub struct Recorded {
+    pub counts: Vec<TrialCount>,
+    /// The first that were tried, without raw samples.
+    pub tried: Vec<Trial>,
+    /// The families with a space to draw, and how many candidates each has.
+    pub families: Vec<(String, u64)>,
+    /// The one that is drawn.
+    pub family: Option<String>,
+    /// Its pruned candidates.
+    pub pruned: Vec<Trial>,
+}
+
+impl Recorded {
+    pub async fn read(app: &App, id: &JobId, asked: Option<&str>) -> Result<Self, Problem> {
+        let counts = app.service.trial_counts(id).await?;
+        let families = heat_map::families(&counts);
+        let family = heat_map::choose(&families, asked).map(str::to_owned);
+        let tried = app.service.tried(id, MOST_TRIED).await?;
+        let pruned = match &family {
+            Some(family) => app.service.pruned_of(id, family, MOST_PRUNED).await?,
+            None => Vec::new(),
+        };
+        Ok(Self { counts, tried, families, family, pruned })
+    }
+
+    /// How many trials were made, drawn or not.
+    pub fn all_tried(&self) -> u64 {
+        let tried = self.counts.iter().filter(|count| count.pruned_by.is_none());
+        // What came between the two questions is among the trials alone.
+        tried.map(|count| count.count).sum::<u64>().max(self.tried.len() as u64)
+    }
+
+    pub fn measured(&self) -> u64 {
+        self.counts.iter().filter(|c| c.state == "measured").map(|c| c.count).sum()
+    }
+
+    /// That trials are left out of pictures and tables, where they are.
+    pub fn cut(&self) -> Option<String> {
+        let all = self.all_tried();
+        (all > self.tried.len() as u64).then(|| {
+            let first = format::count(self.tried.len() as u64);
+            format!(
+                "The first {first} of {} trials are drawn; the API has all.",
+                format::count(all)
+            )
+        })
+    }
+
+    /// That the map has a sample of the pruned candidates, where it has.
+    pub fn sampled(&self) -> Option<String> {
+        let own = self.counts.iter().filter(|c| c.pruned_by.is_some());
+        let own = own.filter(|c| Some(&c.family) == self.family.as_ref());
+        let all: u64 = own.map(|c| c.count).sum();
+        (all > u64::from(MOST_PRUNED)).then(|| {
+            let drawn = format::count(self.pruned.len() as u64);
+            format!(
+                "Of its {} pruned candidates an even sample of {drawn} is drawn.",
+                format::count(all)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let count = |state: &str, by: Option<&str>, count| TrialCount {
+            family: "f".to_owned(),
+            state: state.to_owned(),
+            pruned_by: by.map(str::to_owned),
+            count,
+        };
+        let counts = vec![count("measured", None, 3), count("crashed", None, 2)];
+        let mut recorded = Recorded { counts, ..Recorded::default() };
+        assert_eq!((recorded.all_tried(), recorded.measured()), (5, 3));
+        let cut = recorded.cut().unwrap();
+        assert!(cut.starts_with("The first 0 of 5 trials"), "{cut}");
+        assert_eq!(recorded.sampled(), None);
+        recorded.counts =
+            vec![count("pruned", Some("rank"), 1500), count("pruned", Some("own"), 501)];
+        assert_eq!((recorded.cut(), recorded.sampled()), (None, None), "of no family drawn");
+        recorded.family = Some("f".to_owned());
+        assert!(recorded.sampled().unwrap().starts_with("Of its 2,001"));
+    }
+}
