@@ -76,4 +76,20 @@
         button.setAttribute("hx-morph-skip", "");
         button.dataset.armed = setTimeout(disarm, 4000, button);
     });
+
+    // What scrolls sideways can be reached and moved with the keyboard; what fits is no stop on the way.
+    const reach = () => {
+        for (const box of document.querySelectorAll(".scroll")) {
+            const name = box.querySelector("caption")?.textContent ?? box.getAttribute("aria-label");
+            if (box.scrollWidth > box.clientWidth) {
+                box.tabIndex = 0;
+                box.setAttribute("role", "region");
+                if (name) box.setAttribute("aria-label", name);
+            } else if (box.querySelector("table")) {
+                for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
+            }
+        }
+    };
+    // Deferred, so the body is there. Its size follows what is swapped in.
+    new ResizeObserver(reach).observe(document.body);
 })();

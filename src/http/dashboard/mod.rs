@@ -5,6 +5,7 @@
 
 mod address;
 mod assets;
+mod bound;
 mod compare;
 mod devices;
 mod docs;
