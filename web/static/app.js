@@ -90,6 +90,7 @@
             }
         }
     };
-    // Deferred, so the body is there. Its size follows what is swapped in.
+    // Deferred, so the body is there. What is swapped in may be new and yet no larger.
     new ResizeObserver(reach).observe(document.body);
+    document.addEventListener("htmx:after:swap", reach);
 })();
