@@ -92,6 +92,9 @@ pub struct Measured {
 pub struct RunnerUp {
     pub candidate: Candidate,
     pub median_us: f64,
+    /// Absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95_us: Option<[f64; 2]>,
 }
 
 /// The vendor's routine timed in the same session on the same buffers.

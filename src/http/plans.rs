@@ -69,6 +69,8 @@ pub struct PlanOut {
 struct RunnerUpOut {
     candidate: CandidateOut,
     median_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ci95_us: Option<[f64; 2]>,
 }
 
 /// Declares a wire struct beside the domain struct it shows member by member. The two stay separate types: a new
@@ -207,7 +209,8 @@ impl From<FunnelStep> for FunnelStepOut {
 
 impl From<RunnerUp> for RunnerUpOut {
     fn from(runner_up: RunnerUp) -> Self {
-        Self { candidate: runner_up.candidate.into(), median_us: runner_up.median_us }
+        let RunnerUp { candidate, median_us, ci95_us } = runner_up;
+        Self { candidate: candidate.into(), median_us, ci95_us }
     }
 }
 

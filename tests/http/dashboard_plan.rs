@@ -27,7 +27,12 @@ async fn a_plan_says_what_won_and_why() {
         "2.00×",
         "row_panel{m1=4}",
         "8.0 % more",
-        "csr_mulacc_dense",
+        "csr_mulacc_dense (one thread)",
+        "Against copy bandwidth",
+        "at copy bandwidth: 6.25 µs",
+        "Copy bandwidth: each input read once",
+        ">must stay</span> <span>The matrix&#39;s pattern.",
+        "on up to 2 threads of the host",
         "operations per compulsory byte",
         "41 calls",
         "1 refused",
@@ -39,6 +44,8 @@ async fn a_plan_says_what_won_and_why() {
     let blob = plan.launch.as_ref().unwrap().arrays[0].blob.to_string();
     assert!(text.contains(&format!("/v1/plans/{}/blobs/{blob}", plan.id)));
     assert!(text.contains(&format!("/jobs/{}", plan.provenance.job)));
+    assert!(!text.contains("limit</"), "a bound is no limit");
+    assert!(!text.contains("scope=\"col\">Grid"), "the host has no grid");
     assert!(!text.contains("style=\""), "the policy forbids inline styles");
 }
 
@@ -117,6 +124,7 @@ async fn models_are_listed_once_a_plan_tells_of_them() {
     let text = page(&app, "/models").await;
     assert!(text.contains("id=\"models\"") && text.contains("<code>intensity</code>"));
     assert!(text.contains("1.25×") && text.contains("promises too much") && text.contains("0.75"));
+    assert!(text.contains("close to the measured order"));
 }
 
 #[tokio::test]

@@ -119,4 +119,21 @@
         button.setAttribute("hx-morph-skip", "");
         button.dataset.armed = setTimeout(disarm, 4000, button);
     });
+
+    // What scrolls sideways can be reached and moved with the keyboard; what fits is no stop on the way.
+    const reach = () => {
+        for (const box of document.querySelectorAll(".scroll")) {
+            const name = box.querySelector("caption")?.textContent ?? box.getAttribute("aria-label");
+            if (box.scrollWidth > box.clientWidth) {
+                box.tabIndex = 0;
+                box.setAttribute("role", "region");
+                if (name) box.setAttribute("aria-label", name);
+            } else if (box.querySelector("table")) {
+                for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
+            }
+        }
+    };
+    // Deferred, so the body is there. What is swapped in may be new and yet no larger.
+    new ResizeObserver(reach).observe(document.body);
+    document.addEventListener("htmx:after:swap", reach);
 })();

@@ -3,8 +3,10 @@
 mod by_device;
 mod by_problem;
 
+use super::bound;
 use super::find::{FEWEST, there};
 use super::matrices::Row as MatrixRow;
+use super::matrix::plan_row::library;
 use super::matrix::{MOST_PLANS, size, stored};
 use super::pictures::comparison::Comparison;
 use super::shell::{Place, Shell, html};
@@ -123,10 +125,20 @@ struct Subject {
     /// Plans there are, on how many classes of devices.
     plans: usize,
     classes: usize,
+    /// What their times are held against, a line each.
+    bounds: Vec<&'static str>,
+    /// Libraries of the vendors, each once.
+    libraries: String,
 }
 
 impl Subject {
     fn of(matrix: &Matrix, plans: &[Plan]) -> Self {
+        let mut libraries: Vec<String> = plans
+            .iter()
+            .filter_map(|plan| Some(library(&plan.baseline.as_ref()?.name, plan.device.kind)))
+            .collect();
+        libraries.sort();
+        libraries.dedup();
         let unnamed = || format!("matrix {}", super::format::short(&matrix.digest));
         Self {
             digest: matrix.digest,
@@ -134,6 +146,8 @@ impl Subject {
             size: size(matrix),
             plans: plans.len(),
             classes: by_device::columns(plans).len(),
+            bounds: bound::meanings(plans.iter().map(|plan| plan.limit.bound)),
+            libraries: libraries.join("; "),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How figures are written for people: three or four digits and a unit that fits.
 
-use crate::domain::{Digest, JobState, Problem, Timestamp};
+use crate::domain::plan::Baseline;
+use crate::domain::{DeviceKind, Digest, JobState, Problem, Timestamp};
 
 /// Microseconds with a unit that leaves one to three digits before the point: `96.8 µs`, `1.24 ms`, `2.50 s`.
 pub fn micros(us: f64) -> String {
@@ -10,6 +11,17 @@ pub fn micros(us: f64) -> String {
         format!("{} ms", digits(us / 1e3))
     } else {
         format!("{} s", digits(us / 1e6))
+    }
+}
+
+/// A round time without digits that say nothing: `50 µs`, `0.1 µs`.
+pub fn round_micros(us: f64) -> String {
+    let text = micros(us);
+    match text.split_once(' ') {
+        Some((figure, unit)) if figure.contains('.') => {
+            format!("{} {unit}", figure.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
     }
 }
 
@@ -45,6 +57,27 @@ pub fn times(ratio: f64) -> String {
 pub fn percent(fraction: f64) -> String {
     let value = fraction * 100.0;
     if value.abs() < 10.0 { format!("{value:.1} %") } else { format!("{value:.0} %") }
+}
+
+/// A correlation with a true minus: `−0.43`, `0.62`.
+pub fn correlation(rank: f64) -> String {
+    let text = format!("{:.2}", rank.abs());
+    if rank < 0.0 && text != "0.00" { format!("\u{2212}{text}") } else { text }
+}
+
+/// `cuSPARSE 12.6.3's csr_alg2`; a library of one routine is not named twice. The host's runs on one thread, which says
+/// what a speed-up over it is worth.
+pub fn routine(vendor: &Baseline, kind: DeviceKind) -> String {
+    let Baseline { name, version, algorithm, .. } = vendor;
+    let which = if algorithm.is_empty() || name == algorithm {
+        String::new()
+    } else {
+        format!("'s {algorithm}")
+    };
+    match kind {
+        DeviceKind::Cpu => format!("{name} {version}{which} (one thread)"),
+        DeviceKind::Cuda => format!("{name} {version}{which}"),
+    }
 }
 
 /// Powers of 1024: `3.00 MiB`.
@@ -128,6 +161,31 @@ mod tests {
         assert_eq!(bytes(3 << 20), "3.00 MiB");
         assert_eq!(percent(0.826), "83 %");
         assert_eq!(percent(0.0826), "8.3 %");
+    }
+
+    #[test]
+    fn a_vendor_of_the_host_runs_on_one_thread() {
+        let vendor = |name: &str, algorithm: &str| Baseline {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            algorithm: algorithm.to_owned(),
+            median_us: 1.0,
+            preprocess_ms: 0.0,
+        };
+        assert_eq!(routine(&vendor("sprs", "sprs"), DeviceKind::Cpu), "sprs 1 (one thread)");
+        assert_eq!(routine(&vendor("sprs", "a"), DeviceKind::Cpu), "sprs 1's a (one thread)");
+        assert_eq!(routine(&vendor("cuSPARSE", "a"), DeviceKind::Cuda), "cuSPARSE 1's a");
+    }
+
+    #[test]
+    fn round_times_are_short() {
+        let round = [50.0, 0.1, 2000.0, 100.0].map(round_micros);
+        assert_eq!(round, ["50 µs", "0.1 µs", "2 ms", "100 µs"]);
+    }
+
+    #[test]
+    fn correlations_have_a_true_minus() {
+        assert_eq!([0.624, -0.43, -0.001].map(correlation), ["0.62", "\u{2212}0.43", "0.00"]);
     }
 
     #[test]

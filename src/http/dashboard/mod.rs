@@ -5,6 +5,7 @@
 
 mod address;
 mod assets;
+mod bound;
 mod commands;
 mod compare;
 mod devices;

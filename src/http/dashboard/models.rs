@@ -1,6 +1,7 @@
 //! Models: versions and quality.
 
-use super::format::{count, times};
+use super::format::{correlation, count, times};
+use super::plan::ranking;
 use super::shell::{Place, Shell, html};
 use crate::domain::ModelQuality;
 use crate::http::App;
@@ -29,10 +30,24 @@ struct Row {
     rank: Option<Rank>,
 }
 
-/// A correlation, and how long its bar is of 60.
+/// A correlation, what it says in words, and its bar from the middle of 60.
 struct Rank {
     text: String,
+    words: &'static str,
+    x: f64,
     width: f64,
+}
+
+impl From<f64> for Rank {
+    fn from(rank: f64) -> Self {
+        let reach = 30.0 * rank.clamp(-1.0, 1.0);
+        Self {
+            text: correlation(rank),
+            words: ranking(rank),
+            x: 30.0 + reach.min(0.0),
+            width: reach.abs(),
+        }
+    }
 }
 
 impl From<ModelQuality> for Row {
@@ -46,10 +61,7 @@ impl From<ModelQuality> for Row {
             ratio: times(quality.median_ratio),
             verdict: verdict(quality.median_ratio),
             spread: times(quality.spread),
-            rank: quality.rank_correlation.map(|rank| Rank {
-                text: format!("{rank:.2}"),
-                width: 60.0 * rank.clamp(0.0, 1.0),
-            }),
+            rank: quality.rank_correlation.map(Rank::from),
         }
     }
 }
@@ -71,7 +83,14 @@ pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::verdict;
+    use super::{Rank, verdict};
+
+    #[test]
+    fn a_bar_goes_from_the_middle_to_its_side() {
+        let [bad, good] = [-0.5, 0.5].map(Rank::from);
+        assert_eq!((bad.x, bad.width, good.x, good.width), (15.0, 15.0, 30.0, 15.0));
+        assert_eq!((bad.text.as_str(), bad.words), ("\u{2212}0.50", "worse than chance"));
+    }
 
     #[test]
     fn a_ratio_is_said_in_words() {

@@ -4,9 +4,12 @@ mod meaning;
 mod parts;
 mod words;
 
+pub use words::ranking;
+
+use super::bound;
 use super::commands::{self, Command};
 use super::format;
-use super::pictures::roofline::{LIMIT, Mark, Roofline, Times};
+use super::pictures::roofline::{BOUND, Mark, Roofline, Times};
 use super::shell::{Place, Shell, html};
 use crate::domain::{Plan, PlanId, Problem};
 use crate::http::App;
@@ -37,6 +40,8 @@ struct Page {
     roofline: Option<Roofline>,
     times: Times,
     limit: String,
+    /// What the bound is, in a line.
+    bound: &'static str,
     costs: Vec<Fact>,
     checks: Vec<Check>,
     model: Vec<String>,
@@ -46,6 +51,7 @@ struct Page {
     arrays: Vec<ArrayRow>,
     has_source: bool,
     scratch: Vec<String>,
+    host_run: Option<String>,
     provenance: Vec<Fact>,
     commands: Vec<Command>,
     plan: Plan,
@@ -97,6 +103,7 @@ pub async fn show(
         roofline: Roofline::of(flops, plan.limit.bytes, plan.device.copy_gbps, &marks),
         times: Times::of(&marks),
         limit: words::limit(&plan),
+        bound: bound::meaning(plan.limit.bound),
         costs: parts::costs(&plan),
         checks: words::checks(&plan),
         model: words::model(&plan),
@@ -106,23 +113,27 @@ pub async fn show(
         arrays: parts::arrays(&plan),
         has_source: plan.launch.as_ref().is_some_and(|launch| launch.source.is_some()),
         scratch: parts::scratch(&plan),
+        host_run: parts::host_run(&plan),
         provenance: parts::provenance(&plan),
         plan,
     })
 }
 
 fn marks(plan: &Plan) -> Vec<Mark> {
-    let mark = |name, us, tone| Mark { name, us, ci95_us: None, tone };
+    let mark = |name, label: String, us, tone| Mark { name, label, us, ci95_us: None, tone };
     let measured = &plan.measured;
-    let mut marks = vec![Mark {
-        name: "measured",
-        us: measured.median_us,
-        ci95_us: Some(measured.ci95_us),
-        tone: "bar-fill",
-    }];
-    marks.extend(plan.predicted.as_ref().map(|p| mark("predicted", p.median_us, "warn")));
-    marks.extend(plan.baseline.as_ref().map(|b| mark("vendor", b.median_us, "idle")));
-    marks.push(mark(LIMIT, plan.limit.us, "good"));
+    let winner = mark("measured", "measured".to_owned(), measured.median_us, "bar-fill");
+    let mut marks = vec![Mark { ci95_us: Some(measured.ci95_us), ..winner }];
+    marks.extend(
+        plan.predicted
+            .as_ref()
+            .map(|p| mark("predicted", format!("predicted by {}", p.model), p.median_us, "warn")),
+    );
+    marks.extend(plan.baseline.as_ref().map(|vendor| {
+        mark("vendor", format::routine(vendor, plan.device.kind), vendor.median_us, "idle")
+    }));
+    let bound = bound::time_name(plan.limit.bound).to_owned();
+    marks.push(mark(BOUND, bound, plan.limit.us, "good"));
     marks
 }
 

@@ -62,6 +62,7 @@ pub async fn plan(
         runner_up: outcomes.decision.runner_up.map(|i| RunnerUp {
             candidate: outcomes.contenders[i].candidate.clone(),
             median_us: outcomes.contenders[i].timing.median_us,
+            ci95_us: Some(outcomes.contenders[i].timing.ci95_us),
         }),
         speedup: baseline.as_ref().map(|baseline| baseline.median_us / median_us),
         limit: Limit {

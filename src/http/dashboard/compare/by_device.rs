@@ -1,6 +1,7 @@
 //! A matrix across devices: a row a problem, a column a class of devices.
 
 use crate::domain::{DeviceClass, Digest, Plan};
+use crate::http::dashboard::bound;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
 
@@ -75,7 +76,8 @@ pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
             label: class_words(&plan.device),
             us: plan.measured.median_us,
             vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us),
-            limit_us: plan.limit.us,
+            bound_us: plan.limit.us,
+            bound: bound::time_name(plan.limit.bound),
         });
         Group { name, timed: timed.collect() }
     };

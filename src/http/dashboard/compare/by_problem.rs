@@ -2,6 +2,7 @@
 
 use crate::domain::problem::Triangle;
 use crate::domain::{DeviceClass, Matrix, Plan, Problem};
+use crate::http::dashboard::bound;
 use crate::http::dashboard::format;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
@@ -75,7 +76,8 @@ pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
             label: question(plan),
             us: plan.measured.median_us / columns,
             vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us / columns),
-            limit_us: plan.limit.us / columns,
+            bound_us: plan.limit.us / columns,
+            bound: bound::time_name(plan.limit.bound),
         }
     };
     let group = Group { name: String::new(), timed: plans.iter().map(timed).collect() };

@@ -2,6 +2,7 @@
 
 use crate::domain::plan::Bound;
 use crate::domain::{Candidate, Device, DeviceKind, L2Policy, Plan};
+use crate::http::dashboard::bound::{self, Reach};
 use crate::http::dashboard::format;
 
 /// What a table shows of a plan, in words.
@@ -17,10 +18,15 @@ pub struct PlanRow {
     /// Interval of the median, and how many samples it is of.
     pub interval: String,
     pub speedup: Option<String>,
-    /// The vendor's routine and its time.
+    /// The vendor's routine, and its time.
     pub vendor: Option<String>,
-    pub fraction: String,
-    pub limit: String,
+    pub vendor_time: Option<String>,
+    /// The vendor's library, short: `cuSPARSE`, `sprs, one thread`.
+    pub library: Option<String>,
+    pub bound: Bound,
+    pub reach: Reach,
+    /// `at copy bandwidth: 11.8 µs`.
+    pub bound_time: String,
     pub tie: bool,
     /// Made for a matrix of the same pattern with other values.
     pub other_values: bool,
@@ -32,37 +38,35 @@ impl PlanRow {
     pub fn of(plan: &Plan, matrix: &crate::domain::Digest) -> Self {
         let measured = &plan.measured;
         let [low, high] = measured.ci95_us.map(format::micros);
-        let bound = match plan.limit.bound {
-            Bound::Bytes => "moving the bytes",
-            Bound::Latency => "going through the levels",
-            Bound::Flops => "the arithmetic",
-        };
+        let vendor = plan.baseline.as_ref();
+        let kind = plan.device.kind;
         Self {
             id: plan.id.to_string(),
             problem: question(plan),
             device: class_words(&plan.device),
             device_class: plan.device.class().to_string(),
-            winner: winner(&plan.candidate),
+            winner: winner(&plan.candidate, kind),
             candidate: plan.candidate.to_string(),
             time: format::micros(measured.median_us),
             interval: format!("{low} to {high}, {} samples", measured.samples),
             speedup: plan.speedup.map(format::times),
-            vendor: plan.baseline.as_ref().map(|vendor| {
-                format!(
-                    "{} {}: {}",
-                    vendor.name,
-                    vendor.algorithm,
-                    format::micros(vendor.median_us)
-                )
-            }),
-            fraction: format::percent(plan.limit.fraction),
-            limit: format!("{}, by {bound}", format::micros(plan.limit.us)),
+            vendor: vendor.map(|vendor| format::routine(vendor, kind)),
+            vendor_time: vendor.map(|vendor| format::micros(vendor.median_us)),
+            library: vendor.map(|vendor| library(&vendor.name, kind)),
+            bound: plan.limit.bound,
+            reach: bound::reach(&plan.limit),
+            bound_time: bound::timed(&plan.limit),
             tie: plan.tie,
             other_values: plan.matrix != *matrix,
             age: format::ago(plan.created_at),
             created_at: plan.created_at.to_rfc3339(),
         }
     }
+}
+
+/// What the plans are held against, a line each.
+pub fn bounds(plans: &[PlanRow]) -> Vec<&'static str> {
+    bound::meanings(plans.iter().map(|plan| plan.bound))
 }
 
 /// The problem in words, and the policy where it is not the usual one: plans of both stand beside each other.
@@ -72,10 +76,19 @@ pub fn question(plan: &Plan) -> String {
 }
 
 /// The family; for the vendor's routines which of them.
-pub fn winner(candidate: &Candidate) -> String {
+fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
     match candidate.text("algorithm") {
+        Some(algorithm) if kind == DeviceKind::Cpu => library(algorithm, kind),
         Some(algorithm) => format!("{} {algorithm}", candidate.family),
         None => candidate.family.clone(),
+    }
+}
+
+/// The vendor's library, and what a speed-up over it must say beside: that of the host runs on one thread.
+pub fn library(name: &str, kind: DeviceKind) -> String {
+    match kind {
+        DeviceKind::Cpu => format!("{name}, one thread"),
+        DeviceKind::Cuda => name.to_owned(),
     }
 }
 

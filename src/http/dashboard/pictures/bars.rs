@@ -5,11 +5,11 @@ use crate::http::dashboard::format;
 use askama::Template;
 
 /// In the drawing's own pixels, of which the template has 560 across; the page scales it to the room there is.
-pub const LEFT: f64 = 50.0;
+pub const LEFT: f64 = 58.0;
 pub const RIGHT: f64 = 548.0;
 pub const TOP: f64 = 14.0;
 /// Least pixels between the labels of two ticks.
-const APART: f64 = 56.0;
+const APART: f64 = 72.0;
 
 /// One bar. The soft part is drawn behind the full one, where there is more than one figure to show.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn labels_do_not_touch() {
         let label = |at| Label { at, text: String::new() };
-        let kept = thinned([0.0, 20.0, 55.0, 60.0, 110.0, 120.0].map(label));
-        assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 60.0, 120.0]);
+        let kept = thinned([0.0, 20.0, 71.0, 80.0, 150.0, 160.0].map(label));
+        assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 80.0, 160.0]);
     }
 
     #[test]

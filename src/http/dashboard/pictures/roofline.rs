@@ -1,12 +1,13 @@
-//! Predicted, measured, vendor and limit: on the roofline of a device, and as bars of time.
+//! Predicted, measured, vendor and bound: on the roofline of a device, and as bars of time.
 //!
 //! The only roof drawn is the measured copy bandwidth. A peak of arithmetic is nowhere measured, so none is drawn.
 
 use super::super::format;
+use super::bars::{self, Label};
 use super::scale::Scale;
 use askama::Template;
 
-const LEFT: f64 = 56.0;
+const LEFT: f64 = 72.0;
 const RIGHT: f64 = 448.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 258.0;
@@ -14,7 +15,10 @@ const BOTTOM: f64 = 258.0;
 /// One time of a call, and how it is marked.
 #[derive(Clone, Debug)]
 pub struct Mark {
+    /// In a word, beside a point.
     pub name: &'static str,
+    /// In full, above a bar.
+    pub label: String,
     pub us: f64,
     /// The confidence interval, where it was measured as often as that takes.
     pub ci95_us: Option<[f64; 2]>,
@@ -55,10 +59,10 @@ impl Roofline {
         let gflops = |us: f64| flops / us.max(1e-3) / 1e3;
         let rates = marks.iter().map(|mark| gflops(mark.us)).chain([copy_gbps * intensity]);
         let (low, high) = rates.fold((f64::MAX, 0.0f64), |(l, h), r| (l.min(r), h.max(r)));
-        let x = Scale::logarithmic(intensity / 8.0, intensity * 8.0, LEFT, RIGHT);
+        let x = Scale::logarithmic(intensity / 4.0, intensity * 32.0, LEFT, RIGHT);
         let y = Scale::logarithmic(low / 2.0, high * 2.0, BOTTOM, TOP);
-        let from = (intensity / 8.0).max(low / 2.0 / copy_gbps);
-        let to = (intensity * 8.0).min(high * 2.0 / copy_gbps);
+        let from = (intensity / 4.0).max(low / 2.0 / copy_gbps);
+        let to = (intensity * 32.0).min(high * 2.0 / copy_gbps);
         let mut points: Vec<Point> = marks
             .iter()
             .map(|mark| Point {
@@ -71,7 +75,7 @@ impl Roofline {
             .collect();
         points.sort_by(|a, b| a.y.total_cmp(&b.y));
         let mut places: Vec<f64> = points.iter().map(|point| point.y).collect();
-        set_apart(&mut places, 15.0, TOP + 6.0, BOTTOM - 6.0);
+        set_apart(&mut places, 20.0, TOP + 26.0, BOTTOM - 6.0);
         for (point, place) in points.iter_mut().zip(places) {
             point.label_y = place;
         }
@@ -80,7 +84,7 @@ impl Roofline {
         };
         Some(Self {
             description: points.iter().map(|p| p.label.as_str()).collect::<Vec<_>>().join("; "),
-            across: named(x.ticks(5)),
+            across: named(x.ticks(4)),
             up: named(y.ticks(5)),
             roof: [x.at(from), y.at(from * copy_gbps), x.at(to), y.at(to * copy_gbps)],
             roof_label: format!("roof: memory at {} GB/s", format::digits(copy_gbps)),
@@ -90,19 +94,21 @@ impl Roofline {
     }
 }
 
-/// The same times side by side, from zero.
+/// The same times side by side.
 #[derive(Template)]
 #[template(path = "pictures/times.html")]
 pub struct Times {
     description: String,
-    height: f64,
-    /// Where the limit lies.
-    limit: Option<f64>,
+    axis_y: f64,
+    /// Where the bound lies.
+    bound: Option<f64>,
     rows: Vec<Row>,
+    ticks: Vec<Label>,
+    pub logarithmic: bool,
 }
 
 struct Row {
-    name: &'static str,
+    label: String,
     tone: &'static str,
     y: f64,
     width: f64,
@@ -110,37 +116,48 @@ struct Row {
     value: String,
 }
 
-const BAR_LEFT: f64 = 84.0;
-const BAR_RIGHT: f64 = 376.0;
-const ROW: f64 = 32.0;
+const BAR_LEFT: f64 = 2.0;
+const BAR_RIGHT: f64 = 360.0;
+const ROW: f64 = 46.0;
+/// Times further apart than this are drawn on a logarithmic axis, where the shortest is still seen.
+const SPREAD: f64 = 10.0;
 
 impl Times {
     pub fn of(marks: &[Mark]) -> Self {
-        let longest = marks.iter().fold(0.0f64, |most, mark| {
-            most.max(mark.us).max(mark.ci95_us.map_or(0.0, |ends| ends[1]))
+        let ends = marks.iter().flat_map(|mark| {
+            let interval = mark.ci95_us.into_iter().flatten();
+            interval.chain([mark.us]).filter(|us| us.is_finite() && *us > 0.0)
         });
-        let x = Scale::linear(0.0, longest, BAR_LEFT, BAR_RIGHT);
+        let (low, high) = ends.fold((f64::MAX, 0.0f64), |(l, h), us| (l.min(us), h.max(us)));
+        let logarithmic = high > SPREAD * low;
+        let x = match logarithmic {
+            true => Scale::logarithmic(low / 2.0, high, BAR_LEFT, BAR_RIGHT),
+            false => Scale::linear(0.0, high, BAR_LEFT, BAR_RIGHT),
+        };
         let rows: Vec<Row> = marks
             .iter()
             .enumerate()
             .map(|(at, mark)| Row {
-                name: mark.name,
+                label: mark.label.clone(),
                 tone: mark.tone,
-                y: 8.0 + at as f64 * ROW,
+                y: at as f64 * ROW,
                 width: (x.at(mark.us) - BAR_LEFT).max(1.0),
                 whisker: mark.ci95_us.map(|ends| ends.map(|us| x.at(us))),
                 value: format::micros(mark.us),
             })
             .collect();
-        let limit = marks.iter().find(|mark| mark.name == LIMIT).map(|mark| x.at(mark.us));
-        let told = rows.iter().map(|row| format!("{} {}", row.name, row.value));
+        let bound = marks.iter().find(|mark| mark.name == BOUND).map(|mark| x.at(mark.us));
+        let told = rows.iter().map(|row| format!("{} {}", row.label, row.value));
         let description = told.collect::<Vec<_>>().join("; ");
-        Self { description, height: 16.0 + rows.len() as f64 * ROW, limit, rows }
+        let ticks = x.ticks(4).into_iter();
+        let ticks = ticks.map(|tick| Label { at: tick.at, text: format::round_micros(tick.value) });
+        let (ticks, axis_y) = (bars::thinned(ticks), 4.0 + rows.len() as f64 * ROW);
+        Self { description, axis_y, bound, rows, ticks, logarithmic }
     }
 }
 
-/// The mark that the others are held against.
-pub const LIMIT: &str = "limit";
+/// The mark that the others are held against: on the roof, where the roof is the bound.
+pub const BOUND: &str = "roof";
 
 /// `1.25 TFLOP/s`.
 fn rate(gflops: f64) -> String {
@@ -175,7 +192,7 @@ mod tests {
     use super::*;
 
     fn mark(name: &'static str, us: f64) -> Mark {
-        Mark { name, us, ci95_us: None, tone: "idle" }
+        Mark { name, label: name.to_owned(), us, ci95_us: None, tone: "idle" }
     }
 
     #[test]
@@ -189,21 +206,24 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_bytes_lies_on_the_roof() {
+    fn a_bound_of_bytes_lies_on_the_roof() {
         // 1000 bytes at 100 GB/s take 0.01 µs.
-        let picture = Roofline::of(500.0, 1000, 100.0, &[mark(LIMIT, 0.01)]).unwrap();
+        let picture = Roofline::of(500.0, 1000, 100.0, &[mark(BOUND, 0.01)]).unwrap();
         let [x1, y1, x2, y2] = picture.roof;
         let share = (picture.at - x1) / (x2 - x1);
         assert!((y1 + share * (y2 - y1) - picture.points[0].y).abs() < 1e-6);
-        assert!(Roofline::of(500.0, 1000, 0.0, &[mark(LIMIT, 0.01)]).is_none());
-        assert!(Roofline::of(0.0, 1000, 1.0, &[mark(LIMIT, 0.01)]).is_none());
+        assert!(Roofline::of(500.0, 1000, 0.0, &[mark(BOUND, 0.01)]).is_none());
+        assert!(Roofline::of(0.0, 1000, 1.0, &[mark(BOUND, 0.01)]).is_none());
     }
 
     #[test]
-    fn bars_start_at_zero() {
-        let picture = Times::of(&[mark("measured", 50.0), mark(LIMIT, 25.0)]);
+    fn bars_start_at_zero_while_all_can_be_seen() {
+        let picture = Times::of(&[mark("measured", 50.0), mark(BOUND, 25.0)]);
         assert!((picture.rows[0].width - 2.0 * picture.rows[1].width).abs() < 1e-9);
-        assert_eq!(picture.limit, Some(BAR_LEFT + picture.rows[1].width));
+        assert_eq!(picture.bound, Some(BAR_LEFT + picture.rows[1].width));
+        assert!(!picture.logarithmic && !picture.ticks.is_empty());
+        let picture = Times::of(&[mark("measured", 70.0), mark("vendor", 7143.0)]);
+        assert!(picture.logarithmic && picture.rows[0].width > 20.0 && picture.ticks.len() > 1);
     }
 
     #[test]

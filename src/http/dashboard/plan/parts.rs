@@ -1,9 +1,11 @@
 //! The figures of a plan as names and values: headline, costs, resources, launches, provenance.
 
-use super::super::format::{bytes, count, digits, micros, percent, seconds, short, times};
-use super::{meaning, words};
+use super::super::bound;
+use super::super::format::{bytes, count, digits, micros, percent, routine, seconds, short, times};
+use super::meaning;
+use crate::domain::plan::Bound;
 use crate::domain::plan::LaunchStep;
-use crate::domain::{FunnelStep, Plan, Resources};
+use crate::domain::{DeviceKind, FunnelStep, Plan, Resources};
 
 /// A figure with its name and, where there is one, a line on it.
 pub struct Fact {
@@ -27,19 +29,21 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
     let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let note = format!("{}, in turn", words::routine(vendor));
+            let note = format!("{}, in turn", routine(vendor, plan.device.kind));
             fact("Over the vendor", times(*speedup), note)
         }
         _ => fact("Over the vendor", "–", "no routine of the vendor's was measured"),
     };
+    let against = match plan.limit.bound {
+        Bound::Bytes => "Against copy bandwidth",
+        Bound::Latency => "Against levels × hop",
+        Bound::Flops => "Against the arithmetic",
+    };
+    let reach = bound::reach(&plan.limit);
     vec![
         fact("Time of a call, median", micros(m.median_us), samples),
         speedup,
-        fact(
-            "Share of the limit",
-            percent(plan.limit.fraction),
-            micros(plan.limit.us) + " is the limit",
-        ),
+        fact(against, reach.figure, format!("{}; {}", reach.words, bound::timed(&plan.limit))),
         fact(
             "Relative error",
             format!("{:.1e}", m.rel_error),
@@ -143,9 +147,27 @@ fn extent(of: [u32; 3]) -> String {
     of[..last].iter().map(|n| count(u64::from(*n))).collect::<Vec<_>>().join(" × ")
 }
 
+/// How a plan of the host's runs, which has no grid: a sentence. `None` for kernels.
+pub fn host_run(plan: &Plan) -> Option<String> {
+    if plan.device.kind != DeviceKind::Cpu {
+        return None;
+    }
+    if plan.candidate.is_baseline() {
+        return Some("The library runs it, on one thread.".to_owned());
+    }
+    let threads = match (plan.candidate.family.as_str(), plan.candidate.int("threads")) {
+        ("serial", _) | (_, Some(1)) => "one thread".to_owned(),
+        (_, Some(threads)) => format!("{threads} threads"),
+        _ => format!("up to {} threads", plan.device.multiprocessors),
+    };
+    let entry = plan.launch.as_ref().map_or("It", |launch| launch.entry.as_str());
+    Some(format!("{entry} runs inside sparsetune, on {threads} of the host. Nothing is launched."))
+}
+
 /// All launches in order: the steps, or the only one.
 pub fn steps(plan: &Plan) -> Vec<StepRow> {
-    let Some(launch) = &plan.launch else { return Vec::new() };
+    let launch = plan.launch.as_ref().filter(|_| plan.device.kind == DeviceKind::Cuda);
+    let Some(launch) = launch else { return Vec::new() };
     let only = LaunchStep {
         entry: launch.entry.clone(),
         grid: launch.grid,
@@ -235,7 +257,22 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
 
 #[cfg(test)]
 mod tests {
-    use super::{extent, millis};
+    use super::{extent, host_run, millis, steps};
+    use crate::domain::{Candidate, DeviceKind, Plan};
+
+    #[test]
+    fn the_host_has_threads_and_no_grid() {
+        let text = include_str!("../../../../tests/http/plan.json");
+        let mut plan: Plan = serde_json::from_str(text).unwrap();
+        assert!(steps(&plan).is_empty());
+        assert!(host_run(&plan).unwrap().contains("on up to 2 threads"));
+        plan.candidate = Candidate::new("levels").with("threads", 8);
+        assert!(host_run(&plan).unwrap().contains("on 8 threads"));
+        plan.candidate = Candidate::new("vendor").with_text("algorithm", "sprs");
+        assert!(host_run(&plan).unwrap().contains("one thread"));
+        plan.device.kind = DeviceKind::Cuda;
+        assert_eq!((host_run(&plan), steps(&plan).len()), (None, 2));
+    }
 
     #[test]
     fn extents_leave_out_ones_at_the_end() {

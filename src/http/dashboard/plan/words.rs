@@ -1,8 +1,8 @@
 //! A plan in words: why it won, what limits it, what it holds for.
 
-use super::super::format::{bytes, count, digits, micros, percent, times};
+use super::super::format::{bytes, correlation, count, digits, micros, percent, routine, times};
 use super::meaning;
-use crate::domain::plan::{Baseline, Bound};
+use crate::domain::plan::{Bound, RunnerUp};
 use crate::domain::{L2Policy, Layout, Plan, Problem};
 
 /// `SpMM, N = 32, f32, row-major`.
@@ -35,7 +35,6 @@ pub struct Why {
     pub won: String,
     pub runner_up: Option<(String, String)>,
     pub vendor: Option<String>,
-    pub tie: bool,
     pub chosen_for: String,
     pub stopped: &'static str,
     pub failed: Option<String>,
@@ -47,17 +46,13 @@ pub fn why(plan: &Plan) -> Why {
         n if plan.tie => format!("It stands among {} measured candidates.", count(n.into())),
         n => format!("It was the best of {} measured candidates.", count(n.into())),
     };
-    let runner_up = plan.runner_up.as_ref().map(|second| {
-        let more = second.median_us / plan.measured.median_us - 1.0;
-        let against = match more {
-            more if more.abs() < 5e-4 => "the same".to_owned(),
-            more if more > 0.0 => format!("{} more", percent(more)),
-            less => format!("{} less", percent(-less)),
-        };
-        (second.candidate.to_string(), format!("took {}, {against}.", micros(second.median_us)))
-    });
+    let runner_up = plan
+        .runner_up
+        .as_ref()
+        .map(|second| (second.candidate.to_string(), second_place(plan, second)));
     let vendor = plan.baseline.as_ref().map(|vendor| {
-        let took = format!("{} took {}", routine(vendor), micros(vendor.median_us));
+        let took =
+            format!("{} took {}", routine(vendor, plan.device.kind), micros(vendor.median_us));
         match plan.speedup {
             _ if plan.candidate.is_baseline() => format!("{took}: it is the winner itself."),
             Some(speedup) => {
@@ -84,20 +79,51 @@ pub fn why(plan: &Plan) -> Why {
         won,
         runner_up,
         vendor,
-        tie: plan.tie,
         chosen_for,
         stopped: meaning::stopped_by(plan.provenance.stopped_by),
         failed: (!failed.is_empty()).then(|| failed.join(", ")),
     }
 }
 
-/// `cuSPARSE 12.6.3's csr_alg2`; a library of one routine is not named twice.
-pub fn routine(vendor: &Baseline) -> String {
-    let Baseline { name, version, algorithm, .. } = vendor;
-    match name == algorithm {
-        true => format!("{name} {version}"),
-        false => format!("{name} {version}'s {algorithm}"),
+/// How the runner-up compares, and why it did not win where it is faster.
+fn second_place(plan: &Plan, second: &RunnerUp) -> String {
+    let won = &plan.measured;
+    let between = |ends: [f64; 2]| {
+        let [low, high] = ends.map(micros);
+        format!("95 % between {low} and {high}")
+    };
+    let more = second.median_us / won.median_us - 1.0;
+    let against = match more {
+        more if more.abs() < 5e-4 => "the same".to_owned(),
+        more if more > 0.0 => format!("{} more", percent(more)),
+        less => format!("{} less", percent(-less)),
+    };
+    let mut text = format!("took {}, {against}", micros(second.median_us));
+    match second.ci95_us {
+        Some(ends) => {
+            text.push_str(&format!(" ({}; the winner {}).", between(ends), between(won.ci95_us)))
+        }
+        None if plan.tie => text.push_str(&format!(
+            " (the winner: {}; the runner-up's interval is not in this plan).",
+            between(won.ci95_us)
+        )),
+        None => text.push('.'),
     }
+    // By the cost of all calls another than the shorter call may lead.
+    let outpaid = plan.expected_calls.is_some() && !plan.tie;
+    text.push_str(match more < 0.0 {
+        true if outpaid => " It needs more preprocessing than its calls save.",
+        true if plan.tie => {
+            " It did not win all the same: finalists are timed in turn, and the differences from round to round leave room \
+             for none. That is a tie, and in a tie the simpler candidate stands."
+        }
+        false if plan.tie => {
+            " It is a tie: timed in turn, the winner is not outside the noise of this or of another finalist. In a tie the \
+             simpler candidate stands."
+        }
+        _ => "",
+    });
+    text
 }
 
 /// What the limit is made of, and what it means to be beyond it.
@@ -138,6 +164,8 @@ pub fn limit(plan: &Plan) -> String {
 /// One thing that may or may not change.
 pub struct Check {
     pub holds: bool,
+    /// `may change` or `must stay`.
+    pub verdict: &'static str,
     pub text: String,
 }
 
@@ -149,7 +177,8 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
     };
     let may = |holds: bool, what: &str, note: &str| Check {
         holds,
-        text: format!("{what} {}{note}", if holds { "may change" } else { "must stay" }),
+        verdict: if holds { "may change" } else { "must stay" },
+        text: format!("{what}{note}"),
     };
     let values = match valid.values_may_change {
         true if valid.update_values_ms > 0.0 => {
@@ -158,20 +187,34 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
         true => ", at no cost".to_owned(),
         false => String::new(),
     };
-    let finite = match valid.dense_must_be_finite {
-        true => format!("{dense} must be finite: zeros that fill up panels are multiplied by it"),
-        false => format!("{dense} may hold infinities and NaN"),
+    let (verdict, finite) = match valid.dense_must_be_finite {
+        true => ("must be finite", ": zeros that fill up panels are multiplied by it"),
+        false => ("may be any", ", infinities and NaN too"),
     };
     vec![
         may(valid.values_may_change, "The matrix's values", &values),
-        may(valid.pattern_may_change, "Its pattern", ""),
+        may(valid.pattern_may_change, "The matrix's pattern", ""),
         may(
             valid.n_may_change,
             width,
             if valid.n_may_change { "; the speed was measured for this one" } else { "" },
         ),
-        Check { holds: !valid.dense_must_be_finite, text: finite },
+        Check {
+            holds: !valid.dense_must_be_finite,
+            verdict,
+            text: format!("What is in {dense}{finite}"),
+        },
     ]
+}
+
+/// What a rank correlation says of a model.
+pub const fn ranking(rank: f64) -> &'static str {
+    match rank {
+        r if r < -0.1 => "worse than chance",
+        r if r < 0.1 => "no better than chance",
+        r if r < 0.7 => "better than chance",
+        _ => "close to the measured order",
+    }
 }
 
 /// How good the prediction was, for this candidate and over the job.
@@ -202,7 +245,9 @@ pub fn model(plan: &Plan) -> Vec<String> {
         ));
         if let Some(rank) = error.rank_correlation {
             said.push(format!(
-                "It ranks them with a correlation of {rank:.2}; 1 is the measured order."
+                "It ranks them with a correlation of {}, {}; 1 is the measured order, 0 is chance.",
+                correlation(rank),
+                ranking(rank)
             ));
         }
     }
@@ -222,7 +267,32 @@ mod tests {
         let mut plan = plan();
         assert_eq!(why(&plan).runner_up.unwrap().1, "took 13.5 µs, 8.0 % more.");
         plan.measured.median_us = 18.0;
-        assert_eq!(why(&plan).runner_up.unwrap().1, "took 13.5 µs, 25 % less.");
+        let said = why(&plan).runner_up.unwrap().1;
+        assert_eq!(
+            said,
+            "took 13.5 µs, 25 % less. It needs more preprocessing than its calls save."
+        );
+    }
+
+    #[test]
+    fn a_faster_runner_up_is_explained_by_the_tie_and_both_intervals() {
+        let mut plan = plan();
+        (plan.tie, plan.measured.median_us, plan.measured.ci95_us) = (true, 50.0, [9.0, 80.0]);
+        let said = why(&plan).runner_up.unwrap().1;
+        assert!(said.starts_with("took 13.5 µs, 73 % less (the winner: 95 % between 9.00 µs and"));
+        assert!(said.contains("in a tie the simpler candidate stands"), "{said}");
+        plan.runner_up.as_mut().unwrap().ci95_us = Some([8.0, 60.0]);
+        let said = why(&plan).runner_up.unwrap().1;
+        let both = "95 % between 8.00 µs and 60.0 µs; the winner 95 % between 9.00 µs and 80.0 µs";
+        assert!(said.contains(both), "{said}");
+    }
+
+    #[test]
+    fn a_bad_ranking_is_called_so() {
+        let mut plan = plan();
+        plan.model_error.as_mut().unwrap().rank_correlation = Some(-0.43);
+        let said = model(&plan).join(" ");
+        assert!(said.contains("\u{2212}0.43, worse than chance"), "{said}");
     }
 
     #[test]
@@ -239,7 +309,7 @@ mod tests {
     fn what_holds_is_said_either_way() {
         let checks = checks(&plan());
         assert!(checks[0].holds && checks[0].text.contains("125 µs"), "{}", checks[0].text);
-        assert!(!checks[1].holds && checks[1].text == "Its pattern must stay");
-        assert!(!checks[3].holds);
+        assert!(!checks[1].holds && checks[1].verdict == "must stay");
+        assert!(!checks[3].holds && checks[3].verdict == "must be finite");
     }
 }
