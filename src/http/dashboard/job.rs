@@ -1,9 +1,11 @@
 //! One job: its progress, its best so far, its funnel, its trials, live while it runs.
 
 mod failures;
+mod finals;
 mod header;
 mod island;
 mod standing;
+mod summaries;
 mod tried;
 
 use super::shell::{Place, Shell, html};
@@ -15,10 +17,12 @@ use crate::service::Story;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
+use finals::Finals;
 use header::Header;
 use island::Island;
 use serde::Deserialize;
 use standing::Standing;
+use summaries::Summaries;
 
 /// What is looked at closely.
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +37,8 @@ pub struct Look {
 struct Page {
     shell: Shell,
     header: Header,
+    finals: Finals,
+    summaries: Summaries,
     standing: Standing,
     island: Island,
     log: Vec<Line>,
@@ -65,6 +71,13 @@ pub async fn show(
     let names = service.matrix_names(std::slice::from_ref(&job.request.matrix)).await?;
     let name = names.get(&job.request.matrix).cloned();
     let standing = draw(&app, &job, &story, &trials, look.family.as_deref()).await?;
+    // A plan may have been deleted since.
+    let finals = match &job.plan {
+        Some(plan) => {
+            app.service.plan(plan).await.map_or_else(|_| Finals::default(), |plan| Finals::of(&plan, &trials))
+        }
+        None => Finals::default(),
+    };
     let lines = story.log.into_iter().map(|(at, text)| {
         let at = at.to_rfc3339();
         Line { time: at.get(11..19).unwrap_or_default().to_owned(), at, text }
@@ -72,6 +85,8 @@ pub async fn show(
     html(&Page {
         shell: Shell::new(&app, Place::Jobs),
         header: Header::new(&job, name, &trials),
+        finals,
+        summaries: Summaries::of(&job, &trials),
         standing,
         island: Island::of(&job, &trials),
         log: lines.collect(),

@@ -38,7 +38,9 @@ impl Standing {
         family: Option<&str>,
     ) -> Self {
         let families = heat_map::families(trials);
-        let chosen = heat_map::choose(&families, family);
+        let best = job.best.as_ref().map(|best| best.candidate.family.as_str());
+        let winner = job.plan.as_ref().and(job.best.as_ref());
+        let chosen = heat_map::choose(&families, trials, family, best);
         let choices = families.iter().map(|(name, candidates)| Choice {
             name: name.clone(),
             candidates: *candidates,
@@ -54,7 +56,7 @@ impl Standing {
             map: chosen.and_then(|family| HeatMap::new(trials, family)),
             families: choices.collect(),
             failures: failures::kinds(trials),
-            rows: tried::rows(trials),
+            rows: tried::rows(trials, winner),
             measured: format::count(tried::by_time(trials).len() as u64),
         }
     }

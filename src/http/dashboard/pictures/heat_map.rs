@@ -5,14 +5,14 @@ mod cells;
 
 use super::scale::Scale;
 use crate::domain::candidate::VENDOR;
-use crate::domain::{Trial, TrialState};
+use crate::domain::{Outcome, Trial, TrialState};
 use crate::http::dashboard::format;
 use askama::Template;
 use axes::{Axis, pair};
 use cells::{Content, Space};
 
 /// A square for each pair of values: the best time measured among the candidates with that pair, on a scale of colours by
-/// how far it is from the best of all; where none was measured, what removed most of them.
+/// how far it is from the job's best, of any family; where none was measured, what removed most of them.
 #[derive(Template)]
 #[template(path = "pictures/heat_map.html")]
 pub struct HeatMap {
@@ -75,11 +75,33 @@ pub fn families(trials: &[Trial]) -> Vec<(String, usize)> {
     counts
 }
 
-/// The family that was asked for; else the panels, whose tiles the literature draws; else the largest.
-pub fn choose<'a>(families: &'a [(String, usize)], asked: Option<&str>) -> Option<&'a str> {
+/// The family that was asked for; else the best's, where it has a map; else the panels, whose tiles the literature draws;
+/// else the first that has a map.
+pub fn choose<'a>(
+    families: &'a [(String, usize)],
+    trials: &[Trial],
+    asked: Option<&str>,
+    best: Option<&str>,
+) -> Option<&'a str> {
     let named = |name: &str| families.iter().find(|(family, _)| family == name);
-    let chosen = asked.and_then(named).or_else(|| named("row_panel")).or_else(|| families.first());
+    let mapped = |found: &&(String, usize)| {
+        let own: Vec<&Trial> = trials.iter().filter(|t| t.candidate.family == found.0).collect();
+        pair(&own).is_some()
+    };
+    let chosen = asked
+        .and_then(named)
+        .or_else(|| best.and_then(named).filter(mapped))
+        .or_else(|| named("row_panel").filter(mapped))
+        .or_else(|| families.iter().find(mapped))
+        .or_else(|| families.first());
     chosen.map(|(family, _)| family.as_str())
+}
+
+/// The fastest trial of the job, whatever its family: what shades are relative to.
+fn fastest(trials: &[Trial]) -> Option<(f64, &str)> {
+    let time = |trial: &Trial| trial.state.outcome().and_then(Outcome::median_us);
+    let timed = trials.iter().filter_map(|t| Some((time(t)?, t.candidate.family.as_str())));
+    timed.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 impl HeatMap {
@@ -88,6 +110,7 @@ impl HeatMap {
         let own: Vec<&Trial> = trials.iter().filter(|t| t.candidate.family == family).collect();
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
+        let fastest = fastest(trials);
         let at =
             |row: usize, column: usize| (LEFT + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
         let cells = space.cells.iter().map(|cell| {
@@ -96,7 +119,7 @@ impl HeatMap {
                 "{} {}, {} {}",
                 rows.name, rows.values[cell.row], columns.name, columns.values[cell.column]
             );
-            draw(&cell.content, &space, (x, y), &pair)
+            draw(&cell.content, &space, fastest, (x, y), &pair)
         });
         let label = |axis: &Axis, start: f64, step: f64| Label {
             name: axis.name.clone(),
@@ -113,35 +136,53 @@ impl HeatMap {
             legend: legend(&space),
             failed: space.cells.iter().any(|cell| matches!(cell.content, Content::Failed { .. })),
             measured: space.measured(),
-            summary: summary(&space, &rows, &columns),
+            summary: summary(&space, family, fastest, &rows, &columns),
             rows: label(&rows, TOP, CELL.1),
             columns: label(&columns, LEFT, CELL.0),
         })
     }
 }
 
-fn summary(space: &Space, rows: &Axis, columns: &Axis) -> String {
+fn summary(
+    space: &Space,
+    family: &str,
+    fastest: Option<(f64, &str)>,
+    rows: &Axis,
+    columns: &Axis,
+) -> String {
     let measured = space.measured();
     let of = format!("{measured} of {} pairs measured", rows.values.len() * columns.values.len());
     match &space.best {
         Some(best) => format!(
-            "{of}; best {} at {} {}, {} {}.",
+            "{of}; best of this family {} at {} {}, {} {}{}.",
             format::micros(best.us),
             rows.name,
             rows.values[best.row],
             columns.name,
-            columns.values[best.column]
+            columns.values[best.column],
+            match fastest {
+                Some((us, other)) if other != family => {
+                    format!("; the job's fastest trial took {} ({other})", format::micros(us))
+                }
+                _ => ", the job's fastest trial".to_owned(),
+            }
         ),
         None => format!("{of}."),
     }
 }
 
-fn draw(content: &Content, space: &Space, (x, y): (f64, f64), pair: &str) -> Cell {
+fn draw(
+    content: &Content,
+    space: &Space,
+    fastest: Option<(f64, &str)>,
+    (x, y): (f64, f64),
+    pair: &str,
+) -> Cell {
     let (class, text, title) = match content {
         Content::Measured { us, count } => {
-            let best = space.best.as_ref().map_or(*us, |best| best.us);
+            let best = fastest.map_or(*us, |(us, _)| us);
             let title = format!(
-                "{}, {} the best; {count} measured",
+                "{}, {} the job's best; {count} measured",
                 format::micros(*us),
                 format::times(us / best)
             );
@@ -226,29 +267,47 @@ mod tests {
             ("heat-pruned", "R"),
         ];
         assert_eq!(cells, expected);
-        assert_eq!(map.summary, "2 of 4 pairs measured; best 10.0 µs at m1 2, n1 32.");
+        assert_eq!(map.summary, "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32, the job's fastest trial.");
         assert!(map.cells[2].title.contains("2 removed by panel fill"), "{}", map.cells[2].title);
         assert!(map.cells.iter().all(|cell| cell.x + CELL.0 < map.width + 1.0));
     }
 
     #[test]
-    fn the_panels_are_shown_first_and_the_vendor_never() {
-        let of =
-            |family: &str, n| trial(n, Candidate::new(family).with("n1", n.into()), pruned("rank"));
+    fn shades_and_words_are_relative_to_the_best_of_all_families() {
+        let split = Candidate::new("row_split").with("lanes", 8);
         let trials = [
-            of("vendor", 0),
-            of("vendor", 1),
-            of("row_split", 2),
-            of("row_split", 3),
-            of("row_panel", 4),
+            trial(0, panel(2, 32, 1), measured(10.0)),
+            trial(1, panel(4, 64, 1), measured(60.0)),
+            trial(2, split, measured(4.0)),
+        ];
+        let map = HeatMap::new(&trials, "row_panel").unwrap();
+        assert_eq!(map.cells[0].class, format!("heat-{}", shade(2.5)));
+        assert!(map.summary.ends_with("; the job's fastest trial took 4.00 µs (row_split)."));
+    }
+
+    #[test]
+    fn the_best_ones_family_is_shown_where_it_has_a_map_and_the_vendor_never() {
+        let of = |family: &str, n, other: i64| {
+            trial(n, Candidate::new(family).with("n1", n.into()).with("o", other), pruned("rank"))
+        };
+        let trials = [
+            of("vendor", 0, 0),
+            of("vendor", 1, 1),
+            of("row_split", 2, 2),
+            of("row_split", 3, 3),
+            of("row_panel", 4, 4),
+            of("row_panel", 5, 5),
+            of("single", 6, 6),
         ];
         let families = families(&trials);
-        assert_eq!(families, [("row_split".to_owned(), 2), ("row_panel".to_owned(), 1)]);
-        assert_eq!(choose(&families, None), Some("row_panel"));
-        assert_eq!(choose(&families, Some("row_split")), Some("row_split"));
-        assert_eq!(choose(&families, Some("<b>")), Some("row_panel"));
-        assert_eq!(choose(&families[..1], None), Some("row_split"));
-        assert!(HeatMap::new(&trials, "row_split").is_none(), "one parameter is no map");
+        assert_eq!(families.len(), 3);
+        let choose = |asked, best| choose(&families, &trials, asked, best);
+        assert_eq!(choose(None, Some("row_split")), Some("row_split"));
+        assert_eq!(choose(None, Some("single")), Some("row_panel"), "one candidate is no map");
+        assert_eq!(choose(None, None), Some("row_panel"));
+        assert_eq!(choose(Some("row_split"), Some("row_panel")), Some("row_split"));
+        assert_eq!(choose(Some("<b>"), Some("vendor")), Some("row_panel"));
+        assert!(HeatMap::new(&trials, "single").is_none());
     }
 
     #[test]
