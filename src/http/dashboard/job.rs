@@ -73,9 +73,11 @@ pub async fn show(
     let standing = draw(&app, &job, &story, &trials, look.family.as_deref()).await?;
     // A plan may have been deleted since.
     let finals = match &job.plan {
-        Some(plan) => {
-            app.service.plan(plan).await.map_or_else(|_| Finals::default(), |plan| Finals::of(&plan, &trials))
-        }
+        Some(plan) => app
+            .service
+            .plan(plan)
+            .await
+            .map_or_else(|_| Finals::default(), |plan| Finals::of(&plan, &trials)),
         None => Finals::default(),
     };
     let lines = story.log.into_iter().map(|(at, text)| {

@@ -51,10 +51,7 @@ fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
         text.push_str(" The difference is within the noise: of the tied, the simpler one wins.");
     }
     if let Some(calls) = plan.expected_calls {
-        text.push_str(&format!(
-            " It was chosen for {} calls, preparation counted.",
-            count(calls)
-        ));
+        text.push_str(&format!(" It was chosen for {} calls, preparation counted.", count(calls)));
     }
     text
 }
@@ -95,8 +92,7 @@ mod tests {
         let trials = [trial(0, "won", 63.5), trial(1, "lost", 60.0)];
         let mut plan = plan(&trials[0], 70.1);
         plan.tie = true;
-        plan.runner_up =
-            Some(RunnerUp { candidate: trials[1].candidate.clone(), median_us: 70.0 });
+        plan.runner_up = Some(RunnerUp { candidate: trials[1].candidate.clone(), median_us: 70.0 });
         let told = Finals::of(&plan, &trials);
         let again = "Timed again in turn with the other finalists: 70.1 µs (63.5 µs in its trial).";
         assert_eq!(told.timed_again.as_deref(), Some(again));

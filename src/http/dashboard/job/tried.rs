@@ -51,7 +51,8 @@ pub fn rows(trials: &[Trial], winner: Option<&Best>) -> Vec<Row> {
     let timed = by_time(trials);
     let vendor = vendor_us(&timed);
     let won = |trial: &Trial| winner.filter(|best| best.candidate == trial.candidate);
-    let shown = timed.iter().zip(1..).filter(|((trial, _), place)| *place <= MOST || won(trial).is_some());
+    let shown =
+        timed.iter().zip(1..).filter(|((trial, _), place)| *place <= MOST || won(trial).is_some());
     shown
         .filter_map(|((trial, us), place)| {
             let row = row(trial, *us, place, vendor)?;

@@ -267,7 +267,10 @@ mod tests {
             ("heat-pruned", "R"),
         ];
         assert_eq!(cells, expected);
-        assert_eq!(map.summary, "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32, the job's fastest trial.");
+        assert_eq!(
+            map.summary,
+            "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32, the job's fastest trial."
+        );
         assert!(map.cells[2].title.contains("2 removed by panel fill"), "{}", map.cells[2].title);
         assert!(map.cells.iter().all(|cell| cell.x + CELL.0 < map.width + 1.0));
     }
