@@ -166,6 +166,8 @@
                 ctx.stroke();
             };
             ctx.save();
+            // The last series may have been a dashed one.
+            ctx.setLineDash([]);
             ctx.lineWidth = 2 * ratio;
             for (const point of this.points) {
                 if (point.won) ring(point, 5, colours.good);

@@ -45,7 +45,7 @@ fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
             "; timed again it took {}, the runner-up.",
             micros(second.median_us)
         )),
-        None => text.push_str(", neither winner nor runner-up in the end."),
+        None => text.push_str("; it was neither the winner nor the runner-up in the finals."),
     }
     if plan.tie {
         text.push_str(" The difference is within the noise: of the tied, the simpler one wins.");

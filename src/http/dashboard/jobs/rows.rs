@@ -132,7 +132,8 @@ fn duration(job: &Job) -> Duration {
     match (job.started_at, job.finished_at) {
         (Some(started), Some(finished)) => {
             let took = (finished.0 - started.0).max(0) as f64 / 1e3;
-            Duration::Took(format::seconds(took))
+            // What ends before it begins to work took no time to tell of.
+            if took < 0.05 { Duration::None } else { Duration::Took(format::seconds(took)) }
         }
         (Some(started), None) => Duration::Since(Moment::of(started)),
         (None, _) => Duration::None,

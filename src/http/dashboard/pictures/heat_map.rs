@@ -19,6 +19,8 @@ pub struct HeatMap {
     family: String,
     width: f64,
     height: f64,
+    /// Where the cells begin: right of the names of the rows.
+    left: f64,
     rows: Label,
     columns: Label,
     cells: Vec<Cell>,
@@ -111,8 +113,10 @@ impl HeatMap {
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
         let fastest = fastest(trials);
+        // About as wide as its letters; not narrower than its values.
+        let left = LEFT.max(rows.name.len() as f64 * 6.5 + 24.0);
         let at =
-            |row: usize, column: usize| (LEFT + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
+            |row: usize, column: usize| (left + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
         let cells = space.cells.iter().map(|cell| {
             let (x, y) = at(cell.row, cell.column);
             let pair = format!(
@@ -130,7 +134,8 @@ impl HeatMap {
         };
         Some(Self {
             family: family.to_owned(),
-            width: LEFT + columns.values.len() as f64 * CELL.0 + 1.0,
+            left,
+            width: left + columns.values.len() as f64 * CELL.0 + 1.0,
             height: TOP + rows.values.len() as f64 * CELL.1 + 1.0,
             cells: cells.collect(),
             legend: legend(&space),
@@ -138,7 +143,7 @@ impl HeatMap {
             measured: space.measured(),
             summary: summary(&space, family, fastest, &rows, &columns),
             rows: label(&rows, TOP, CELL.1),
-            columns: label(&columns, LEFT, CELL.0),
+            columns: label(&columns, left, CELL.0),
         })
     }
 }
