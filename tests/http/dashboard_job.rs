@@ -166,7 +166,7 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
         assert_has(
             shown,
             &[
-                "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32; the job's fastest trial took 8.00 µs (row_split).",
+                "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32; the job&#39;s fastest trial took 8.00 µs (row_split).",
                 "m1 4, n1 64: 1 removed by panel fill",
             ],
         );

@@ -45,7 +45,7 @@
 
     function tellCount() {
         say("count", now.total > 0 ? `${now.done} of ${now.total}` : "");
-        byId("progress").setAttribute("aria-valuetext", `${now.done} of ${now.total} trials`);
+        if (now.total > 0) byId("progress").setAttribute("aria-valuetext", `${now.done} of ${now.total} trials`);
     }
 
     let now = { state: job.dataset.state, stage: "", done: byId("progress").value, total: Number(byId("progress").max) };
@@ -159,13 +159,17 @@
 
     // The end: the server's page of the ended job, without the element that listens, takes the place of this one.
     let ended = false;
+    // A button that is switched off lets go of the focus, and so does what is taken out of the page: who lost it by that had
+    // it last within the job.
+    let within = false;
+    document.addEventListener("focusin", event => { within = byId("job").contains(event.target); });
+    document.addEventListener("pointerdown", event => { within = byId("job").contains(event.target) && Boolean(event.target.closest("a, button, select, [tabindex]")); });
     async function end() {
         if (ended) return;
         ended = true;
         say("connection", "");
         // Without htmx there is nothing to put the page in place with.
         if (!window.htmx) return location.reload();
-        const inside = byId("job").contains(document.activeElement);
         for (;;) {
             try {
                 await htmx.ajax("GET", address + location.search, { target: "#job", swap: "outerMorph", select: "#job" });
@@ -174,8 +178,8 @@
             await new Promise(resolve => setTimeout(resolve, 2000));
         }
         readIsland();
-        // What had the focus (the button that cancelled) may be gone: reading goes on from the top of the job.
-        if (inside && document.activeElement === document.body) byId("job-title").focus();
+        // What had the focus (the button that cancelled) is gone: reading goes on from the top of the job.
+        if (within && document.activeElement === document.body) byId("job-title").focus();
     }
 
     // The watchdog: while there is no stream, for whatever reason, the job itself is asked how it stands.
