@@ -178,7 +178,7 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
         (&failed["state"], &failed["why"]),
         (&"crashed".into(), &"illegal <b>address</b>".into())
     );
-    assert_has(&whole, &["2 of 3 trials measured, 1 crashed; fastest row_split"]);
+    assert_has(&whole, &["3 of 4 trials measured, 1 crashed; fastest row_split"]);
     let other = page(&app, &format!("/fragments/jobs/{id}?family=row_split")).await;
     assert_has(
         &other,
