@@ -59,7 +59,8 @@ fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{JobId, Outcome, PlanId, RunnerUp, Timestamp, Timing, TrialState};
+    use crate::domain::plan::RunnerUp;
+    use crate::domain::{JobId, Outcome, PlanId, Timestamp, Timing, TrialState};
 
     fn trial(ordinal: u32, family: &str, us: f64) -> Trial {
         Trial {
