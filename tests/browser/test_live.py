@@ -1,7 +1,9 @@
 """A job that runs, watched: over a reload, a lost connection, a server that restarts; cancelled from the list."""
 
 import re
+import time
 
+import pytest
 from cable import Cable
 from playwright.sync_api import expect
 from service import Api, until
@@ -67,6 +69,46 @@ def test_reload_and_lost_connection_lose_nothing(visit, api, url, long_job):
     api.cancel(long_job)
     the_page_agrees(page, api, long_job)
     cable.close()
+
+
+def test_without_its_stream_a_page_asks_and_sees_the_end(visit, api, long_job, chromium):
+    context = chromium.new_context(viewport={"width": 1280, "height": 844})
+    context.route("**/events**", lambda route: route.abort())
+    page = visit(f"/jobs/{long_job}", context=context)
+    page.watch.allow(f"ERR_FAILED|{BROKEN}")
+    expect(page.locator("#connection")).not_to_be_empty()
+    before = page.locator("#count").text_content()
+    expect(page.locator("#count")).not_to_have_text(before)
+    api.cancel(long_job)
+    expect(page.locator("#job")).to_have_attribute("data-state", "cancelled")
+    expect(page.locator("#connection")).to_be_empty()
+    # The page of the ended job took its place.
+    expect(page.locator("button[data-cancel]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("late", ["htmx-sse.min", "job.", "job-charts", "uPlot.iife.min", "app."])
+def test_a_script_that_comes_late_costs_nothing(visit, api, long_job, chromium, late):
+    def wait(route):
+        time.sleep(1.5)
+        route.continue_()
+
+    context = chromium.new_context(viewport={"width": 1280, "height": 844})
+    context.route(re.compile(rf"/{re.escape(late)}[^/]*\.?js"), wait)
+    page = visit(f"/jobs/{long_job}", context=context)
+    shows_more_than(page, on_page(page))
+    api.cancel(long_job)
+    the_page_agrees(page, api, long_job)
+    expect(page.locator("#connection")).to_be_empty()
+
+
+def test_the_focus_stays_on_the_page_when_the_button_goes(visit, api, long_job):
+    page = visit(f"/jobs/{long_job}")
+    cancel = page.locator(f"button[data-cancel='{long_job}']")
+    cancel.click()
+    cancel.click()
+    expect(page.locator("#job")).to_have_attribute("data-state", "cancelled")
+    expect(cancel).to_have_count(0)
+    expect(page.locator("#job-title")).to_be_focused()
 
 
 def test_a_restarted_server_goes_on(visit, process, delaunay):

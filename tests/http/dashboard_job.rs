@@ -99,6 +99,32 @@ async fn an_ended_job_links_its_plan_and_listens_no_more() {
 }
 
 #[tokio::test]
+async fn the_winner_is_marked_among_the_trials_and_its_two_times_explained() {
+    let app = TestApp::new().await;
+    let (_, id) = queued(&app).await;
+    let claim = app.claim().await;
+    let measured = |us| {
+        TrialState::Tried(Outcome::Measured {
+            timing: Timing::of(vec![us], 0).unwrap(),
+            rel_error: 0.0,
+            resources: None,
+            preprocess_ms: 0.0,
+        })
+    };
+    let won = crate::app::fixture().candidate;
+    let winner = trial(&claim.job.id, 70, won, measured(13.0));
+    app.running.service.store().record_trials(&claim.fence, &[winner]).await.unwrap();
+    app.finish(&claim).await;
+    let page = page(&app, &format!("/jobs/{id}")).await;
+    // Another trial took 2 µs; the plan is of this one.
+    let again = "Timed again in turn with the other finalists: 12.5 µs (13.0 µs in its trial).";
+    assert_has(&page, &[again, "The fastest trial was 2.00 µs of", "chosen for 1,000 calls"]);
+    assert_eq!(page.matches("<tr class=\"winner\">").count(), 1);
+    assert_has(&page, &["12.5 µs in the finals", "/trials?state=tried&amp;limit=500"]);
+    assert_eq!(island(&page)["winner"], 70);
+}
+
+#[tokio::test]
 async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
     let app = TestApp::new().await;
     let (_, id) = queued(&app).await;
@@ -142,12 +168,19 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
         assert_has(
             shown,
             &[
-                "2 of 4 pairs measured; best 10.0 µs at m1 2, n1 32.",
+                "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32; the job&#39;s fastest trial took 8.00 µs (row_split).",
                 "m1 4, n1 64: 1 removed by panel fill",
             ],
         );
         assert!(!shown.contains("<b>address"));
     }
+    // Failures are drawn too: by kind, with their reason; and told where nothing is drawn.
+    let failed = &island(&whole)["trials"][2];
+    assert_eq!(
+        (&failed["state"], &failed["why"]),
+        (&"crashed".into(), &"illegal <b>address</b>".into())
+    );
+    assert_has(&whole, &["3 of 4 trials measured, 1 crashed; fastest row_split"]);
     let other = page(&app, &format!("/fragments/jobs/{id}?family=row_split")).await;
     assert_has(
         &other,
@@ -162,6 +195,8 @@ async fn failed_and_cancelled_jobs_say_why_and_what_is_kept() {
     end(&app, &app.claim().await, JobState::Failed, Some("row 3: <script>no")).await;
     let failed = page(&app, &format!("/jobs/{id}")).await;
     assert_has(&failed, &[r#"role="alert""#, "row 3: &#60;script&#62;no", "The job failed."]);
+    assert_has(&failed, &["No trial was made."]);
+    assert!(!failed.contains("0 of 0") && !failed.contains("0.0 s"), "{failed}");
 
     let (_, id) = queued(&app).await;
     let claim = app.claim().await;

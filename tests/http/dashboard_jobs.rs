@@ -81,6 +81,9 @@ async fn filters_narrow_the_list_and_stay_in_its_address() {
         (&format!("?matrix={digest}"), 1),
         (&format!("?matrix=%20{}", digest.to_uppercase()), 1),
         (&format!("?state=succeeded&matrix={digest}"), 0),
+        (&format!("?matrix={}", digest[..12].to_uppercase()), 1),
+        (&format!("?state=succeeded&matrix={}", &digest[..12]), 0),
+        ("?matrix=poisson", 0),
         ("?device=cuda:77", 0),
     ] {
         assert_eq!(rows(&page(&app, &format!("/jobs{query}"), 200).await), expected, "{query}");
@@ -89,10 +92,47 @@ async fn filters_narrow_the_list_and_stay_in_its_address() {
     assert!(html.contains("<option value=\"queued\" selected>"));
     assert!(html.contains(&format!("hx-get=\"/fragments/jobs?state=queued&#38;matrix={digest}\"")));
     assert!(page(&app, "/jobs?state=failed", 200).await.contains("No job is like that"));
-    for wrong in ["?state=lost", "?matrix=abc", "?cursor=nonsense", "?page=2"] {
+    for wrong in ["?state=lost", "?cursor=nonsense", "?page=2"] {
         page(&app, &format!("/jobs{wrong}"), 400).await;
     }
     assert!(page(&app, "/jobs", 200).await.contains(text(&matrix, "digest")));
+}
+
+#[tokio::test]
+async fn a_digest_that_names_no_one_matrix_is_told_of_and_loses_no_other_filter() {
+    let app = TestApp::new().await;
+    let mut digests = Vec::new();
+    // Of seventeen, two begin with the same digit.
+    for rows in 3..20 {
+        digests.push(text(&app.matrix(rows).await, "digest").to_owned());
+    }
+    let of = |digit: &char| digests.iter().filter(|d| d.starts_with(*digit)).count();
+    let shared = "0123456789abcdef".chars().find(|digit| of(digit) > 1).unwrap();
+    let one = digests.iter().find(|digest| digest.starts_with(shared)).unwrap();
+    let html = page(&app, &format!("/jobs?state=queued&matrix={shared}"), 200).await;
+    let kept = format!("href=\"/jobs?state=queued&#38;matrix={one}\"");
+    assert!(html.contains("Several matrices") && html.contains("aria-invalid=\"true\""));
+    assert!(of(&shared) > 6 || html.contains(&kept), "{html}");
+    for (wrong, said) in
+        [("nothing", "A digest has up to 64 digits"), ("0123456789", "No matrix here")]
+    {
+        let html = page(&app, &format!("/jobs?state=queued&device=cpu&matrix={wrong}"), 200).await;
+        assert!(html.contains(said) && html.contains(&format!("value=\"{wrong}\"")), "{wrong}");
+        assert!(html.contains("<option value=\"queued\" selected>"));
+    }
+}
+
+#[tokio::test]
+async fn ages_are_written_out_on_the_page_and_left_to_its_script_in_what_renews_it() {
+    let app = TestApp::new().await;
+    app.tuned(9, 8).await;
+    let age = |html: &str| {
+        let (_, rest) = html.split_once("data-age>").unwrap();
+        rest.split_once('<').unwrap().0.to_owned()
+    };
+    let whole = age(&page(&app, "/jobs", 200).await);
+    assert!(whole == "now" || whole.ends_with(" ago"), "{whole}");
+    assert!(age(&page(&app, "/fragments/jobs", 200).await).starts_with("20"));
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@
         const probe = document.createElement("span");
         document.body.append(probe);
         const read = name => { probe.style.color = colour(name); return getComputedStyle(probe).color; };
-        const colours = Object.fromEntries(["accent", "warn", "good", "soft", "grid", "line", "text"].map(name => [name, read(`--${name}`)]));
+        const colours = Object.fromEntries(["accent", "warn", "good", "bad", "soft", "grid", "line", "text"].map(name => [name, read(`--${name}`)]));
         probe.remove();
         return colours;
     }
@@ -54,17 +54,32 @@
         return found;
     }
 
+    // The room of these values, and `known` where there are any: an axis of nothing has no ticks.
     function around(values, low, high) {
-        if (values.length === 0) return [1, 100];
-        return [Math.min(...values) * low, Math.max(...values) * high];
+        if (values.length === 0) return { low: 1, high: 10, known: false };
+        return { low: Math.min(...values) * low, high: Math.max(...values) * high, known: true };
     }
+    // So far below or above the values of a logarithmic axis, as a share of it.
+    const beyond = ({ low, high }, share) => share < 0 ? low * (high / low) ** share : high * (high / low) ** share;
 
-    // A logarithmic axis of times.
-    const times = (colours, side, label) => ({
+    // What became of trials without a time: counted by kind, coloured as the table of them is.
+    const failedOf = trials => trials.filter(trial => !(trial.median > 0));
+    function kinds(trials) {
+        const counts = new Map();
+        for (const { state } of failedOf(trials)) counts.set(state, (counts.get(state) ?? 0) + 1);
+        return [...counts];
+    }
+    const TONES = { refused: "soft", stopped: "soft", "compile failed": "warn" };
+    const tone = state => TONES[state] ?? "bad";
+    const counted = trials => kinds(trials).map(([state, count]) => `, ${count} ${state}`).join("");
+    const reason = trial => trial.why ? `${trial.state}: ${trial.why}` : trial.state;
+
+    // A logarithmic axis of times, with ticks where `room` has values.
+    const times = (colours, side, label, room) => ({
         side, label, labelSize: 18, labelFont: "11px system-ui, sans-serif", font: "11px system-ui, sans-serif",
-        size: side === 3 ? 58 : 34, stroke: colours.soft, gap: 4,
+        size: side === 3 ? 52 : 34, stroke: colours.soft, gap: 4,
         grid: { stroke: colours.grid, width: 1 }, ticks: { show: false },
-        splits: (u, axis, low, high) => splits(low, high),
+        splits: () => room().known ? splits(room().low, room().high) : [],
         filter: (u, found) => found,
         values: (u, found) => found.map(tick),
         space: side === 3 ? 24 : 60,
@@ -79,6 +94,7 @@
             this.readout = document.getElementById(`${id}-readout`);
             this.summary = document.getElementById(`${id}-summary`);
             this.host = document.getElementById(id);
+            this.failed = document.getElementById(`${id}-failed`);
             this.points = [];
             this.at = -1;
             new ResizeObserver(() => this.fit()).observe(this.host);
@@ -86,8 +102,10 @@
             this.host.addEventListener("blur", () => this.pick(-1));
         }
 
-        set(trials) {
-            const drawn = this.spec.data(trials);
+        set(trials, told) {
+            const drawn = this.spec.data(trials, told);
+            this.host.dataset.empty = told.ended ? "Nothing was measured" : "No trial yet";
+            this.tellFailed(trials);
             this.points = drawn.points;
             if (this.at >= this.points.length) this.at = -1;
             this.summary.textContent = drawn.summary;
@@ -96,6 +114,20 @@
             this.data = drawn.data;
             if (this.plot && drawn.points.length > 0) this.plot.setData(drawn.data);
             else this.draw();
+        }
+
+        // A legend entry for each kind of failure.
+        tellFailed(trials) {
+            const text = JSON.stringify(kinds(trials));
+            if (this.told === text) return;
+            this.told = text;
+            this.failed.replaceChildren(...kinds(trials).map(([state, count]) => {
+                const entry = document.createElement("span"), cross = document.createElement("i");
+                cross.className = `cross ${tone(state)}`;
+                cross.textContent = "×";
+                entry.append(cross, `${count} ${state}`);
+                return entry;
+            }));
         }
 
         draw() {
@@ -109,10 +141,10 @@
             this.plot = new uPlot({
                 width, height: HEIGHT,
                 legend: { show: false },
-                padding: [8, 20, 0, 0],
+                padding: [12, 20, 0, 0],
                 cursor: { x: false, y: false, drag: { x: false, y: false }, points: { show: false } },
                 ...this.spec.options(colours, this),
-                hooks: { draw: [u => this.mark(u, colours)], ready: [u => this.follow(u)], drawAxes: [u => this.spec.behind?.(u, colours)] },
+                hooks: { draw: [u => this.mark(u, colours)], ready: [u => this.follow(u)], drawAxes: [u => this.spec.behind?.(u, colours, this.ranges)] },
             }, this.data, this.host);
         }
 
@@ -122,18 +154,36 @@
             else if (width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
         }
 
-        // The ring around the point that the line below tells of.
+        // What the series cannot draw: a cross for each failure, a ring around the winner, and the ring around the point
+        // that the line below tells of.
         mark(u, colours) {
+            const { ctx } = u, ratio = devicePixelRatio;
+            const place = point => [u.valToPos(point.x, "x", true), u.valToPos(point.y, "y", true)];
+            const ring = (point, radius, stroke) => {
+                ctx.beginPath();
+                ctx.arc(...place(point), radius * ratio, 0, 2 * Math.PI);
+                ctx.strokeStyle = stroke;
+                ctx.stroke();
+            };
+            ctx.save();
+            // The last series may have been a dashed one.
+            ctx.setLineDash([]);
+            ctx.lineWidth = 2 * ratio;
+            for (const point of this.points) {
+                if (point.won) ring(point, 5, colours.good);
+                if (!point.failed) continue;
+                const [x, y] = place(point), arm = 3.5 * ratio;
+                ctx.beginPath();
+                ctx.moveTo(x - arm, y - arm);
+                ctx.lineTo(x + arm, y + arm);
+                ctx.moveTo(x - arm, y + arm);
+                ctx.lineTo(x + arm, y - arm);
+                ctx.strokeStyle = colours[tone(point.failed)];
+                ctx.stroke();
+            }
             const point = this.points[this.at];
-            if (!point) return;
-            const ratio = devicePixelRatio;
-            u.ctx.save();
-            u.ctx.beginPath();
-            u.ctx.arc(u.valToPos(point.x, "x", true), u.valToPos(point.y, "y", true), 6 * ratio, 0, 2 * Math.PI);
-            u.ctx.lineWidth = 2 * ratio;
-            u.ctx.strokeStyle = colours.text;
-            u.ctx.stroke();
-            u.ctx.restore();
+            if (point) ring(point, 8, colours.text);
+            ctx.restore();
         }
 
         follow(u) {
@@ -170,26 +220,32 @@
     const measuredOf = trials => trials.filter(trial => trial.median > 0);
     const least = list => list.reduce((best, trial) => best && best.median <= trial.median ? best : trial, undefined);
 
-    function progressData(trials) {
-        const vendor = least(measuredOf(trials).filter(trial => trial.vendor));
+    function progressData(trials, { ended, winner }) {
+        const known = measuredOf(trials);
+        const vendor = least(known.filter(trial => trial.vendor));
+        const room = around(known.map(trial => trial.median), 0.85, 1.15);
+        // Failures stand along the top, above all times.
+        const top = failedOf(trials).length ? beyond(room, 0.14) : room.high, edge = beyond(room, 0.08);
         let best;
         const points = [], bests = [], each = [];
         trials.forEach((trial, n) => {
-            if (trial.median > 0 && (!best || trial.median < best.median)) best = trial;
+            const measured = trial.median > 0, won = trial.ordinal === winner;
+            if (measured && (!best || trial.median < best.median)) best = trial;
             bests.push(best?.median ?? null);
-            each.push(trial.median ?? null);
-            const came = trial.median > 0 ? micros(trial.median) : trial.state.replace("_", " ");
-            const y = trial.median ?? best?.median;
-            if (y) points.push({ x: n + 1, y, text: `Trial ${n + 1}: ${named(trial)}, ${came}; best so far ${micros(best.median)}` });
+            each.push(measured ? trial.median : null);
+            const so = best ? `; best so far ${micros(best.median)}` : "";
+            const text = `Trial ${n + 1}: ${named(trial)}, ${measured ? micros(trial.median) : reason(trial)}${won ? ", the winner" : ""}${so}`;
+            points.push({ x: n + 1, y: measured ? trial.median : edge, text, won, failed: measured ? "" : trial.state });
         });
         const level = vendor?.median;
-        const known = [...measuredOf(trials).map(trial => trial.median)];
-        const gain = level && best ? `, ${digits(level / best.median)}× the vendor's speed (${micros(level)})` : "";
-        const summary = best
-            ? `${known.length} of ${trials.length} trials measured; fastest ${named(best)}: ${micros(best.median)}${gain}.`
-            : trials.length ? "No trial has come to a time." : "No trial yet.";
+        const gain = level && best !== vendor ? `, ${digits(level / best.median)}× the vendor's speed (${micros(level)})` : "";
+        // The words of job/summaries.rs.
+        const fastest = best ? `; fastest ${named(best)}: ${micros(best.median)}${gain}` : "";
+        const summary = trials.length
+            ? `${known.length} of ${trials.length} trials measured${counted(trials)}${fastest}.`
+            : ended ? "No trial was made." : "No trial yet.";
         const data = [trials.map((_, n) => n + 1), each, bests, trials.map(() => level ?? null)];
-        return { data, points, summary, ranges: { y: around(known, 0.85, 1.15), x: [0.5, Math.max(trials.length, 1) + 0.5] } };
+        return { data, points, summary, ranges: { y: [room.low, top], x: [0.5, Math.max(trials.length, 1) + 0.5], times: room } };
     }
 
     const scatterPoint = (colours, colourName, size) => ({
@@ -206,7 +262,7 @@
             axes: [{
                 label: "trial", labelSize: 18, size: 34, gap: 4, stroke: colours.soft, font: "11px system-ui, sans-serif", labelFont: "11px system-ui, sans-serif",
                 grid: { show: false }, ticks: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
-            }, times(colours, 3)],
+            }, times(colours, 3, "time of a call, measured", () => chart.ranges.times)],
             series: [
                 {},
                 scatterPoint(colours, "accent", 4),
@@ -216,43 +272,52 @@
         };
     }
 
-    function agreementData(trials) {
-        const measured = measuredOf(trials);
-        const both = measured.filter(trial => trial.predicted > 0).sort((a, b) => a.predicted - b.predicted);
-        const without = measured.filter(trial => !(trial.predicted > 0));
-        const [low, high] = around(both.map(trial => trial.predicted), 0.8, 1.25);
-        // What has no prediction stands at the left edge, off the scale.
-        const edge = low / (high / low) ** 0.06;
-        const x = [edge / (high / low) ** 0.04, high];
-        const text = trial => `${named(trial)}: measured ${micros(trial.median)}${trial.predicted > 0 ? `, predicted ${micros(trial.predicted)}` : ", not predicted"}`;
-        const at = (trial, place) => ({ x: place, y: trial.median, text: text(trial) });
-        const points = [...without.map(trial => at(trial, edge)), ...both.map(trial => at(trial, trial.predicted))];
+    function agreementData(trials, { ended, winner }) {
+        const measured = measuredOf(trials), failed = failedOf(trials);
+        const predicted = trial => trial.predicted > 0;
+        const both = measured.filter(predicted), without = measured.filter(trial => !predicted(trial));
+        // The same times along both axes, so that the diagonal leans as far as it says.
+        const all = [...trials.filter(predicted).map(trial => trial.predicted), ...measured.map(trial => trial.median)];
+        const room = around(all, 0.85, 1.18);
+        // What has no prediction stands at the left edge, what has no time at the top edge: off the scales.
+        const left = beyond(room, -0.05), top = beyond(room, 0.06);
+        const text = trial => `${named(trial)}: ${trial.median > 0 ? `measured ${micros(trial.median)}` : reason(trial)}${predicted(trial) ? `, predicted ${micros(trial.predicted)}` : ", not predicted"}${trial.ordinal === winner ? "; the winner" : ""}`;
+        const points = trials.map(trial => ({
+            x: predicted(trial) ? trial.predicted : left, y: trial.median > 0 ? trial.median : top, text: text(trial),
+            won: trial.ordinal === winner, failed: trial.median > 0 ? "" : trial.state, predicted: predicted(trial),
+        })).sort((a, b) => a.x - b.x || a.y - b.y);
         const logs = both.map(trial => Math.log(trial.median / trial.predicted));
         const ratio = Math.exp(logs.reduce((sum, value) => sum + value, 0) / (logs.length || 1));
         const off = ratio >= 1 ? `${digits(ratio)}× slower than predicted` : `${digits(1 / ratio)}× faster than predicted`;
+        // The words of job/summaries.rs.
         const summary = both.length
             ? `${both.length} predicted and measured, in the geometric mean ${off}; ${without.length} without a prediction.`
-            : "No trial has both a prediction and a time.";
-        const data = [
-            [...without.map(() => edge), ...both.map(trial => trial.predicted)],
-            [...without.map(() => null), ...both.map(trial => trial.median)],
-            [...without.map(trial => trial.median), ...both.map(() => null)],
-        ];
-        return { data, points, summary, ranges: { x, y: around(measured.map(trial => trial.median), 0.85, 1.2) } };
+            : trials.length ? "No trial has both a prediction and a time." : ended ? "No trial was made." : "No trial yet.";
+        const column = wanted => points.map(point => !point.failed && wanted(point) ? point.y : null);
+        const data = [points.map(point => point.x), column(point => point.predicted), column(point => !point.predicted)];
+        const anyPredicted = trials.some(predicted);
+        return { data, points, summary, ranges: {
+            x: [without.length || failed.length ? beyond(room, -0.1) : room.low, room.high],
+            y: [room.low, failed.length ? beyond(room, 0.12) : room.high],
+            predicted: { ...room, known: anyPredicted }, measured: { ...room, known: measured.length > 0 },
+        } };
     }
 
     function agreementOptions(colours, chart) {
         return {
             scales: { x: { time: false, distr: 3, range: () => chart.ranges.x }, y: { distr: 3, range: () => chart.ranges.y } },
-            axes: [times(colours, 2, "predicted"), times(colours, 3)],
+            axes: [
+                times(colours, 2, "time of a call, predicted", () => chart.ranges.predicted),
+                times(colours, 3, "time of a call, measured", () => chart.ranges.measured),
+            ],
             series: [{}, scatterPoint(colours, "accent", 6), scatterPoint(colours, "warn", 6)],
         };
     }
 
     // The diagonal, where measured is what was predicted.
-    function diagonal(u, colours) {
-        const low = Math.max(u.scales.x.min, u.scales.y.min), high = Math.min(u.scales.x.max, u.scales.y.max);
-        if (!(high > low)) return;
+    function diagonal(u, colours, { predicted, measured }) {
+        const { low, high } = predicted;
+        if (!predicted.known || !measured.known) return;
         const { ctx } = u;
         ctx.save();
         ctx.beginPath();
@@ -272,7 +337,7 @@
         const again = () => charts.forEach(chart => chart.draw());
         document.addEventListener("themechange", again);
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-        return { set: trials => charts.forEach(chart => chart.set(trials)) };
+        return { set: (trials, told) => charts.forEach(chart => chart.set(trials, told)) };
     }
 
     window.jobCharts = { create, micros, digits };

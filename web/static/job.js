@@ -14,7 +14,7 @@
     const trials = new Map();
     // When the newest trial came, by this page's clock.
     let arrived = performance.now();
-    let budget, lastSeq = Number(job.dataset.lastSeq);
+    let budget, winner, lastSeq = Number(job.dataset.lastSeq);
     const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
     const final = state => ["succeeded", "failed", "cancelled"].includes(state);
 
@@ -28,11 +28,14 @@
             trials.set(ordinal, {
                 ordinal, family, state: island.states[told.state[n]], predicted: told.predicted[n], median: told.median[n],
                 params: names.map((name, at) => `${name}=${values[at]}`).join(" "), at: island.from + told.at[n],
-                vendor: vendor.has(ordinal),
+                vendor: vendor.has(ordinal), why: island.why[ordinal],
             });
         });
-        charts.set(sorted());
+        winner = island.winner;
+        for (const entry of job.querySelectorAll(".legend .won")) entry.hidden = winner === undefined;
+        draw();
     }
+    const draw = () => charts.set(sorted(), { ended: final(byId("job").dataset.state), winner });
 
     // The words of job/header.rs.
     const TONES = { queued: "idle", running: "live", succeeded: "good", failed: "bad", cancelled: "warn" };
@@ -47,6 +50,13 @@
     };
     const params = candidate => Object.entries(candidate.params).map(([name, value]) => `${name}=${value}`).join(" ");
 
+    const vendors = ({ family, params }) => family === "vendor" && !String(params.algorithm ?? "").startsWith("cublas_");
+
+    function tellCount() {
+        say("count", now.total > 0 ? `${now.done} of ${now.total}` : "");
+        if (now.total > 0) byId("progress").setAttribute("aria-valuetext", `${now.done} of ${now.total} trials`);
+    }
+
     let now = { state: job.dataset.state, stage: "", done: byId("progress").value, total: Number(byId("progress").max) };
 
     function tellJob(told) {
@@ -59,10 +69,10 @@
         say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? "" : STAGES[told.stage] ?? told.stage);
         byId("progress").max = Math.max(now.total, 1);
         byId("progress").value = now.done;
-        say("count", `${now.done} of ${now.total}`);
+        tellCount();
         if (told.best) {
             say("best-time", micros(told.best.median_us));
-            say("best-speedup", told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
+            say("best-speedup", vendors(told.best.candidate) ? "the vendor's own routine" : told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
             const family = document.createElement("b");
             family.textContent = told.best.candidate.family;
             byId("best-candidate").replaceChildren(family, ` ${params(told.best.candidate)}`);
@@ -78,7 +88,7 @@
         if (trials.has(ordinal)) return;
         const { family } = told.candidate;
         trials.set(ordinal, {
-            ordinal, state: told.state, predicted: told.predicted_us, median: told.median_us, family,
+            ordinal, state: told.stopped ? "stopped" : told.state.replaceAll("_", " "), why: told.detail?.slice(0, 160), predicted: told.predicted_us, median: told.median_us, family,
             params: params(told.candidate), at: Date.parse(told.created_at),
             vendor: told.baseline,
         });
@@ -91,7 +101,7 @@
     function drawSoon() {
         if (drawing) return;
         drawing = true;
-        setTimeout(() => { drawing = false; charts.set(sorted()); }, 200);
+        setTimeout(() => { drawing = false; draw(); }, 200);
     }
 
     function tellLog(text, at) {
@@ -120,6 +130,15 @@
         if (budget) left = Math.min(left, Math.max(budget - searched, 0));
         const words = left < 1 ? "less than 1 s" : left < 120 ? `about ${Math.ceil(left)} s` : `about ${Math.round(left / 60)} min`;
         say("estimate", `${words} left`);
+        tellEstimate(`${words} left`);
+    }
+
+    // Aloud now and then only: the estimate itself changes every second.
+    let toldAt = 0;
+    function tellEstimate(text) {
+        if (toldAt && performance.now() - toldAt < 20000) return;
+        toldAt = performance.now();
+        say("estimate-told", `${now.done} of ${now.total} trials, ${text}`);
     }
 
     // Elapsed time goes on from what the server said; the clocks of the two machines may differ.
@@ -142,16 +161,24 @@
             waiting = false;
             // Not while somebody is choosing a family, which the answer would close.
             if (document.activeElement?.id === "map-family") return refresh();
-            if (!ended) htmx.trigger(byId("standing"), "refresh");
+            // htmx may still be on its way.
+            if (!ended) window.htmx?.trigger(byId("standing"), "refresh");
         }, 1000);
     }
 
     // The end: the server's page of the ended job, without the element that listens, takes the place of this one.
     let ended = false;
+    // A button that is switched off lets go of the focus, and so does what is taken out of the page: who lost it by that had
+    // it last within the job.
+    let within = false;
+    document.addEventListener("focusin", event => { within = byId("job").contains(event.target); });
+    document.addEventListener("pointerdown", event => { within = byId("job").contains(event.target) && Boolean(event.target.closest("a, button, select, [tabindex]")); });
     async function end() {
         if (ended) return;
         ended = true;
         say("connection", "");
+        // Without htmx there is nothing to put the page in place with.
+        if (!window.htmx) return location.reload();
         for (;;) {
             try {
                 await htmx.ajax("GET", address + location.search, { target: "#job", swap: "outerMorph", select: "#job" });
@@ -160,12 +187,22 @@
             await new Promise(resolve => setTimeout(resolve, 2000));
         }
         readIsland();
+        // What had the focus (the button that cancelled) is gone: reading goes on from the top of the job.
+        if (within && document.activeElement === document.body) byId("job-title").focus();
+    }
+
+    // The watchdog: while there is no stream, for whatever reason, the job itself is asked how it stands.
+    async function poll() {
+        try {
+            const response = await fetch(`/v1/jobs/${encodeURIComponent(job.dataset.id)}`);
+            if (response.ok && !ended) { tellJob(await response.json()); refresh(); }
+        } catch { /* asked again */ }
     }
 
     // The stream: `held` while the extension keeps it up, which it does until it gives up or the element goes.
     function listen(live) {
-        let held = false, asked = 0;
-        const connect = () => { asked = Date.now(); htmx.trigger(live, "connect"); };
+        let held = false, asked = Date.now(), lost = Date.now(), polled = 0;
+        const connect = () => { asked = Date.now(); window.htmx?.trigger(live, "connect"); };
         const take = (name, tell) => live.addEventListener(name, event => {
             const data = JSON.parse(event.detail.data);
             if (data.seq <= lastSeq) return;
@@ -182,17 +219,29 @@
         });
         live.addEventListener("htmx:sse:after:connection", event => {
             held = true;
+            lost = 0;
             say("connection", "");
             // What could not be asked for meanwhile.
             refresh();
             if (event.detail.connection.status === 204) end();
         });
-        live.addEventListener("htmx:sse:error", () => { if (!ended) say("connection", "reconnecting…"); });
-        live.addEventListener("htmx:sse:close", () => { held = false; });
-        live.addEventListener("htmx:error", () => { if (!ended) say("connection", "reconnecting…"); });
+        const cut = () => {
+            lost ||= Date.now();
+            if (!ended) say("connection", "reconnecting…");
+        };
+        live.addEventListener("htmx:sse:error", cut);
+        live.addEventListener("htmx:sse:close", () => { held = false; lost ||= Date.now(); });
+        live.addEventListener("htmx:error", cut);
         const watch = setInterval(() => {
             if (ended || !live.isConnected) return clearInterval(watch);
-            if (!held && Date.now() - asked > 4000) connect();
+            const time = Date.now();
+            if (!held && time - asked > 4000) connect();
+            // Two attempts have come to nothing by then.
+            if (lost && time - lost > 8000 && time - polled > 2500) {
+                polled = time;
+                say("connection", "reconnecting…");
+                poll();
+            }
         }, 1000);
         // Before htmx has seen the element, nobody would hear it.
         if (window.htmx) connect();

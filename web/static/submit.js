@@ -53,22 +53,34 @@
     // Entering a child is leaving its parent, so what counts is the depth.
     let depth = 0;
     const over = by => { depth = Math.max(0, depth + by); drop.classList.toggle("over", depth > 0); };
-    drop.addEventListener("dragenter", event => { event.preventDefault(); over(1); });
-    drop.addEventListener("dragleave", () => over(-1));
-    drop.addEventListener("dragover", event => event.preventDefault());
-    drop.addEventListener("drop", event => {
+    const card = $("submit-card");
+    const holdsFiles = event => event.dataTransfer?.types.includes("Files");
+    // Anywhere on the page: a file that misses the zone would take the page's place otherwise.
+    document.addEventListener("dragenter", event => { if (holdsFiles(event) && card.open) over(1); });
+    document.addEventListener("dragleave", event => { if (holdsFiles(event)) over(-1); });
+    document.addEventListener("dragover", event => {
+        if (!holdsFiles(event)) return;
+        event.preventDefault();
+        if (!card.open || busy) event.dataTransfer.dropEffect = "none";
+    });
+    document.addEventListener("drop", event => {
+        if (!holdsFiles(event)) return;
         event.preventDefault();
         depth = 0;
         over(0);
-        if (busy) return;
+        if (busy || !card.open) return;
         if (event.dataTransfer.files.length !== 1) { say("One file at a time.", "bad"); return; }
         file.files = event.dataTransfer.files;
         chosen();
     });
 
     const clearError = field => {
-        field.removeAttribute("aria-invalid");
-        field.removeAttribute("aria-describedby");
+        // The zone is the label of the input that has the focus.
+        for (const part of field === drop || field === file ? [drop, file] : [field]) {
+            part.removeAttribute("aria-invalid");
+            part.removeAttribute("aria-describedby");
+        }
+        if (field === file) field = drop;
         $(`${field.id || field.dataset.member}-error`)?.remove();
     };
     const clearErrors = () => { for (const field of form.querySelectorAll("[aria-invalid]")) clearError(field); };
@@ -83,8 +95,10 @@
         note.className = "field-error";
         note.id = `${field.id || field.dataset.member}-error`;
         note.textContent = text;
-        field.setAttribute("aria-invalid", "true");
-        field.setAttribute("aria-describedby", note.id);
+        for (const part of field === drop ? [drop, file] : [field]) {
+            part.setAttribute("aria-invalid", "true");
+            part.setAttribute("aria-describedby", note.id);
+        }
         (field === drop ? drop : field.closest(".field") ?? field.parentElement).append(note);
         field.closest("details:not([open])")?.setAttribute("open", "");
         (field === drop ? file : field).focus();
@@ -141,6 +155,10 @@
             const { digest } = await send(picked);
             sent = { file: picked, digest };
             return digest;
+        } catch (error) {
+            // Whatever the server has against a file, it is about the file.
+            if (error instanceof Refused && error.status !== 401 && error.status < 500) error.pointer = "/matrix";
+            throw error;
         } finally {
             upload = null;
             progress.hidden = abort.hidden = true;
@@ -202,7 +220,7 @@
         } else if (error instanceof TypeError) {
             say("The server does not answer. Submitting again will not make a second job.", "bad");
         } else if (error instanceof Refused && error.pointer && showError(error.pointer, error.message)) {
-            say("One field needs another value.", "bad");
+            say(error.pointer === "/matrix" && file.files.length ? "The matrix was refused." : "One field needs another value.", "bad");
         } else {
             say(error.message, "bad");
         }

@@ -1,10 +1,12 @@
 //! One job: its progress, its best so far, its funnel, its trials, live while it runs.
 
 mod failures;
+mod finals;
 mod header;
 mod island;
 mod recorded;
 mod standing;
+mod summaries;
 mod tried;
 
 use super::find::there;
@@ -18,11 +20,13 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use finals::Finals;
 use header::Header;
 use island::Island;
 use recorded::Recorded;
 use serde::Deserialize;
 use standing::Standing;
+use summaries::Summaries;
 
 /// What is looked at closely.
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +41,8 @@ pub struct Look {
 struct Page {
     shell: Shell,
     header: Header,
+    finals: Finals,
+    summaries: Summaries,
     standing: Standing,
     /// Data of the charts, as JSON.
     island: String,
@@ -68,10 +74,16 @@ pub async fn show(
     if job.state.is_final() {
         story = service.story(&id).await?;
     }
-    let recorded = Recorded::read(&app, &id, look.family.as_deref()).await?;
+    let recorded = Recorded::read(&app, &job, look.family.as_deref()).await?;
     let names = service.matrix_names(std::slice::from_ref(&job.request.matrix)).await?;
     let name = names.get(&job.request.matrix).cloned();
     let standing = draw(&app, &job, &story, &recorded).await?;
+    // A plan may have been deleted since.
+    let plan = match &job.plan {
+        Some(plan) => there(service.plan(plan).await)?,
+        None => None,
+    };
+    let finals = plan.map(|plan| Finals::of(&plan, &recorded.tried)).unwrap_or_default();
     let lines = story.log.into_iter().map(|(at, text)| {
         let at = at.to_rfc3339();
         Line { time: at.get(11..19).unwrap_or_default().to_owned(), at, text }
@@ -79,6 +91,8 @@ pub async fn show(
     html(&Page {
         shell: Shell::new(&app, Place::Jobs),
         header: Header::new(&job, name, recorded.all_tried()),
+        finals,
+        summaries: Summaries::of(&job, &recorded.tried),
         island: Island::of(&job, &recorded.tried).json()?,
         cut: recorded.cut(),
         standing,
@@ -96,7 +110,7 @@ pub async fn standing(
 ) -> Result<Response, Problem> {
     let story = app.service.story(&id).await?;
     let job = app.service.job(&id).await?;
-    let recorded = Recorded::read(&app, &id, look.family.as_deref()).await?;
+    let recorded = Recorded::read(&app, &job, look.family.as_deref()).await?;
     fragment(&headers, &draw(&app, &job, &story, &recorded).await?)
 }
 

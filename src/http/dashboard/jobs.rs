@@ -10,6 +10,7 @@ use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
 use crate::http::page::page_request;
+use crate::service::Page as Paged;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
@@ -47,6 +48,9 @@ struct List {
     paged: bool,
     /// Address of this list as a fragment.
     fragment: String,
+    /// It comes with its page: ages are written out, for who has no scripts to tell them. A fragment has moments, so that one
+    /// that stays is the same bytes.
+    ages: bool,
 }
 
 /// How many jobs are in a state.
@@ -57,8 +61,9 @@ struct Count {
 
 pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let Query(asked) = Query::<Asked>::of(&uri)?;
-    let filters = asked.read()?;
-    let list = list(&app, &filters).await?;
+    let mut filters = asked.read()?;
+    filters.find_matrix(&app).await?;
+    let list = List { ages: true, ..list(&app, &filters).await? };
     let page = Page {
         shell: Shell::new(&app, Place::Jobs),
         list,
@@ -74,13 +79,19 @@ pub async fn rows(
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let list = list(&app, &asked.read()?).await?;
+    let mut filters = asked.read()?;
+    filters.find_matrix(&app).await?;
+    let list = list(&app, &filters).await?;
     fragment(&headers, &Fragment { list: &list })
 }
 
 async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
     let page = page_request(None, filters.cursor.clone())?;
-    let page = app.service.jobs(&filters.job_filter(), &page).await?;
+    // What no matrix or more than one is meant by leaves nothing, rather than everything.
+    let page = match &filters.matrix.trouble {
+        Some(_) => Paged { items: Vec::new(), next: None },
+        None => app.service.jobs(&filters.job_filter(), &page).await?,
+    };
     let mut digests: Vec<Digest> = page.items.iter().map(|job| job.request.matrix).collect();
     digests.sort_unstable();
     digests.dedup();
@@ -98,6 +109,7 @@ async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
         filtered: filters.narrows(),
         older: page.next.map(|cursor| filters.address("/jobs", Some(&cursor))),
         paged: filters.cursor.is_some(),
+        ages: false,
         fragment: filters.address("/fragments/jobs", filters.cursor.as_deref()),
     })
 }

@@ -68,8 +68,11 @@ impl Session<'_> {
     ) -> Result<StoppedBy, SessionError> {
         let own = strategy.left();
         let fixed = field.always.len();
-        let message =
-            format!("measuring {fixed} routines that are always tried and {own} candidates");
+        let message = format!(
+            "measuring {fixed} {} tried and {own} {}",
+            if fixed == 1 { "routine that is always" } else { "routines that are always" },
+            if own == 1 { "candidate" } else { "candidates" },
+        );
         self.recorder.stage(Stage::Measuring, message).await?;
         let mut ahead = Ahead::of(field, &self.recorder.job.request.problem);
         self.prepare(strategy, &mut ahead, budget).await?;

@@ -29,7 +29,7 @@ pub fn kinds(trials: &[Trial]) -> Vec<Kind> {
     for trial in trials {
         let Some(outcome) = trial.state.outcome() else { continue };
         let Some(detail) = detail(outcome) else { continue };
-        let name = outcome.counted_as().replace('_', " ");
+        let name = name(outcome);
         let at = kinds.iter().position(|kind| kind.name == name).unwrap_or_else(|| {
             let tone = tone(outcome);
             kinds.push(Kind { name, tone, count: 0, reasons: Vec::new(), more: 0 });
@@ -55,7 +55,13 @@ impl Kind {
     }
 }
 
-fn detail(outcome: &Outcome) -> Option<&str> {
+/// What the kind is called on pages.
+pub fn name(outcome: &Outcome) -> String {
+    outcome.counted_as().replace('_', " ")
+}
+
+/// Why there is no time.
+pub fn detail(outcome: &Outcome) -> Option<&str> {
     match outcome {
         Outcome::Measured { .. } => None,
         Outcome::CompileFailed { detail }
@@ -67,7 +73,7 @@ fn detail(outcome: &Outcome) -> Option<&str> {
 }
 
 /// Who refuses has done no harm, and who stopped itself is only slow.
-fn tone(outcome: &Outcome) -> &'static str {
+pub fn tone(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Refused { .. } | Outcome::TimedOut { stopped: true, .. } => "idle",
         Outcome::CompileFailed { .. } => "warn",

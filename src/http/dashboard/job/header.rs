@@ -1,6 +1,7 @@
 //! The head of a job's page: what was asked for, how far it has come, what is best so far.
 
 use super::tried::parameters;
+use crate::domain::job::Best;
 use crate::domain::{Job, JobState, Stage, StoppedBy, Strategy, Timestamp};
 use crate::http::dashboard::format;
 
@@ -36,7 +37,8 @@ pub struct Header {
 /// The fastest candidate so far.
 pub struct BestSoFar {
     pub time: String,
-    pub speedup: Option<String>,
+    /// `1.76× the vendor's speed`; of the vendor's own routine, that it is that.
+    pub against: Option<String>,
     pub family: String,
     pub params: String,
 }
@@ -65,18 +67,33 @@ impl Header {
             plan: job.plan.as_ref().map(ToString::to_string),
             best: job.best.as_ref().map(|best| BestSoFar {
                 time: format::micros(best.median_us),
-                speedup: best.speedup.map(format::times),
+                against: against(best),
                 family: best.candidate.family.clone(),
                 params: parameters(&best.candidate),
             }),
             created: job.created_at.to_rfc3339(),
             age: format::ago(job.created_at),
             elapsed,
-            lasted: elapsed.map(format::seconds),
+            // Not `0.0 s`: what ends before it begins to work took no time to tell of.
+            lasted: elapsed.filter(|s| *s >= 0.05).map(format::seconds),
             search: search_words(job),
             expected_calls: job.request.expected_calls.map(format::count),
             attempts: job.attempts,
         }
+    }
+}
+
+impl Header {
+    /// Ended before it knew of anything to do.
+    pub const fn idle(&self) -> bool {
+        !self.live && self.total == 0
+    }
+}
+
+fn against(best: &Best) -> Option<String> {
+    match best.speedup {
+        _ if best.candidate.is_baseline() => Some("the vendor's own routine".to_owned()),
+        speedup => speedup.map(|ratio| format!("{} the vendor's speed", format::times(ratio))),
     }
 }
 

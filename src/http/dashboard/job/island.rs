@@ -1,8 +1,13 @@
 //! What the page's script draws its charts from: the tried trials and the budget as JSON within the page.
 
+use super::{failures, finals};
 use crate::domain::{Job, Outcome, Param, Trial};
 use crate::http::error::Problem;
 use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Characters of a reason; the page has it whole below its charts.
+const WHY: usize = 160;
 
 /// Data of a job's page, by columns: with thousands of trials, names and words would be most of it.
 #[derive(Serialize)]
@@ -10,7 +15,13 @@ pub struct Island<'a> {
     state: &'static str,
     /// Budget of the search.
     seconds: Option<f64>,
-    states: Vec<&'static str>,
+    /// Ordinal of the trial of the plan's candidate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    winner: Option<u32>,
+    /// Why there is no time, by ordinal.
+    why: BTreeMap<u32, String>,
+    /// `measured`, and the kinds of failure.
+    states: Vec<String>,
     shapes: Vec<Shape<'a>>,
     /// Ordinals of the routines of the vendor's that others are compared with.
     vendor: Vec<u32>,
@@ -42,9 +53,12 @@ struct Columns<'a> {
 
 impl<'a> Island<'a> {
     pub fn of(job: &Job, tried: &'a [Trial]) -> Self {
+        let won = finals::winner(job);
         let mut island = Self {
             state: job.state.name(),
             seconds: job.request.search.seconds,
+            winner: tried.iter().find(|t| Some(&t.candidate) == won).map(|t| t.ordinal),
+            why: BTreeMap::new(),
             states: Vec::new(),
             shapes: Vec::new(),
             vendor: Vec::new(),
@@ -63,7 +77,10 @@ impl<'a> Island<'a> {
         let candidate = &trial.candidate;
         let names = candidate.params.keys().map(String::as_str).collect();
         let shape = place(&mut self.shapes, Shape { family: &candidate.family, names });
-        let state = place(&mut self.states, outcome.state());
+        let state = place(&mut self.states, failures::name(outcome));
+        if let Some(text) = failures::detail(outcome) {
+            self.why.insert(trial.ordinal, text.chars().take(WHY).collect());
+        }
         if candidate.is_baseline() {
             self.vendor.push(trial.ordinal);
         }

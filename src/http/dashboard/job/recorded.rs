@@ -1,6 +1,6 @@
 //! What a job's page reads of its trials: counts of all, and of the trials themselves no more than it draws.
 
-use crate::domain::{JobId, Trial, TrialCount};
+use crate::domain::{Job, Trial, TrialCount};
 use crate::http::App;
 use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::heat_map;
@@ -26,16 +26,28 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    pub async fn read(app: &App, id: &JobId, asked: Option<&str>) -> Result<Self, Problem> {
-        let counts = app.service.trial_counts(id).await?;
+    pub async fn read(app: &App, job: &Job, asked: Option<&str>) -> Result<Self, Problem> {
+        let counts = app.service.trial_counts(&job.id).await?;
+        let tried = app.service.tried(&job.id, MOST_TRIED).await?;
         let families = heat_map::families(&counts);
-        let family = heat_map::choose(&families, asked).map(str::to_owned);
-        let tried = app.service.tried(id, MOST_TRIED).await?;
-        let pruned = match &family {
-            Some(family) => app.service.pruned_of(id, family, MOST_PRUNED).await?,
-            None => Vec::new(),
-        };
-        Ok(Self { counts, tried, families, family, pruned })
+        let mut recorded = Self { counts, tried, families, ..Self::default() };
+        let best = job.best.as_ref().map(|best| best.candidate.family.as_str());
+        let families = recorded.families.clone();
+        // Mostly the first has a map; the last may have none, and then there is none to draw.
+        for family in heat_map::preferred(&families, asked, best) {
+            recorded.pruned = app.service.pruned_of(&job.id, family, MOST_PRUNED).await?;
+            recorded.family = Some(family.to_owned());
+            if asked == Some(family) || recorded.has_map(family) {
+                break;
+            }
+        }
+        Ok(recorded)
+    }
+
+    fn has_map(&self, family: &str) -> bool {
+        let own = self.tried.iter().chain(&self.pruned);
+        let own: Vec<&Trial> = own.filter(|trial| trial.candidate.family == family).collect();
+        heat_map::has_map(&own)
     }
 
     /// How many trials were made, drawn or not.

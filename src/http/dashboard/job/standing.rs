@@ -37,6 +37,7 @@ struct Choice {
 impl Standing {
     pub fn new(job: &Job, funnel: Option<Vec<FunnelStep>>, recorded: &Recorded) -> Self {
         let Recorded { counts, tried, families, family, pruned } = recorded;
+        let winner = job.plan.as_ref().and(job.best.as_ref());
         let choices = families.iter().map(|(name, candidates)| Choice {
             name: name.clone(),
             candidates: *candidates,
@@ -56,7 +57,7 @@ impl Standing {
             sampled: recorded.sampled(),
             families: choices.collect(),
             failures: failures::kinds(tried),
-            rows: tried::rows(tried),
+            rows: tried::rows(tried, winner),
             measured: format::count(recorded.measured()),
         }
     }

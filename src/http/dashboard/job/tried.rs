@@ -1,5 +1,6 @@
 //! The trials that came to a time, fastest first, as a table.
 
+use crate::domain::job::Best;
 use crate::domain::{Candidate, Outcome, Param, Trial};
 use crate::http::dashboard::format;
 
@@ -18,6 +19,8 @@ pub struct Row {
     pub predicted: String,
     pub registers: String,
     pub preprocessing: String,
+    /// The plan's: its time in the finals.
+    pub won: Option<String>,
 }
 
 /// The parameters as they are read aloud: `m1=4 n1=64 order=length`. The page's script writes them alike.
@@ -43,11 +46,19 @@ pub fn vendor_us(timed: &[(&Trial, f64)]) -> Option<f64> {
     timed.iter().find(|(trial, _)| trial.candidate.is_baseline()).map(|(_, us)| *us)
 }
 
-pub fn rows(trials: &[Trial]) -> Vec<Row> {
+/// The fastest, and the winner wherever it stands.
+pub fn rows(trials: &[Trial], winner: Option<&Best>) -> Vec<Row> {
     let timed = by_time(trials);
     let vendor = vendor_us(&timed);
-    let fastest = timed.iter().take(MOST).zip(1..);
-    fastest.filter_map(|((trial, us), place)| row(trial, *us, place, vendor)).collect()
+    let won = |trial: &Trial| winner.filter(|best| best.candidate == trial.candidate);
+    let shown =
+        timed.iter().zip(1..).filter(|((trial, _), place)| *place <= MOST || won(trial).is_some());
+    shown
+        .filter_map(|((trial, us), place)| {
+            let row = row(trial, *us, place, vendor)?;
+            Some(Row { won: won(trial).map(|best| format::micros(best.median_us)), ..row })
+        })
+        .collect()
 }
 
 fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row> {
@@ -66,5 +77,6 @@ fn row(trial: &Trial, us: f64, place: usize, vendor: Option<f64>) -> Option<Row>
         predicted: trial.predicted_us.map_or_else(absent, format::micros),
         registers: resources.map_or_else(absent, |resources| resources.registers.to_string()),
         preprocessing: format::micros(preprocess_ms * 1e3),
+        won: None,
     })
 }

@@ -2,6 +2,7 @@
 
 use super::super::address::encoded;
 use crate::domain::{DeviceId, Digest, JobState};
+use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::service::JobFilter;
 use serde::Deserialize;
@@ -20,9 +21,33 @@ pub struct Asked {
 pub struct Filters {
     pub state: Option<JobState>,
     pub device: Option<DeviceId>,
-    pub matrix: Option<Digest>,
+    pub matrix: MatrixFilter,
     pub cursor: Option<String>,
 }
+
+/// A matrix as it was asked for: by its digest or the beginning of it.
+#[derive(Debug, Default)]
+pub struct MatrixFilter {
+    /// As it was written, in lower case.
+    pub text: String,
+    /// The one matrix that is meant.
+    pub digest: Option<Digest>,
+    /// Why there is not exactly one.
+    pub trouble: Option<String>,
+    /// The first of several to choose from.
+    pub several: Vec<Meant>,
+}
+
+/// One of several matrices that begin alike.
+#[derive(Debug)]
+pub struct Meant {
+    pub digest: String,
+    /// The list with this matrix and the same other filters.
+    pub address: String,
+}
+
+/// Matrices named where several begin alike.
+const NAMED: u32 = 6;
 
 /// One state in the list to choose from.
 pub struct StateChoice {
@@ -36,12 +61,9 @@ impl Asked {
             "" => None,
             name => Some(state(name)?),
         };
-        let matrix = match self.matrix.trim() {
-            "" => None,
-            text => Some(text.to_ascii_lowercase().parse().map_err(|_| {
-                refused("matrix", "the matrix filter takes a whole digest: 64 hex digits")
-            })?),
-        };
+        let text = self.matrix.trim().to_ascii_lowercase();
+        // A whole digest is taken at its word: it may be of a matrix that is gone while its jobs are not.
+        let matrix = MatrixFilter { digest: text.parse().ok(), text, ..MatrixFilter::default() };
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Filters {
             state,
@@ -63,12 +85,12 @@ fn refused(parameter: &str, detail: &str) -> Problem {
 
 impl Filters {
     pub fn job_filter(&self) -> JobFilter {
-        JobFilter { state: self.state, matrix: self.matrix, device: self.device.clone() }
+        JobFilter { state: self.state, matrix: self.matrix.digest, device: self.device.clone() }
     }
 
     /// Whether it leaves jobs out.
     pub const fn narrows(&self) -> bool {
-        self.state.is_some() || self.device.is_some() || self.matrix.is_some()
+        self.state.is_some() || self.device.is_some() || !self.matrix.text.is_empty()
     }
 
     pub fn states(&self) -> Vec<StateChoice> {
@@ -77,17 +99,45 @@ impl Filters {
         JobState::ALL.into_iter().map(choice).collect()
     }
 
-    /// The chosen matrix, for its input.
-    pub fn matrix_text(&self) -> String {
-        self.matrix.as_ref().map(Digest::to_string).unwrap_or_default()
+    /// Looks for the matrix of which only the beginning was given.
+    pub async fn find_matrix(&mut self, app: &App) -> Result<(), Problem> {
+        let text = self.matrix.text.clone();
+        if text.is_empty() || self.matrix.digest.is_some() {
+            return Ok(());
+        }
+        if text.len() > 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let trouble = "A digest has up to 64 digits, 0 to 9 and a to f.";
+            self.matrix.trouble = Some(trouble.to_owned());
+            return Ok(());
+        }
+        match app.service.matrices_starting(&text, NAMED + 1).await?.as_slice() {
+            [] => {
+                self.matrix.trouble = Some("No matrix here has a digest that starts so.".to_owned())
+            }
+            [one] => self.matrix.digest = Some(*one),
+            many => {
+                self.matrix.trouble =
+                    Some("Several matrices have digests that start so:".to_owned());
+                let meant = |digest: &Digest| Meant {
+                    digest: digest.to_string(),
+                    address: self.with_matrix("/jobs", &digest.to_string(), None),
+                };
+                self.matrix.several = many.iter().take(NAMED as usize).map(meant).collect();
+            }
+        }
+        Ok(())
     }
 
     /// The same filters on another page of the list, or on another path.
     pub fn address(&self, path: &str, cursor: Option<&str>) -> String {
+        self.with_matrix(path, &self.matrix.text, cursor)
+    }
+
+    fn with_matrix(&self, path: &str, matrix: &str, cursor: Option<&str>) -> String {
         let parts = [
             ("state", self.state.map(|state| state.name().to_owned())),
             ("device", self.device.as_ref().map(DeviceId::to_string)),
-            ("matrix", self.matrix.as_ref().map(Digest::to_string)),
+            ("matrix", Some(matrix.to_owned()).filter(|text| !text.is_empty())),
             ("cursor", cursor.map(str::to_owned)),
         ];
         let mut address = path.to_owned();
@@ -128,12 +178,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_by_name() {
-        let with = |state: &str, matrix: &str| {
-            let asked =
-                Asked { state: state.to_owned(), matrix: matrix.to_owned(), ..Asked::default() };
-            asked.read().unwrap_err().to_json(None)["parameter"].clone()
-        };
-        assert_eq!(with("lost", ""), "state");
-        assert_eq!(with("", "abc"), "matrix");
+        let asked = Asked { state: "lost".to_owned(), ..Asked::default() };
+        assert_eq!(asked.read().unwrap_err().to_json(None)["parameter"], "state");
     }
 }

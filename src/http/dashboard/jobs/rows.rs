@@ -1,4 +1,4 @@
-//! One line of the list. Nothing in it depends on the clock, so a list that stays is the same bytes.
+//! One line of the list. Nothing in a fragment depends on the clock, so a list that stays is the same bytes.
 
 use super::super::format;
 use super::super::moment::Moment;
@@ -17,6 +17,8 @@ pub struct Row {
     pub speedup: Option<String>,
     pub time: Option<String>,
     pub created: Moment,
+    /// How long ago that was.
+    pub age: String,
     pub duration: Duration,
     pub plan: Option<String>,
     pub cancellable: bool,
@@ -46,6 +48,7 @@ pub enum Duration {
 impl Row {
     pub fn of(job: Job, names: &HashMap<Digest, String>) -> Self {
         let matrix = job.request.matrix;
+        let ours = job.best.as_ref().filter(|best| !best.candidate.is_baseline());
         let name = names.get(&matrix).cloned().unwrap_or_else(|| format::short(&matrix));
         Self {
             state: job.state.name(),
@@ -55,9 +58,11 @@ impl Row {
             problem: format::problem_words(&job.request.problem),
             device: job.device.to_string(),
             standing: standing(&job),
-            speedup: job.best.as_ref().and_then(|best| best.speedup).map(format::times),
+            // The vendor's routine over itself says nothing.
+            speedup: ours.and_then(|best| best.speedup).map(format::times),
             time: job.best.as_ref().map(|best| format::micros(best.median_us)),
             created: Moment::of(job.created_at),
+            age: format::ago(job.created_at),
             duration: duration(&job),
             plan: job.plan.map(|plan| plan.to_string()),
             cancellable: !job.state.is_final(),
@@ -114,7 +119,8 @@ fn duration(job: &Job) -> Duration {
     match (job.started_at, job.finished_at) {
         (Some(started), Some(finished)) => {
             let took = (finished.0 - started.0).max(0) as f64 / 1e3;
-            Duration::Took(format::seconds(took))
+            // What ends before it begins to work took no time to tell of.
+            if took < 0.05 { Duration::None } else { Duration::Took(format::seconds(took)) }
         }
         (Some(started), None) => Duration::Since(Moment::of(started)),
         (None, _) => Duration::None,
@@ -124,8 +130,8 @@ fn duration(job: &Job) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::job::Progress;
-    use crate::domain::{DeviceId, JobId, JobRequest, Timestamp};
+    use crate::domain::job::{Best, Progress};
+    use crate::domain::{Candidate, DeviceId, JobId, JobRequest, Timestamp};
 
     fn job(state: JobState) -> Job {
         let request = format!(
@@ -160,6 +166,23 @@ mod tests {
             (row.name.as_str(), row.created.text.as_str()),
             ("ababababab", "2026-11-21 02:14")
         );
+    }
+
+    #[test]
+    fn the_vendors_own_routine_has_a_time_and_no_speed_up() {
+        let best = |family: &str| Best {
+            candidate: Candidate::new(family),
+            median_us: 12.5,
+            speedup: Some(1.0),
+        };
+        let told = |family| {
+            let job = Job { best: Some(best(family)), ..job(JobState::Succeeded) };
+            let row = Row::of(job, &HashMap::new());
+            (row.speedup, row.time)
+        };
+        let time = Some("12.5 µs".to_owned());
+        assert_eq!(told("vendor"), (None, time.clone()));
+        assert_eq!(told("row_split"), (Some("1.00×".to_owned()), time));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod cells;
 
 use super::scale::Scale;
 use crate::domain::candidate::VENDOR;
-use crate::domain::{Trial, TrialCount, TrialState};
+use crate::domain::{Outcome, Trial, TrialCount, TrialState};
 use crate::http::dashboard::format;
 use askama::Template;
 use axes::{Axis, pair};
@@ -14,13 +14,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A square for each pair of values: the best time measured among the candidates with that pair, on a scale of colours by
-/// how far it is from the best of all; where none was measured, what removed most of them.
+/// how far it is from the job's best, of any family; where none was measured, what removed most of them.
 #[derive(Template)]
 #[template(path = "pictures/heat_map.html")]
 pub struct HeatMap {
     family: String,
     width: f64,
     height: f64,
+    /// Where the cells begin: right of the names of the rows.
+    left: f64,
     rows: Label,
     columns: Label,
     cells: Vec<Cell>,
@@ -75,29 +77,59 @@ pub fn families(counts: &[TrialCount]) -> Vec<(String, u64)> {
     families
 }
 
-/// The family that was asked for; else the panels, whose tiles the literature draws; else the largest.
-pub fn choose<'a>(families: &'a [(String, u64)], asked: Option<&str>) -> Option<&'a str> {
-    let named = |name: &str| families.iter().find(|(family, _)| family == name);
-    let chosen = asked.and_then(named).or_else(|| named("row_panel")).or_else(|| families.first());
-    chosen.map(|(family, _)| family.as_str())
+/// The families to draw the map of, the first that has one: what was asked for, the best's, the panels, whose tiles the
+/// literature draws, then the largest.
+pub fn preferred<'a>(
+    families: &'a [(String, u64)],
+    asked: Option<&str>,
+    best: Option<&str>,
+) -> Vec<&'a str> {
+    let known = |name: &&str| families.iter().any(|(family, _)| family == name);
+    let first = [asked, best, Some("row_panel")].into_iter().flatten().filter(known);
+    let rest = families.iter().map(|(family, _)| family.as_str());
+    let mut order: Vec<&str> = Vec::new();
+    for name in first.chain(rest) {
+        if let Some((own, _)) = families.iter().find(|(own, _)| own == name)
+            && !order.contains(&own.as_str())
+        {
+            order.push(own);
+        }
+    }
+    order
+}
+
+/// Whether these trials, of one family, differ in two parameters.
+pub fn has_map(trials: &[&Trial]) -> bool {
+    pair(trials).is_some()
+}
+
+/// The fastest trial of the job, whatever its family: what shades are relative to.
+fn fastest<'a>(trials: &[&'a Trial]) -> Option<(f64, &'a str)> {
+    let time = |trial: &Trial| trial.state.outcome().and_then(Outcome::median_us);
+    let timed = trials.iter().filter_map(|t| Some((time(t)?, t.candidate.family.as_str())));
+    timed.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 impl HeatMap {
     /// `None` where the family's candidates do not differ in any two parameters.
     pub fn new<'a>(trials: impl IntoIterator<Item = &'a Trial>, family: &str) -> Option<Self> {
+        let trials: Vec<&Trial> = trials.into_iter().collect();
         let own: Vec<&Trial> =
-            trials.into_iter().filter(|t| t.candidate.family == family).collect();
+            trials.iter().copied().filter(|t| t.candidate.family == family).collect();
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
+        let fastest = fastest(&trials);
+        // About as wide as its letters; not narrower than its values.
+        let left = LEFT.max(rows.name.len() as f64 * 6.5 + 24.0);
         let at =
-            |row: usize, column: usize| (LEFT + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
+            |row: usize, column: usize| (left + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
         let cells = space.cells.iter().map(|cell| {
             let (x, y) = at(cell.row, cell.column);
             let pair = format!(
                 "{} {}, {} {}",
                 rows.name, rows.values[cell.row], columns.name, columns.values[cell.column]
             );
-            draw(&cell.content, &space, (x, y), &pair)
+            draw(&cell.content, &space, fastest, (x, y), &pair)
         });
         let label = |axis: &Axis, start: f64, step: f64| Label {
             name: axis.name.clone(),
@@ -108,41 +140,60 @@ impl HeatMap {
         };
         Some(Self {
             family: family.to_owned(),
-            width: LEFT + columns.values.len() as f64 * CELL.0 + 1.0,
+            left,
+            width: left + columns.values.len() as f64 * CELL.0 + 1.0,
             height: TOP + rows.values.len() as f64 * CELL.1 + 1.0,
             cells: cells.collect(),
             legend: legend(&space),
             failed: space.cells.iter().any(|cell| matches!(cell.content, Content::Failed { .. })),
             measured: space.measured(),
-            summary: summary(&space, &rows, &columns),
+            summary: summary(&space, family, fastest, &rows, &columns),
             rows: label(&rows, TOP, CELL.1),
-            columns: label(&columns, LEFT, CELL.0),
+            columns: label(&columns, left, CELL.0),
         })
     }
 }
 
-fn summary(space: &Space, rows: &Axis, columns: &Axis) -> String {
+fn summary(
+    space: &Space,
+    family: &str,
+    fastest: Option<(f64, &str)>,
+    rows: &Axis,
+    columns: &Axis,
+) -> String {
     let measured = space.measured();
     let of = format!("{measured} of {} pairs measured", rows.values.len() * columns.values.len());
     match &space.best {
         Some(best) => format!(
-            "{of}; best {} at {} {}, {} {}.",
+            "{of}; best of this family {} at {} {}, {} {}{}.",
             format::micros(best.us),
             rows.name,
             rows.values[best.row],
             columns.name,
-            columns.values[best.column]
+            columns.values[best.column],
+            match fastest {
+                Some((us, other)) if other != family => {
+                    format!("; the job's fastest trial took {} ({other})", format::micros(us))
+                }
+                _ => ", the job's fastest trial".to_owned(),
+            }
         ),
         None => format!("{of}."),
     }
 }
 
-fn draw(content: &Content, space: &Space, (x, y): (f64, f64), pair: &str) -> Cell {
+fn draw(
+    content: &Content,
+    space: &Space,
+    fastest: Option<(f64, &str)>,
+    (x, y): (f64, f64),
+    pair: &str,
+) -> Cell {
     let (class, text, title) = match content {
         Content::Measured { us, count } => {
-            let best = space.best.as_ref().map_or(*us, |best| best.us);
+            let best = fastest.map_or(*us, |(us, _)| us);
             let title = format!(
-                "{}, {} the best; {count} measured",
+                "{}, {} the job's best; {count} measured",
                 format::micros(*us),
                 format::times(us / best)
             );
@@ -227,13 +278,16 @@ mod tests {
             ("heat-pruned", "R"),
         ];
         assert_eq!(cells, expected);
-        assert_eq!(map.summary, "2 of 4 pairs measured; best 10.0 µs at m1 2, n1 32.");
+        assert_eq!(
+            map.summary,
+            "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32, the job's fastest trial."
+        );
         assert!(map.cells[2].title.contains("2 removed by panel fill"), "{}", map.cells[2].title);
         assert!(map.cells.iter().all(|cell| cell.x + CELL.0 < map.width + 1.0));
     }
 
     #[test]
-    fn the_panels_are_shown_first_and_the_vendor_never() {
+    fn the_bests_family_is_preferred_and_the_vendor_never() {
         let of = |family: &str, state: &str, count| TrialCount {
             family: family.to_owned(),
             state: state.to_owned(),
@@ -248,12 +302,27 @@ mod tests {
         ];
         let families = families(&counts);
         assert_eq!(families, [("row_split".to_owned(), 2), ("row_panel".to_owned(), 1)]);
-        assert_eq!(choose(&families, None), Some("row_panel"));
-        assert_eq!(choose(&families, Some("row_split")), Some("row_split"));
-        assert_eq!(choose(&families, Some("<b>")), Some("row_panel"));
-        assert_eq!(choose(&families[..1], None), Some("row_split"));
+        assert_eq!(preferred(&families, None, None), ["row_panel", "row_split"]);
+        assert_eq!(preferred(&families, None, Some("row_split"))[0], "row_split");
+        assert_eq!(preferred(&families, Some("row_split"), Some("row_panel"))[0], "row_split");
+        assert_eq!(preferred(&families, Some("<b>"), Some("vendor"))[0], "row_panel");
+        assert_eq!(preferred(&families[..1], None, None), ["row_split"]);
         let lone = [trial(0, Candidate::new("row_split").with("n1", 1), pruned("rank"))];
-        assert!(HeatMap::new(&lone, "row_split").is_none(), "one parameter is no map");
+        assert!(!has_map(&lone.each_ref()), "one parameter is no map");
+        assert!(HeatMap::new(&lone, "row_split").is_none());
+    }
+
+    #[test]
+    fn shades_and_words_are_relative_to_the_best_of_all_families() {
+        let split = Candidate::new("row_split").with("lanes", 8);
+        let trials = [
+            trial(0, panel(2, 32, 1), measured(10.0)),
+            trial(1, panel(4, 64, 1), measured(60.0)),
+            trial(2, split, measured(4.0)),
+        ];
+        let map = HeatMap::new(&trials, "row_panel").unwrap();
+        assert_eq!(map.cells[0].class, format!("heat-{}", shade(2.5)));
+        assert!(map.summary.ends_with("; the job's fastest trial took 4.00 µs (row_split)."));
     }
 
     #[test]

@@ -1,0 +1,112 @@
+//! The winner against the trials: it is decided by times taken anew, so the fastest trial need not have won.
+
+use super::tried::{by_time, parameters};
+use crate::domain::{Candidate, Job, Plan, Trial};
+use crate::http::dashboard::format::{count, micros};
+
+/// What the finals made of the trials.
+#[derive(Default)]
+pub struct Finals {
+    /// Why the time told of the winner is not its trial's.
+    pub timed_again: Option<String>,
+    /// Why the fastest trial lost, where it did.
+    pub fastest_lost: Option<String>,
+}
+
+/// The candidate that the job's plan is of; a job without a plan has none.
+pub fn winner(job: &Job) -> Option<&Candidate> {
+    job.plan.as_ref().and(job.best.as_ref()).map(|best| &best.candidate)
+}
+
+impl Finals {
+    pub fn of(plan: &Plan, trials: &[Trial]) -> Self {
+        let timed = by_time(trials);
+        let own = timed.iter().find(|(trial, _)| trial.candidate == plan.candidate);
+        let (now, then) = (plan.measured.median_us, own.map(|(_, us)| *us));
+        // Equal to the last bit where there were no finals.
+        let timed_again = then.filter(|then| *then != now).map(|then| {
+            let (now, then) = (micros(now), micros(then));
+            format!("Timed again in turn with the other finalists: {now} ({then} in its trial).")
+        });
+        let fastest = timed.first().filter(|(trial, _)| trial.candidate != plan.candidate);
+        Self {
+            timed_again,
+            fastest_lost: fastest.map(|(trial, us)| why(plan, &trial.candidate, *us)),
+        }
+    }
+}
+
+fn why(plan: &Plan, fastest: &Candidate, us: f64) -> String {
+    let name = format!("{} {}", fastest.family, parameters(fastest));
+    let again = plan.runner_up.as_ref().filter(|second| second.candidate == *fastest);
+    let mut text = format!("The fastest trial was {} of {}", micros(us), name.trim_end());
+    match again {
+        Some(second) => text.push_str(&format!(
+            "; timed again it took {}, the runner-up.",
+            micros(second.median_us)
+        )),
+        None => text.push_str("; it was neither the winner nor the runner-up in the finals."),
+    }
+    if plan.tie {
+        text.push_str(" The difference is within the noise: of the tied, the simpler one wins.");
+    }
+    if let Some(calls) = plan.expected_calls {
+        text.push_str(&format!(" It was chosen for {} calls, preparation counted.", count(calls)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::plan::RunnerUp;
+    use crate::domain::{JobId, Outcome, PlanId, Timestamp, Timing, TrialState};
+
+    fn trial(ordinal: u32, family: &str, us: f64) -> Trial {
+        Trial {
+            job: JobId("j".to_owned()),
+            ordinal,
+            candidate: Candidate::new(family).with("lanes", 8),
+            state: TrialState::Tried(Outcome::Measured {
+                timing: Timing::of(vec![us], 0).unwrap(),
+                rel_error: 0.0,
+                resources: None,
+                preprocess_ms: 0.0,
+            }),
+            predicted_us: None,
+            created_at: Timestamp(0),
+        }
+    }
+
+    fn plan(won: &Trial, us: f64) -> Plan {
+        let text = include_str!("../../../../tests/http/plan.json");
+        let mut plan: Plan = serde_json::from_str(text).unwrap();
+        plan.id = PlanId::fresh();
+        plan.candidate = won.candidate.clone();
+        plan.measured.median_us = us;
+        (plan.tie, plan.runner_up, plan.expected_calls) = (false, None, None);
+        plan
+    }
+
+    #[test]
+    fn a_fastest_trial_that_lost_is_told_with_its_second_time() {
+        let trials = [trial(0, "won", 63.5), trial(1, "lost", 60.0)];
+        let mut plan = plan(&trials[0], 70.1);
+        plan.tie = true;
+        let candidate = trials[1].candidate.clone();
+        plan.runner_up = Some(RunnerUp { candidate, median_us: 70.0, ci95_us: None });
+        let told = Finals::of(&plan, &trials);
+        let again = "Timed again in turn with the other finalists: 70.1 µs (63.5 µs in its trial).";
+        assert_eq!(told.timed_again.as_deref(), Some(again));
+        let lost = "The fastest trial was 60.0 µs of lost lanes=8; timed again it took 70.0 µs, the runner-up. \
+                    The difference is within the noise: of the tied, the simpler one wins.";
+        assert_eq!(told.fastest_lost.as_deref(), Some(lost));
+    }
+
+    #[test]
+    fn a_winner_that_was_the_fastest_and_never_timed_again_needs_no_words() {
+        let trials = [trial(0, "won", 63.5), trial(1, "lost", 80.0)];
+        let told = Finals::of(&plan(&trials[0], 63.5), &trials);
+        assert!(told.timed_again.is_none() && told.fastest_lost.is_none());
+    }
+}
