@@ -70,9 +70,8 @@ def micros(us):
 
 
 def the_plan_says_what_the_api_says(page, plan):
-    winner = page.locator("#winner")
-    expect(winner).to_contain_text(micros(plan["measured"]["median_us"]))
-    expect(winner).to_contain_text(plan["candidate"]["family"])
+    expect(page.locator("#winner")).to_contain_text(plan["candidate"]["family"])
+    expect(page.locator(".figures .figure").first).to_have_text(micros(plan["measured"]["median_us"]))
     expect(page.locator("main")).to_contain_text(f"{three_digits(plan['speedup'])}×")
     expect(page.locator("main")).to_contain_text(micros(plan["baseline"]["median_us"]))
     expect(page.locator("#roofline svg")).to_be_visible()
