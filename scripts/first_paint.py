@@ -18,7 +18,7 @@ def load(browser, url):
     context = browser.new_context(viewport={"width": 1280, "height": 844})
     page = context.new_page()
     page.goto(url)
-    paint = page.wait_for_function(PAINT).json_value()
+    paint = page.wait_for_function("() => " + PAINT).json_value()
     weight = page.evaluate(WEIGHT)
     context.close()
     return paint, weight
