@@ -78,7 +78,7 @@ async fn walk(
 
 const NEXT: &str = "
 Next:
-  sparsetune serve                                  a server that stays: http://127.0.0.1:8080, data in ./sparsetune-data
+  sparsetune serve                                  a server that stays, its dashboard: http://127.0.0.1:8080, data in ./sparsetune-data
   sparsetune submit MATRIX.mtx --n 128              a matrix of yours to that server
   sparsetune lookup MATRIX.mtx --n 128              its plan, by hash: the matrix is not sent
   sparsetune tune MATRIX.mtx --strategy exhaustive  without a server, every candidate measured

@@ -74,7 +74,7 @@ def the_plan_says_what_the_api_says(page, plan):
     expect(page.locator(".figures .figure").first).to_have_text(micros(plan["measured"]["median_us"]))
     expect(page.locator("main")).to_contain_text(f"{three_digits(plan['speedup'])}×")
     expect(page.locator("main")).to_contain_text(micros(plan["baseline"]["median_us"]))
-    expect(page.locator("#roofline svg")).to_be_visible()
+    expect(page.locator("#roofline svg").first).to_be_visible()
     expect(page.locator("#why")).to_be_visible()
     # A plan of the CPU has no kernel text to show, and says so.
     if not (plan.get("launch") or {}).get("source"):
@@ -85,8 +85,8 @@ def the_matrix_has_its_pictures(page, job):
     spy = page.locator("#spy img")
     expect(spy).to_be_visible()
     page.wait_for_function("() => document.querySelector('#spy img').naturalWidth > 0")
-    expect(page.locator("#row-lengths svg")).to_be_visible()
-    expect(page.locator("#levels svg")).to_be_visible()
+    expect(page.locator("#row-lengths svg").first).to_be_visible()
+    expect(page.locator("#levels svg").first).to_be_visible()
     expect(page.locator("#digest")).to_contain_text(job["matrix"])
     expect(page.locator(f"#plans a[href='/plans/{job['plan']}']")).to_be_visible()
 
