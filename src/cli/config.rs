@@ -65,6 +65,7 @@ pub struct Search {
     pub seconds: f64,
     pub trials: u32,
     pub halving_trials: u32,
+    pub sampled_trials: u32,
     pub seed: u64,
 }
 

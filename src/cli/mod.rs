@@ -4,6 +4,7 @@ mod assemble;
 mod bench;
 pub mod client;
 pub mod config;
+mod corpus;
 mod digest;
 mod doctor;
 mod evaluator;
@@ -60,6 +61,8 @@ enum Command {
     Worker(worker::WorkerArgs),
     /// Tune a suite of matrices and problems, and compare every plan with the vendor's routine
     Bench(bench::BenchArgs),
+    /// Tune generated matrices, so that this device is known before anybody asks
+    Corpus(corpus::CorpusArgs),
     /// Have a server tune a matrix
     Submit(submit::SubmitArgs),
     /// Look a plan up by a matrix's hash
@@ -132,6 +135,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
         Command::Tune(args) => on_all_cores(tune::run(args)),
         Command::Bench(args) => on_all_cores(bench::run(args)),
+        Command::Corpus(args) => on_all_cores(corpus::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),

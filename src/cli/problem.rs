@@ -114,6 +114,7 @@ pub enum StrategyArg {
     Exhaustive,
     Predicted,
     Halving,
+    Sampled,
 }
 
 impl ProblemArgs {
@@ -239,6 +240,7 @@ impl SearchArgs {
             StrategyArg::Exhaustive => Strategy::Exhaustive,
             StrategyArg::Predicted => Strategy::Predicted,
             StrategyArg::Halving => Strategy::Halving,
+            StrategyArg::Sampled => Strategy::Sampled,
         });
         let members = [
             ("strategy", strategy.map(|value| json!(value))),

@@ -185,6 +185,7 @@ fn settings(config: &Config) -> ServiceSettings {
             seconds: search.seconds,
             trials: search.trials,
             halving_trials: search.halving_trials,
+            sampled_trials: search.sampled_trials,
             seed: search.seed,
         },
         lease_ms: config.worker.lease_ms,

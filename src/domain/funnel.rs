@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 pub const RANK: &str = "rank";
 /// The cut to the schemes that halving begins with.
 pub const HALVING: &str = "halving";
+/// The cut to the candidates that are sampled.
+pub const SAMPLE: &str = "sample";
 /// What stated rules leave out of a space too large to be listed.
 pub const REDUCTION: &str = "reduction";
 
 /// Every step there is, in the order in which they apply.
-pub const ORDER: [&str; 11] = [
+pub const ORDER: [&str; 12] = [
     "register_resource",
     "local_memory",
     "hardware_utilization",
@@ -22,6 +24,7 @@ pub const ORDER: [&str; 11] = [
     REDUCTION,
     RANK,
     HALVING,
+    SAMPLE,
 ];
 
 /// One constraint's share of the pruning, in the order the constraints were applied.

@@ -74,6 +74,8 @@ pub enum Strategy {
     Predicted,
     /// Many candidates with few samples each, then fewer with more, until one stands (successive halving).
     Halving,
+    /// So many candidates, half by prediction and half at random: what models are trained on.
+    Sampled,
 }
 
 impl Strategy {

@@ -52,7 +52,7 @@ pub fn halving(
 }
 
 /// Candidates of one preparation side by side, at the place of the first of them.
-fn together(
+pub(super) fn together(
     candidates: Vec<Candidate>,
     preparation: impl Fn(&Candidate) -> String,
 ) -> impl Iterator<Item = Candidate> {
@@ -106,7 +106,7 @@ fn are_neighbours(a: &Candidate, b: &Candidate) -> bool {
 
 /// The best predicted of each family, then up to half of the rest the best predicted of each value of each parameter,
 /// then the best predicted; families' best first, the others by prediction. `scored` is sorted.
-fn diverse(scored: &[(Candidate, f64)], places: usize) -> Vec<Candidate> {
+pub(super) fn diverse(scored: &[(Candidate, f64)], places: usize) -> Vec<Candidate> {
     let mut families = BTreeSet::new();
     let (firsts, rest): (Vec<&Candidate>, Vec<&Candidate>) =
         scored.iter().map(|(c, _)| c).partition(|c| families.insert(c.family.as_str()));

@@ -11,6 +11,7 @@ pub mod guided;
 pub mod halving;
 pub mod prune;
 pub mod ranked;
+pub mod sampled;
 pub mod strategy;
 
 pub use accuracy::model_error;
@@ -19,4 +20,5 @@ pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
 pub use prune::{Constraint, Pruned, Verdict, prune};
 pub use ranked::{Ranked, rank_step, ranked};
+pub use sampled::{Sampled, sampled};
 pub use strategy::{Strategy, exhaustive};

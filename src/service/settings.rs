@@ -43,6 +43,8 @@ pub struct SearchDefaults {
     pub trials: u32,
     /// Trials of `halving`, vendor's routines included.
     pub halving_trials: u32,
+    /// Trials of `sampled`, vendor's routines included.
+    pub sampled_trials: u32,
     pub seed: u64,
 }
 
@@ -50,6 +52,7 @@ impl SearchDefaults {
     pub const fn trials_of(&self, strategy: Strategy) -> u32 {
         match strategy {
             Strategy::Halving => self.halving_trials,
+            Strategy::Sampled => self.sampled_trials,
             Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => self.trials,
         }
     }
@@ -82,6 +85,7 @@ impl Default for ServiceSettings {
                 seconds: 60.0,
                 trials: 512,
                 halving_trials: 64,
+                sampled_trials: 96,
                 seed: 1,
             },
             lease_ms: 15_000,

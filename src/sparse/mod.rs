@@ -9,7 +9,7 @@ pub mod levels;
 pub mod operand;
 pub mod oracle;
 pub mod profile;
-mod random;
+pub mod random;
 pub mod read;
 pub mod spy;
 pub mod triangle;

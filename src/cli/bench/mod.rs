@@ -5,8 +5,8 @@ mod npz;
 mod picture;
 mod report;
 mod run;
-mod subject;
-mod suite;
+pub mod subject;
+pub mod suite;
 
 use super::client::Client;
 use super::local::Local;

@@ -3,7 +3,7 @@
 pub mod events;
 pub mod views;
 
-use crate::domain::Digest;
+use crate::domain::{self, Digest, JobState};
 use anyhow::{Context, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -101,6 +101,30 @@ impl Client {
 
     pub async fn job(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
+    }
+
+    /// Whether a job for this problem of the matrix came to its end, whatever end.
+    pub async fn was_tuned(
+        &self,
+        matrix: &Digest,
+        problem: &domain::Problem,
+    ) -> anyhow::Result<bool> {
+        #[derive(Deserialize)]
+        struct Job {
+            problem: domain::Problem,
+            state: JobState,
+        }
+        #[derive(Deserialize)]
+        struct Page {
+            items: Vec<Job>,
+        }
+        let matrix = matrix.to_string();
+        let query = [("matrix", matrix.as_str()), ("limit", "200")];
+        let page: Answer<Page> = self.answer(self.request(Method::GET, "v1/jobs", &query)?).await?;
+        let ended = |job: &Job| {
+            job.problem == *problem && matches!(job.state, JobState::Succeeded | JobState::Failed)
+        };
+        Ok(page.view.items.iter().any(ended))
     }
 
     /// Asks for a job's end; it may take a moment.

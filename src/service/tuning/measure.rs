@@ -171,7 +171,7 @@ impl Session<'_> {
             let request = &self.recorder.job.request;
             let give_up_us = best_us.map(|us| us * hopeless(&request.problem));
             let effort = match request.search.strategy {
-                Wanted::Halving => self.measuring.brief,
+                Wanted::Halving | Wanted::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,
             };
             let effort = Effort { give_up_us, ..effort };

@@ -19,7 +19,7 @@ use crate::domain::protocol::Effort;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measuring {
     pub effort: Effort,
-    /// Likewise where many candidates get little each, as in `halving`.
+    /// Likewise where many candidates get little each, as in `halving` and `sampled`.
     pub brief: Effort,
     /// Finalists besides the best of the vendor's routines.
     pub finalists: usize,

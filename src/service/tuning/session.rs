@@ -10,8 +10,8 @@ use crate::domain::funnel::RANK;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Matrix, Plan, Resources, Stage,
-    StoppedBy, Strategy as Wanted, Timestamp,
+    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, Plan, Resources,
+    Stage, StoppedBy, Strategy as Wanted, Timestamp,
 };
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
@@ -229,6 +229,7 @@ impl Session<'_> {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Halving => self.halving(field, scored, trials),
             Wanted::Ranked => self.ranked(field, scored, top_k),
+            Wanted::Sampled => self.sampled(field, scored, trials),
             Wanted::Predicted => {
                 let why = "the strategy predicted needs a trained model, and there is none";
                 return Err(SessionError::Hopeless(why.to_owned()));
@@ -289,6 +290,25 @@ impl Session<'_> {
         let halved = search::halving(scored, places, before, ops::preparation);
         field.funnel.push(halved.step);
         halved.strategy
+    }
+
+    /// The choice depends on matrix, seed and predictions alone; what an earlier attempt tried is among it.
+    fn sampled(
+        &self,
+        field: &mut Field,
+        scored: Vec<(Candidate, f64)>,
+        trials: u32,
+    ) -> Box<dyn Strategy> {
+        let places = (trials as usize).saturating_sub(field.always.len());
+        let request = &self.recorder.job.request;
+        let (matrix, seed) = (request.matrix, request.search.seed);
+        let draw = |candidate: &Candidate| {
+            let lot = Digest::of(format!("{matrix} {seed:?} {candidate}").as_bytes());
+            lot.as_bytes()[..8].iter().fold(0, |lot, byte| lot << 8 | u64::from(*byte))
+        };
+        let sampled = search::sampled(scored, places, ops::preparation, draw);
+        field.funnel.push(sampled.step);
+        sampled.strategy
     }
 
     async fn begin(

@@ -142,6 +142,7 @@ fn search_words(job: &Job) -> String {
         Strategy::Exhaustive => "exhaustive",
         Strategy::Predicted => "predicted",
         Strategy::Halving => "halving",
+        Strategy::Sampled => "sampled",
     };
     let top_k = search.top_k.filter(|_| search.strategy == Strategy::Ranked);
     let limits = [

@@ -1,0 +1,263 @@
+//! The corpus: generated matrices and problems drawn at random over structures, sizes and sparsities, as LO-SpMM trains on
+//! synthetic kernels (section 3.5). Draw `i` of a seed is always the same, so a corpus can be gone on with.
+
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::sparse::random::Stream;
+
+/// A matrix to be generated, and the problem it is tuned for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draw {
+    /// As `sparsetune generate` takes it.
+    pub spec: String,
+    pub problem: Problem,
+}
+
+/// Entries, drawn evenly in their logarithm.
+const NNZ: [f64; 2] = [4e3, 6e6];
+/// Of triangular systems, which take longer to lower than to solve.
+const TRIANGLE_NNZ: [f64; 2] = [4e3, 1.5e6];
+/// Most products of entries and columns: what is beyond takes long and teaches nothing new.
+const MOST_WORK: f64 = 3e8;
+
+/// Widths of B; those that are asked for most stand several times.
+const WIDTHS: [u32; 20] =
+    [1, 2, 4, 8, 8, 16, 16, 32, 32, 32, 64, 64, 64, 128, 128, 128, 256, 512, 33, 96];
+
+/// Draw `index` of SpMM.
+pub fn spmm(seed: u64, index: u64) -> Draw {
+    let mut stream = Stream::new(seed, index);
+    let nnz = log(&mut stream, NNZ);
+    let spec = any(&mut stream, nnz);
+    let mut n = WIDTHS[stream.below(WIDTHS.len() as u64) as usize];
+    while n > 8 && f64::from(n) * nnz > MOST_WORK {
+        n /= 2;
+    }
+    let dtype = match stream.unit() {
+        x if x < 0.72 => Dtype::F32,
+        x if x < 0.88 => Dtype::F16,
+        _ => Dtype::F64,
+    };
+    let layout = if stream.unit() < 0.8 { Layout::Row } else { Layout::Col };
+    let (rare, consent) = (stream.unit() < 0.04, stream.unit() < 0.08);
+    let tf32 = consent && dtype == Dtype::F32;
+    Draw {
+        spec,
+        problem: Problem::Spmm(Spmm { accumulate: rare, tf32, ..Spmm::new(n, dtype, layout) }),
+    }
+}
+
+/// Draw `index` of SpTRSV.
+pub fn sptrsv(seed: u64, index: u64) -> Draw {
+    let mut stream = Stream::new(!seed, index);
+    let nnz = log(&mut stream, TRIANGLE_NNZ);
+    let spec = system(&mut stream, nnz);
+    let (rhs, dtype) = match stream.unit() {
+        x if x < 0.5 => (1, Dtype::F64),
+        x if x < 0.8 => (1, Dtype::F32),
+        x if x < 0.86 => (4, Dtype::F64),
+        x if x < 0.96 => (16, Dtype::F64),
+        _ => (64, Dtype::F32),
+    };
+    let solve = Sptrsv {
+        rhs,
+        dtype,
+        triangle: Triangle::Lower,
+        diagonal: Diagonal::NonUnit,
+        transpose: stream.unit() < 0.2,
+    };
+    Draw { spec, problem: Problem::Sptrsv(solve) }
+}
+
+fn log(stream: &mut Stream, [low, high]: [f64; 2]) -> f64 {
+    stream.range(low.ln(), high.ln()).exp()
+}
+
+/// A whole number, drawn evenly in its logarithm.
+fn whole(stream: &mut Stream, low: f64, high: f64) -> u64 {
+    log(stream, [low, high]).round() as u64
+}
+
+/// Two sides of a grid of about so many points, up to four times as long as wide.
+fn sides(stream: &mut Stream, points: f64) -> (u64, u64) {
+    let ratio = log(stream, [0.5, 2.0]);
+    let side = points.max(4.0).sqrt();
+    ((side * ratio).ceil() as u64, (side / ratio).ceil() as u64)
+}
+
+fn seed(stream: &mut Stream) -> u64 {
+    1 + stream.below(1 << 20)
+}
+
+fn cube(points: f64) -> u64 {
+    (points.max(8.0)).cbrt().round() as u64
+}
+
+/// Draws of a recursive graph, about so many.
+fn rmat(stream: &mut Stream, kind: &str, nnz: f64) -> String {
+    let factor = 1 << (1 + stream.below(5));
+    let scale = ((nnz / factor as f64).log2().round() as u64).clamp(7, 21);
+    let a = (log(stream, [0.3, 0.68]) * 100.0).round() / 100.0;
+    let b = ((1.0 - a) * 0.4 * 100.0).round() / 100.0;
+    let d = ((1.0 - a - 2.0 * b) * 100.0).round() / 100.0;
+    let seed = seed(stream);
+    format!("{kind}:scale={scale},edge_factor={factor},a={a},b={b},c={b},d={d},seed={seed}")
+}
+
+/// A matrix with about so many entries.
+fn any(stream: &mut Stream, nnz: f64) -> String {
+    let kind = stream.below(16);
+    let seed = seed(stream);
+    match kind {
+        0 => {
+            let (nx, ny) = sides(stream, nnz / 5.0);
+            format!("poisson2d:nx={nx},ny={ny},seed={seed}")
+        }
+        1 => {
+            let n = cube(nnz / 7.0);
+            let nz = whole(stream, 0.5 * n as f64 + 1.0, 2.0 * n as f64);
+            format!("poisson3d:nx={n},ny={n},nz={nz},seed={seed}")
+        }
+        2 => {
+            let n = cube(nnz / 243.0);
+            format!("elasticity:nx={n},ny={n},nz={n},seed={seed}")
+        }
+        3..=5 => rmat(stream, "rmat", nnz),
+        6 => {
+            let half = whole(stream, 1.0, 60.0);
+            let n = (nnz / (2 * half + 1) as f64).max(2.0 * half as f64) as u64;
+            format!("banded:n={n},half={half},seed={seed}")
+        }
+        7 | 8 => {
+            let per_row = log(stream, [1.5, 120.0]);
+            let rows = (nnz / per_row).max(16.0);
+            let cols = rows * log(stream, [0.2, 5.0]);
+            let (rows, cols) = (rows as u64, (cols.max(2.0 * per_row)) as u64);
+            format!("uniform:rows={rows},cols={cols},nnz={},seed={seed}", nnz as u64)
+        }
+        9 | 10 => {
+            let sparsity = (1.0 - log(stream, [0.02, 0.5])) * 1000.0;
+            let sparsity = sparsity.round() / 1000.0;
+            let (rows, cols) = sides(stream, nnz.min(3e6) / (1.0 - sparsity));
+            format!("pruned:rows={rows},cols={cols},sparsity={sparsity},seed={seed}")
+        }
+        11 => {
+            let density = (log(stream, [0.01, 0.3]) * 1000.0).round() / 1000.0;
+            let block = 1 << (1 + stream.below(5));
+            let (rows, cols) = sides(stream, nnz.min(3e6) / density);
+            format!("blocks:rows={rows},cols={cols},block={block},density={density},seed={seed}")
+        }
+        12 => {
+            let (nx, ny) = sides(stream, nnz / 2.4);
+            format!("road:nx={nx},ny={ny},seed={seed}")
+        }
+        13 => {
+            let (nx, ny) = sides(stream, nnz / 6.0);
+            format!("mesh:nx={nx},ny={ny},seed={seed}")
+        }
+        14 => {
+            let per_row = whole(stream, 2.0, 40.0);
+            let rows = (nnz / per_row as f64).max(50.0);
+            let cols = (rows * log(stream, [0.3, 4.0])).max(60.0) as u64;
+            let rows = rows as u64;
+            if stream.unit() < 0.5 {
+                format!("dense_row:n={rows},per_row={per_row},seed={seed}")
+            } else {
+                format!("long_row:rows={rows},cols={cols},per_row={per_row},seed={seed}")
+            }
+        }
+        _ => {
+            let n = (nnz / 6.0).max(64.0) as u64;
+            let hubs = 1 + stream.below(6);
+            format!("circuit:n={n},hubs={hubs},seed={seed}")
+        }
+    }
+}
+
+/// A lower factor with about so many entries; its values stay tame however long its chains are.
+fn system(stream: &mut Stream, nnz: f64) -> String {
+    let kind = stream.below(14);
+    let seed = seed(stream);
+    match kind {
+        0 | 1 => {
+            let (nx, ny) = sides(stream, nnz / 3.0);
+            format!("ilu0_poisson2d:nx={nx},ny={ny},seed={seed}")
+        }
+        2 => {
+            let n = cube(nnz / 4.0);
+            format!("ilu0_poisson3d:nx={n},ny={n},nz={n},seed={seed}")
+        }
+        3 | 4 => {
+            let per_row = whole(stream, 3.0, 40.0);
+            let n = (2.0 * nnz / per_row as f64).max(100.0) as u64;
+            format!("ilu0_random:n={n},per_row={per_row},seed={seed}")
+        }
+        5 => {
+            let n = cube(nnz / 120.0).max(3);
+            format!("ilu0_elasticity:nx={n},ny={n},nz={n},seed={seed}")
+        }
+        6 | 7 => rmat(stream, "ilu0_rmat", 2.0 * nnz),
+        8 => {
+            let (nx, ny) = sides(stream, nnz / 20.0);
+            format!("cholesky_poisson2d:nx={nx},ny={ny},seed={seed}")
+        }
+        9 => {
+            let n = cube(nnz.min(4e5) / 60.0).max(4);
+            format!("cholesky_poisson3d:nx={n},ny={n},nz={n},seed={seed}")
+        }
+        10 => {
+            let half = whole(stream, 1.0, 60.0);
+            // A chain: a hop a row, so few rows.
+            let n = (nnz / half as f64).clamp(2.0 * half as f64, 4e4) as u64;
+            format!("cholesky_banded:n={n},half={half},seed={seed}")
+        }
+        _ => {
+            let per_row = whole(stream, 2.0, 30.0);
+            let n = (nnz / per_row as f64).max(200.0);
+            let levels = whole(stream, 2.0, (n / 2.0).min(2e4));
+            format!("lower_levels:n={},levels={levels},per_row={per_row},seed={seed}", n as u64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::generate::Spec;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_draw_is_a_matrix_and_the_same_each_time() {
+        let mut kinds = BTreeSet::new();
+        for index in 0..200 {
+            for draw in [spmm, sptrsv] {
+                let one = draw(7, index);
+                assert_eq!(one, draw(7, index));
+                assert_ne!(one, draw(8, index));
+                Spec::parse(&one.spec).unwrap_or_else(|error| panic!("{}: {error}", one.spec));
+                kinds.insert(one.spec.split(':').next().unwrap().to_owned());
+            }
+        }
+        assert!(kinds.len() >= 22, "{kinds:?}");
+    }
+
+    #[test]
+    fn small_draws_can_be_generated() {
+        let mut generated = 0;
+        for index in 0..400 {
+            for draw in [spmm, sptrsv] {
+                // The same draws with few entries: every kind, at the small end of its parameters.
+                let mut stream = Stream::new(3, index);
+                let spec = match draw(3, index).problem {
+                    Problem::Spmm(_) => any(&mut stream, 4e3),
+                    Problem::Sptrsv(_) => system(&mut stream, 4e3),
+                };
+                let matrix = Spec::parse(&spec).unwrap().generate();
+                let matrix = matrix.unwrap_or_else(|error| panic!("{spec}: {error}"));
+                assert!((100..400_000).contains(&matrix.nnz()), "{spec}: {}", matrix.nnz());
+                generated += 1;
+            }
+        }
+        assert_eq!(generated, 800);
+    }
+}
