@@ -7,6 +7,7 @@ pub mod domain;
 pub mod engine;
 pub mod evaluator;
 pub mod http;
+pub mod learn;
 pub mod ops;
 pub mod pool;
 pub mod search;

@@ -211,6 +211,7 @@ fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
                 _ => state(ordinal, median),
             },
             predicted_us: Some(median * (0.6 + 0.5 * noise)),
+            features: None,
             created_at: at.plus_millis(i64::from(ordinal) * 400),
         }
     };

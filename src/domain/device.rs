@@ -80,6 +80,33 @@ impl fmt::Display for DeviceClass {
 }
 
 impl Device {
+    /// A device of nothing: what names of features are listed with.
+    pub const NONE: Self = Self {
+        id: DeviceId(String::new()),
+        kind: DeviceKind::Cpu,
+        name: String::new(),
+        compute_capability: String::new(),
+        multiprocessors: 0,
+        warp_size: 0,
+        max_threads_per_block: 0,
+        max_threads_per_multiprocessor: 0,
+        max_blocks_per_multiprocessor: 0,
+        registers_per_thread: 0,
+        registers_per_block: 0,
+        registers_per_multiprocessor: 0,
+        shared_bytes_per_block: 0,
+        shared_bytes_per_multiprocessor: 0,
+        l2_bytes: 0,
+        memory_bytes: 0,
+        copy_gbps: 0.0,
+        hop_ns: 0.0,
+        driver: String::new(),
+        compiler: String::new(),
+        vendor: None,
+        dense_vendor: None,
+        kernels: BTreeMap::new(),
+    };
+
     pub fn class(&self) -> DeviceClass {
         DeviceClass(match self.kind {
             DeviceKind::Cuda => format!(

@@ -13,6 +13,9 @@ pub struct Trial {
     pub state: TrialState,
     /// The model's prediction, in microseconds.
     pub predicted_us: Option<f64>,
+    /// Its own features, for training; beside the stored text, and told to nobody.
+    #[serde(skip)]
+    pub features: Option<Vec<f32>>,
     pub created_at: Timestamp,
 }
 

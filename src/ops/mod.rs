@@ -1,5 +1,6 @@
 //! What is known of each operation: its space, its constraints, its models and its lowering.
 
+pub mod features;
 pub mod spmm;
 pub mod sptrsv;
 
@@ -113,6 +114,8 @@ pub struct Space {
     pub pruned: Pruned,
     /// The model that predicted.
     pub model: &'static str,
+    /// The candidates to search among in numbers, in their order.
+    pub described: features::Described,
 }
 
 /// What compilers made of kernels, by [`kernel_identity`].

@@ -1,5 +1,7 @@
 //! The store as everybody above it sees it: each write also wakes who waits for it, and is counted.
 
+mod learning;
+
 use super::signals::Signals;
 use crate::domain::plan::PlanKey;
 use crate::domain::{

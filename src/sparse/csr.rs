@@ -33,6 +33,11 @@ pub enum CsrError {
 }
 
 impl Csr {
+    /// No rows, no columns.
+    pub fn empty() -> Self {
+        Self { rows: 0, cols: 0, indptr: vec![0], indices: Vec::new(), values: Vec::new() }
+    }
+
     /// Largest number of rows or of columns: kernels index both with signed 32 bits.
     pub const MAX_DIMENSION: u64 = i32::MAX as u64;
 

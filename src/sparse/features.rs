@@ -67,7 +67,7 @@ pub fn features(matrix: &Csr) -> Features {
 
 /// Largest, mean and population coefficient of variation, from exact integer sums: n sum(x^2) - (sum x)^2 has no
 /// cancellation, however even the counts are.
-fn spread(counts: impl Iterator<Item = u64>) -> Spread {
+pub fn spread(counts: impl Iterator<Item = u64>) -> Spread {
     let (mut n, mut sum, mut squares, mut max) = (0u128, 0u128, 0u128, 0u64);
     for count in counts {
         n += 1;

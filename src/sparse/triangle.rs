@@ -110,6 +110,16 @@ impl Triangular {
         if self.reversed { self.rows() - 1 - s } else { s }
     }
 
+    /// AG-SpTRSV's Equation 1: the mean over rows of 1 / (row - column of its last entry), 0 for a row that has none.
+    pub fn dep_dist(&self) -> f64 {
+        let rows = self.indptr.len() - 1;
+        let nearness = |row: usize| {
+            let columns = &self.indices[self.indptr[row]..self.indptr[row + 1]];
+            columns.last().map_or(0.0, |&col| 1.0 / (row - col as usize) as f64)
+        };
+        (0..rows).map(nearness).sum::<f64>() / rows.max(1) as f64
+    }
+
     pub fn levels(&self) -> Levels {
         levels_of(&self.indptr, &self.indices)
     }

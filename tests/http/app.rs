@@ -138,6 +138,7 @@ fn trials(job: &JobId) -> [Trial; 2] {
         candidate: Candidate::new("row_split").with("lanes", lanes).with_text("order", "natural"),
         state,
         predicted_us: Some(2.5),
+        features: None,
         created_at: Timestamp::now(),
     };
     let measured = Outcome::Measured {

@@ -42,6 +42,7 @@ fn trial(job: &JobId, ordinal: u32, candidate: Candidate, state: TrialState) -> 
         candidate,
         state,
         predicted_us,
+        features: None,
         created_at: Timestamp::now(),
     }
 }

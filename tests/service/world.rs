@@ -156,6 +156,7 @@ pub fn trial(job: &JobId, ordinal: u32) -> Trial {
             preprocess_ms: 0.1,
         }),
         predicted_us: None,
+        features: None,
         created_at: Timestamp::now(),
     }
 }

@@ -87,6 +87,7 @@ pub fn trial(job: &JobId, ordinal: u32, median_us: f64) -> Trial {
         candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
         state,
         predicted_us: Some(0.1 + 0.2),
+        features: None,
         created_at: Timestamp(5),
     }
 }

@@ -7,13 +7,14 @@ use std::path::Path;
 pub const TABLE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("sparse", &["domain"]),
+    ("learn", &["domain", "sparse"]),
     ("search", &["domain"]),
     ("ops", &["domain", "sparse", "search"]),
     ("engine", &["domain", "sparse"]),
     ("evaluator", &["domain", "sparse", "ops", "engine"]),
     ("pool", &["domain"]),
     ("store", &["domain"]),
-    ("service", &["domain", "sparse", "search", "ops", "store", "pool"]),
+    ("service", &["domain", "sparse", "learn", "search", "ops", "store", "pool"]),
     ("http", &["domain", "service"]),
     ("cli", &["all"]),
 ];

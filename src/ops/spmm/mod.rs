@@ -4,6 +4,7 @@ pub mod column_major;
 pub mod condensed_tc;
 pub mod constraints;
 pub mod family;
+pub mod features;
 pub mod inspect;
 pub mod lower;
 pub mod model;
@@ -44,13 +45,15 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, figures: &Figures) -
             .map_or(f64::INFINITY, |kernel| kernel.predict_us(&inspection, problem, device)),
         DeviceKind::Cpu => model_host::predict_us(candidate, &inspection, problem, device),
     };
-    let scored =
+    let scored: Vec<(Candidate, f64)> =
         pruned.kept.iter().map(|candidate| (candidate.clone(), predict(candidate))).collect();
+    let named = scored.iter().map(|(candidate, us)| (candidate, *us));
+    let described = features::describe(named, &inspection, problem, device);
     let model = match device.kind {
         DeviceKind::Cuda => model::NAME,
         DeviceKind::Cpu => model_host::NAME,
     };
-    Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model }
+    Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model, described }
 }
 
 /// The candidates whose kernels were compiled before, with what came of it.

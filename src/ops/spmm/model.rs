@@ -101,6 +101,43 @@ impl Work {
     }
 }
 
+/// What the prediction is made of, microseconds each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parts {
+    /// Bytes from device memory.
+    pub memory: f64,
+    /// Bytes from the caches.
+    pub cache: f64,
+    /// Latency over the loads in flight.
+    pub in_flight: f64,
+    /// Instructions over the issue slots.
+    pub issue: f64,
+    /// The longest walk alone.
+    pub chain: f64,
+}
+
+impl Parts {
+    pub fn of(
+        tile: &Tile,
+        work: &Work,
+        seen: &Inspection,
+        problem: &Spmm,
+        device: &Device,
+    ) -> Self {
+        let column_tiles = f64::from(problem.n.div_ceil(tile.columns));
+        let elements = f64::from(tile.elements_an_entry);
+        let step =
+            CHAIN_STEP_US / f64::from(tile.unroll) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * elements;
+        Self {
+            memory: memory_us(work, column_tiles, seen, problem, device),
+            cache: cache_us(work, column_tiles, device),
+            in_flight: in_flight_us(tile, work, column_tiles, device),
+            issue: issue_us(tile, work, column_tiles, device),
+            chain: work.longest_walk * step,
+        }
+    }
+}
+
 /// Predicted microseconds of one call.
 pub fn predict_us(
     tile: &Tile,
@@ -109,18 +146,11 @@ pub fn predict_us(
     problem: &Spmm,
     device: &Device,
 ) -> f64 {
-    let column_tiles = f64::from(problem.n.div_ceil(tile.columns));
-    let parts = [
-        memory_us(work, column_tiles, seen, problem, device),
-        cache_us(work, column_tiles, device),
-        in_flight_us(tile, work, column_tiles, device),
-        issue_us(tile, work, column_tiles, device),
-    ];
+    let Parts { memory, cache, in_flight, issue, chain } =
+        Parts::of(tile, work, seen, problem, device);
     // They overlap, but not wholly: a norm between their sum and their largest.
+    let parts = [memory, cache, in_flight, issue];
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
-    let elements = f64::from(tile.elements_an_entry);
-    let chain = work.longest_walk
-        * (CHAIN_STEP_US / f64::from(tile.unroll) + CHAIN_ENTRY_US + CHAIN_FLOAT_US * elements);
     let exposed = if tile.order == RowOrder::Length { 0.0 } else { EXPOSED * chain };
     let staging = match work.staged_bytes {
         0.0 => 0.0,

@@ -1,6 +1,7 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
+pub mod features;
 pub mod host;
 pub mod progress;
 pub mod slices;
@@ -61,6 +62,8 @@ pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, U
         shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
     let detail = (!rules.is_empty()).then(|| rules.join("; "));
     let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
+    let named = scored.iter().map(|(candidate, us)| (candidate, *us));
+    let described = features::describe(named, &system);
     let left = scored.len() as u64;
     let step = FunnelStep {
         constraint: funnel::REDUCTION.to_owned(),
@@ -70,7 +73,7 @@ pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, U
     };
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
     let pruned = Pruned { kept, removed: Vec::new(), funnel: vec![step] };
-    Ok(Space { scored, vendor: vendor(problem, device), pruned, model: MODEL })
+    Ok(Space { scored, vendor: vendor(problem, device), pruned, model: MODEL, described })
 }
 
 /// The vendor's routine: SpSV for one right-hand side, SpSM for several.

@@ -160,6 +160,7 @@ impl Recorder {
             candidate: candidate.clone(),
             state,
             predicted_us,
+            features: None,
             created_at: Timestamp::now(),
         }
     }

@@ -8,10 +8,12 @@ mod figures;
 #[cfg(test)]
 mod indexes;
 mod jobs;
+mod learning;
 mod leases;
 mod matrices;
 mod plans;
 mod quality;
+mod trainings;
 mod trials;
 mod upkeep;
 

@@ -74,6 +74,7 @@ mod tests {
                 preprocess_ms: 0.0,
             }),
             predicted_us: None,
+            features: None,
             created_at: Timestamp(0),
         }
     }

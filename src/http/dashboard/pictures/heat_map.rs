@@ -236,6 +236,7 @@ mod tests {
             candidate,
             state,
             predicted_us: None,
+            features: None,
             created_at: Timestamp(0),
         }
     }

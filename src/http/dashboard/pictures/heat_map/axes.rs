@@ -79,6 +79,7 @@ mod tests {
                 candidate: candidate.clone(),
                 state: TrialState::Pruned { pruned_by: "rank".to_owned() },
                 predicted_us: None,
+                features: None,
                 created_at: Timestamp(0),
             })
             .collect();

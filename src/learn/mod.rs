@@ -1,0 +1,14 @@
+//! Learning: models that rank candidates by features, trained on what was measured. Knows neither matrix nor GPU: features
+//! are numbers with names.
+
+pub mod data;
+pub mod file;
+pub mod forest;
+pub mod lambdamart;
+pub mod mlp;
+pub mod perceptron;
+
+pub use data::{Dataset, Group, Row};
+pub use file::{Mismatch, Model, ModelFile};
+pub use forest::Forest;
+pub use perceptron::Perceptron;

@@ -1,0 +1,86 @@
+//! Features: what learned models read of a matrix, a problem, a device and a candidate, as numbers with names.
+//!
+//! Those that all candidates of a job have in common are computed and kept once; a candidate's own come to them.
+
+use super::{spmm, sptrsv};
+use crate::domain::{Candidate, Device, Op, Param};
+
+/// Version of the features; raised whenever one is added, removed, or means something else.
+pub const VERSION: u32 = 1;
+
+/// Candidates in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Described {
+    pub shared: Vec<f32>,
+    /// One for each candidate, in their order.
+    pub own: Vec<Vec<f32>>,
+}
+
+/// Names of the shared features, then of a candidate's own, in their order.
+pub fn names(op: Op) -> (Vec<String>, Vec<String>) {
+    match op {
+        Op::Spmm => spmm::features::names(),
+        Op::Sptrsv => sptrsv::features::names(),
+    }
+}
+
+/// Numbers under names, in the order of their being named.
+#[derive(Default)]
+pub(super) struct Numbers {
+    pub names: Vec<String>,
+    pub values: Vec<f32>,
+}
+
+impl Numbers {
+    /// Whatever is no number counts as 0: trees and perceptrons know no NaN.
+    pub fn put(&mut self, name: &str, value: f64) {
+        self.names.push(name.to_owned());
+        let value = value.clamp(-1e9, 1e9) as f32;
+        self.values.push(if value.is_finite() { value } else { 0.0 });
+    }
+
+    /// A size, by its logarithm: what matters of a size is a factor.
+    pub fn log(&mut self, name: &str, value: f64) {
+        self.put(name, (value.max(0.0) + 1.0).log2());
+    }
+
+    /// A share of or ratio between sizes, by its logarithm; 0 counts as 2^-30.
+    pub fn ratio(&mut self, name: &str, of: f64, over: f64) {
+        let floor = 2f64.powi(-30);
+        self.put(name, (of / over.max(f64::MIN_POSITIVE)).clamp(floor, 1.0 / floor).log2());
+    }
+
+    pub fn flag(&mut self, name: &str, value: bool) {
+        self.put(name, f64::from(u8::from(value)));
+    }
+
+    /// A parameter of a candidate: a number by its logarithm, a text by its place among those it may be; -1 where the
+    /// candidate has none.
+    pub fn parameter(&mut self, name: &str, texts: &[&str], candidate: &Candidate) {
+        let value = match candidate.params.get(name) {
+            None => -1.0,
+            Some(Param::Int(value)) => ((value.max(&0) + 1) as f64).log2(),
+            Some(Param::Text(text)) => {
+                texts.iter().position(|known| known == text).map_or(-0.5, |at| at as f64)
+            }
+        };
+        self.put(name, value);
+    }
+
+    /// Which of some families it is of.
+    pub fn family(&mut self, families: &[&str], candidate: &Candidate) {
+        for family in families {
+            self.flag(&format!("is_{family}"), candidate.family == *family);
+        }
+    }
+
+    /// The device's facts.
+    pub fn device(&mut self, device: &Device) {
+        self.log("device_multiprocessors", device.multiprocessors.into());
+        self.log("device_copy_gbps", device.copy_gbps);
+        self.log("device_l2_bytes", device.l2_bytes as f64);
+        self.log("device_registers", device.registers_per_multiprocessor.into());
+        self.log("device_shared_bytes", device.shared_bytes_per_multiprocessor as f64);
+        self.log("device_hop_ns", device.hop_ns);
+    }
+}

@@ -1,0 +1,192 @@
+//! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 6, Table 2 and Equation 1), taken of the system in solve order; a
+//! scheme's parameters; what the analytic model predicts; the device's facts.
+
+use super::System;
+use super::ag::model::entries_on_path;
+use crate::domain::matrix::Spread;
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Candidate, Device, Dtype, Sptrsv};
+use crate::ops::features::{Described, Numbers};
+use crate::sparse::{Csr, features};
+
+/// Names of the ten features, as the paper has them.
+pub const TEN: [&str; 10] = [
+    "m", "nnz", "rnnz_avg", "rnnz_max", "rnnz_cov", "lnnz_avg", "lnnz_max", "lnnz_cov", "levels",
+    "dep_dist",
+];
+
+const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
+
+/// Parameters with the values of those that are texts.
+const PARAMETERS: [(&str, &[&str]); 22] = [
+    ("window_ns", &[]),
+    ("terms", &[]),
+    ("lanes", &[]),
+    ("warps", &[]),
+    ("unroll", &[]),
+    ("take", &["block", "spread", "ticket"]),
+    ("sync", &["sentinel", "packed"]),
+    ("scope", &["global", "sm", "cluster8", "cluster16"]),
+    ("pause", &[]),
+    // A number of slices' family, a text of the paper's.
+    ("alpha", &["0", "1", "2", "4", "8", "16", "inf"]),
+    ("nw", &[]),
+    ("ng", &[]),
+    ("sw_rnnz", &["0", "1", "2", "4", "8", "16", "32", "inf"]),
+    ("read", &["direct", "shared"]),
+    ("reorder", &["none", "level"]),
+    ("rg", &["sequential", "balance"]),
+    ("ws", &["rr", "balance", "locality"]),
+    ("merge", &["fixed", "avg", "thresh"]),
+    ("merge_size", &[]),
+    ("threads", &[]),
+    ("narrow", &[]),
+    ("rows", &[]),
+];
+
+/// Numbers of all schemes; `scored` has their times by the analytic model.
+pub fn describe<'a>(
+    candidates: impl Iterator<Item = (&'a Candidate, f64)>,
+    system: &System,
+) -> Described {
+    let candidates: Vec<_> = candidates.collect();
+    let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
+    let rewritten = candidates.iter().any(|(c, _)| c.int("window_ns").is_some_and(|ns| ns > 0));
+    Described {
+        shared: shared(system, rewritten).values,
+        own: candidates.iter().map(|(c, us)| own(c, *us, best).values).collect(),
+    }
+}
+
+/// Names of the features in their order.
+pub fn names() -> (Vec<String>, Vec<String>) {
+    let (triangle, diagonal) = (Triangle::Lower, Diagonal::Unit);
+    let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let system = System::of(&Csr::empty(), &problem, &Device::NONE);
+    let shared = system.map(|system| shared(&system, false).names).unwrap_or_default();
+    (shared, own(&Candidate::new(""), 1.0, 1.0).names)
+}
+
+fn shared(system: &System, rewritten: bool) -> Numbers {
+    let mut all = Numbers::default();
+    let (triangular, problem) = (&system.triangular, &system.problem);
+    let rows = triangular.rows() as f64;
+    let lengths = triangular.indptr.windows(2).map(|ends| (ends[1] - ends[0] + 1) as u64);
+    let rnnz: Spread = features::spread(lengths);
+    let lnnz: Spread = features::spread(system.levels.widths.iter().map(|&width| width.into()));
+    let levels = system.levels.widths.len() as f64;
+    let nnz = triangular.nnz() as f64 + rows;
+    all.log("m", rows);
+    all.log("nnz", nnz);
+    all.log("rnnz_avg", rnnz.mean);
+    all.log("rnnz_max", rnnz.max as f64);
+    all.put("rnnz_cov", rnnz.cov);
+    all.log("lnnz_avg", lnnz.mean);
+    all.log("lnnz_max", lnnz.max as f64);
+    all.put("lnnz_cov", lnnz.cov);
+    all.log("levels", levels);
+    all.put("dep_dist", triangular.dep_dist());
+    all.log("entries_on_path", entries_on_path(system));
+    all.flag("rewritten", rewritten);
+    let unit = problem.diagonal == Diagonal::Unit;
+    all.log("rhs", problem.rhs.into());
+    all.log("element_bytes", problem.dtype.bytes() as f64);
+    all.flag("unit_diagonal", unit);
+    all.flag("reversed", triangular.reversed);
+    let work_bytes = rows * f64::from(problem.rhs) * problem.dtype.bytes() as f64;
+    let shared_bytes = (system.device.shared_bytes_per_block as f64).max(1.0);
+    all.ratio("unknowns_over_shared", work_bytes, shared_bytes);
+    let l2 = (system.device.l2_bytes as f64).max(1.0);
+    all.ratio("system_over_l2", nnz * (4.0 + problem.dtype.bytes() as f64), l2);
+    all.device(&system.device);
+    all
+}
+
+/// `best` is the best predicted time of all.
+fn own(candidate: &Candidate, us: f64, best: f64) -> Numbers {
+    let mut all = Numbers::default();
+    all.log("predicted_us", us);
+    all.ratio("predicted_over_best", us, best);
+    all.family(&FAMILY_NAMES, candidate);
+    let candidate = split_merge(candidate);
+    for (name, texts) in PARAMETERS {
+        all.parameter(name, texts, &candidate);
+    }
+    all
+}
+
+/// `merge=avg8` as a kind and a size.
+fn split_merge(candidate: &Candidate) -> Candidate {
+    let Some(merge) = candidate.text("merge") else { return candidate.clone() };
+    let (kind, size) =
+        merge.split_at(merge.find(|c: char| c.is_ascii_digit()).unwrap_or(merge.len()));
+    let (kind, size) = (kind.to_owned(), size.parse().unwrap_or(0));
+    candidate.clone().with_text("merge", &kind).with("merge_size", size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::sptrsv::space;
+    use crate::sparse::generate::Spec;
+
+    #[test]
+    fn names_are_distinct_and_the_ten_come_first() {
+        let (shared, own) = names();
+        assert!(shared.iter().zip(TEN).all(|(name, ten)| name == ten));
+        let mut all: Vec<&String> = shared.iter().chain(&own).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), shared.len() + own.len());
+    }
+
+    #[test]
+    fn the_ten_are_those_of_the_matrix() {
+        let matrix = Spec::parse("ilu0_poisson2d:nx=30,ny=20,seed=1").unwrap().generate().unwrap();
+        let lower = features::features(&matrix).lower.unwrap();
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let system = System::of(&matrix, &problem, &Device::NONE).unwrap();
+        let found = shared(&system, false);
+        let log = |value: f64| (value + 1.0).log2() as f32;
+        let expected = [
+            log(600.0),
+            log(lower.nnz as f64),
+            log(lower.rnnz.mean),
+            log(lower.rnnz.max as f64),
+            lower.rnnz.cov as f32,
+            log(lower.lnnz.mean),
+            log(lower.lnnz.max as f64),
+            lower.lnnz.cov as f32,
+            log(lower.levels as f64),
+            lower.dep_dist as f32,
+        ];
+        assert_eq!(found.values[..10], expected);
+    }
+
+    #[test]
+    fn every_parameter_of_every_scheme_is_told() {
+        let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+        let mut device =
+            Device { multiprocessors: 132, shared_bytes_per_block: 232_448, ..Device::NONE };
+        device.compute_capability = "9.0".to_owned();
+        device.max_threads_per_multiprocessor = 2048;
+        for kind in [crate::domain::DeviceKind::Cuda, crate::domain::DeviceKind::Cpu] {
+            device.kind = kind;
+            let space = space(&matrix, &problem, &device).unwrap();
+            assert!(space.scored.len() > 5);
+            for (candidate, _) in &space.scored {
+                assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));
+                for (name, value) in &split_merge(candidate).params {
+                    let listed = PARAMETERS.iter().find(|(known, _)| known == name);
+                    let texts = listed.unwrap_or_else(|| panic!("{name} is told by nothing")).1;
+                    if let crate::domain::Param::Text(text) = value {
+                        assert!(texts.contains(&text.as_str()), "{name}={text}");
+                    }
+                }
+            }
+        }
+    }
+}

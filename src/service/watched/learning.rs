@@ -1,0 +1,112 @@
+//! Learning and trainings pass through; what a new model changes is told by the store's revision.
+
+use super::Watched;
+use crate::domain::learned::{Activation, Scope};
+use crate::domain::{
+    CandidateId, JobFeatures, JobId, LearnedModel, ModelId, Timestamp, Training, TrainingId,
+};
+use crate::store::{
+    Fence, Learning, Page, PageRequest, Renewal, Result, TrainingFence, TrainingGroup, Trainings,
+    Undescribed,
+};
+use async_trait::async_trait;
+
+#[async_trait]
+impl Learning for Watched {
+    async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()> {
+        self.store.describe_job(fence, features).await
+    }
+    async fn describe_ended(
+        &self,
+        job: &JobId,
+        features: &JobFeatures,
+        own: &[(CandidateId, Vec<f32>)],
+    ) -> Result<()> {
+        self.store.describe_ended(job, features, own).await
+    }
+    async fn undescribed(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        limit: u32,
+    ) -> Result<Vec<Undescribed>> {
+        self.store.undescribed(scope, features_version, limit).await
+    }
+    async fn training_groups(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<TrainingGroup>> {
+        self.store.training_groups(scope, features_version, after, limit).await
+    }
+    async fn described_since(
+        &self,
+        features_version: u32,
+        since: Timestamp,
+    ) -> Result<Vec<(Scope, u64)>> {
+        self.store.described_since(features_version, since).await
+    }
+    async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool> {
+        self.store.insert_model(model, file).await
+    }
+    async fn learned_models(&self, scope: Option<&Scope>) -> Result<Vec<LearnedModel>> {
+        self.store.learned_models(scope).await
+    }
+    async fn learned_model(&self, id: &ModelId) -> Result<Option<LearnedModel>> {
+        self.store.learned_model(id).await
+    }
+    async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>> {
+        self.store.model_file(id).await
+    }
+    async fn activate(&self, activation: &Activation) -> Result<()> {
+        self.store.activate(activation).await
+    }
+    async fn active(&self) -> Result<Vec<Activation>> {
+        self.store.active().await
+    }
+    async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>> {
+        self.store.activations(scope, limit).await
+    }
+}
+
+#[async_trait]
+impl Trainings for Watched {
+    async fn submit_training(&self, training: &Training) -> Result<(Training, bool)> {
+        self.store.submit_training(training).await
+    }
+    async fn training(&self, id: &TrainingId) -> Result<Option<Training>> {
+        self.store.training(id).await
+    }
+    async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>> {
+        self.store.trainings(page).await
+    }
+    async fn claim_training(
+        &self,
+        owner: &str,
+        lease_ms: i64,
+    ) -> Result<Option<(Training, TrainingFence)>> {
+        self.store.claim_training(owner, lease_ms).await
+    }
+    async fn update_training(
+        &self,
+        fence: &TrainingFence,
+        training: &Training,
+        lease_ms: i64,
+    ) -> Result<Renewal> {
+        self.store.update_training(fence, training, lease_ms).await
+    }
+    async fn finish_training(
+        &self,
+        fence: &TrainingFence,
+        training: &Training,
+        model: Option<(&LearnedModel, &[u8])>,
+        activation: Option<&Activation>,
+    ) -> Result<()> {
+        self.store.finish_training(fence, training, model, activation).await
+    }
+    async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
+        self.store.cancel_training(id).await
+    }
+}
