@@ -270,7 +270,7 @@ pub async fn spoilt_features_are_corrupt(harness: &Sqlite) {
     corrupt!(
         "UPDATE trials SET features = x'000000'",
         "UPDATE trials SET features = x'00000000', state = 'refused'",
-        "UPDATE trials SET state = 'measured', body = '{'",
+        "UPDATE trials SET state = 'measured', body = '{}'",
         "UPDATE trials SET version = 9",
         "UPDATE job_features SET shared = x'01'",
         "UPDATE job_features SET shared = x'', problem = '[]'",
