@@ -82,12 +82,17 @@ impl ModelFile {
             return Err(Mismatch::Scope { model: name(&self.scope), here: name(scope) });
         }
         if self.features_version != features_version {
-            return Err(Mismatch::Features { model: self.features_version, here: features_version });
+            return Err(Mismatch::Features {
+                model: self.features_version,
+                here: features_version,
+            });
         }
         for (kind, model, here) in
             [("shared", self.shared.as_slice(), names.0), ("own", self.own.as_slice(), names.1)]
         {
-            if let Some(at) = (0..model.len().max(here.len())).find(|&i| model.get(i) != here.get(i)) {
+            if let Some(at) =
+                (0..model.len().max(here.len())).find(|&i| model.get(i) != here.get(i))
+            {
                 let name = |names: &[String]| names.get(at).cloned().unwrap_or_default();
                 let (model, here) = (name(model), name(here));
                 return Err(Mismatch::Names { kind, at, model, here });
@@ -198,7 +203,10 @@ fn check_forest(forest: &Forest, features: usize) -> Result<(), String> {
         let fault = |fault: String| Err(format!("tree {number}: {fault}"));
         let same = [tree.threshold.len(), tree.left.len(), tree.right.len()];
         if same.iter().any(|&len| len != inner) || tree.value.len() != inner + 1 {
-            return fault(format!("{inner} nodes with {same:?} parts, {} leaves", tree.value.len()));
+            return fault(format!(
+                "{inner} nodes with {same:?} parts, {} leaves",
+                tree.value.len()
+            ));
         }
         if let Some(feature) = tree.feature.iter().find(|&&f| usize::from(f) >= features) {
             return fault(format!("it reads feature {feature} of {features}"));

@@ -309,7 +309,13 @@ mod tests {
         let group = |at: u64| {
             let mut stream = Stream::new(3, at);
             let (x, y) = (stream.range(-1.0, 1.0), stream.range(-1.0, 1.0));
-            let best = if x * y > 0.0 { "a" } else if x > 0.0 { "b" } else { "c" };
+            let best = if x * y > 0.0 {
+                "a"
+            } else if x > 0.0 {
+                "b"
+            } else {
+                "c"
+            };
             let mut time = |name: &str| {
                 let us = if name == best { 10.0 } else { 20.0 + 10.0 * stream.unit() };
                 row(name, us)
@@ -403,8 +409,7 @@ mod tests {
         assert_eq!(labels, [(0, 1.0), (1, 1.0), (2, 0.0), (3, 0.0)]);
         assert!(plain.iter().all(|target| target.weight == 0.25));
 
-        let weighted =
-            targets(&group, &schemes, &Params { by_regret: true, ..Params::default() });
+        let weighted = targets(&group, &schemes, &Params { by_regret: true, ..Params::default() });
         let weight = |at: usize| f64::from(weighted[at].weight);
         assert!((weight(0) - 0.5).abs() < 1e-6 && weight(1).abs() < 1e-6);
         // ln(100.1 / 100) against ln 2.

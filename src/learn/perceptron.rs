@@ -190,6 +190,6 @@ mod tests {
     #[test]
     fn sums_in_lanes_are_sums() {
         let left: Vec<f32> = (0..21).map(|x| x as f32).collect();
-        assert_eq!(dot(&left, &left), (0..21).map(|x| (x * x) as f32).sum());
+        assert_eq!(dot(&left, &left), (0..21).map(|x| (x * x) as f32).sum::<f32>());
     }
 }
