@@ -105,7 +105,7 @@ impl Service {
     pub async fn active_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
         // Before the look: what changes meanwhile makes the next caller look again.
         let epoch = self.plans_epoch();
-        if let Some(found) = self.models().of(scope, epoch) {
+        if let Some(found) = self.in_use().of(scope, epoch) {
             return Ok(found);
         }
         let active = self.inner.store.active().await?;
@@ -115,7 +115,7 @@ impl Service {
                 tell_in_use(&scope, None);
                 continue;
             };
-            let known = self.models().read.get(&id).cloned();
+            let known = self.in_use().read.get(&id).cloned();
             let model = match known {
                 Some(known) => known,
                 None => self.read_model(&scope, &id).await?,
@@ -124,7 +124,7 @@ impl Service {
             in_use.insert(scope, (id, model));
         }
         let found = in_use.get(scope).and_then(|(_, model)| model.clone());
-        self.models().keep(epoch, in_use);
+        self.in_use().keep(epoch, in_use);
         Ok(found)
     }
 
@@ -156,7 +156,7 @@ impl Service {
         }
     }
 
-    fn models(&self) -> MutexGuard<'_, InUse> {
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
         // Whole entries come and go: a panic elsewhere leaves none half made.
         self.inner.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
