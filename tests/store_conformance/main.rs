@@ -4,12 +4,14 @@
 mod device;
 mod durability;
 mod jobs;
+mod learning;
 mod leases;
 mod lists;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod plans;
 mod records;
+mod trainings;
 mod words;
 
 use sparsetune::store::{SqliteStore, Store};
@@ -96,6 +98,20 @@ conform! { Sqlite:
     plans::figures_are_learnt_once,
     plans::the_revision_grows_with_answers_alone,
     plans::old_things_are_pruned,
+    learning::features_are_read_back_by_job,
+    learning::describing_is_fenced,
+    learning::ended_jobs_are_described_once,
+    learning::models_are_kept_and_put_to_use,
+    learning::unused_models_are_pruned_but_for_the_newest,
+    learning::spoilt_features_are_corrupt,
+    learning::a_predicted_plan_answers_no_key,
+    trainings::a_scope_has_one_training,
+    trainings::of_many_claims_of_a_training_one_wins,
+    trainings::a_training_ends_with_its_model_in_use,
+    trainings::a_lost_lease_fences_a_training,
+    trainings::a_training_is_cancelled,
+    trainings::a_training_that_loses_its_workers_is_failed,
+    trainings::an_unreadable_training_does_not_hold_up_the_queue,
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,

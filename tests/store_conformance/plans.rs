@@ -32,7 +32,7 @@ async fn tune_to(
     plan
 }
 
-fn key(plan: &Plan) -> PlanKey {
+pub fn key(plan: &Plan) -> PlanKey {
     PlanKey {
         pattern_digest: plan.pattern_digest,
         problem: plan.problem,

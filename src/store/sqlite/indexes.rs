@@ -1,6 +1,9 @@
 //! Checks that what people look at all day goes by an index, on a store of 10,000 jobs and as many plans.
 
-use super::{SqliteStore, devices, events, jobs, matrices, plans, quality, trials};
+use super::{
+    SqliteStore, devices, events, jobs, learning, matrices, models, plans, quality, trainings,
+    trials,
+};
 use crate::domain::{DeviceClass, DeviceId, Digest, JobId, JobState, TrialFilter};
 use crate::store::JobFilter;
 use sqlx::{AssertSqlSafe, Row};
@@ -29,7 +32,18 @@ const FILL: &str = "
         json_object('event', CASE WHEN i % 100 < 2 THEN 'log' ELSE 'job' END) FROM n;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999)
     INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
-    SELECT 'class' || (i % 3), randomblob(32), i, 1, '{}', '', i FROM n;";
+    SELECT 'class' || (i % 3), randomblob(32), i, 1, '{}', '', i FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999)
+    INSERT INTO job_features (job, op, device_class, features_version, problem, matrix, pattern_digest, shared, created_at,
+        described)
+    SELECT 'job' || i, 'spmm', 'class' || (i % 3), 1, '{}', zeroblob(32), zeroblob(32), x'', i, 9 FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499)
+    INSERT INTO models (id, op, device_class, features_version, created_at, version, card, file)
+    SELECT 'm' || i, 'spmm', 'class' || (i % 3), 1, i, 1, '{}', x'' FROM n;
+    INSERT INTO activations (op, device_class, model, reason, at) SELECT op, device_class, id, '', 1 FROM models;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499)
+    INSERT INTO trainings (id, op, device_class, state, version, body, created_at)
+    SELECT 't' || i, 'spmm', 'class', 'succeeded', 1, '{}', i FROM n;";
 
 async fn run(store: &SqliteStore, sql: &'static str) {
     sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
@@ -102,6 +116,14 @@ async fn check(store: &SqliteStore) {
     let of_keys =
         &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
+    let by_key =
+        one(plans::BY_KEY, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=? AND"]).await;
+    assert!(!by_key.contains("B-TREE"), "{by_key}");
+    one(plans::KEYS, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=?)"]).await;
+    one(plans::OF_PROBLEM, &["SEARCH plans USING INDEX plans_by_problem (problem=? AND"]).await;
+    let facts =
+        one(plans::FACTS, &["plans_by_matrix (matrix=?)", "plans_by_key (pattern_digest=?)"]).await;
+    assert!(!facts.contains("SCAN plans") && !facts.contains("SCAN matrices"), "{facts}");
     let counts = one(trials::COUNTS, &["SEARCH trials USING INDEX trials_sorted (job=?)"]).await;
     assert!(!counts.contains("B-TREE"), "{counts}");
     let tried = one(trials::TRIED, &["USING INDEX trials_tried (job=?)"]).await;
@@ -118,6 +140,7 @@ async fn check(store: &SqliteStore) {
     one(matrices::BETWEEN, between).await;
     one(devices::OF_CLASS, &["SEARCH quarantine USING PRIMARY KEY (device_class=?)"]).await;
     quarantine(store).await;
+    learned(store).await;
     // A small table, counted in the order of its key.
     let counts = one(devices::QUARANTINE_COUNTS, &[]).await;
     assert!(!counts.contains("B-TREE"), "{counts}");
@@ -133,6 +156,32 @@ async fn quarantine(store: &SqliteStore) {
         assert!(steps.contains(by) && steps.starts_with("SEARCH"), "{steps}");
         assert!(!steps.contains("B-TREE"), "{steps}");
     }
+}
+
+/// What training reads and what models are found by.
+async fn learned(store: &SqliteStore) {
+    let sorted = [
+        (learning::GROUPS, "SEARCH job_features USING INDEX job_features_of_scope (op=? AND"),
+        (learning::UNDESCRIBED, "SCAN j USING INDEX jobs_newest"),
+        (models::ALL, "SCAN models USING INDEX models_newest"),
+        (models::OF_SCOPE, "SEARCH models USING INDEX models_of_scope (op=? AND device_class=?)"),
+        (models::HISTORY, "SEARCH activations USING INDEX activations_of_scope (op=? AND"),
+        (trainings::PAGE, "SEARCH trainings USING INDEX trainings_newest ("),
+        (trainings::WAITING, "USING INDEX trainings_claimable"),
+    ];
+    for (query, by) in sorted {
+        let steps = steps(store, query).await;
+        assert!(steps.contains(by) && !steps.contains("B-TREE"), "{query}: {steps}");
+    }
+    // Of each job the trials that were tried, in the order of their index.
+    let rows = steps(store, learning::ROWS).await;
+    assert!(rows.contains("SEARCH t USING INDEX trials_tried (job=?)"), "{rows}");
+    let described = steps(store, learning::DESCRIBED).await;
+    let by = "COVERING INDEX job_features_since (features_version=? AND created_at>?)";
+    assert!(described.contains(by), "{described}");
+    let active = steps(store, models::ACTIVE).await;
+    assert!(active.contains("COVERING INDEX activations_of_scope"), "{active}");
+    assert!(active.contains("SEARCH activations USING INTEGER PRIMARY KEY"), "{active}");
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ mod plans;
 mod quality;
 mod trainings;
 mod trials;
+#[cfg(test)]
+mod upgrade;
 mod upkeep;
 
 use super::{Result, StoreError};

@@ -1,0 +1,56 @@
+//! Checks that a store written under the previous schema is opened with all it has, and learned from.
+
+use super::{MIGRATIONS, SqliteStore};
+use crate::domain::JobId;
+use crate::domain::plan::PlanKey;
+use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, Spmm};
+use crate::store::{Learning, Plans, StoreError, Trials};
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+
+/// Migrations up to the dashboard's: all that there was before anything was learned.
+const PREVIOUS: i64 = 3;
+
+const FILL: &str = "
+    INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
+    VALUES (zeroblob(32), zeroblob(32), 1, 1, '{}');
+    INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
+        facts_version, facts)
+    VALUES ('plan', zeroblob(32), 'spmm;n=32;dtype=f32;layout=row', 'class', 'warm', zeroblob(32), 1, 99, '{}', 1, '{}');
+    INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, plan, created_at, finished_at)
+    VALUES ('job', zeroblob(32), 'cpu', 1, '{}', 'key', 'succeeded', 'done', 'plan', 1, 2);
+    INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
+    VALUES ('job', 0, 'c', 'measured', 1, '{}'), ('job', 1, 'd', 'pruned', 1, '{}');";
+
+#[tokio::test]
+async fn a_store_of_the_previous_schema_is_opened_with_all_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store");
+    let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+    let old = SqlitePool::connect_with(options).await.unwrap();
+    let before: Vec<_> = MIGRATIONS.iter().filter(|m| m.version <= PREVIOUS).cloned().collect();
+    assert!(before.len() == 3 && MIGRATIONS.iter().count() > 3);
+    Migrator { migrations: before.into(), ..Migrator::DEFAULT }.run(&old).await.unwrap();
+    sqlx::raw_sql(FILL).execute(&old).await.unwrap();
+    old.close().await;
+
+    let store = SqliteStore::open(&file).await.unwrap();
+    let job = JobId("job".to_owned());
+    let counts = store.trial_counts(&job).await.unwrap();
+    assert_eq!(counts.iter().map(|count| count.count).sum::<u64>(), 2);
+    let described: (i64, i64) = sqlx::query_as("SELECT count(*), count(features) FROM trials")
+        .fetch_one(&store.readers)
+        .await
+        .unwrap();
+    assert_eq!(described, (2, 0));
+    // Found under its key as before: it counts as measured. That its version is unknown shows that it was read.
+    let key = PlanKey {
+        pattern_digest: Digest::from_bytes([0; 32]),
+        problem: Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row)),
+        device_class: DeviceClass("class".to_owned()),
+        l2_policy: L2Policy::Warm,
+    };
+    assert!(matches!(store.plan_by_key(&key).await, Err(StoreError::Corrupt { .. })));
+    assert_eq!(store.learned_models(None).await.unwrap(), []);
+    assert_eq!(store.active().await.unwrap(), []);
+}

@@ -1,0 +1,302 @@
+//! Features beside trials, models, and the changes of which is in use.
+
+use crate::Sqlite;
+use crate::plans::key;
+use crate::words::*;
+use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, Op, Scope};
+use sparsetune::domain::*;
+use sparsetune::store::{Claim, Fence, Retention, Store, StoreError};
+
+const VERSION: u32 = 3;
+
+pub fn scope() -> Scope {
+    Scope { op: Op::Spmm, device_class: device().class() }
+}
+
+fn features(matrix: &Matrix, at: i64) -> JobFeatures {
+    JobFeatures {
+        scope: scope(),
+        problem: problem(),
+        matrix: matrix.digest,
+        pattern: matrix.pattern_digest,
+        name: matrix.name.clone(),
+        features_version: VERSION,
+        shared: vec![1.5, -0.0, f32::MAX],
+        created_at: Timestamp(at),
+    }
+}
+
+fn with_features(trial: Trial, own: &[f32]) -> Trial {
+    Trial { features: Some(own.to_vec()), ..trial }
+}
+
+fn refused(trial: Trial) -> Trial {
+    let state = TrialState::Tried(Outcome::Refused { detail: "too large".to_owned() });
+    Trial { state, ..trial }
+}
+
+pub fn model(id: &str, at: i64) -> LearnedModel {
+    LearnedModel {
+        version: learned::MODEL_VERSION,
+        id: ModelId(id.to_owned()),
+        learner: Learner::Lambdamart,
+        scope: scope(),
+        features_version: VERSION,
+        data: DataUsed { groups: 9, matrices: 8, generated: 7, trials: 99, newest: Timestamp(at) },
+        quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+        importance: Vec::new(),
+        seed: 1,
+        training: None,
+        digest: Digest::of(id.as_bytes()),
+        created_at: Timestamp(at),
+    }
+}
+
+pub fn activation(model: Option<&str>, at: i64) -> Activation {
+    let model = model.map(|id| ModelId(id.to_owned()));
+    Activation { scope: scope(), model, reason: format!("at {at}"), at: Timestamp(at) }
+}
+
+/// A matrix, and its job taken by a worker.
+async fn taken(store: &dyn Store, name: &str, at: i64) -> (Matrix, Claim) {
+    let matrix = matrix(name, at);
+    store.insert_matrix(&matrix).await.unwrap();
+    created(store.submit(&new_job(&matrix, name, at)).await.unwrap());
+    let claim = claim(store, "w", LEASE).await.unwrap();
+    (matrix, claim)
+}
+
+/// Ends the job with a plan.
+async fn succeed(store: &dyn Store, matrix: &Matrix, claim: &Claim) {
+    let plan = plan(matrix, &claim.job.id, 1);
+    let finish = ended(&claim.job, JobState::Succeeded, Some(plan));
+    store.finish(&claim.fence, &finish).await.unwrap();
+}
+
+pub async fn features_are_read_back_by_job(harness: &Sqlite) {
+    let store = harness.open().await;
+    let mut jobs = Vec::new();
+    for (name, at) in [("late", 20), ("early", 10)] {
+        let (matrix, claim) = taken(&*store, name, at).await;
+        let id = &claim.job.id;
+        store.describe_job(&claim.fence, &features(&matrix, at)).await.unwrap();
+        let fast = with_features(trial(id, 2, 7.25), &[0.1, f32::MIN_POSITIVE]);
+        let batch = [
+            with_features(refused(trial(id, 5, 1.0)), &[-3.0, 4.0]),
+            fast.clone(),
+            pruned(id, 3),
+            trial(id, 4, 9.0),
+        ];
+        store.record_trials(&claim.fence, &batch).await.unwrap();
+        // The same again, as after a crash: nothing is counted twice.
+        store.record_trials(&claim.fence, &batch).await.unwrap();
+        let again = JobFeatures { shared: vec![9.0], ..features(&matrix, 99) };
+        store.describe_job(&claim.fence, &again).await.unwrap();
+        assert_eq!(store.trials(id).await.unwrap()[0], Trial { features: None, ..fast });
+        jobs.push((id.clone(), features(&matrix, at)));
+    }
+    let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
+    assert_eq!(read.len(), 2);
+    for (group, (job, features)) in read.iter().zip(jobs.iter().rev()) {
+        assert_eq!((&group.job, &group.features), (job, features));
+        let rows: Vec<_> =
+            group.rows.iter().map(|r| (r.own.as_slice(), r.us, r.predicted_us)).collect();
+        let fast: &[f32] = &[0.1, f32::MIN_POSITIVE];
+        assert_eq!(
+            rows,
+            [(fast, Some(7.25), Some(0.1 + 0.2)), (&[-3.0, 4.0], None, Some(0.1 + 0.2))]
+        );
+        assert_eq!(group.rows[0].candidate, Candidate::new("row_split").with("lanes", 2));
+        let zero = group.features.shared[1];
+        assert!(zero == 0.0 && zero.is_sign_negative(), "bit by bit");
+    }
+    let first = store.training_groups(&scope(), VERSION, None, 1).await.unwrap();
+    let second = store.training_groups(&scope(), VERSION, Some(&jobs[1].0), 1).await.unwrap();
+    assert_eq!([first, second].concat(), read);
+    assert_eq!(store.training_groups(&scope(), VERSION, Some(&jobs[0].0), 9).await.unwrap(), []);
+    assert_eq!(store.training_groups(&scope(), VERSION + 1, None, 9).await.unwrap(), []);
+    let other = Scope { op: Op::Sptrsv, ..scope() };
+    assert_eq!(store.training_groups(&other, VERSION, None, 9).await.unwrap(), []);
+    let nobody = JobId("nobody".to_owned());
+    let missing = store.training_groups(&scope(), VERSION, Some(&nobody), 9).await;
+    assert!(matches!(missing, Err(StoreError::Missing(_))));
+
+    let since = |at| store.described_since(VERSION, Timestamp(at));
+    assert_eq!(since(9).await.unwrap(), [(scope(), 4)]);
+    assert_eq!(since(10).await.unwrap(), [(scope(), 2)]);
+    assert_eq!(since(20).await.unwrap(), []);
+    assert_eq!(store.described_since(VERSION + 1, Timestamp(0)).await.unwrap(), []);
+}
+
+pub async fn describing_is_fenced(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, claim) = taken(&*store, "m", 1).await;
+    let stranger = Fence { owner: "x".to_owned(), ..claim.fence.clone() };
+    let refused = store.describe_job(&stranger, &features(&matrix, 1)).await;
+    assert!(matches!(refused, Err(StoreError::Fenced(id)) if id == claim.job.id));
+    assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
+    let late = store.describe_ended(&claim.job.id, &features(&matrix, 1), &[]).await;
+    assert!(matches!(late, Err(StoreError::InUse(_))), "its worker describes it");
+    let nobody = JobId("nobody".to_owned());
+    let missing = store.describe_ended(&nobody, &features(&matrix, 1), &[]).await;
+    assert!(matches!(missing, Err(StoreError::Missing(_))));
+}
+
+pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
+    let store = harness.open().await;
+    let mut jobs = Vec::new();
+    for (name, at) in [("b", 2), ("a", 1), ("gone", 3)] {
+        let (matrix, claim) = taken(&*store, name, at).await;
+        let id = &claim.job.id;
+        store.record_trials(&claim.fence, &[trial(id, 0, 2.0), pruned(id, 1)]).await.unwrap();
+        succeed(&*store, &matrix, &claim).await;
+        jobs.push((id.clone(), matrix));
+    }
+    // One without a plan, and one whose matrix is gone.
+    let (_, failed) = taken(&*store, "failed", 4).await;
+    let finish = ended(&failed.job, JobState::Failed, None);
+    store.finish(&failed.fence, &finish).await.unwrap();
+    store.delete_matrix(&jobs[2].1.digest).await.unwrap();
+
+    let undescribed = async |version| {
+        let found = store.undescribed(&scope(), version, 9).await.unwrap();
+        found.into_iter().map(|found| found.job).collect::<Vec<_>>()
+    };
+    assert_eq!(undescribed(VERSION).await, [jobs[1].0.clone(), jobs[0].0.clone()]);
+    let first = store.undescribed(&scope(), VERSION, 1).await.unwrap().remove(0);
+    assert_eq!((first.problem, first.matrix), (problem(), jobs[1].1.digest));
+    assert_eq!(first.device, device());
+    let other = Scope { op: Op::Sptrsv, ..scope() };
+    assert_eq!(store.undescribed(&other, VERSION, 9).await.unwrap(), []);
+
+    let (id, matrix) = &jobs[1];
+    let own = |value: f32| {
+        let of = |ordinal: u32| trial(id, ordinal, 1.0).candidate.id();
+        [(of(0), vec![value]), (of(1), vec![8.0]), (of(77), vec![9.0])]
+    };
+    store.describe_ended(id, &features(matrix, 1), &own(0.5)).await.unwrap();
+    assert_eq!(undescribed(VERSION).await, [jobs[0].0.clone()]);
+    let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
+    assert_eq!(read.len(), 1);
+    assert_eq!((read[0].rows.len(), read[0].rows[0].own.as_slice()), (1, &[0.5][..]));
+    assert_eq!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), [(scope(), 1)]);
+
+    // Another version takes the place of both, and nothing of the old one is left.
+    assert_eq!(undescribed(VERSION + 1).await, [id.clone(), jobs[0].0.clone()]);
+    let newer = JobFeatures { features_version: VERSION + 1, ..features(matrix, 2) };
+    store.describe_ended(id, &newer, &[]).await.unwrap();
+    assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
+    let read = store.training_groups(&scope(), VERSION + 1, None, 9).await.unwrap();
+    assert_eq!((read.len(), read[0].rows.as_slice()), (1, &[][..]));
+    assert_eq!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), []);
+}
+
+pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
+    let store = harness.open().await;
+    assert_eq!(store.active().await.unwrap(), []);
+    for (id, at) in [("old", 1), ("new", 2)] {
+        assert!(store.insert_model(&model(id, at), id.as_bytes()).await.unwrap());
+    }
+    assert!(!store.insert_model(&model("old", 9), b"another").await.unwrap(), "the first stays");
+    assert_eq!(store.model_file(&ModelId("old".to_owned())).await.unwrap().unwrap(), b"old");
+    let both = [model("new", 2), model("old", 1)];
+    assert_eq!(store.learned_models(None).await.unwrap(), both);
+    assert_eq!(store.learned_models(Some(&scope())).await.unwrap(), both);
+    let other = Scope { op: Op::Sptrsv, ..scope() };
+    assert_eq!(store.learned_models(Some(&other)).await.unwrap(), []);
+    let unknown = ModelId("unknown".to_owned());
+    assert_eq!(store.learned_model(&unknown).await.unwrap(), None);
+    assert_eq!(store.model_file(&unknown).await.unwrap(), None);
+
+    let before = store.revision().await.unwrap();
+    let foreign = Activation { scope: other.clone(), ..activation(Some("new"), 1) };
+    for refused in [&activation(Some("unknown"), 1), &foreign] {
+        assert!(matches!(store.activate(refused).await, Err(StoreError::Missing(_))));
+    }
+    assert_eq!(store.revision().await.unwrap(), before, "nothing changed");
+    // All at one moment: the order of the changes is that of their writing.
+    let changes = [Some("old"), Some("new"), None, Some("old")].map(|model| activation(model, 5));
+    for change in &changes {
+        store.activate(change).await.unwrap();
+        assert_eq!(store.active().await.unwrap(), std::slice::from_ref(change));
+    }
+    assert!(store.revision().await.unwrap() >= before + 4);
+    let mut history = store.activations(&scope(), 9).await.unwrap();
+    assert_eq!(store.activations(&scope(), 2).await.unwrap(), history[..2]);
+    history.reverse();
+    assert_eq!(history, changes);
+    let none = Activation { scope: other.clone(), ..activation(None, 6) };
+    store.activate(&none).await.unwrap();
+    assert_eq!(store.active().await.unwrap(), [changes[3].clone(), none]);
+    assert_eq!(store.activations(&other, 9).await.unwrap().len(), 1);
+
+    harness.spoil("UPDATE models SET card = '{}' WHERE id = 'new'").await;
+    assert_eq!(store.learned_models(None).await.unwrap(), [model("old", 1)]);
+    let spoilt = store.learned_model(&ModelId("new".to_owned())).await;
+    assert!(matches!(spoilt, Err(StoreError::Corrupt { .. })));
+}
+
+pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
+    let store = harness.open().await;
+    for at in 0..25 {
+        store.insert_model(&model(&format!("m{at}"), at), b"file").await.unwrap();
+    }
+    store.activate(&activation(Some("m0"), 1)).await.unwrap();
+    store.activate(&activation(None, 2)).await.unwrap();
+    let nothing = Timestamp(0);
+    let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };
+    store.prune(&none).await.unwrap();
+    let left = store.learned_models(None).await.unwrap();
+    let left: Vec<i64> = left.iter().map(|model| model.created_at.0).collect();
+    let expected: Vec<i64> = (5..25).rev().chain([0]).collect();
+    assert_eq!(left, expected, "what was ever in use stays, and twenty others");
+}
+
+pub async fn spoilt_features_are_corrupt(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, claim) = taken(&*store, "m", 1).await;
+    let id = &claim.job.id;
+    store.describe_job(&claim.fence, &features(&matrix, 1)).await.unwrap();
+    let described = with_features(trial(id, 0, 1.0), &[1.0]);
+    store.record_trials(&claim.fence, &[described]).await.unwrap();
+    succeed(&*store, &matrix, &claim).await;
+    macro_rules! corrupt {
+        ($($statement:literal),+ $(,)?) => {$(
+            harness.spoil($statement).await;
+            let read = store.training_groups(&scope(), VERSION, None, 9).await;
+            assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{}: {read:?}", $statement);
+        )+};
+    }
+    corrupt!(
+        "UPDATE trials SET features = x'000000'",
+        "UPDATE trials SET features = x'00000000', state = 'refused'",
+        "UPDATE trials SET state = 'measured', body = '{'",
+        "UPDATE trials SET version = 9",
+        "UPDATE job_features SET shared = x'01'",
+        "UPDATE job_features SET shared = x'', problem = '[]'",
+    );
+    harness.spoil("UPDATE job_features SET described = -1").await;
+    let counted = store.described_since(VERSION, Timestamp(0)).await;
+    assert!(matches!(counted, Err(StoreError::Corrupt { .. })));
+    harness.spoil("UPDATE plans SET body = '{}'").await;
+    let undescribed = store.undescribed(&scope(), VERSION + 1, 9).await;
+    assert!(matches!(undescribed, Err(StoreError::Corrupt { .. })));
+}
+
+pub async fn a_predicted_plan_answers_no_key(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (matrix, claim) = taken(&*store, "m", 1).await;
+    let plan = plan(&matrix, &claim.job.id, 1);
+    let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
+    store.finish(&claim.fence, &finish).await.unwrap();
+    store.delete_matrix(&matrix.digest).await.unwrap();
+    assert_eq!(store.plan_by_key(&key(&plan)).await.unwrap(), Some(plan.clone()));
+    harness.spoil("UPDATE plans SET predicted = 1").await;
+    assert_eq!(store.plan_by_key(&key(&plan)).await.unwrap(), None);
+    assert_eq!(store.plans_of(&plan.pattern_digest, &page(9)).await.unwrap().items, []);
+    assert_eq!(store.plan_keys(&plan.pattern_digest).await.unwrap(), []);
+    let neighbours = store.plans_for(&plan.problem, &device().class(), plan.l2_policy, 9).await;
+    assert_eq!(neighbours.unwrap(), []);
+    assert_eq!(store.facts(&matrix.digest).await.unwrap(), None);
+    assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan), "by its own id it is there");
+}
