@@ -98,7 +98,10 @@ impl Trainer {
         let threads = Threads::start(settings.threads)?;
         desk.stage(TrainingStage::Describing, "describing trials that have no features yet");
         let described = describe::describe_all(service, scope, &threads, desk).await?;
-        desk.stage(TrainingStage::Reading, format!("{described} searches described; reading trials"));
+        desk.stage(
+            TrainingStage::Reading,
+            format!("{described} searches described; reading trials"),
+        );
         let Material { data, used } = material::read(service, scope, desk).await?;
         material::suffices(&used, scope, settings)?;
         let (groups, matrices, trials) = (used.groups, used.matrices, used.trials);

@@ -41,12 +41,7 @@ fn inputs(shared: &[String]) -> Vec<u16> {
 }
 
 /// Judges the operation's learners, then trains the best. Always the same for the same data and seed.
-pub(super) fn give(
-    data: &Dataset,
-    scope: &Scope,
-    seed: u64,
-    desk: &Desk,
-) -> Result<Lesson, Halt> {
+pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Result<Lesson, Halt> {
     let inputs = inputs(&data.shared);
     let alike = mlp::Params { seed, ..mlp::Params::default() };
     let by_regret = mlp::Params { by_regret: true, ..alike.clone() };

@@ -2,8 +2,8 @@
 
 use super::Halt;
 use super::desk::Desk;
-use crate::domain::learned::{DataUsed, Scope};
 use crate::domain::Timestamp;
+use crate::domain::learned::{DataUsed, Scope};
 use crate::learn::{Dataset, Group, Row};
 use crate::ops::features;
 use crate::service::Service;
@@ -35,11 +35,7 @@ struct Origin {
     measured_at: Timestamp,
 }
 
-pub(super) async fn read(
-    service: &Service,
-    scope: &Scope,
-    desk: &Desk,
-) -> Result<Material, Halt> {
+pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Result<Material, Halt> {
     let (shared, own) = features::names(scope.op);
     let widths = (shared.len(), own.len());
     let mut kept: VecDeque<(Group, Origin)> = VecDeque::new();
@@ -50,8 +46,7 @@ pub(super) async fn read(
             return Err(Halt::Stopped);
         }
         let store = service.store();
-        let groups =
-            store.training_groups(scope, features::VERSION, after.as_ref(), PAGE).await?;
+        let groups = store.training_groups(scope, features::VERSION, after.as_ref(), PAGE).await?;
         let Some(last) = groups.last() else { break };
         after = Some(last.job.clone());
         for group in groups.into_iter().filter_map(|group| group_of(group, widths)) {

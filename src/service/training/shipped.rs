@@ -59,7 +59,8 @@ pub(super) fn read<'a>(
     for card in cards {
         let file = format!("{}.json", card.trim_end_matches(CARD));
         let pair = get(&card).zip(get(&file));
-        match pair.ok_or_else(|| "its file is missing".to_owned()).and_then(|(c, f)| model(&c, &f)) {
+        match pair.ok_or_else(|| "its file is missing".to_owned()).and_then(|(c, f)| model(&c, &f))
+        {
             Ok(Some(model)) => found.push(model),
             Ok(None) => tracing::debug!(%card, "a shipped model is of other features"),
             Err(why) => tracing::error!(%card, why, "a shipped model cannot be used"),

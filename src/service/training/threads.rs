@@ -15,7 +15,9 @@ impl Threads {
             .thread_name(|number| format!("training-{number}"))
             .start_handler(|_| step_aside())
             .build()
-            .map_err(|error| Halt::Failed(format!("the training's threads did not start: {error}")))?;
+            .map_err(|error| {
+                Halt::Failed(format!("the training's threads did not start: {error}"))
+            })?;
         Ok(Self { pool: Arc::new(pool) })
     }
 
