@@ -21,6 +21,7 @@ pub struct Config {
     pub devices: Devices,
     pub search: Search,
     pub worker: Worker,
+    pub learning: Learning,
     pub evaluator: Evaluator,
     pub log: Log,
     pub telemetry: Telemetry,
@@ -77,6 +78,16 @@ pub struct Worker {
     pub poll_ms: u64,
     pub max_attempts: u32,
     pub max_host_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Learning {
+    pub threads: usize,
+    pub retrain_trials: u64,
+    pub check_s: f64,
+    pub min_groups: u64,
+    pub min_trials: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

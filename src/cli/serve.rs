@@ -3,7 +3,8 @@
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say, session_key};
 use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
-use crate::service::{SearchDefaults, Service, ServiceSettings};
+use crate::service::training::Trainer;
+use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
 use crate::store::{Blobs, SqliteStore};
 use anyhow::Context;
@@ -118,7 +119,9 @@ pub async fn serve<F>(
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    let running = start(config, shutdown, workers).await?;
+    let running = start(config, shutdown.clone(), workers).await?;
+    // Not beside `tune` and its like: they end before any model would be made.
+    running.tasks.spawn(Trainer::new(running.service.clone()).run(shutdown));
     // On standard output, for scripts that asked for port 0; the log goes elsewhere.
     // Nobody may be reading any more, which is no reason not to serve.
     if let Err(error) = say(format_args!("listening on http://{}", running.address)) {
@@ -164,7 +167,12 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
         .with_context(|| format!("cannot open the store {} (data.store)", file.display()))?;
     let blobs = Blobs::open(&folder)
         .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
-    Ok(Service::new(Arc::new(store), blobs, settings(config)))
+    let service = Service::new(Arc::new(store), blobs, settings(config));
+    // Without them the analytic model ranks, which is no reason not to serve.
+    if let Err(error) = service.ship_models().await {
+        tracing::error!(%error, "the models that ship with sparsetune were not taken in");
+    }
+    Ok(service)
 }
 
 fn settings(config: &Config) -> ServiceSettings {
@@ -195,7 +203,22 @@ fn settings(config: &Config) -> ServiceSettings {
             bytes => bytes,
         },
         poll: Duration::from_millis(config.worker.poll_ms),
+        learning: learning(config),
         ..ServiceSettings::default()
+    }
+}
+
+fn learning(config: &Config) -> LearningSettings {
+    let learning = &config.learning;
+    LearningSettings {
+        threads: match learning.threads {
+            0 => LearningSettings::default().threads,
+            threads => threads,
+        },
+        retrain_trials: learning.retrain_trials,
+        check: Duration::from_secs_f64(learning.check_s),
+        min_groups: learning.min_groups,
+        min_trials: learning.min_trials,
     }
 }
 

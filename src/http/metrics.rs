@@ -29,10 +29,13 @@ const QUARANTINED: &str = "sparsetune_quarantined_total";
 const UPLOADS: &str = "sparsetune_uploads_total";
 const UPLOAD_BYTES: &str = "sparsetune_upload_bytes";
 const PARSE_SECONDS: &str = "sparsetune_parse_seconds";
+const TRAININGS_ENDED: &str = "sparsetune_trainings_ended_total";
+const TRAINING_SECONDS: &str = "sparsetune_training_seconds";
+const MODEL_IN_USE: &str = "sparsetune_model_in_use";
 const RESTARTS: &str = "sparsetune_evaluator_restarts_total";
 
 /// Upper bounds of every histogram: one without them would be rendered as quantiles, which cannot be added up.
-const BUCKETS: [(&str, &[f64]); 5] = [
+const BUCKETS: [(&str, &[f64]); 6] = [
     // A cached lookup takes tens of microseconds, an upload minutes.
     (
         REQUEST_SECONDS,
@@ -49,6 +52,7 @@ const BUCKETS: [(&str, &[f64]); 5] = [
     ),
     (UPLOAD_BYTES, &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10]),
     (PARSE_SECONDS, &[1e-3, 5e-3, 25e-3, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0]),
+    (TRAINING_SECONDS, &[1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 7200.0]),
 ];
 
 const GRADES: [(Grade, &str); 5] = [
@@ -114,6 +118,16 @@ fn describe() {
         Unit::Seconds,
         "Time to read an upload into canonical form and to hash it."
     );
+    describe_counter!(TRAININGS_ENDED, "Trainings whose end this process wrote, by state.");
+    describe_histogram!(
+        TRAINING_SECONDS,
+        Unit::Seconds,
+        "Time from a training's start to its end, by state."
+    );
+    describe_gauge!(
+        MODEL_IN_USE,
+        "1 where a learned model ranks, by operation, class of device and learner; 0 where it did once."
+    );
     describe_counter!(
         RESTARTS,
         "Evaluator processes started again after a kill or a crash, by device."
@@ -133,6 +147,7 @@ fn begin_at_zero() {
     }
     for state in JobState::ALL.into_iter().filter(|state| state.is_final()) {
         counter!(JOBS_ENDED, "state" => state.name()).increment(0);
+        counter!(TRAININGS_ENDED, "state" => state.name()).increment(0);
     }
     for answer in ["created", "known", "refused"] {
         counter!(UPLOADS, "answer" => answer).increment(0);

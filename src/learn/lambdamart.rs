@@ -1,5 +1,19 @@
 //! LambdaMART: boosted regression trees on listwise gradients of NDCG (LO-SpMM, section 3.5; Burges, MSR-TR-2010-82).
 
+use super::data::{Dataset, Group};
+use super::forest::{Forest, Prior, Tree, read};
+use super::grow::{Limits, Slope, Table, grow};
+use super::lambdas::Pull;
+use super::ndcg::ndcg;
+use crate::domain::learned::Importance;
+use crate::sparse::random::Stream;
+use rayon::prelude::*;
+
+/// The feature that a prior reads.
+pub const PRIOR_FEATURE: &str = "predicted_over_best";
+/// Growth ends when NDCG of so many first rows no longer rises on the held-out groups.
+const JUDGED_AT: usize = 10;
+
 /// How a forest is grown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
@@ -7,8 +21,9 @@ pub struct Params {
     pub leaves: usize,
     /// Shrinkage.
     pub rate: f64,
-    /// Rows a leaf has at least.
+    /// Rows a leaf has at least, and curvature.
     pub min_rows: usize,
+    pub min_hessian: f64,
     /// L2 on leaf values.
     pub l2: f64,
     /// Share of groups that each tree sees, and of features.
@@ -16,8 +31,13 @@ pub struct Params {
     pub feature_share: f64,
     /// Bins a feature is cut into, at most 255.
     pub bins: usize,
-    /// Pairs count whose better one ranks among so many.
+    /// Pairs count of which at least one ranks among so many.
     pub truncation: usize,
+    /// Pull less where scores are far apart already, and in lists of many pairs (LightGBM's `lambdarank_norm`).
+    pub normalise: bool,
+    pub gain: Gain,
+    /// Weight of the analytic ranking that scores start from (see [`Prior`]); 0 starts from nothing.
+    pub prior: f64,
     /// Rounds without gain on the held-out groups after which growth ends.
     pub patience: usize,
     pub seed: u64,
@@ -30,13 +50,247 @@ impl Default for Params {
             leaves: 31,
             rate: 0.08,
             min_rows: 40,
+            min_hessian: 1e-3,
             l2: 1.0,
             group_share: 0.8,
             feature_share: 0.8,
             bins: 255,
             truncation: 20,
+            normalise: true,
+            gain: Gain::Power(4.0),
+            prior: 0.0,
             patience: 40,
             seed: 1,
         }
     }
 }
+
+/// What a candidate is worth by r, the best time over its own: 1 for the best, 0 for one without a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gain {
+    /// r to a power: with 4, one that takes twice the best time is worth a sixteenth.
+    Power(f64),
+    /// (2^(b r) - 1) / (2^b - 1), as if r were a grade up to b: flatter at the far end.
+    Grade(f64),
+}
+
+impl Gain {
+    pub fn of(self, ratio: f64) -> f64 {
+        let gain = match self {
+            Self::Power(power) => ratio.powf(power),
+            Self::Grade(grades) => ((grades * ratio).exp2() - 1.0) / (grades.exp2() - 1.0),
+        };
+        gain.clamp(0.0, 1.0)
+    }
+
+    /// Of all rows of a group. A time that is no positive number is none.
+    pub fn of_group(self, group: &Group) -> Vec<f64> {
+        let times = group.rows.iter().map(|row| row.us).filter(|us| is_time(*us));
+        let best = times.fold(f64::INFINITY, f64::min);
+        let gain = |us: f64| if is_time(us) { self.of(best / us) } else { 0.0 };
+        group.rows.iter().map(|row| gain(row.us)).collect()
+    }
+}
+
+fn is_time(us: f64) -> bool {
+    us.is_finite() && us > 0.0
+}
+
+/// Trains on the groups `train`; those `held_out` (indices into `data.groups`) only say when to stop, and without any all trees
+/// are grown. `progress` is told the share done after each tree, and cancels by `false`: then there is no forest. The same forest
+/// comes out on any number of threads.
+pub fn train(
+    data: &Dataset,
+    train: &[usize],
+    held_out: &[usize],
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<Forest> {
+    let gains: Vec<Vec<f64>> =
+        data.groups.iter().map(|group| params.gain.of_group(group)).collect();
+    train_on(data, &gains, train, held_out, params, progress)
+}
+
+/// The same with gains of one's own: one for each row of each group, none negative.
+pub fn train_on(
+    data: &Dataset,
+    gains: &[Vec<f64>],
+    train: &[usize],
+    held_out: &[usize],
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<Forest> {
+    let prior = prior(data, params);
+    let lists = |indices: &[usize]| -> Vec<List<'_>> {
+        let known = indices.iter().filter_map(|&at| Some((data.groups.get(at)?, gains.get(at)?)));
+        let known = known.filter(|(group, gains)| group.rows.len() == gains.len());
+        known.map(|(group, gains)| List::of(group, gains, params, prior)).collect()
+    };
+    let (mut seen, mut unseen) = (lists(train), lists(held_out));
+    let groups: Vec<&Group> = seen.iter().map(|list| list.group).collect();
+    let table = Table::of(&groups, (data.shared.len(), data.own.len()), params.bins);
+    let mut forest = Forest { prior, trees: Vec::new(), scale: 0.0 };
+    // A prior alone is an order already; without one, an empty forest is none.
+    let start = if prior.is_some() { quality(&unseen) } else { f64::NEG_INFINITY };
+    let mut best = Best { trees: 0, ndcg: start, round: 0 };
+    for round in 0..params.trees {
+        if let Some(tree) = boost(&table, &seen, round, params) {
+            [&mut seen, &mut unseen].into_iter().for_each(|lists| add(lists, &tree));
+            forest.trees.push(tree);
+        }
+        if !unseen.is_empty() {
+            let ndcg = quality(&unseen);
+            if ndcg > best.ndcg {
+                best = Best { trees: forest.trees.len(), ndcg, round };
+            }
+        }
+        if !progress((round + 1) as f64 / params.trees as f64) {
+            return None;
+        }
+        if !unseen.is_empty() && round - best.round >= params.patience {
+            break;
+        }
+    }
+    if !unseen.is_empty() {
+        forest.trees.truncate(best.trees);
+    }
+    forest.scale = scale(&forest, &groups);
+    Some(forest)
+}
+
+/// Features by their share of all gain, largest first; those that no tree reads are left out.
+pub fn importance(forest: &Forest, names: &[String]) -> Vec<Importance> {
+    let mut gains = vec![0.0; names.len()];
+    for tree in &forest.trees {
+        for (&feature, &gain) in tree.feature.iter().zip(&tree.gain) {
+            if let Some(sum) = gains.get_mut(usize::from(feature)) {
+                *sum += f64::from(gain.max(0.0));
+            }
+        }
+    }
+    let total: f64 = gains.iter().sum();
+    let share =
+        |(name, gain): (&String, f64)| Importance { feature: name.clone(), share: gain / total };
+    let used = names.iter().zip(gains).filter(|(_, gain)| *gain > 0.0);
+    let mut shares: Vec<Importance> = used.map(share).collect();
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    shares
+}
+
+/// The round that the held-out groups liked best.
+struct Best {
+    trees: usize,
+    ndcg: f64,
+    round: usize,
+}
+
+/// A group while trees grow.
+struct List<'a> {
+    group: &'a Group,
+    gains: &'a [f64],
+    pull: Pull,
+    scores: Vec<f64>,
+}
+
+impl<'a> List<'a> {
+    fn of(group: &'a Group, gains: &'a [f64], params: &Params, prior: Option<Prior>) -> Self {
+        let pull = Pull::of(gains, params.truncation, params.normalise);
+        let forest = Forest { prior, ..Forest::default() };
+        let start = |own: &[f32]| forest.start(|feature| read(&group.shared, own, feature));
+        let scores = group.rows.iter().map(|row| start(&row.own)).collect();
+        Self { group, gains, pull, scores }
+    }
+}
+
+fn prior(data: &Dataset, params: &Params) -> Option<Prior> {
+    let own = data.own.iter().position(|name| name == PRIOR_FEATURE)?;
+    let feature = u16::try_from(data.shared.len() + own).ok()?;
+    (params.prior != 0.0).then_some(Prior { feature, weight: params.prior })
+}
+
+/// One more tree, on a sample of groups and features; none where nothing can be split.
+fn boost(table: &Table, lists: &[List<'_>], round: usize, params: &Params) -> Option<Tree> {
+    let mut random = Stream::new(params.seed, round as u64);
+    let chosen = sample(lists.len(), params.group_share, &mut random);
+    let features = table.features();
+    let of_features = sample(features.len(), params.feature_share, &mut random);
+    let features: Vec<u16> = of_features.into_iter().map(|at| features[at]).collect();
+    let parts: Vec<Vec<Slope>> = chosen
+        .par_iter()
+        .map(|&at| lists[at].pull.slopes(lists[at].gains, &lists[at].scores))
+        .collect();
+    let mut first = Vec::with_capacity(lists.len());
+    let mut rows = 0;
+    for list in lists {
+        first.push(rows);
+        rows += list.gains.len();
+    }
+    let mut slopes = vec![Slope::default(); rows];
+    let mut sampled: Vec<u32> = Vec::with_capacity(rows);
+    for (&at, part) in chosen.iter().zip(&parts) {
+        slopes[first[at]..][..part.len()].copy_from_slice(part);
+        sampled.extend((first[at]..first[at] + part.len()).map(|row| row as u32));
+    }
+    let limits = Limits {
+        leaves: params.leaves,
+        min_rows: params.min_rows,
+        min_hessian: params.min_hessian,
+        l2: params.l2,
+        rate: params.rate,
+    };
+    let tree = grow(table, &slopes, sampled, &features, &limits);
+    (!tree.feature.is_empty()).then_some(tree)
+}
+
+/// A share of `0..count`, at least one, in rising order.
+fn sample(count: usize, share: f64, random: &mut Stream) -> Vec<usize> {
+    let wanted = ((count as f64 * share).ceil() as usize).clamp(1.min(count), count);
+    let mut all: Vec<usize> = (0..count).collect();
+    for at in 0..wanted {
+        all.swap(at, at + random.below((count - at) as u64) as usize);
+    }
+    all.truncate(wanted);
+    all.sort_unstable();
+    all
+}
+
+fn add(lists: &mut [List<'_>], tree: &Tree) {
+    lists.par_iter_mut().for_each(|list| {
+        let shared = &list.group.shared;
+        for (score, row) in list.scores.iter_mut().zip(&list.group.rows) {
+            *score += f64::from(tree.value(|feature| read(shared, &row.own, feature)));
+        }
+    });
+}
+
+/// Mean NDCG over lists.
+fn quality(lists: &[List<'_>]) -> f64 {
+    let each: Vec<f64> =
+        lists.par_iter().map(|list| ndcg(list.gains, &list.scores, JUDGED_AT)).collect();
+    each.iter().sum::<f64>() / lists.len().max(1) as f64
+}
+
+/// Least squares of ln(time) on scores within groups: both are taken from the group's mean, so that any two rows of a group count
+/// by their differences. 0 where scores tell nothing of times.
+fn scale(forest: &Forest, groups: &[&Group]) -> f64 {
+    let sums: Vec<(f64, f64)> = groups
+        .par_iter()
+        .map(|group| {
+            let rows: Vec<_> = group.rows.iter().filter(|row| is_time(row.us)).collect();
+            let own: Vec<Vec<f32>> = rows.iter().map(|row| row.own.clone()).collect();
+            let scores = forest.scores(&group.shared, &own);
+            let times: Vec<f64> = rows.iter().map(|row| row.us.ln()).collect();
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+            let (score, time) = (mean(&scores), mean(&times));
+            scores.iter().zip(&times).fold((0.0, 0.0), |(cross, square), (s, t)| {
+                (cross + (s - score) * (t - time), square + (s - score) * (s - score))
+            })
+        })
+        .collect();
+    let (cross, square) =
+        sums.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+    if square > 0.0 { (-cross / square).max(0.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests;

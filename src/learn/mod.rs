@@ -1,14 +1,25 @@
 //! Learning: models that rank candidates by features, trained on what was measured. Knows neither matrix nor GPU: features
 //! are numbers with names.
 
+pub mod bins;
 pub mod data;
 pub mod file;
+pub mod folds;
 pub mod forest;
+pub mod grow;
+pub mod judge;
 pub mod lambdamart;
+pub mod lambdas;
 pub mod mlp;
+pub mod ndcg;
+mod network;
 pub mod perceptron;
+mod polynomial;
+mod predict;
+pub mod report;
 
 pub use data::{Dataset, Group, Row};
 pub use file::{Mismatch, Model, ModelFile};
 pub use forest::Forest;
+pub use judge::{GroupVerdict, Judgement, Trainer, Unjudged};
 pub use perceptron::Perceptron;

@@ -1,10 +1,14 @@
 //! Learned models as use cases: which there are, which is in use, and how to change that.
 
 use super::{Page, PageRequest, Result, Service, ServiceError};
-use crate::domain::learned::{Activation, Scope};
-use crate::domain::{LearnedModel, ModelId, TrainRequest, Training, TrainingId};
+use crate::domain::learned::{Activation, Learner, Scope};
+use crate::domain::{Digest, LearnedModel, ModelId, TrainRequest, Training, TrainingId};
 use crate::learn::ModelFile;
-use std::sync::Arc;
+use crate::ops::features;
+use crate::store::StoreError;
+use metrics::gauge;
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// A learned model, and whether it ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,23 +90,128 @@ impl Service {
     ) -> Result<Activation> {
         let at = crate::domain::Timestamp::now();
         let activation = Activation { scope, model, reason: reason.to_owned(), at };
-        self.inner.store.activate(&activation).await?;
+        self.put_in_use(&activation).await?;
         Ok(activation)
     }
 
-    /// The model in use for a scope, if it reads the features of this version.
+    pub(super) async fn put_in_use(&self, activation: &Activation) -> Result<()> {
+        self.inner.store.activate(activation).await?;
+        self.inner.signals.changed_here();
+        Ok(())
+    }
+
+    /// The model in use for a scope, if it can be used here: one that cannot be read, or reads other features, is told of
+    /// once and counts as none. Costs next to nothing while nothing changes.
     pub async fn active_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
+        // Before the look: what changes meanwhile makes the next caller look again.
+        let epoch = self.plans_epoch();
+        if let Some(found) = self.in_use().of(scope, epoch) {
+            return Ok(found);
+        }
         let active = self.inner.store.active().await?;
-        let id = active.into_iter().find(|a| a.scope == *scope).and_then(|a| a.model);
-        let Some(id) = id else { return Ok(None) };
+        let mut in_use = HashMap::new();
+        for Activation { scope, model, .. } in active {
+            let Some(id) = model else {
+                tell_in_use(&scope, None);
+                continue;
+            };
+            let known = self.in_use().read.get(&id).cloned();
+            let model = match known {
+                Some(known) => known,
+                None => self.read_model(&scope, &id).await?,
+            };
+            tell_in_use(&scope, model.as_deref());
+            in_use.insert(scope, (id, model));
+        }
+        let found = in_use.get(scope).and_then(|(_, model)| model.clone());
+        self.in_use().keep(epoch, in_use);
+        Ok(found)
+    }
+
+    /// `None` for one that cannot be used. A store that does not answer is an error, and nothing is remembered then.
+    async fn read_model(&self, scope: &Scope, id: &ModelId) -> Result<Option<Arc<ActiveModel>>> {
         let store = &self.inner.store;
-        let (Some(card), Some(file)) =
-            (store.learned_model(&id).await?, store.model_file(&id).await?)
-        else {
+        let stored = match (store.learned_model(id).await, store.model_file(id).await) {
+            (Ok(card), Ok(file)) => card.zip(file),
+            (Err(error @ StoreError::Corrupt { .. }), _)
+            | (_, Err(error @ StoreError::Corrupt { .. })) => {
+                tracing::error!(model = %id, %error, "the model in use cannot be read: none is used");
+                return Ok(None);
+            }
+            (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+        };
+        let Some((card, bytes)) = stored else {
+            tracing::error!(model = %id, "the model in use is not in the store: none is used");
             return Ok(None);
         };
-        let file: ModelFile = serde_json::from_slice(&file)
-            .map_err(|error| ServiceError::Internal(format!("model {id}: {error}")))?;
-        Ok(Some(Arc::new(ActiveModel { card, file: Arc::new(file) })))
+        let of = scope.clone();
+        // A large file takes milliseconds to read, which requests on this thread shall not wait for.
+        let read = tokio::task::spawn_blocking(move || usable(&card, &bytes, &of)).await?;
+        match read {
+            Ok(model) => Ok(Some(Arc::new(model))),
+            Err(why) => {
+                tracing::error!(model = %id, op = %scope.op, why, "the model in use is refused: none is used");
+                Ok(None)
+            }
+        }
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        // Whole entries come and go: a panic elsewhere leaves none half made.
+        self.inner.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The models in use as of one moment, read and checked once for each.
+#[derive(Debug, Default)]
+pub(super) struct InUse {
+    /// [`Service::plans_epoch`] at the look; absent before the first.
+    epoch: Option<u64>,
+    by_scope: HashMap<Scope, ModelId>,
+    /// Absent inside for a model that cannot be used. A model never changes under its id.
+    read: HashMap<ModelId, Option<Arc<ActiveModel>>>,
+}
+
+type Read = (ModelId, Option<Arc<ActiveModel>>);
+
+impl InUse {
+    /// The outer option is absent where somebody must look.
+    fn of(&self, scope: &Scope, epoch: u64) -> Option<Option<Arc<ActiveModel>>> {
+        let found = self.by_scope.get(scope).and_then(|id| self.read.get(id)).cloned().flatten();
+        (self.epoch == Some(epoch)).then_some(found)
+    }
+
+    fn keep(&mut self, epoch: u64, in_use: HashMap<Scope, Read>) {
+        // Another look may have been quicker and newer.
+        if self.epoch.is_some_and(|kept| kept > epoch) {
+            return;
+        }
+        self.epoch = Some(epoch);
+        self.by_scope = in_use.iter().map(|(scope, (id, _))| (scope.clone(), id.clone())).collect();
+        self.read = in_use.into_values().collect();
+    }
+}
+
+fn usable(
+    card: &LearnedModel,
+    bytes: &[u8],
+    scope: &Scope,
+) -> std::result::Result<ActiveModel, String> {
+    if card.digest != Digest::of(bytes) {
+        return Err("the file is not the one of its card".to_owned());
+    }
+    let file = ModelFile::parse(bytes).map_err(|error| error.to_string())?;
+    let (shared, own) = features::names(scope.op);
+    file.accepts(scope, features::VERSION, (&shared, &own)).map_err(|error| error.to_string())?;
+    Ok(ActiveModel { card: card.clone(), file: Arc::new(file) })
+}
+
+/// One gauge for each learner of a scope, 1 where its model ranks.
+fn tell_in_use(Scope { op, device_class }: &Scope, model: Option<&ActiveModel>) {
+    let used = model.map(|model| model.card.learner);
+    for learner in [Learner::Lambdamart, Learner::Mlp, Learner::MlpRegret] {
+        let (op, class, name) = (op.name(), device_class.to_string(), learner.name());
+        gauge!("sparsetune_model_in_use", "op" => op, "device_class" => class, "learner" => name)
+            .set(f64::from(u8::from(used == Some(learner))));
     }
 }

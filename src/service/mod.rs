@@ -1,4 +1,4 @@
-//! Use cases: ingest, tuning, lookup, upkeep. Everything a transport may ask for is a method of [`Service`].
+//! Use cases: ingest, tuning, training, lookup, upkeep. Everything a transport may ask for is a method of [`Service`].
 
 mod devices;
 mod drawings;
@@ -14,6 +14,7 @@ mod plans;
 mod request;
 mod settings;
 pub mod signals;
+pub mod training;
 pub mod tuning;
 mod upkeep;
 mod watched;
@@ -28,7 +29,7 @@ pub use jobs::Submitted;
 pub use learning::{ActiveModel, ModelStanding};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
-pub use settings::{Keep, SearchDefaults, ServiceSettings};
+pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
 use crate::domain::{DeviceId, JobState};
@@ -60,6 +61,8 @@ struct Inner {
     drawings: Mutex<Drawings>,
     /// Devices that workers of this process are about to serve.
     opening: Mutex<Vec<DeviceId>>,
+    /// The learned models in use, as they were last looked at.
+    models: Mutex<learning::InUse>,
 }
 
 impl Service {
@@ -80,6 +83,7 @@ impl Service {
             publishing: tokio::sync::Mutex::default(),
             drawings: Mutex::default(),
             opening: Mutex::default(),
+            models: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }

@@ -33,6 +33,7 @@ pub struct ServiceSettings {
     /// How often what is old is removed.
     pub upkeep: Duration,
     pub keep: Keep,
+    pub learning: LearningSettings,
 }
 
 /// What a job's `search` gets where the client says nothing.
@@ -56,6 +57,37 @@ impl SearchDefaults {
             Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => self.trials,
         }
     }
+}
+
+/// When models are trained, and with how much of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearningSettings {
+    pub threads: usize,
+    /// New trials of an operation on a class of device from which on a training is queued without being asked for; 0 for
+    /// never.
+    pub retrain_trials: u64,
+    /// How often they are counted.
+    pub check: Duration,
+    /// Searches and trials that a training takes at least.
+    pub min_groups: u64,
+    pub min_trials: u64,
+}
+
+impl Default for LearningSettings {
+    fn default() -> Self {
+        Self {
+            threads: spare_cores(),
+            retrain_trials: 5000,
+            check: Duration::from_secs(300),
+            min_groups: 24,
+            min_trials: 1000,
+        }
+    }
+}
+
+/// All cores but one, which is for requests; at least one.
+fn spare_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() - 1).max(1))
 }
 
 /// How long things are kept.
@@ -102,6 +134,7 @@ impl Default for ServiceSettings {
                 devices: 30 * 24 * HOUR,
                 temp_files: 6 * HOUR,
             },
+            learning: LearningSettings::default(),
         }
     }
 }

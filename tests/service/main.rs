@@ -10,4 +10,5 @@ mod lookup;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod solves;
+mod training;
 mod world;

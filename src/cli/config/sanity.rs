@@ -9,7 +9,7 @@ impl Config {
     pub(super) fn mistakes(&self) -> Vec<String> {
         let mut found = Mistakes(Vec::new());
         self.check_server(&mut found);
-        let Self { devices, search, worker, evaluator, log, .. } = self;
+        let Self { devices, search, worker, learning, evaluator, log, .. } = self;
         for name in &devices.r#use {
             found.unless(
                 is_device(name),
@@ -28,6 +28,10 @@ impl Config {
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");
         found.at_least_one("worker.poll_ms", worker.poll_ms);
         found.at_least_one("worker.max_attempts", u64::from(worker.max_attempts));
+        found.unless(learning.threads <= 1024, "learning.threads", "must be at most 1024");
+        found.seconds("learning.check_s", learning.check_s);
+        found.at_least_one("learning.min_groups", learning.min_groups);
+        found.at_least_one("learning.min_trials", learning.min_trials);
         found.seconds("evaluator.open_s", evaluator.open_s);
         found.seconds("evaluator.load_s", evaluator.load_s);
         found.seconds("evaluator.compile_s", evaluator.compile_s);

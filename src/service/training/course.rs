@@ -1,0 +1,158 @@
+//! One training from its claim to its end, whatever that is.
+
+use super::desk::{Desk, Keeper};
+use super::lesson::{self, Lesson};
+use super::material::{self, Material};
+use super::threads::Threads;
+use super::{Halt, Trainer, describe, verdict};
+use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
+use crate::domain::training::{Activate, TrainingStage};
+use crate::domain::{Digest, JobState, ModelId, Timestamp, Training};
+use crate::ops::features;
+use crate::store::{StoreError, TrainingFence};
+use metrics::{counter, histogram};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// A model as it is stored, and what becomes of it.
+struct Made {
+    model: LearnedModel,
+    file: Vec<u8>,
+    /// Why it is put to use, or why not.
+    verdict: Result<String, String>,
+}
+
+impl Trainer {
+    /// Carries a claimed training through and stores its end. Nothing is stored where the process ends or the lease is lost:
+    /// the training begins anew with whoever claims it then.
+    pub(super) async fn carry(
+        &self,
+        mut training: Training,
+        fence: &TrainingFence,
+        shutdown: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let store = self.service.store();
+        training.state = JobState::Running;
+        let started = *training.started_at.get_or_insert_with(Timestamp::now);
+        let lease_ms = self.service.settings().lease_ms;
+        let desk = Arc::new(Desk::new(training, shutdown));
+        let keeper = Keeper::start(store.clone(), fence.clone(), lease_ms, Arc::clone(&desk));
+        let made = self.make(&desk).await;
+        keeper.end().await;
+        let mut training = desk.snapshot();
+        if desk.lost.is_cancelled() {
+            tracing::warn!(training = %training.id, "the training was taken over by another trainer");
+            return Ok(());
+        }
+        let made = match made {
+            Ok(made) => {
+                training.state = JobState::Succeeded;
+                Some(made)
+            }
+            Err(Halt::Stopped) if desk.cancelled.is_cancelled() => {
+                training.state = JobState::Cancelled;
+                None
+            }
+            Err(Halt::Stopped) => {
+                tracing::info!(training = %training.id, "the training is left to whoever claims it next");
+                return Ok(());
+            }
+            Err(Halt::Failed(why)) => {
+                training.state = JobState::Failed;
+                training.error = Some(why);
+                None
+            }
+        };
+        training.finished_at = Some(Timestamp::now());
+        let activation = made.as_ref().and_then(activation);
+        if let Some(Made { model, verdict, .. }) = &made {
+            training.stage = TrainingStage::Done;
+            training.progress = 1.0;
+            training.model = Some(model.id.clone());
+            training.activated = activation.is_some();
+            training.message = Some(match verdict {
+                Ok(why) => format!("put to use: {why}"),
+                Err(why) => format!("not put to use: {why}"),
+            });
+        }
+        let stored = made.as_ref().map(|made| (&made.model, made.file.as_slice()));
+        match store.finish_training(fence, &training, stored, activation.as_ref()).await {
+            Err(StoreError::Fenced(_)) => {
+                tracing::warn!(training = %training.id, "the training was taken over by another trainer");
+                return Ok(());
+            }
+            stored => stored?,
+        }
+        if activation.is_some() {
+            self.service.signals().changed_here();
+        }
+        tell(&training, started);
+        Ok(())
+    }
+
+    /// From trials to a model, step by step.
+    async fn make(&self, desk: &Arc<Desk>) -> Result<Made, Halt> {
+        let Training { id, request, .. } = desk.snapshot();
+        let (service, scope) = (&self.service, &request.scope);
+        let settings = &service.settings().learning;
+        let threads = Threads::start(settings.threads)?;
+        desk.stage(TrainingStage::Describing, "describing trials that have no features yet");
+        let described = describe::describe_all(service, scope, &threads, desk).await?;
+        desk.stage(
+            TrainingStage::Reading,
+            format!("{described} searches described; reading trials"),
+        );
+        let Material { data, used } = material::read(service, scope, desk).await?;
+        material::suffices(&used, scope, settings)?;
+        let (groups, matrices, trials) = (used.groups, used.matrices, used.trials);
+        let story =
+            format!("judging by {groups} searches over {matrices} matrices, {trials} trials");
+        desk.stage(TrainingStage::Judging, story);
+        let (told, seed, of) = (Arc::clone(desk), request.seed, scope.clone());
+        let lesson = threads.run(move || lesson::give(&data, &of, seed, &told)).await??;
+        let Lesson { learner, quality, importance, file } = lesson;
+        let in_use = service.active_model(scope).await.map_err(|e| Halt::Failed(e.to_string()))?;
+        let verdict = match request.activate {
+            Activate::Never => Err("the request says so".to_owned()),
+            Activate::Always => Ok("the request says so".to_owned()),
+            Activate::IfBetter => {
+                verdict::better(&quality, learner, in_use.as_ref().map(|model| &model.card))
+            }
+        };
+        let model = LearnedModel {
+            version: MODEL_VERSION,
+            id: ModelId::fresh(),
+            learner,
+            scope: request.scope,
+            features_version: features::VERSION,
+            data: used,
+            quality,
+            importance,
+            seed,
+            training: Some(id),
+            digest: Digest::of(&file),
+            created_at: Timestamp::now(),
+        };
+        Ok(Made { model, file, verdict })
+    }
+}
+
+fn activation(made: &Made) -> Option<Activation> {
+    let reason = made.verdict.as_ref().ok()?;
+    Some(Activation {
+        scope: made.model.scope.clone(),
+        model: Some(made.model.id.clone()),
+        reason: format!("trained: {reason}"),
+        at: made.model.created_at,
+    })
+}
+
+fn tell(training: &Training, started: Timestamp) {
+    let state = training.state.name();
+    let seconds = training.finished_at.map_or(0, |at| at.0 - started.0).max(0) as f64 / 1000.0;
+    counter!("sparsetune_trainings_ended_total", "state" => state).increment(1);
+    histogram!("sparsetune_training_seconds", "state" => state).record(seconds);
+    let Training { id, model, activated, error, message, .. } = training;
+    let model = model.as_ref().map(ToString::to_string);
+    tracing::info!(training = %id, state, model, activated, error, message, seconds, "training ended");
+}

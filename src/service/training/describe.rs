@@ -1,0 +1,142 @@
+//! Describing what was measured before its features were known: the matrix is read again, or generated again, and the
+//! candidates that were tried get their numbers.
+
+use super::Halt;
+use super::desk::Desk;
+use super::threads::Threads;
+use crate::domain::learned::Scope;
+use crate::domain::{CandidateId, Digest, JobFeatures, JobId, Matrix, Timestamp};
+use crate::ops::{self, features};
+use crate::service::Service;
+use crate::sparse::generate::Spec;
+use crate::sparse::{Csr, canonical, digest};
+use crate::store::Undescribed;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Jobs asked for at a time.
+const CHUNK: usize = 32;
+
+/// Describes all ended jobs of the scope that are not, and says how many it did. Those whose matrix is gone, and cannot be
+/// generated again, are passed over.
+pub(super) async fn describe_all(
+    service: &Service,
+    scope: &Scope,
+    threads: &Threads,
+    desk: &Desk,
+) -> Result<u64, Halt> {
+    let mut described = 0;
+    let mut seen: HashSet<JobId> = HashSet::new();
+    loop {
+        // Those passed over come again and first, so each time so many more are asked for; twice as many, so that a store
+        // full of them is not read once for each chunk.
+        let limit = u32::try_from(CHUNK.max(2 * seen.len())).unwrap_or(u32::MAX);
+        let jobs = service.store().undescribed(scope, features::VERSION, limit).await?;
+        let fresh: Vec<_> = jobs.into_iter().filter(|job| seen.insert(job.job.clone())).collect();
+        if fresh.is_empty() {
+            return Ok(described);
+        }
+        let jobs = fresh.len();
+        for (done, job) in fresh.iter().enumerate() {
+            if !desk.progress(done as f64 / jobs as f64) {
+                return Err(Halt::Stopped);
+            }
+            match describe(service, scope, job, threads).await? {
+                Ok(()) => described += 1,
+                Err(why) => tracing::debug!(job = %job.job, why, "a job is not described"),
+            }
+        }
+    }
+}
+
+/// One job. The inner error says why it cannot be described.
+async fn describe(
+    service: &Service,
+    scope: &Scope,
+    job: &Undescribed,
+    threads: &Threads,
+) -> Result<Result<(), String>, Halt> {
+    let store = service.store();
+    let Some(facts) = store.facts(&job.matrix).await? else {
+        return Ok(Err("nothing is known of the matrix".to_owned()));
+    };
+    let Some(ended) = store.job(&job.job).await? else { return Ok(Err("it is gone".to_owned())) };
+    let path = service.matrix_path(&job.matrix);
+    let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());
+    let digest = job.matrix;
+    let space = move || {
+        let matrix = bring(&path, &digest, &wanted)?;
+        ops::space(&matrix, &problem, &device).map_err(|error| error.to_string())
+    };
+    let space = match threads.run(space).await? {
+        Ok(space) => space,
+        Err(why) => return Ok(Err(why)),
+    };
+    let tried = store.tried(&job.job, u32::MAX).await?;
+    let tried: HashSet<CandidateId> = tried.iter().map(|trial| trial.candidate.id()).collect();
+    let numbered = space.scored.iter().zip(space.described.own);
+    let own: Vec<_> = numbered
+        .map(|((candidate, _), own)| (candidate.id(), own))
+        .filter(|(id, _)| tried.contains(id))
+        .collect();
+    let features = JobFeatures {
+        scope: scope.clone(),
+        problem: job.problem,
+        matrix: job.matrix,
+        pattern: facts.pattern_digest,
+        name: facts.name,
+        features_version: features::VERSION,
+        shared: space.described.shared,
+        // When it was measured: a training counts what is new by this.
+        created_at: ended.finished_at.unwrap_or_else(Timestamp::now),
+    };
+    store.describe_ended(&job.job, &features, &own).await?;
+    Ok(Ok(()))
+}
+
+/// The matrix from its blob, or generated again where its name is a specification that gives this very matrix.
+fn bring(path: &Path, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
+    if path.is_file() {
+        return canonical::open(path).map(|(matrix, _)| matrix).map_err(|error| error.to_string());
+    }
+    let name = facts.name.as_deref().unwrap_or_default();
+    let spec = Spec::parse(name).map_err(|_| "the matrix is gone".to_owned())?;
+    let matrix = spec.generate().map_err(|error| error.to_string())?;
+    let found = digest::digest(&matrix, &digest::pattern_digest(&matrix));
+    match found == *wanted {
+        true => Ok(matrix),
+        false => Err(format!("the matrix is gone, and {name:?} gives another")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::features::features;
+
+    #[test]
+    fn a_matrix_that_is_gone_is_generated_again_if_it_is_the_same() {
+        let spec = "poisson2d:nx=5,ny=4,seed=3";
+        let matrix = Spec::parse(spec).unwrap().generate().unwrap();
+        let pattern_digest = digest::pattern_digest(&matrix);
+        let own = digest::digest(&matrix, &pattern_digest);
+        let facts = |name: Option<&str>| Matrix {
+            digest: own,
+            pattern_digest,
+            name: name.map(str::to_owned),
+            rows: 20,
+            cols: 20,
+            nnz: matrix.nnz() as u64,
+            symmetric: false,
+            has_full_diagonal: true,
+            features: features(&matrix),
+            created_at: Timestamp(0),
+        };
+        let nowhere = Path::new("no such file");
+        assert_eq!(bring(nowhere, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
+        let other = bring(nowhere, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
+        assert!(other.is_err_and(|why| why.contains("another")));
+        assert!(bring(nowhere, &own, &facts(Some("a name"))).is_err());
+        assert!(bring(nowhere, &own, &facts(None)).is_err());
+    }
+}

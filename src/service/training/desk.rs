@@ -1,0 +1,163 @@
+//! What a training in hand shares with the task that keeps its lease: how far it is, and whether it must stop.
+
+use crate::domain::Training;
+use crate::domain::training::TrainingStage;
+use crate::store::{Store, StoreError, TrainingFence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How often progress is stored and a cancel is asked for.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+pub(super) struct Desk {
+    training: Mutex<Training>,
+    /// The client asked for it: end the training as cancelled.
+    pub cancelled: CancellationToken,
+    /// The lease is lost: another trainer may hold the training, so write nothing more.
+    pub lost: CancellationToken,
+    /// Cancelled or lost, or the process ends: what long work looks at.
+    pub stop: CancellationToken,
+}
+
+impl Desk {
+    pub fn new(training: Training, shutdown: &CancellationToken) -> Self {
+        Self {
+            training: Mutex::new(training),
+            cancelled: CancellationToken::new(),
+            lost: CancellationToken::new(),
+            stop: shutdown.child_token(),
+        }
+    }
+
+    pub fn stage(&self, stage: TrainingStage, message: impl Into<String>) {
+        let message = message.into();
+        tracing::debug!(?stage, message, "training");
+        let mut training = self.training();
+        training.stage = stage;
+        training.message = Some(message);
+        training.progress = training.progress.max(span(stage)[0]);
+    }
+
+    /// The share of the stage that is done; false when the work must stop. Progress never falls.
+    pub fn progress(&self, share: f64) -> bool {
+        let mut training = self.training();
+        let [from, to] = span(training.stage);
+        let now = from + (to - from) * share.clamp(0.0, 1.0);
+        training.progress = training.progress.max(now);
+        !self.stop.is_cancelled()
+    }
+
+    pub fn snapshot(&self) -> Training {
+        self.training().clone()
+    }
+
+    fn training(&self) -> MutexGuard<'_, Training> {
+        // A panic elsewhere leaves at worst a stage with the message of the one before.
+        self.training.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which part of a training a stage is, by how long each takes where all trials are described already.
+fn span(stage: TrainingStage) -> [f64; 2] {
+    match stage {
+        TrainingStage::Waiting => [0.0, 0.0],
+        TrainingStage::Describing => [0.0, 0.05],
+        TrainingStage::Reading => [0.05, 0.1],
+        TrainingStage::Judging => [0.1, 0.85],
+        TrainingStage::Training => [0.85, 1.0],
+        TrainingStage::Done => [1.0, 1.0],
+    }
+}
+
+/// A task that renews the lease, and stores progress with it, until it is ended.
+pub(super) struct Keeper {
+    task: JoinHandle<()>,
+    ended: CancellationToken,
+}
+
+impl Keeper {
+    pub fn start(
+        store: Arc<dyn Store>,
+        fence: TrainingFence,
+        lease_ms: i64,
+        desk: Arc<Desk>,
+    ) -> Self {
+        let ended = CancellationToken::new();
+        let end = ended.clone();
+        let task = tokio::spawn(async move { keep(&*store, &fence, lease_ms, &desk, &end).await });
+        Self { task, ended }
+    }
+
+    /// Waits for a renewal under way, so that none follows the training's end.
+    pub async fn end(self) {
+        self.ended.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the keeper of a training's lease did not end well");
+        }
+    }
+}
+
+async fn keep(
+    store: &dyn Store,
+    fence: &TrainingFence,
+    lease_ms: i64,
+    desk: &Desk,
+    end: &CancellationToken,
+) {
+    let lease = Duration::from_millis(lease_ms.max(0) as u64);
+    let mut renewed = Instant::now();
+    loop {
+        let pause = tokio::time::sleep(HEARTBEAT.min(lease / 3));
+        if end.run_until_cancelled(pause).await.is_none() {
+            return;
+        }
+        let asked = Instant::now();
+        match store.update_training(fence, &desk.snapshot(), lease_ms).await {
+            Ok(renewal) => {
+                renewed = asked;
+                if renewal.cancel_requested {
+                    desk.cancelled.cancel();
+                    desk.stop.cancel();
+                }
+            }
+            Err(StoreError::Fenced(_)) => break,
+            Err(error) if renewed.elapsed() >= lease => {
+                tracing::error!(training = %fence.training, %error, "lease ran out: the store does not answer");
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(training = %fence.training, %error, "lease not renewed, trying again");
+            }
+        }
+    }
+    desk.lost.cancel();
+    desk.stop.cancel();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::learned::{Op, Scope};
+    use crate::domain::training::{Activate, TrainRequest};
+    use crate::domain::{DeviceClass, Timestamp};
+
+    #[test]
+    fn progress_never_falls_and_tells_when_to_stop() {
+        let scope = Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) };
+        let request = TrainRequest { scope, activate: Activate::Never, seed: 1 };
+        let training = Training { created_at: Timestamp(0), ..Training::queued(request) };
+        let shutdown = CancellationToken::new();
+        let desk = Desk::new(training, &shutdown);
+        desk.stage(TrainingStage::Judging, "judging");
+        assert!(desk.progress(0.5));
+        let half = desk.snapshot().progress;
+        assert!((0.1..0.85).contains(&half));
+        assert!(desk.progress(0.25));
+        assert_eq!(desk.snapshot().progress, half);
+        shutdown.cancel();
+        assert!(!desk.progress(f64::NAN));
+        assert_eq!(desk.snapshot().progress, half);
+    }
+}

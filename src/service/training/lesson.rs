@@ -1,0 +1,101 @@
+//! The learning itself: each learner is judged on patterns that it has not seen, and the best is trained on everything.
+
+use super::Halt;
+use super::desk::Desk;
+use super::verdict;
+use crate::domain::learned::{HeldOut, Importance, Learner, Op, Scope};
+use crate::domain::training::TrainingStage;
+use crate::learn::folds::split;
+use crate::learn::judge::{Train, cross_validate};
+use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
+use crate::ops::features;
+
+/// Parts that the patterns are dealt into to judge.
+const FOLDS: usize = 5;
+
+/// The last training leaves one part of so many out, to know when to stop.
+const HELD_OUT: usize = 10;
+
+/// What comes of the learning.
+pub(super) struct Lesson {
+    pub learner: Learner,
+    pub quality: HeldOut,
+    pub importance: Vec<Importance>,
+    pub file: Vec<u8>,
+}
+
+/// The learners tried for an operation: LO-SpMM's for tiles; for schemes AG-SpTRSV's in both variants, and LO-SpMM's too.
+const fn learners(op: Op) -> &'static [Learner] {
+    match op {
+        Op::Spmm => &[Learner::Lambdamart],
+        Op::Sptrsv => &[Learner::Mlp, Learner::MlpRegret, Learner::Lambdamart],
+    }
+}
+
+/// What a perceptron reads: all that is shared but the device's facts, which a scope's groups have in common.
+fn inputs(shared: &[String]) -> Vec<u16> {
+    let reads = |(i, name): (usize, &String)| {
+        (!name.starts_with("device_")).then(|| u16::try_from(i).ok()).flatten()
+    };
+    shared.iter().enumerate().filter_map(reads).collect()
+}
+
+/// Judges the operation's learners, then trains the best. Always the same for the same data and seed.
+pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Result<Lesson, Halt> {
+    let inputs = inputs(&data.shared);
+    let alike = mlp::Params { seed, ..mlp::Params::default() };
+    let by_regret = mlp::Params { by_regret: true, ..alike.clone() };
+    let forest = lambdamart::Params { seed, ..lambdamart::Params::default() };
+    let trainers: Vec<Trainer<'_>> = learners(scope.op)
+        .iter()
+        .map(|learner| match learner {
+            Learner::Mlp => Trainer::mlp(&inputs, &alike),
+            Learner::MlpRegret => Trainer::mlp(&inputs, &by_regret),
+            Learner::Lambdamart => boosted(&forest),
+        })
+        .collect();
+    let mut progress = |share: f64| desk.progress(share);
+    let judged = cross_validate(data, &trainers, FOLDS, seed, &mut progress);
+    let quality = match judged {
+        Ok(judgement) => judgement.held_out,
+        Err(Unjudged::Ended) => return Err(Halt::Stopped),
+        Err(why @ Unjudged::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
+    };
+    let learner = verdict::best(&quality, learners(scope.op))
+        .ok_or_else(|| Halt::Failed("no learner could be judged".to_owned()))?;
+    desk.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
+    let all: Vec<usize> = (0..data.groups.len()).collect();
+    let (train, held_out) = split(data, &all, HELD_OUT, seed);
+    let chosen = trainers.iter().find(|trainer| trainer.learner == learner);
+    let model = chosen.and_then(|chosen| (chosen.train)(data, &train, &held_out, &mut progress));
+    let Some(model) = model else {
+        return Err(match desk.stop.is_cancelled() {
+            true => Halt::Stopped,
+            false => Halt::Failed(format!("{} found nothing to learn", learner.name())),
+        });
+    };
+    let importance = match &model {
+        Model::Lambdamart(forest) => {
+            let names: Vec<String> = data.shared.iter().chain(&data.own).cloned().collect();
+            lambdamart::importance(forest, &names)
+        }
+        Model::Mlp(_) => Vec::new(),
+    };
+    let file = ModelFile {
+        version: file::VERSION,
+        scope: scope.clone(),
+        features_version: features::VERSION,
+        shared: data.shared.clone(),
+        own: data.own.clone(),
+        model,
+    };
+    let file = file.to_bytes().map_err(|error| Halt::Failed(error.to_string()))?;
+    Ok(Lesson { learner, quality, importance, file })
+}
+
+fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
+    let train: Train<'_> = Box::new(move |data, train, held_out, progress| {
+        lambdamart::train(data, train, held_out, params, progress).map(Model::Lambdamart)
+    });
+    Trainer { learner: Learner::Lambdamart, train }
+}

@@ -1,0 +1,193 @@
+//! What a training reads: the scope's measured jobs as groups, and what is told of them on the model's card.
+
+use super::Halt;
+use super::desk::Desk;
+use crate::domain::Timestamp;
+use crate::domain::learned::{DataUsed, Scope};
+use crate::learn::{Dataset, Group, Row};
+use crate::ops::features;
+use crate::service::Service;
+use crate::service::settings::LearningSettings;
+use crate::sparse::generate::Spec;
+use crate::store::TrainingGroup;
+use std::collections::{HashMap, VecDeque};
+
+/// Jobs read at a time.
+const PAGE: u32 = 64;
+
+/// Rows that were measured in a group, at least: fewer say nothing of an order.
+const LEAST_MEASURED: usize = 8;
+
+/// Trials that a training uses, the newest: bounds its memory and its time.
+const MOST_TRIALS: usize = 500_000;
+
+/// Patterns there must be, so that each part of five holds two.
+const LEAST_PATTERNS: u64 = 10;
+
+pub(super) struct Material {
+    pub data: Dataset,
+    pub used: DataUsed,
+}
+
+/// A group with what its card tells of it.
+struct Origin {
+    generated: bool,
+    measured_at: Timestamp,
+}
+
+pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Result<Material, Halt> {
+    let (shared, own) = features::names(scope.op);
+    let widths = (shared.len(), own.len());
+    let mut kept: VecDeque<(Group, Origin)> = VecDeque::new();
+    let (mut trials, mut after) = (0, None);
+    // How many there are is not known before they are read.
+    for page in 1.. {
+        if !desk.progress(1.0 - 1.0 / f64::from(page)) {
+            return Err(Halt::Stopped);
+        }
+        let store = service.store();
+        let groups = store.training_groups(scope, features::VERSION, after.as_ref(), PAGE).await?;
+        let Some(last) = groups.last() else { break };
+        after = Some(last.job.clone());
+        for group in groups.into_iter().filter_map(|group| group_of(group, widths)) {
+            trials += group.0.rows.len();
+            kept.push_back(group);
+        }
+        while trials > MOST_TRIALS && kept.len() > 1 {
+            let Some((oldest, _)) = kept.pop_front() else { break };
+            trials -= oldest.rows.len();
+        }
+    }
+    let used = used(&kept);
+    let groups = kept.into_iter().map(|(group, _)| group).collect();
+    Ok(Material { data: Dataset { shared, own, groups }, used })
+}
+
+/// `None` where too little of it was measured, or it was described otherwise than it says. What failed or was given up is
+/// worse than all that was measured.
+fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Group, Origin)> {
+    let features = group.features;
+    if features.shared.len() != shared || features.shared.iter().any(|value| !value.is_finite()) {
+        return None;
+    }
+    let positive = |us: &f64| us.is_finite() && *us > 0.0;
+    let rows: Vec<Row> = group
+        .rows
+        .into_iter()
+        .filter(|row| row.own.len() == own && row.own.iter().all(|value| value.is_finite()))
+        .filter_map(|row| {
+            Some(Row {
+                candidate: row.candidate.to_string(),
+                us: row.us.filter(positive).unwrap_or(f64::INFINITY),
+                predicted_us: row.predicted_us.filter(positive)?,
+                own: row.own,
+            })
+        })
+        .collect();
+    let measured = rows.iter().filter(|row| row.us.is_finite()).count();
+    let generated = features.name.is_some_and(|name| Spec::parse(&name).is_ok());
+    let origin = Origin { generated, measured_at: features.created_at };
+    let group = Group { pattern: features.pattern.to_string(), shared: features.shared, rows };
+    (measured >= LEAST_MEASURED).then_some((group, origin))
+}
+
+fn used(kept: &VecDeque<(Group, Origin)>) -> DataUsed {
+    let mut patterns: HashMap<&str, bool> = HashMap::new();
+    for (group, origin) in kept {
+        *patterns.entry(&group.pattern).or_default() |= origin.generated;
+    }
+    DataUsed {
+        groups: kept.len() as u64,
+        matrices: patterns.len() as u64,
+        generated: patterns.values().filter(|generated| **generated).count() as u64,
+        trials: kept.iter().map(|(group, _)| group.rows.len() as u64).sum(),
+        newest: kept.iter().map(|(_, origin)| origin.measured_at).max().unwrap_or(Timestamp(0)),
+    }
+}
+
+/// Refuses what is too little to learn from, and says what to do about it.
+pub(super) fn suffices(
+    used: &DataUsed,
+    scope: &Scope,
+    settings: &LearningSettings,
+) -> Result<(), Halt> {
+    let enough = used.groups >= settings.min_groups
+        && used.trials >= settings.min_trials
+        && used.matrices >= LEAST_PATTERNS;
+    if enough {
+        return Ok(());
+    }
+    let Scope { op, device_class } = scope;
+    let DataUsed { groups, matrices, trials, .. } = used;
+    let LearningSettings { min_groups, min_trials, .. } = settings;
+    Err(Halt::Failed(format!(
+        "too little to learn from: {groups} searches over {matrices} matrices with {trials} trials are known of {op} on \
+         {device_class}; a training takes {min_groups} searches, {LEAST_PATTERNS} matrices and {min_trials} trials at \
+         least. `sparsetune corpus` makes more"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::learned::Op;
+    use crate::domain::{
+        Candidate, DeviceClass, Digest, Dtype, JobFeatures, JobId, Layout, Problem, Spmm,
+    };
+    use crate::store::TrainingRow;
+
+    fn scope() -> Scope {
+        Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) }
+    }
+
+    fn group(name: &str, times: &[Option<f64>]) -> TrainingGroup {
+        let row = |(i, us): (usize, &Option<f64>)| TrainingRow {
+            candidate: Candidate::new("row_split").with("lanes", i as i64),
+            own: vec![i as f32],
+            us: *us,
+            predicted_us: Some(1.0 + i as f64),
+        };
+        let features = JobFeatures {
+            scope: scope(),
+            problem: Problem::Spmm(Spmm::new(8, Dtype::F32, Layout::Row)),
+            matrix: Digest::of(name.as_bytes()),
+            pattern: Digest::of(name.as_bytes()),
+            name: Some(name.to_owned()),
+            features_version: 1,
+            shared: vec![1.0, 2.0],
+            created_at: Timestamp(name.len() as i64),
+        };
+        let rows = times.iter().enumerate().map(row).collect();
+        TrainingGroup { job: JobId(name.to_owned()), features, rows }
+    }
+
+    #[test]
+    fn what_failed_is_worse_than_all_and_too_little_is_left_out() {
+        let mut times = vec![Some(2.0); 8];
+        times.push(None);
+        let (kept, _) = group_of(group("a", &times), (2, 1)).unwrap();
+        assert_eq!((kept.rows.len(), kept.rows[8].us, kept.best_us()), (9, f64::INFINITY, 2.0));
+        assert!(group_of(group("a", &times[1..]), (2, 1)).is_none());
+        assert!(group_of(group("a", &times), (3, 1)).is_none());
+        assert!(group_of(group("a", &times), (2, 2)).is_none());
+        // A time that is none is no best time.
+        times[0] = Some(0.0);
+        assert!(group_of(group("a", &times), (2, 1)).is_none());
+    }
+
+    #[test]
+    fn the_card_counts_patterns_once_and_knows_the_generated() {
+        let times = vec![Some(2.0); 8];
+        let names = ["a", "poisson2d:nx=4,ny=4", "a"];
+        let groups = names.iter().filter_map(|name| group_of(group(name, &times), (2, 1)));
+        let used = used(&groups.collect());
+        assert_eq!((used.groups, used.matrices, used.generated, used.trials), (3, 2, 1, 24));
+        assert_eq!(used.newest, Timestamp(names[1].len() as i64));
+        let settings = LearningSettings { min_groups: 3, min_trials: 24, ..Default::default() };
+        let Err(Halt::Failed(why)) = suffices(&used, &scope(), &settings) else {
+            panic!("two matrices are too few")
+        };
+        assert!(why.contains("3 searches over 2 matrices") && why.contains("corpus"), "{why}");
+        assert!(suffices(&DataUsed { matrices: 10, ..used }, &scope(), &settings).is_ok());
+    }
+}

@@ -1,0 +1,149 @@
+//! Which learner's model is kept, and whether it is put to use.
+
+use crate::domain::learned::{Chooser, HeldOut, LearnedModel, Learner};
+
+/// The name of the analytic model among choosers.
+const ANALYTIC: &str = "analytic";
+
+/// What a new model may fall behind the one in use and still follow it: the two were judged on other data, so that less
+/// than this says nothing, and the new one has seen more.
+const MARGIN: f64 = 0.005;
+
+/// What the best of a chooser's first `k` comes to; of the next smaller number where groups were too small for that.
+fn share(chooser: &Chooser, k: u32) -> Option<f64> {
+    let at = chooser.at.iter().filter(|at| at.k <= k).max_by_key(|at| at.k)?;
+    Some(at.share).filter(|share| share.is_finite())
+}
+
+/// By what learners are compared: the share at K = 1, which a predicted plan has, and that at K = 10, which a ranked search
+/// has. Both are what models are for, so both count alike.
+fn merit(chooser: &Chooser) -> Option<f64> {
+    Some(share(chooser, 1)? + share(chooser, 10)?)
+}
+
+fn chooser<'a>(quality: &'a HeldOut, name: &str) -> Option<&'a Chooser> {
+    quality.choosers.iter().find(|chooser| chooser.name == name)
+}
+
+/// The learner that judged best on held-out patterns; the first of equals. `None` where none was judged.
+pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
+    let mut best: Option<(Learner, f64)> = None;
+    for learner in learners {
+        let Some(merit) = chooser(quality, learner.name()).and_then(merit) else { continue };
+        if best.is_none_or(|(_, most)| merit > most) {
+            best = Some((*learner, merit));
+        }
+    }
+    best.map(|(learner, _)| learner)
+}
+
+/// Whether a new model is to be used (why), or not (why not).
+///
+/// It must choose better than the analytic model at K = 1 and at K = 10, on held-out patterns both. The one in use was trained
+/// on part of the new one's data, so it cannot be judged on that again without being flattered: what it was found to be when
+/// it was made is compared instead, at K = 10, less [`MARGIN`].
+pub(super) fn better(
+    quality: &HeldOut,
+    learner: Learner,
+    in_use: Option<&LearnedModel>,
+) -> Result<String, String> {
+    let at = |name: &str| {
+        let chooser = chooser(quality, name)?;
+        Some((share(chooser, 1)?, share(chooser, 10)?))
+    };
+    let (Some((new_1, new_10)), Some((old_1, old_10))) = (at(learner.name()), at(ANALYTIC)) else {
+        return Err("it was not judged beside the analytic model".to_owned());
+    };
+    let told = format!(
+        "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10, the analytic model {old_1:.3} and {old_10:.3}"
+    );
+    if new_1 <= old_1 || new_10 <= old_10 {
+        return Err(format!("it does not choose better than the analytic model: {told}"));
+    }
+    let used = in_use.and_then(|model| share(chooser(&model.quality, model.learner.name())?, 10));
+    match used {
+        Some(used) if new_10 < used - MARGIN => Err(format!(
+            "the model in use was found better: {used:.3} of the best at K = 10, this one {new_10:.3}"
+        )),
+        _ => Ok(told),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::learned::{AtK, DataUsed, MODEL_VERSION, Op, Scope};
+    use crate::domain::{DeviceClass, Digest, ModelId, Timestamp};
+
+    fn judged(name: &str, at_1: f64, at_10: f64) -> Chooser {
+        let at = |k, share| AtK { k, share, within_85: share };
+        Chooser {
+            name: name.to_owned(),
+            ndcg10: None,
+            at: vec![at(1, at_1), at(8, 0.5), at(10, at_10), at(16, 1.0)],
+            regret: [0.0; 3],
+        }
+    }
+
+    fn quality(choosers: Vec<Chooser>) -> HeldOut {
+        HeldOut { folds: 5, groups: 100, choosers }
+    }
+
+    fn model(at_10: f64) -> LearnedModel {
+        let newest = Timestamp(0);
+        LearnedModel {
+            version: MODEL_VERSION,
+            id: ModelId("m".to_owned()),
+            learner: Learner::Mlp,
+            scope: Scope { op: Op::Sptrsv, device_class: DeviceClass("d".to_owned()) },
+            features_version: 1,
+            data: DataUsed { groups: 1, matrices: 1, generated: 0, trials: 1, newest },
+            quality: quality(vec![judged("mlp", 0.9, at_10), judged("lambdamart", 0.0, 1.0)]),
+            importance: Vec::new(),
+            seed: 1,
+            training: None,
+            digest: Digest::of(b""),
+            created_at: newest,
+        }
+    }
+
+    #[test]
+    fn the_sum_of_both_shares_decides_and_the_first_of_equals_stands() {
+        let all = [Learner::Mlp, Learner::MlpRegret, Learner::Lambdamart];
+        let of = |shares: [(f64, f64); 3]| {
+            let names = all.map(Learner::name);
+            let judged = names.iter().zip(shares).map(|(name, (a, b))| judged(name, a, b));
+            best(&quality(judged.collect()), &all)
+        };
+        assert_eq!(of([(0.9, 0.9), (0.8, 0.99), (0.95, 0.86)]), Some(Learner::Lambdamart));
+        assert_eq!(of([(0.9, 0.9), (0.8, 1.0), (0.7, 0.7)]), Some(Learner::Mlp));
+        assert_eq!(of([(0.9, f64::NAN), (0.1, 0.2), (0.1, 0.1)]), Some(Learner::MlpRegret));
+        assert_eq!(best(&quality(vec![judged("analytic", 1.0, 1.0)]), &all), None);
+    }
+
+    #[test]
+    fn a_model_that_is_not_better_everywhere_is_not_used() {
+        let against = |mine: (f64, f64), in_use: Option<f64>| {
+            let choosers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
+            let model = in_use.map(model);
+            better(&quality(choosers), Learner::Mlp, model.as_ref())
+        };
+        let reason = against((0.85, 0.95), None).unwrap();
+        assert!(reason.contains("0.850") && reason.contains("0.900"), "{reason}");
+        assert!(against((0.8, 0.95), None).is_err());
+        assert!(against((0.85, 0.9), None).is_err());
+        assert!(against((0.85, 0.95), Some(0.954)).is_ok());
+        assert!(against((0.85, 0.95), Some(0.956)).is_err_and(|why| why.contains("0.956")));
+        let alone = quality(vec![judged("mlp", 1.0, 1.0)]);
+        assert!(better(&alone, Learner::Mlp, None).is_err());
+    }
+
+    #[test]
+    fn small_groups_are_compared_at_what_they_have() {
+        let mut small = judged("mlp", 0.9, 0.9);
+        small.at.truncate(2);
+        assert_eq!(share(&small, 10), Some(0.5));
+        small.at.clear();
+        assert_eq!(share(&small, 1), None);
+    }
+}
