@@ -89,10 +89,10 @@ enum Command {
 #[derive(Clone, Debug, clap::Args)]
 struct ServerArgs {
     /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
     /// File that holds an API token. Not a flag of its own: arguments are seen by everybody on this machine
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
