@@ -289,24 +289,27 @@ pub struct Undescribed {
 /// What models learn from, and the models.
 #[async_trait]
 pub trait Learning: Send + Sync {
-    /// Stores what a job's candidates have in common, before its trials bring their own; the same again changes nothing.
+    /// Stores what a job's candidates have in common, before its trials bring their own; the same version again changes
+    /// nothing. Another version takes its place, and the features of the job's trials go.
     async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()>;
-    /// Describes a job that has ended: what its candidates have in common, and each tried one's own.
+    /// Describes a job that has ended: what its candidates have in common, and each tried one's own. Candidates that the
+    /// job has not tried are left alone. `Missing` without such a job, `InUse` while it has not ended.
     async fn describe_ended(
         &self,
         job: &JobId,
         features: &JobFeatures,
         own: &[(CandidateId, Vec<f32>)],
     ) -> Result<()>;
-    /// Ended jobs with a plan of the scope whose trials have no features of this version; oldest first.
+    /// Ended jobs with a plan of the scope whose trials have no features of this version; oldest first. Jobs whose matrix is
+    /// gone cannot be described any more, and are left out.
     async fn undescribed(
         &self,
         scope: &Scope,
         features_version: u32,
         limit: u32,
     ) -> Result<Vec<Undescribed>>;
-    /// Jobs of the scope, oldest first, after `after` (a job), with their tried candidates that have features: a page of
-    /// what a training reads.
+    /// Jobs of the scope, oldest description first, after `after` (a job), with their tried candidates that have features,
+    /// by ordinal: a page of what a training reads. `Missing` where `after` is not described.
     async fn training_groups(
         &self,
         scope: &Scope,
@@ -323,10 +326,11 @@ pub trait Learning: Send + Sync {
 
     /// Stores a model with its file; false where the id was known.
     async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool>;
-    /// Newest first; of a scope, or of all.
+    /// Newest first; of a scope, or of all. One that cannot be read is left out.
     async fn learned_models(&self, scope: Option<&Scope>) -> Result<Vec<LearnedModel>>;
     async fn learned_model(&self, id: &ModelId) -> Result<Option<LearnedModel>>;
     async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>>;
+    /// `Missing` where the scope has no such model.
     async fn activate(&self, activation: &Activation) -> Result<()>;
     /// The newest activation of every scope that has any.
     async fn active(&self) -> Result<Vec<Activation>>;
@@ -344,18 +348,20 @@ pub struct TrainingFence {
 
 #[async_trait]
 pub trait Trainings: Send + Sync {
-    /// The new training, or the one of its scope that is queued or running already (`false`).
+    /// The new training, or the one of its scope that is queued or running already (`false`). One that was asked to stop
+    /// makes way.
     async fn submit_training(&self, training: &Training) -> Result<(Training, bool)>;
     async fn training(&self, id: &TrainingId) -> Result<Option<Training>>;
-    /// Newest first.
+    /// Newest first. One that cannot be read is left out.
     async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>>;
-    /// The oldest that is queued, or running with a lease that has run out; counts an attempt.
+    /// The oldest that is queued, or running with a lease that has run out; counts an attempt. One that was taken up three
+    /// times without an end is failed on the way, and so is one that cannot be read.
     async fn claim_training(
         &self,
         owner: &str,
         lease_ms: i64,
     ) -> Result<Option<(Training, TrainingFence)>>;
-    /// Stage and progress as they now stand; renews the lease. `Fenced` where it is another's.
+    /// Stage and progress as they now stand; renews the lease. `Fenced` (by the training's id) where it is another's.
     async fn update_training(
         &self,
         fence: &TrainingFence,
@@ -394,11 +400,13 @@ pub struct Pruned {
 
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// Also ends running jobs whose worker is gone and that were asked to stop.
+    /// Also ends running jobs and trainings whose worker is gone and that were asked to stop, and removes all but the newest
+    /// 20 of a scope's models that were never put to use; those that were are kept for ever.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
     /// The blobs that matrices and plans name.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
-    /// Grows whenever a plan or a device's facts are stored, or a matrix's come or go, by whichever process.
+    /// Grows whenever a plan or a device's facts are stored, a matrix's come or go, or another model is put to use, by
+    /// whichever process.
     async fn revision(&self) -> Result<u64>;
 }
 

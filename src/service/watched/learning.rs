@@ -61,7 +61,9 @@ impl Learning for Watched {
         self.store.model_file(id).await
     }
     async fn activate(&self, activation: &Activation) -> Result<()> {
-        self.store.activate(activation).await
+        self.store.activate(activation).await?;
+        self.look_at_revision().await;
+        Ok(())
     }
     async fn active(&self) -> Result<Vec<Activation>> {
         self.store.active().await
@@ -104,7 +106,11 @@ impl Trainings for Watched {
         model: Option<(&LearnedModel, &[u8])>,
         activation: Option<&Activation>,
     ) -> Result<()> {
-        self.store.finish_training(fence, training, model, activation).await
+        self.store.finish_training(fence, training, model, activation).await?;
+        if activation.is_some() {
+            self.look_at_revision().await;
+        }
+        Ok(())
     }
     async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
         self.store.cancel_training(id).await

@@ -1,37 +1,210 @@
 //! Trainings: queued, claimed under a lease, ended.
-#![allow(unused_variables)]
 
-use super::SqliteStore;
-use crate::domain::*;
-use crate::store::*;
+use super::codec::{self, Stored, decode, encode};
+use super::{SqliteStore, models};
+use crate::domain::learned::Activation;
+use crate::domain::{
+    JobId, JobState, LearnedModel, Timestamp, Training, TrainingId, training::TrainingStage,
+};
+use crate::store::{Page, PageRequest, Renewal, Result, StoreError, TrainingFence, Trainings};
 use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+const LIST: &str = "trainings";
+
+/// How often a training is taken up: what took so many workers down would take the next.
+const MOST_ATTEMPTS: u32 = 3;
+
+/// The columns of [`TrainingRow`], for the statements that return one.
+macro_rules! training_columns {
+    () => {
+        "id, state, version, body, attempts, created_at, epoch"
+    };
+}
+
+/// The states are said twice because a partial index is used only where its very condition is among the terms.
+pub(super) const WAITING: &str = "SELECT 1 FROM trainings WHERE state IN ('queued', 'running')
+     AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1";
+
+const TAKE: &str = concat!(
+    "UPDATE trainings SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2, attempts = attempts + 1
+     WHERE id = (
+         SELECT id FROM trainings WHERE state IN ('queued', 'running')
+         AND (state = 'queued' OR (state = 'running' AND lease_until <= ?3))
+         ORDER BY created_at, id LIMIT 1)
+     RETURNING ",
+    training_columns!()
+);
+
+pub(super) const PAGE: &str = concat!(
+    "SELECT ",
+    training_columns!(),
+    " FROM trainings WHERE (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?"
+);
+
+#[derive(sqlx::FromRow)]
+struct TrainingRow {
+    id: String,
+    state: String,
+    version: i64,
+    body: String,
+    attempts: i64,
+    created_at: i64,
+    epoch: i64,
+}
+
+impl TrainingRow {
+    /// The body, with what columns know better.
+    fn training(&self) -> Result<Training> {
+        let mut training: Training = decode(self.version, &self.body)?;
+        if training.id.0 != self.id {
+            let why = format!("the training under {} is {}", self.id, training.id);
+            return Err(codec::corrupt(Training::WHAT, why));
+        }
+        training.state = codec::named("training state", self.state.clone())?;
+        training.attempts = codec::count("training attempts", self.attempts)?;
+        Ok(training)
+    }
+}
 
 #[async_trait]
 impl Trainings for SqliteStore {
     async fn submit_training(&self, training: &Training) -> Result<(Training, bool)> {
-        Err(StoreError::Backend("not built".to_owned()))
+        if training.state != JobState::Queued {
+            let state = training.state.name();
+            return Err(StoreError::Backend(format!("a training cannot begin as {state}")));
+        }
+        let scope = &training.request.scope;
+        let mut tx = self.begin().await?;
+        let live: Option<TrainingRow> = sqlx::query_as(concat!(
+            "SELECT ",
+            training_columns!(),
+            " FROM trainings WHERE op = ? AND device_class = ?
+             AND state IN ('queued', 'running') AND cancel_requested = 0"
+        ))
+        .bind(scope.op.name())
+        .bind(&scope.device_class.0)
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(live) = live {
+            return Ok((live.training()?, false));
+        }
+        sqlx::query(
+            "INSERT INTO trainings (id, op, device_class, state, version, body, attempts, created_at)
+             VALUES (?, ?, ?, 'queued', ?, ?, ?, ?)",
+        )
+        .bind(&training.id.0)
+        .bind(scope.op.name())
+        .bind(&scope.device_class.0)
+        .bind(i64::from(training.version))
+        .bind(encode(training)?)
+        .bind(training.attempts)
+        .bind(training.created_at.0)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok((training.clone(), true))
     }
+
     async fn training(&self, id: &TrainingId) -> Result<Option<Training>> {
-        Err(StoreError::Backend("not built".to_owned()))
+        let mut reader = self.readers.acquire().await?;
+        by_id(&mut reader, id).await?.map(|row| row.training()).transpose()
     }
+
     async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>> {
-        Err(StoreError::Backend("not built".to_owned()))
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => codec::read_cursor(LIST, text)?,
+            // Above every key: ids are UUIDs.
+            None => (i64::MAX, "~".to_owned()),
+        };
+        let rows: Vec<TrainingRow> = sqlx::query_as(PAGE)
+            .bind(at)
+            .bind(after)
+            .bind(limit + 1)
+            .fetch_all(&self.readers)
+            .await?;
+        let rows = codec::cut(rows, limit, |row| codec::cursor(LIST, row.created_at, &row.id));
+        let mut items = Vec::with_capacity(rows.items.len());
+        for row in rows.items {
+            match row.training() {
+                Ok(training) => items.push(training),
+                Err(error) => {
+                    tracing::error!(training = row.id, %error, "a training is left out of the list");
+                }
+            }
+        }
+        Ok(Page { items, next: rows.next })
     }
+
     async fn claim_training(
         &self,
         owner: &str,
         lease_ms: i64,
     ) -> Result<Option<(Training, TrainingFence)>> {
-        Err(StoreError::Backend("not built".to_owned()))
+        let now = Timestamp::now();
+        // Asked often and mostly in vain: that must not cost the write lock.
+        let waiting: Option<i64> =
+            sqlx::query_scalar(WAITING).bind(now.0).fetch_optional(&self.readers).await?;
+        if waiting.is_none() {
+            return Ok(None);
+        }
+        let mut tx = self.begin().await?;
+        end_cancelled(&mut tx, now).await?;
+        let claim = loop {
+            let row: Option<TrainingRow> = sqlx::query_as(TAKE)
+                .bind(owner)
+                .bind(now.plus_millis(lease_ms).0)
+                .bind(now.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(row) = row else { break None };
+            match begin(&mut tx, &row, now).await {
+                Ok(Some(training)) => {
+                    let fence = TrainingFence {
+                        training: training.id.clone(),
+                        owner: owner.to_owned(),
+                        epoch: row.epoch,
+                    };
+                    break Some((training, fence));
+                }
+                Ok(None) => {}
+                // Every claim would meet it again, and none come past it.
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    tracing::error!(training = row.id, %error, "the training is failed: its row cannot be read");
+                    end(&mut tx, &row, JobState::Failed, Some(error.to_string()), now).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        tx.commit().await?;
+        Ok(claim)
     }
+
     async fn update_training(
         &self,
         fence: &TrainingFence,
         training: &Training,
         lease_ms: i64,
     ) -> Result<Renewal> {
-        Err(StoreError::Backend("not built".to_owned()))
+        held(fence, training)?;
+        let cancel_requested: Option<bool> = sqlx::query_scalar(
+            "UPDATE trainings SET version = ?, body = ?, lease_until = ?
+             WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING cancel_requested",
+        )
+        .bind(i64::from(training.version))
+        .bind(encode(training)?)
+        .bind(Timestamp::now().plus_millis(lease_ms).0)
+        .bind(&fence.training.0)
+        .bind(&fence.owner)
+        .bind(fence.epoch)
+        .fetch_optional(&self.writer)
+        .await?;
+        cancel_requested
+            .map(|cancel_requested| Renewal { cancel_requested })
+            .ok_or_else(|| fenced(fence))
     }
+
     async fn finish_training(
         &self,
         fence: &TrainingFence,
@@ -39,9 +212,147 @@ impl Trainings for SqliteStore {
         model: Option<(&LearnedModel, &[u8])>,
         activation: Option<&Activation>,
     ) -> Result<()> {
-        Err(StoreError::Backend("not built".to_owned()))
+        held(fence, training)?;
+        if !training.state.is_final() {
+            let state = training.state.name();
+            return Err(StoreError::Backend(format!("a training cannot end as {state}")));
+        }
+        let mut tx = self.begin().await?;
+        let done = sqlx::query(
+            "UPDATE trainings SET state = ?, version = ?, body = ?, owner = NULL, lease_until = NULL
+             WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running'",
+        )
+        .bind(training.state.name())
+        .bind(i64::from(training.version))
+        .bind(encode(training)?)
+        .bind(&fence.training.0)
+        .bind(&fence.owner)
+        .bind(fence.epoch)
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 0 {
+            return Err(fenced(fence));
+        }
+        if let Some((model, file)) = model {
+            models::insert(&mut tx, model, file).await?;
+        }
+        if let Some(activation) = activation {
+            models::activate(&mut tx, activation).await?;
+        }
+        tx.commit().await?;
+        Ok(())
     }
+
     async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
-        Err(StoreError::Backend("not built".to_owned()))
+        let now = Timestamp::now();
+        let mut tx = self.begin().await?;
+        sqlx::query("UPDATE trainings SET cancel_requested = 1 WHERE id = ? AND state = 'running'")
+            .bind(&id.0)
+            .execute(&mut *tx)
+            .await?;
+        end_cancelled(&mut tx, now).await?;
+        if let Some(row) = by_id(&mut tx, id).await?
+            && row.state == JobState::Queued.name()
+        {
+            end(&mut tx, &row, JobState::Cancelled, None, now).await?;
+        }
+        let row = by_id(&mut tx, id).await?;
+        tx.commit().await?;
+        row.map(|row| row.training()).transpose()
     }
+}
+
+async fn by_id(connection: &mut SqliteConnection, id: &TrainingId) -> Result<Option<TrainingRow>> {
+    let row =
+        sqlx::query_as(concat!("SELECT ", training_columns!(), " FROM trainings WHERE id = ?"))
+            .bind(&id.0)
+            .fetch_optional(connection)
+            .await?;
+    Ok(row)
+}
+
+/// The words of a write under a fence are those of its training.
+fn held(fence: &TrainingFence, training: &Training) -> Result<()> {
+    if training.id == fence.training {
+        return Ok(());
+    }
+    let why = format!("the lease is on training {}, not on {}", fence.training, training.id);
+    Err(StoreError::Backend(why))
+}
+
+/// A training is a job like others.
+fn fenced(fence: &TrainingFence) -> StoreError {
+    StoreError::Fenced(JobId(fence.training.0.clone()))
+}
+
+/// Writes the beginning of a training just taken; fails it instead (`None`) where it was taken too often.
+async fn begin(
+    tx: &mut SqliteConnection,
+    row: &TrainingRow,
+    now: Timestamp,
+) -> Result<Option<Training>> {
+    let mut training = row.training()?;
+    if training.attempts > MOST_ATTEMPTS {
+        let why = format!("given up: it took {MOST_ATTEMPTS} workers down");
+        tracing::warn!(training = row.id, why, "the training is failed");
+        end(tx, row, JobState::Failed, Some(why), now).await?;
+        return Ok(None);
+    }
+    training.started_at = training.started_at.or(Some(now));
+    sqlx::query("UPDATE trainings SET body = ? WHERE id = ?")
+        .bind(encode(&training)?)
+        .bind(&row.id)
+        .execute(tx)
+        .await?;
+    Ok(Some(training))
+}
+
+/// Ends trainings that were asked to stop and whose worker is gone.
+pub(super) async fn end_cancelled(tx: &mut SqliteConnection, now: Timestamp) -> Result<()> {
+    let rows: Vec<TrainingRow> = sqlx::query_as(concat!(
+        "SELECT ",
+        training_columns!(),
+        " FROM trainings WHERE state IN ('queued', 'running')
+         AND state = 'running' AND cancel_requested = 1 AND lease_until <= ?"
+    ))
+    .bind(now.0)
+    .fetch_all(&mut *tx)
+    .await?;
+    for row in rows {
+        end(tx, &row, JobState::Cancelled, None, now).await?;
+    }
+    Ok(())
+}
+
+/// Ends a training that no worker ends. A body that cannot be read stays as it is; its row has ended all the same.
+async fn end(
+    tx: &mut SqliteConnection,
+    row: &TrainingRow,
+    state: JobState,
+    error: Option<String>,
+    now: Timestamp,
+) -> Result<()> {
+    let body = match row.training() {
+        Ok(training) => Some(encode(&Training {
+            state,
+            stage: TrainingStage::Done,
+            error,
+            finished_at: Some(now),
+            ..training
+        })?),
+        Err(StoreError::Corrupt { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    sqlx::query(
+        "UPDATE trainings SET state = ?, body = coalesce(?, body), attempts = min(attempts, ?),
+             owner = NULL, lease_until = NULL
+         WHERE id = ?",
+    )
+    .bind(state.name())
+    .bind(body)
+    .bind(MOST_ATTEMPTS)
+    .bind(&row.id)
+    .execute(tx)
+    .await?;
+    Ok(())
 }

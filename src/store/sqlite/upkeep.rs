@@ -1,7 +1,7 @@
 //! What is removed with age, and the counter that tells caches when answers may have changed.
 
-use super::{SqliteStore, codec, endings, models};
-use crate::domain::Digest;
+use super::{SqliteStore, codec, endings, models, trainings};
+use crate::domain::{Digest, Timestamp};
 use crate::store::{Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -22,6 +22,7 @@ impl Upkeep for SqliteStore {
         if devices.rows_affected() > 0 {
             revise(&mut tx).await?;
         }
+        trainings::end_cancelled(&mut tx, Timestamp::now()).await?;
         models::prune(&mut tx).await?;
         tx.commit().await?;
         let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")
