@@ -211,3 +211,23 @@ async fn a_trainings_events_tell_each_change_to_its_end() {
     let nothing_more = app.request(Method::GET, &path).header("last-event-id", "4294967296");
     assert_eq!(nothing_more.send().await.unwrap().status(), 204);
 }
+
+#[tokio::test]
+async fn the_page_shows_learned_models_and_what_trains() {
+    let app = TestApp::new().await;
+    let page = async |path: &str| app.get(path).await.text().await.unwrap();
+    assert!(page("/models").await.contains("No model has been learned yet"));
+    app.insert(&model("old", Learner::Lambdamart, 1)).await;
+    app.insert(&model("new", Learner::Lambdamart, 2)).await;
+    let reason = json!({"reason": "<b>better</b>"});
+    app.post("/v1/models/old/activate", &reason).await;
+    let text = page("/models").await;
+    assert!(text.contains("data-activate=\"new\"") && !text.contains("data-activate=\"old\""));
+    assert!(text.contains("data-roll-back=\"spmm\"") && !text.contains("<b>better"));
+    assert!(text.contains("<code>rows</code>") && text.contains(">random<"));
+    let training = app.post("/v1/models/train", &json!({"op": "spmm"})).await;
+    let training: Value = training.json().await.unwrap();
+    let live = page("/fragments/models").await;
+    assert!(live.contains(&format!("data-cancel=\"{}\"", training["id"].as_str().unwrap())));
+    assert!(!live.contains("<html"));
+}
