@@ -3,11 +3,11 @@
 use super::client::models::{ActivationView, ModelView, QualityView};
 use super::show::{right, table};
 use super::{ServerArgs, say};
+use crate::domain::LearnedModel;
 use crate::domain::learned::Op;
 use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::Table;
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -68,7 +68,7 @@ pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {
         }
         Some(Action::Export { id, output }) => {
             let (card, file) = (client.model(id).await?, client.model_file(id).await?);
-            export(output, &card.raw, &file)?;
+            export(output, &card.view.card()?, &file)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Action::Activate { id, reason }) => client.activate(id, reason.as_deref()).await?,
@@ -86,7 +86,7 @@ fn in_use(now: &ActivationView) -> String {
     format!("{} on {}: {model} ranks", now.op, now.device_class)
 }
 
-fn export(file: &Path, card: &Value, bytes: &[u8]) -> anyhow::Result<()> {
+fn export(file: &Path, card: &LearnedModel, bytes: &[u8]) -> anyhow::Result<()> {
     let write = |path: &Path, bytes: &[u8]| {
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };

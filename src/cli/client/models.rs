@@ -1,9 +1,11 @@
 //! Learned models and trainings, as the client asks for them.
 
 use super::{Answer, Client, accepted};
-use crate::domain::JobState;
-use crate::domain::learned::Op;
+use crate::domain::learned::{
+    AtK, Chooser, DataUsed, HeldOut, Importance, Learner, MODEL_VERSION, Op, Scope,
+};
 use crate::domain::training::TrainingStage;
+use crate::domain::{DeviceClass, Digest, JobState, LearnedModel, ModelId, Timestamp};
 use anyhow::Context;
 use reqwest::Method;
 use serde::Deserialize;
@@ -34,8 +36,53 @@ pub struct ModelView {
     pub active: bool,
     pub data: DataView,
     pub quality: QualityView,
+    pub seed: u64,
     pub origin: String,
+    pub digest: Digest,
     pub created_at: String,
+    /// Told of a single model, not in lists.
+    #[serde(default)]
+    pub importance: Vec<Importance>,
+}
+
+impl ModelView {
+    /// The card as it ships beside a model's file, where no training of this store is its origin.
+    pub fn card(&self) -> anyhow::Result<LearnedModel> {
+        let moment = |text: &str| text.parse::<Timestamp>().map_err(anyhow::Error::msg);
+        let learners = [Learner::Lambdamart, Learner::Mlp, Learner::MlpRegret];
+        let learner = learners.into_iter().find(|learner| learner.name() == self.kind);
+        let (data, quality) = (&self.data, &self.quality);
+        let chooser = |view: &ChooserView| Chooser {
+            name: view.name.clone(),
+            ndcg10: view.ndcg10,
+            at: view.at.clone(),
+            regret: [view.regret.p50, view.regret.p90, view.regret.max],
+        };
+        Ok(LearnedModel {
+            version: MODEL_VERSION,
+            id: ModelId(self.id.clone()),
+            learner: learner.with_context(|| format!("{} is no kind known here", self.kind))?,
+            scope: Scope { op: self.op, device_class: DeviceClass(self.device_class.clone()) },
+            features_version: self.features_version,
+            data: DataUsed {
+                groups: data.groups,
+                matrices: data.matrices,
+                generated: data.generated,
+                trials: data.trials,
+                newest: moment(&data.newest)?,
+            },
+            quality: HeldOut {
+                folds: quality.folds,
+                groups: quality.groups,
+                choosers: quality.choosers.iter().map(chooser).collect(),
+            },
+            importance: self.importance.clone(),
+            seed: self.seed,
+            training: None,
+            digest: self.digest,
+            created_at: moment(&self.created_at)?,
+        })
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -44,6 +91,7 @@ pub struct DataView {
     pub matrices: u64,
     pub generated: u64,
     pub trials: u64,
+    pub newest: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -56,15 +104,9 @@ pub struct QualityView {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ChooserView {
     pub name: String,
-    pub at: Vec<AtView>,
+    pub ndcg10: Option<f64>,
+    pub at: Vec<AtK>,
     pub regret: RegretView,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct AtView {
-    pub k: u32,
-    pub share: f64,
-    pub within_85: f64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
