@@ -53,10 +53,11 @@ pub async fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
             "op": op, "device": args.device, "activate": args.activate, "seed": args.seed
         });
         let training = client.train(&request).await?;
+        let id = training.view.id.clone();
         let ended = tokio::select! {
             ended = follow(&client, training, !args.json) => ended?,
             _ = tokio::signal::ctrl_c() => {
-                eprintln!("the training goes on: {}/v1/jobs (DELETE cancels it)", client.server());
+                eprintln!("the training goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
                 return Ok(ExitCode::from(INTERRUPTED));
             }
         };
