@@ -13,6 +13,7 @@ mod generate;
 mod local;
 pub mod logging;
 mod lookup;
+mod models;
 mod problem;
 mod quickstart;
 mod ready;
@@ -21,6 +22,7 @@ mod session_key;
 mod show;
 mod submit;
 mod telemetry;
+mod train;
 mod tune;
 mod worker;
 
@@ -63,6 +65,10 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Tune generated matrices, so that this device is known before anybody asks
     Corpus(corpus::CorpusArgs),
+    /// Have a server train models on what it has measured
+    Train(train::TrainArgs),
+    /// List a server's learned models, and change which is in use
+    Models(models::ModelsArgs),
     /// Have a server tune a matrix
     Submit(submit::SubmitArgs),
     /// Look a plan up by a matrix's hash
@@ -83,10 +89,10 @@ enum Command {
 #[derive(Clone, Debug, clap::Args)]
 struct ServerArgs {
     /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
     /// File that holds an API token. Not a flag of its own: arguments are seen by everybody on this machine
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
@@ -138,6 +144,8 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Corpus(args) => on_all_cores(corpus::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),
+        Command::Train(args) => on_one_core(train::run(args)),
+        Command::Models(args) => on_one_core(models::run(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),

@@ -29,6 +29,35 @@ impl Timestamp {
     }
 }
 
+impl std::str::FromStr for Timestamp {
+    type Err = String;
+
+    /// Reads what [`Timestamp::to_rfc3339`] writes, and no other form of the standard.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |from: usize, to: usize| {
+            let digits = text.get(from..to)?;
+            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<i64>().ok())?
+        };
+        let read = || {
+            let days = days_from_civil(number(0, 4)?, number(5, 7)?, number(8, 10)?);
+            let seconds = (number(11, 13)? * 60 + number(14, 16)?) * 60 + number(17, 19)?;
+            Some(Self(days * 86_400_000 + seconds * 1000 + number(20, 23)?))
+        };
+        // Written out again, it also shows that the separators are there and that the day is one of its month.
+        read()
+            .filter(|read| read.to_rfc3339() == text)
+            .ok_or_else(|| format!("`{text}` is no moment like 2026-11-21T02:14:44.123Z"))
+    }
+}
+
+/// The inverse of [`civil_from_days`].
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let (era, yoe) = (year.div_euclid(400), year.rem_euclid(400));
+    let doy = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
 /// Days since 1970-01-01 to (year, month, day) in the proleptic Gregorian calendar.
 /// Eras of 400 years start in March, so that the leap day is the last of its year.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
@@ -46,6 +75,18 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::Timestamp;
+
+    #[test]
+    fn reads_what_it_writes_and_nothing_else() {
+        for ms in [0, 951_782_400_000, 1_795_227_284_123, -1, 68_169_600_000] {
+            assert_eq!(Timestamp(ms).to_rfc3339().parse(), Ok(Timestamp(ms)));
+        }
+        for odd in
+            ["", "2026-02-30T00:00:00.000Z", "2026-11-21T02:14:44Z", "2026-11-21 02:14:44.123Z"]
+        {
+            assert!(odd.parse::<Timestamp>().is_err(), "{odd}");
+        }
+    }
 
     #[test]
     fn formats_known_moments() {

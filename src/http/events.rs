@@ -6,14 +6,15 @@ use super::extract::{Path, Query};
 use super::jobs::JobOut;
 use super::metrics::Open;
 use super::plans::FunnelStepOut;
+use super::trainings::{self, TrainingOut};
 use super::trials::TrialOut;
-use crate::domain::{Event, EventKind, JobId};
+use crate::domain::{Event, EventKind, JobId, Timestamp, Training};
 use crate::service::ServiceError;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 
@@ -23,13 +24,21 @@ pub struct EventsQuery {
     after: Option<u64>,
 }
 
+/// A job of either kind.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum AnyJob {
+    Tune(JobOut),
+    Train(TrainingOut),
+}
+
 /// The data of one event; which member it has is told by the event's name.
 #[derive(Debug, Serialize)]
 struct EventOut {
     seq: u64,
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    job: Option<JobOut>,
+    job: Option<AnyJob>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<TrialOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +53,7 @@ impl From<Event> for EventOut {
         let mut out =
             Self { seq: event.seq, at, job: None, trial: None, message: None, funnel: None };
         match event.kind {
-            EventKind::Job(job) => out.job = Some((*job).into()),
+            EventKind::Job(job) => out.job = Some(AnyJob::Tune((*job).into())),
             EventKind::Trial(trial) => out.trial = Some((*trial).into()),
             EventKind::Funnel { steps } => {
                 out.funnel = Some(steps.into_iter().map(FunnelStepOut::from).collect());
@@ -85,6 +94,9 @@ pub async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = resume_after(&headers, &query)?;
+    if let Some(training) = trainings::named(&app, &id).await? {
+        return Ok(of_training(&app, training, after));
+    }
     let ended = app.service.job(&id).await?.state.is_final();
     let mut events = app.service.events(&id, after).await?;
     // The first event is waited for only where it is at hand, or the headers would wait for it too.
@@ -93,24 +105,49 @@ pub async fn stream(
         // EventSource reconnects when a stream ends; 204 is how it is told that nothing more will come.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let frames = stream::iter(first).chain(events).map(frame);
+    Ok(sse(&app, stream::iter(first).chain(events).map(frame)))
+}
+
+/// Sends frames until there are no more, or the server stops.
+fn sse(
+    app: &App,
+    frames: impl Stream<Item = Result<Frame, Infallible>> + Send + 'static,
+) -> Response {
     let open = Open::event_stream();
     let frames = frames.take_until(app.shutdown.clone().cancelled_owned()).inspect(move |_| {
         // Held by the stream as long as somebody reads it.
         let _ = &open;
     });
-    Ok(Sse::new(frames)
+    Sse::new(frames)
         .keep_alive(KeepAlive::new().interval(app.limits.sse_keep_alive))
-        .into_response())
+        .into_response()
+}
+
+/// A training keeps no story: how it stands is told now, and whenever it has changed.
+fn of_training(app: &App, training: Training, after: u64) -> Response {
+    if training.state.is_final() && after >= trainings::LAST_EVENT {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let seen = trainings::changes(app.service.clone(), training, after);
+    sse(app, seen.map(|told| framed(told.map(|(seq, training)| training_event(seq, training)))))
+}
+
+fn training_event(seq: u64, training: Training) -> (&'static str, EventOut) {
+    let at = Timestamp::now().to_rfc3339();
+    let job = Some(AnyJob::Train(training.into()));
+    ("job", EventOut { seq, at, job, trial: None, message: None, funnel: None })
+}
+
+fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
+    framed(event.map(|event| (event.kind.name(), EventOut::from(event))))
 }
 
 /// A failure within the stream is its last event: the status line has long been sent.
-fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
+fn framed(event: Result<(&'static str, EventOut), ServiceError>) -> Result<Frame, Infallible> {
     let framed = match event {
-        Ok(event) => {
-            let (name, seq) = (event.kind.name(), event.seq);
-            let data = serde_json::to_string(&EventOut::from(event));
-            data.map(|data| Frame::default().event(name).id(seq.to_string()).data(data))
+        Ok((name, event)) => {
+            let data = serde_json::to_string(&event);
+            data.map(|data| Frame::default().event(name).id(event.seq.to_string()).data(data))
                 .map_err(Problem::internal)
         }
         Err(error) => Err(Problem::from(error)),

@@ -1,7 +1,7 @@
 //! Extractors that refuse in problem+json: bodies with the JSON pointer of the mistake, queries and paths with the name.
 
 use super::error::{Kind, Problem};
-use crate::domain::{Digest, JobId, PlanId};
+use crate::domain::{Digest, JobId, ModelId, PlanId};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -141,6 +141,19 @@ impl PathName for PlanId {
 
     fn parse(text: &str) -> Option<Self> {
         canonical_uuid(text).map(Self)
+    }
+}
+
+/// What ships with sparsetune is named by people, the rest by UUIDs.
+impl PathName for ModelId {
+    const WHAT: &'static str = "a model's id: 1 to 100 of a-z, 0-9, '.', '_' and '-'";
+
+    fn parse(text: &str) -> Option<Self> {
+        let allowed = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
+        };
+        let fits = (1..=100).contains(&text.len()) && text.bytes().all(allowed);
+        fits.then(|| Self(text.to_owned()))
     }
 }
 

@@ -5,6 +5,7 @@ use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::{PageOut, page_request};
 use super::problems::{ProblemIn, ProblemOut};
+use super::trainings::{self, TrainingOut};
 use super::trials::CandidateOut;
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
@@ -68,9 +69,19 @@ impl TryFrom<JobIn> for JobRequest {
     }
 }
 
+/// What a job comes to: a plan or a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    #[default]
+    Tune,
+    Train,
+}
+
 /// A job as it stands.
 #[derive(Debug, Serialize)]
 pub struct JobOut {
+    kind: JobKind,
     id: JobId,
     matrix: Digest,
     problem: ProblemOut,
@@ -128,6 +139,7 @@ struct BestOut {
 impl From<Job> for JobOut {
     fn from(job: Job) -> Self {
         Self {
+            kind: JobKind::Tune,
             id: job.id,
             matrix: job.request.matrix,
             problem: job.request.problem.into(),
@@ -218,6 +230,7 @@ pub async fn submit(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobsQuery {
+    kind: Option<JobKind>,
     state: Option<JobState>,
     matrix: Option<Digest>,
     device: Option<DeviceId>,
@@ -228,16 +241,48 @@ pub struct JobsQuery {
 pub async fn list(
     State(app): State<App>,
     Query(query): Query<JobsQuery>,
-) -> Result<Json<PageOut<JobOut>>, Problem> {
+) -> Result<Response, Problem> {
     let filter = JobFilter { state: query.state, matrix: query.matrix, device: query.device };
     let page = page_request(query.limit, query.cursor)?;
-    Ok(Json(PageOut::of(app.service.jobs(&filter, &page).await?)))
+    match query.kind.unwrap_or_default() {
+        JobKind::Tune => {
+            let page: PageOut<JobOut> = PageOut::of(app.service.jobs(&filter, &page).await?);
+            Ok(Json(page).into_response())
+        }
+        JobKind::Train => {
+            refuse_filter(&filter)?;
+            let page: PageOut<TrainingOut> = PageOut::of(app.service.trainings(&page).await?);
+            Ok(Json(page).into_response())
+        }
+    }
 }
 
-pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<JobOut>, Problem> {
-    Ok(Json(app.service.job(&id).await?.into()))
+/// A filter that is not kept to would answer what was not asked for.
+fn refuse_filter(filter: &JobFilter) -> Result<(), Problem> {
+    let given = [
+        ("state", filter.state.is_some()),
+        ("matrix", filter.matrix.is_some()),
+        ("device", filter.device.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let detail = format!("trainings are not listed by {name}");
+            Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some(name)))
+        }
+    }
+}
+
+pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
+    match trainings::named(&app, &id).await? {
+        Some(training) => Ok(Json(TrainingOut::from(training)).into_response()),
+        None => Ok(Json(JobOut::from(app.service.job(&id).await?)).into_response()),
+    }
 }
 
 pub async fn cancel(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
-    Ok(with_job(app.service.cancel(&id).await?))
+    match trainings::cancel(&app, &id).await? {
+        Some(training) => Ok(trainings::with_training(training)),
+        None => Ok(with_job(app.service.cancel(&id).await?)),
+    }
 }

@@ -22,6 +22,7 @@ mod profile;
 mod routes;
 mod server;
 mod session;
+mod trainings;
 mod trials;
 mod upload;
 

@@ -1,57 +1,144 @@
-//! The models that rank candidates, and how well they did by their own plans.
+//! The models that rank candidates: how well the analytic ones did by their own plans, which were learned, and which of
+//! those are in use.
+
+mod wire;
 
 use super::App;
-use super::error::Problem;
-use crate::domain::{DeviceClass, ModelQuality};
+use super::error::{Kind, Problem};
+use super::etag;
+use super::extract::{Json as JsonBody, Path, Query, given};
+use crate::domain::learned::{Op, Scope};
+use crate::domain::{DeviceClass, ModelId};
+use crate::service::{ModelStanding, ServiceError};
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use serde::Deserialize;
+use wire::{ActivationOut, ActivationsOut, ModelKind, ModelOut, ModelsOut, WholeOut};
 
-/// A model on one class of device.
-#[derive(Debug, Serialize)]
-struct ModelOut {
-    kind: Kind,
-    model: String,
-    device_class: DeviceClass,
-    op: String,
-    plans: u64,
-    trials: u64,
-    median_ratio: f64,
-    spread: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rank_correlation: Option<f64>,
+/// Activations of a scope that are told.
+const HISTORY: u32 = 100;
+/// Characters of a reason.
+const REASON: usize = 200;
+/// A model's file never changes under its id.
+const FOREVER: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelsQuery {
+    op: Option<Op>,
+    device_class: Option<DeviceClass>,
+    kind: Option<ModelKind>,
 }
 
-/// What a model goes by.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    /// Formulas and facts of the device; nothing was fitted to measurements.
-    Analytic,
+/// The analytic models first, the one with the newest plan before the others; then the learned ones, newest first.
+pub async fn list(
+    State(app): State<App>,
+    Query(query): Query<ModelsQuery>,
+) -> Result<Json<ModelsOut>, Problem> {
+    let wanted = |kind, op: &str, class: &DeviceClass| {
+        query.kind.is_none_or(|asked| asked == kind)
+            && query.op.is_none_or(|asked| asked.name() == op)
+            && query.device_class.as_ref().is_none_or(|asked| asked == class)
+    };
+    let analytic = app.service.models().await?.into_iter();
+    let analytic = analytic.filter(|m| wanted(ModelKind::Analytic, &m.op, &m.device_class));
+    let learned = app.service.learned_models().await?.into_iter().filter(|standing| {
+        let Scope { op, device_class } = &standing.model.scope;
+        wanted(standing.model.learner.into(), op.name(), device_class)
+    });
+    let items = analytic.map(ModelOut::from).chain(learned.map(ModelOut::from));
+    Ok(Json(ModelsOut { items: items.collect() }))
 }
 
-impl From<ModelQuality> for ModelOut {
-    fn from(quality: ModelQuality) -> Self {
-        Self {
-            kind: Kind::Analytic,
-            model: quality.model,
-            device_class: quality.device_class,
-            op: quality.op,
-            plans: quality.plans,
-            trials: quality.trials,
-            median_ratio: quality.median_ratio,
-            spread: quality.spread,
-            rank_correlation: quality.rank_correlation,
-        }
+async fn standing(app: &App, id: &ModelId) -> Result<ModelStanding, Problem> {
+    let mut all = app.service.learned_models().await?.into_iter();
+    all.find(|standing| standing.model.id == *id).ok_or_else(|| unknown(id))
+}
+
+fn unknown(id: &ModelId) -> Problem {
+    ServiceError::NotFound { what: "model", id: id.to_string() }.into()
+}
+
+/// A learned model, with what it goes by and what became of its scope.
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<ModelId>,
+) -> Result<Json<WholeOut>, Problem> {
+    let standing = standing(&app, &id).await?;
+    let activations = app.service.activations(&standing.model.scope, HISTORY).await?;
+    Ok(Json(WholeOut::new(standing, activations)))
+}
+
+/// The file that another server could use.
+pub async fn file(
+    State(app): State<App>,
+    Path(id): Path<ModelId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let bytes = app.service.model_file(&id).await?.ok_or_else(|| unknown(&id))?;
+    let json = HeaderValue::from_static("application/json");
+    Ok(etag::respond(&headers, etag::of(&bytes), json, FOREVER, bytes))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivateIn {
+    #[serde(default, deserialize_with = "given")]
+    reason: Option<String>,
+}
+
+pub async fn activate(
+    State(app): State<App>,
+    Path(id): Path<ModelId>,
+    JsonBody(body): JsonBody<ActivateIn>,
+) -> Result<Json<ActivationOut>, Problem> {
+    let reason = reason(body.reason)?;
+    Ok(Json(app.service.activate_model(&id, &reason).await?.into()))
+}
+
+fn reason(given: Option<String>) -> Result<String, Problem> {
+    let reason = given.unwrap_or_else(|| "by hand".to_owned());
+    let length = reason.chars().count();
+    if (1..=REASON).contains(&length) && !reason.chars().any(char::is_control) {
+        return Ok(reason);
     }
+    let detail = format!("a reason is 1 to {REASON} characters on one line");
+    Err(Problem::new(Kind::InvalidBody, detail).with("pointer", Some("/reason")))
 }
 
-#[derive(Debug, Serialize)]
-pub struct ModelsOut {
-    items: Vec<ModelOut>,
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RollBackIn {
+    op: Op,
+    #[serde(default, deserialize_with = "given")]
+    device: Option<String>,
 }
 
-pub async fn list(State(app): State<App>) -> Result<Json<ModelsOut>, Problem> {
-    let models = app.service.models().await?;
-    Ok(Json(ModelsOut { items: models.into_iter().map(ModelOut::from).collect() }))
+/// Takes the newest change of the model in use back.
+pub async fn roll_back(
+    State(app): State<App>,
+    JsonBody(body): JsonBody<RollBackIn>,
+) -> Result<Json<ActivationOut>, Problem> {
+    let device_class = app.service.device_class(body.device.as_deref().unwrap_or("auto")).await?;
+    let scope = Scope { op: body.op, device_class };
+    Ok(Json(app.service.roll_back(&scope).await?.into()))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivationsQuery {
+    op: Op,
+    device_class: DeviceClass,
+}
+
+/// Which models were in use, newest first.
+pub async fn activations(
+    State(app): State<App>,
+    Query(query): Query<ActivationsQuery>,
+) -> Result<Json<ActivationsOut>, Problem> {
+    let scope = Scope { op: query.op, device_class: query.device_class };
+    let items = app.service.activations(&scope, HISTORY).await?;
+    Ok(Json(ActivationsOut { items: items.into_iter().map(ActivationOut::from).collect() }))
 }

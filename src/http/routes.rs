@@ -19,7 +19,7 @@ use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
     App, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans, profile,
-    trials,
+    trainings, trials,
 };
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -54,6 +54,12 @@ pub const PATHS: &[&str] = &[
     "/v1/devices",
     "/v1/quarantine",
     "/v1/models",
+    "/v1/models/train",
+    "/v1/models/roll-back",
+    "/v1/models/activations",
+    "/v1/models/{id}",
+    "/v1/models/{id}/file",
+    "/v1/models/{id}/activate",
 ];
 
 /// The methods of a path; `None` for one that is not in the table.
@@ -81,6 +87,12 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/devices" => quick(get(devices::list)),
         "/v1/quarantine" => quick(get(devices::quarantine)),
         "/v1/models" => quick(get(models::list)),
+        "/v1/models/train" => quick(json_body(post(trainings::submit), app)),
+        "/v1/models/roll-back" => quick(json_body(post(models::roll_back), app)),
+        "/v1/models/activations" => quick(get(models::activations)),
+        "/v1/models/{id}" => quick(get(models::show)),
+        "/v1/models/{id}/file" => quick(get(models::file)),
+        "/v1/models/{id}/activate" => quick(json_body(post(models::activate), app)),
         _ => return None,
     })
 }

@@ -1,9 +1,9 @@
 //! Trials: every candidate of a job, pruned by what, or what came of it.
 
-use super::App;
-use super::error::Problem;
+use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::page::{PageOut, page_request};
+use super::{App, trainings};
 use crate::domain::{
     Candidate, CandidateId, JobId, Outcome, Param, Trial, TrialFilter, TrialState,
 };
@@ -143,6 +143,10 @@ pub async fn list(
     Query(query): Query<TrialsQuery>,
 ) -> Result<Json<PageOut<TrialOut>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
+    if trainings::named(&app, &job).await?.is_some() {
+        let detail = "a training tries no candidates: it has no trials of its own";
+        return Err(Problem::new(Kind::NotFound, detail));
+    }
     Ok(Json(PageOut::of(app.service.trials(&job, query.state, &page).await?)))
 }
 

@@ -219,6 +219,19 @@ impl Service {
             None => Err(unknown_device("device", name, "auto, any device class, and", &known)),
         }
     }
+
+    /// The class that the member `device` of a request stands for: `auto`, a device's id, or a class named in full, whose
+    /// silicon need not be here.
+    pub async fn device_class(&self, name: &str) -> Result<DeviceClass> {
+        match self.resolve_class(name).await {
+            Ok(Some(class)) => Ok(class),
+            Ok(None) => Err(nothing_registered()),
+            Err(ServiceError::Invalid { message, .. }) => {
+                Err(ServiceError::invalid("/device", message))
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A device of the store, and what this process knows of it.

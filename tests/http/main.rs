@@ -10,6 +10,7 @@ mod dashboard_plan;
 mod events;
 mod jobs;
 mod matrices;
+mod models;
 mod openapi;
 mod operations;
 mod overview;

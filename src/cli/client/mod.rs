@@ -1,6 +1,7 @@
 //! The client of the HTTP API: what `submit`, `lookup`, `tune` and `quickstart` speak with a server.
 
 pub mod events;
+pub mod models;
 pub mod views;
 
 use crate::domain::{self, Digest, JobState};

@@ -15,6 +15,7 @@ mod find;
 mod format;
 mod job;
 mod jobs;
+mod learned;
 mod matrices;
 mod matrix;
 mod models;
@@ -54,6 +55,7 @@ pub const PAGES: &[&str] = &[
     "/fragments/matrices/{digest}/profile",
     "/fragments/plans/{id}/source",
     "/fragments/devices",
+    "/fragments/models",
 ];
 
 /// Style sheet, scripts and icons. They come compressed already.
@@ -83,6 +85,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/fragments/matrices/{digest}/profile" => get(matrix::profile),
         "/fragments/plans/{id}/source" => get(plan::source),
         "/fragments/devices" => get(devices::live),
+        "/fragments/models" => get(models::live),
         _ => return None,
     })
 }

@@ -1,13 +1,15 @@
 //! Models: versions and quality.
 
 use super::format::{correlation, count, times};
+use super::learned::{Part, parts};
 use super::plan::ranking;
-use super::shell::{Place, Shell, html};
+use super::shell::{Place, Shell, fragment, html};
 use crate::domain::ModelQuality;
 use crate::http::App;
 use crate::http::error::Problem;
 use askama::Template;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 #[derive(Template)]
@@ -15,6 +17,14 @@ use axum::response::Response;
 struct Page {
     shell: Shell,
     rows: Vec<Row>,
+    parts: Vec<Part>,
+}
+
+/// What changes while the page is open.
+#[derive(Template)]
+#[template(path = "models_learned.html")]
+struct Learned {
+    parts: Vec<Part>,
 }
 
 struct Row {
@@ -78,7 +88,13 @@ fn verdict(ratio: f64) -> &'static str {
 /// `GET /models`.
 pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
     let rows = app.service.models().await?.into_iter().map(Row::from).collect();
-    html(&Page { shell: Shell::new(&app, Place::Models), rows })
+    let parts = parts(&app).await?;
+    html(&Page { shell: Shell::new(&app, Place::Models), rows, parts })
+}
+
+/// `GET /fragments/models`.
+pub async fn live(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+    fragment(&headers, &Learned { parts: parts(&app).await? })
 }
 
 #[cfg(test)]

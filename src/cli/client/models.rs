@@ -1,0 +1,175 @@
+//! Learned models and trainings, as the client asks for them.
+
+use super::{Answer, Client, accepted};
+use crate::domain::learned::{
+    AtK, Chooser, DataUsed, HeldOut, Importance, Learner, MODEL_VERSION, Op, Scope,
+};
+use crate::domain::training::TrainingStage;
+use crate::domain::{DeviceClass, Digest, JobState, LearnedModel, ModelId, Timestamp};
+use anyhow::Context;
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct TrainingView {
+    pub id: String,
+    pub op: Op,
+    pub device_class: String,
+    pub state: JobState,
+    pub stage: TrainingStage,
+    pub progress: super::views::ProgressView,
+    pub message: Option<String>,
+    pub model: Option<String>,
+    pub activated: bool,
+    pub error: Option<String>,
+}
+
+/// A learned model.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ModelView {
+    pub id: String,
+    pub kind: String,
+    pub op: Op,
+    pub device_class: String,
+    pub features_version: u32,
+    pub active: bool,
+    pub data: DataView,
+    pub quality: QualityView,
+    pub seed: u64,
+    pub origin: String,
+    pub digest: Digest,
+    pub created_at: String,
+    /// Told of a single model, not in lists.
+    #[serde(default)]
+    pub importance: Vec<Importance>,
+}
+
+impl ModelView {
+    /// The card as it ships beside a model's file, where no training of this store is its origin.
+    pub fn card(&self) -> anyhow::Result<LearnedModel> {
+        let moment = |text: &str| text.parse::<Timestamp>().map_err(anyhow::Error::msg);
+        let learners = [Learner::Lambdamart, Learner::Mlp, Learner::MlpRegret];
+        let learner = learners.into_iter().find(|learner| learner.name() == self.kind);
+        let (data, quality) = (&self.data, &self.quality);
+        let chooser = |view: &ChooserView| Chooser {
+            name: view.name.clone(),
+            ndcg10: view.ndcg10,
+            at: view.at.clone(),
+            regret: [view.regret.p50, view.regret.p90, view.regret.max],
+        };
+        Ok(LearnedModel {
+            version: MODEL_VERSION,
+            id: ModelId(self.id.clone()),
+            learner: learner.with_context(|| format!("{} is no kind known here", self.kind))?,
+            scope: Scope { op: self.op, device_class: DeviceClass(self.device_class.clone()) },
+            features_version: self.features_version,
+            data: DataUsed {
+                groups: data.groups,
+                matrices: data.matrices,
+                generated: data.generated,
+                trials: data.trials,
+                newest: moment(&data.newest)?,
+            },
+            quality: HeldOut {
+                folds: quality.folds,
+                groups: quality.groups,
+                choosers: quality.choosers.iter().map(chooser).collect(),
+            },
+            importance: self.importance.clone(),
+            seed: self.seed,
+            training: None,
+            digest: self.digest,
+            created_at: moment(&self.created_at)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct DataView {
+    pub groups: u64,
+    pub matrices: u64,
+    pub generated: u64,
+    pub trials: u64,
+    pub newest: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct QualityView {
+    pub folds: u32,
+    pub groups: u64,
+    pub choosers: Vec<ChooserView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ChooserView {
+    pub name: String,
+    pub ndcg10: Option<f64>,
+    pub at: Vec<AtK>,
+    pub regret: RegretView,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct RegretView {
+    pub p50: f64,
+    pub p90: f64,
+    pub max: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ActivationView {
+    pub op: Op,
+    pub device_class: String,
+    pub model: Option<String>,
+}
+
+impl Client {
+    /// Asks for a training; one of its scope that is under way is answered instead of a new one.
+    pub async fn train(&self, request: &Value) -> anyhow::Result<Answer<TrainingView>> {
+        self.answer(self.request(Method::POST, "v1/models/train", &[])?.json(request)).await
+    }
+
+    pub async fn training(&self, id: &str) -> anyhow::Result<Answer<TrainingView>> {
+        self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
+    }
+
+    /// All models as they are told, and those of them that were learned.
+    pub async fn models(&self) -> anyhow::Result<(Value, Vec<ModelView>)> {
+        #[derive(Deserialize)]
+        struct All {
+            items: Vec<Value>,
+        }
+        let all: Answer<All> = self.answer(self.request(Method::GET, "v1/models", &[])?).await?;
+        let learned = all.view.items.iter().filter(|item| item["kind"] != "analytic");
+        let learned = learned.map(ModelView::deserialize).collect::<Result<_, _>>();
+        Ok((all.raw, learned.context("the answer lacks something this version needs")?))
+    }
+
+    pub async fn model(&self, id: &str) -> anyhow::Result<Answer<ModelView>> {
+        self.answer(self.request(Method::GET, &format!("v1/models/{id}"), &[])?).await
+    }
+
+    pub async fn model_file(&self, id: &str) -> anyhow::Result<Vec<u8>> {
+        let request = self.request(Method::GET, &format!("v1/models/{id}/file"), &[])?;
+        let response = accepted(self.send(request).await?).await?;
+        Ok(response.bytes().await.context("the model broke off")?.into())
+    }
+
+    pub async fn activate(
+        &self,
+        id: &str,
+        reason: Option<&str>,
+    ) -> anyhow::Result<Answer<ActivationView>> {
+        let body = match reason {
+            Some(reason) => json!({ "reason": reason }),
+            None => json!({}),
+        };
+        let path = format!("v1/models/{id}/activate");
+        self.answer(self.request(Method::POST, &path, &[])?.json(&body)).await
+    }
+
+    pub async fn roll_back(&self, op: Op, class: &str) -> anyhow::Result<Answer<ActivationView>> {
+        let body = json!({ "op": op, "device": class });
+        self.answer(self.request(Method::POST, "v1/models/roll-back", &[])?.json(&body)).await
+    }
+}

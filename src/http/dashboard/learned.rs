@@ -1,0 +1,191 @@
+//! Learned models of each operation and class of device: versions, how well they choose, what they go by, what is in use.
+
+use super::format::{count, percent};
+use super::moment::Moment;
+use crate::domain::learned::{Activation, AtK, Chooser, Importance, Scope};
+use crate::domain::{LearnedModel, Training};
+use crate::http::App;
+use crate::http::error::Problem;
+use crate::service::{ModelStanding, PageRequest};
+
+/// Features, versions and changes that are shown.
+const FEATURES: usize = 12;
+const VERSIONS: usize = 20;
+const CHANGES: u32 = 10;
+/// The newest trainings, among which those under way are looked for.
+const TRAININGS: u32 = 20;
+/// Length of a whole bar.
+const BAR: f64 = 120.0;
+
+/// An operation on a class of device.
+pub struct Part {
+    pub op: &'static str,
+    pub class: String,
+    /// The training that is queued or running.
+    pub live: Option<Live>,
+    /// The newest first.
+    pub versions: Vec<Version>,
+    /// Of the model in use, or else of the newest: its name, how each way to choose did, features.
+    pub shown: Option<Shown>,
+    pub changes: Vec<Change>,
+}
+
+pub struct Live {
+    pub id: String,
+    pub state: &'static str,
+    pub stage: String,
+    pub percent: u32,
+    pub message: String,
+}
+
+pub struct Version {
+    pub id: String,
+    pub kind: &'static str,
+    pub active: bool,
+    pub trials: String,
+    pub patterns: String,
+    pub made: Moment,
+}
+
+pub struct Shown {
+    pub id: String,
+    pub groups: String,
+    pub choosers: Vec<Choice>,
+    pub features: Vec<Feature>,
+}
+
+pub struct Choice {
+    pub name: String,
+    pub first: Bar,
+    pub tenth: Bar,
+    pub within: String,
+    pub regret: String,
+}
+
+/// A share, and the length of its bar.
+pub struct Bar {
+    pub text: String,
+    pub width: f64,
+}
+
+pub struct Feature {
+    pub name: String,
+    pub share: Bar,
+}
+
+pub struct Change {
+    pub model: Option<String>,
+    pub reason: String,
+    pub at: Moment,
+}
+
+impl Bar {
+    fn of(share: f64, whole: f64) -> Self {
+        let part = if whole > 0.0 { share / whole } else { 0.0 };
+        Self { text: percent(share), width: BAR * part.clamp(0.0, 1.0) }
+    }
+}
+
+impl From<&Training> for Live {
+    fn from(training: &Training) -> Self {
+        Self {
+            id: training.id.to_string(),
+            state: training.state.name(),
+            stage: format!("{:?}", training.stage).to_lowercase(),
+            percent: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
+            message: training.message.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&ModelStanding> for Version {
+    fn from(ModelStanding { model, active }: &ModelStanding) -> Self {
+        Self {
+            id: model.id.to_string(),
+            kind: model.learner.name(),
+            active: *active,
+            trials: count(model.data.trials),
+            patterns: count(model.data.matrices),
+            made: Moment::of(model.created_at),
+        }
+    }
+}
+
+impl From<&LearnedModel> for Shown {
+    fn from(model: &LearnedModel) -> Self {
+        let most = model.importance.first().map_or(0.0, |first| first.share);
+        let feature = |Importance { feature, share }: &Importance| Feature {
+            name: feature.clone(),
+            share: Bar::of(*share, most),
+        };
+        Self {
+            id: model.id.to_string(),
+            groups: count(model.quality.groups),
+            choosers: model.quality.choosers.iter().map(Choice::from).collect(),
+            features: model.importance.iter().take(FEATURES).map(feature).collect(),
+        }
+    }
+}
+
+impl From<&Chooser> for Choice {
+    fn from(chooser: &Chooser) -> Self {
+        let none = AtK { k: 0, share: 0.0, within_85: 0.0 };
+        let at = |k| chooser.at.iter().find(|at| at.k == k).copied().unwrap_or(none);
+        Self {
+            name: chooser.name.clone(),
+            first: Bar::of(at(1).share, 1.0),
+            tenth: Bar::of(at(10).share, 1.0),
+            within: percent(at(1).within_85),
+            regret: percent(chooser.regret[1]),
+        }
+    }
+}
+
+impl From<Activation> for Change {
+    fn from(change: Activation) -> Self {
+        Self {
+            model: change.model.map(|model| model.to_string()),
+            reason: change.reason,
+            at: Moment::of(change.at),
+        }
+    }
+}
+
+/// Every scope that has a model or a training under way, in order.
+pub async fn parts(app: &App) -> Result<Vec<Part>, Problem> {
+    let models = app.service.learned_models().await?;
+    let page = PageRequest { after: None, limit: TRAININGS };
+    let trainings = app.service.trainings(&page).await?.items;
+    let live: Vec<&Training> = trainings.iter().filter(|t| !t.state.is_final()).collect();
+    let mut scopes: Vec<&Scope> = models.iter().map(|standing| &standing.model.scope).collect();
+    scopes.extend(live.iter().map(|training| &training.request.scope));
+    scopes.sort();
+    scopes.dedup();
+    let mut parts = Vec::with_capacity(scopes.len());
+    for scope in scopes {
+        let own: Vec<_> = models.iter().filter(|m| m.model.scope == *scope).collect();
+        let shown = own.iter().find(|standing| standing.active).or(own.first());
+        let changes = app.service.activations(scope, CHANGES).await?;
+        let under_way = live.iter().find(|training| training.request.scope == *scope);
+        parts.push(Part {
+            op: scope.op.name(),
+            class: scope.device_class.to_string(),
+            live: under_way.map(|training| Live::from(*training)),
+            versions: own.iter().take(VERSIONS).map(|m| Version::from(*m)).collect(),
+            shown: shown.map(|standing| Shown::from(&standing.model)),
+            changes: changes.into_iter().map(Change::from).collect(),
+        });
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bar;
+
+    #[test]
+    fn a_bar_is_no_longer_than_the_whole() {
+        assert_eq!([Bar::of(0.5, 1.0).width, Bar::of(2.0, 1.0).width], [60.0, 120.0]);
+        assert_eq!(Bar::of(0.0, 0.0).width, 0.0);
+    }
+}
