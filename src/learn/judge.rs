@@ -378,7 +378,7 @@ mod tests {
             let name = |at: &usize| data.groups[*at].pattern.as_str();
             assert!(train.iter().all(|at| held_out.iter().all(|other| name(at) != name(other))));
             progress(1.0).then_some(())?;
-            let right = super::super::forest::Forest { trees: Vec::new(), scale: 1.0 };
+            let right = super::super::forest::Forest { scale: 1.0, ..Default::default() };
             Some(Model::Lambdamart(right))
         });
         Trainer { learner, train }
