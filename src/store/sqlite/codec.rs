@@ -1,8 +1,10 @@
 //! Between rows and words: versioned JSON, digests, enum names, and the opaque cursors of lists.
 
 use crate::domain::{
-    Candidate, Device, Digest, EventKind, JobRequest, Matrix, Plan, Trial,
+    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, Training, Trial,
+    learned::MODEL_VERSION,
     plan::{MEASURED_VERSION, PLAN_VERSION},
+    training::TRAINING_VERSION,
 };
 use crate::store::{Result, StoreError};
 use base64::Engine;
@@ -36,6 +38,8 @@ stored! {
     Plan, "plan", PLAN_VERSION as i64, since MEASURED_VERSION as i64;
     Device, "device", 1;
     Candidate, "candidate", 1;
+    LearnedModel, "model", MODEL_VERSION as i64;
+    Training, "training", TRAINING_VERSION as i64;
 }
 
 pub(super) fn encode<T: Stored>(value: &T) -> Result<String> {
@@ -81,6 +85,29 @@ pub(super) fn digest(what: &str, bytes: &[u8]) -> Result<Digest> {
 /// Counts are never negative in a sound file.
 pub(super) fn count<T: TryFrom<i64>>(what: &str, value: i64) -> Result<T> {
     T::try_from(value).map_err(|_| corrupt(what, format!("{value} is out of range")))
+}
+
+/// Features as the columns hold them: little-endian f32, on whatever machine.
+pub(super) fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// [`floats`] in hexadecimal digits, for rows that travel as JSON.
+pub(super) fn floats_hex(values: &[f32]) -> String {
+    use std::fmt::Write;
+    floats(values).iter().fold(String::with_capacity(values.len() * 8), |mut hex, byte| {
+        // Writing to a string never fails.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+pub(super) fn read_floats(what: &str, bytes: &[u8]) -> Result<Vec<f32>> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(corrupt(what, format!("{} bytes are no row of f32", bytes.len())));
+    }
+    Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
 }
 
 pub(super) fn corrupt(what: &str, why: impl ToString) -> StoreError {
@@ -149,6 +176,19 @@ mod tests {
         assert!(matches!(decode::<Candidate>(2, &text), Err(StoreError::Corrupt { .. })));
         assert!(matches!(digest("x", &[0; 31]), Err(StoreError::Corrupt { .. })));
         assert!(matches!(count::<u32>("x", -1), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn floats_come_back_bit_by_bit() {
+        let values = [0.0, -0.0, 1.5, f32::MIN_POSITIVE, f32::MAX, f32::NAN, f32::NEG_INFINITY];
+        let bytes = floats(&values);
+        assert_eq!(bytes[8..12], [0, 0, 0xc0, 0x3f]);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(floats_hex(&values), hex);
+        let back = read_floats("features", &bytes).unwrap();
+        assert!(back.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits()));
+        assert_eq!(back.len(), values.len());
+        assert!(matches!(read_floats("x", &bytes[1..]), Err(StoreError::Corrupt { .. })));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod jobs;
 mod learning;
 mod leases;
 mod matrices;
+mod models;
 mod plans;
 mod quality;
 mod trainings;

@@ -35,11 +35,36 @@ pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()>
     Ok(())
 }
 
+// A plan that was predicted and not measured answers no key: `predicted = 0` is the term of the indexes used here.
+
+pub(super) const BY_KEY: &str = "SELECT version, body FROM plans
+     WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0
+     ORDER BY created_at DESC, id DESC LIMIT 1";
+
+pub(super) const KEYS: &str = "SELECT body ->> '$.problem', device_class, l2_policy FROM plans
+     WHERE pattern_digest = ? AND predicted = 0 GROUP BY problem, device_class, l2_policy
+     ORDER BY max(created_at) DESC, max(id) DESC";
+
+pub(super) const OF_PROBLEM: &str = "SELECT id, facts_version, facts FROM (
+         SELECT id, facts_version, facts, created_at, row_number() OVER (
+             PARTITION BY pattern_digest ORDER BY created_at DESC, id DESC) AS age
+         FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0)
+     WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?";
+
+/// By digest before by pattern, what is stored before what a plan kept, newest first among equals.
+pub(super) const FACTS: &str = "SELECT version, facts FROM (
+         SELECT 0 AS place, created_at, version, facts FROM matrices WHERE digest = ?1
+         UNION ALL SELECT 1, created_at, facts_version, facts FROM plans WHERE matrix = ?1 AND predicted = 0
+         UNION ALL SELECT 2, created_at, version, facts FROM matrices WHERE pattern_digest = ?1
+         UNION ALL SELECT 3, created_at, facts_version, facts FROM plans
+             WHERE pattern_digest = ?1 AND predicted = 0)
+     ORDER BY place, created_at DESC LIMIT 1";
+
 /// The keys and moments are all in an index; of a key that was tuned often, only the newest plan is read.
 pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE pattern_digest = ?) newest
+         FROM plans WHERE pattern_digest = ? AND predicted = 0) newest
      JOIN plans ON plans.id = newest.id
      WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?, ?)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?";
@@ -56,17 +81,13 @@ impl Plans for SqliteStore {
     }
 
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>> {
-        let row: Option<(i64, String)> = sqlx::query_as(
-            "SELECT version, body FROM plans
-             WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ?
-             ORDER BY created_at DESC, id DESC LIMIT 1",
-        )
-        .bind(&key.pattern_digest.as_bytes()[..])
-        .bind(key.problem.to_string())
-        .bind(&key.device_class.0)
-        .bind(key.l2_policy.to_string())
-        .fetch_optional(&self.readers)
-        .await?;
+        let row: Option<(i64, String)> = sqlx::query_as(BY_KEY)
+            .bind(&key.pattern_digest.as_bytes()[..])
+            .bind(key.problem.to_string())
+            .bind(&key.device_class.0)
+            .bind(key.l2_policy.to_string())
+            .fetch_optional(&self.readers)
+            .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
     }
 
@@ -129,14 +150,8 @@ impl Plans for SqliteStore {
 
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {
         // The problem's key text is one way; the plan's own problem is read from its body.
-        let rows: Vec<(String, String, String)> = sqlx::query_as(
-            "SELECT body ->> '$.problem', device_class, l2_policy FROM plans
-             WHERE pattern_digest = ? GROUP BY problem, device_class, l2_policy
-             ORDER BY max(created_at) DESC, max(id) DESC",
-        )
-        .bind(&pattern.as_bytes()[..])
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<(String, String, String)> =
+            sqlx::query_as(KEYS).bind(&pattern.as_bytes()[..]).fetch_all(&self.readers).await?;
         rows.into_iter()
             .map(|(problem, class, l2_policy)| {
                 Ok(PlanKey {
@@ -156,37 +171,23 @@ impl Plans for SqliteStore {
         l2_policy: L2Policy,
         limit: u32,
     ) -> Result<Vec<(Matrix, PlanId)>> {
-        let rows: Vec<(String, i64, String)> = sqlx::query_as(
-            "SELECT id, facts_version, facts FROM (
-                 SELECT id, facts_version, facts, created_at, row_number() OVER (
-                     PARTITION BY pattern_digest ORDER BY created_at DESC, id DESC) AS age
-                 FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ?)
-             WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?",
-        )
-        .bind(problem.to_string())
-        .bind(&class.0)
-        .bind(l2_policy.to_string())
-        .bind(limit)
-        .fetch_all(&self.readers)
-        .await?;
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(OF_PROBLEM)
+            .bind(problem.to_string())
+            .bind(&class.0)
+            .bind(l2_policy.to_string())
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await?;
         rows.into_iter()
             .map(|(id, version, facts)| Ok((decode(version, &facts)?, PlanId(id))))
             .collect()
     }
 
     async fn facts(&self, digest: &Digest) -> Result<Option<Matrix>> {
-        // By digest before by pattern, what is stored before what a plan kept, newest first among equals.
-        let row: Option<(i64, String)> = sqlx::query_as(
-            "SELECT version, facts FROM (
-                 SELECT 0 AS place, created_at, version, facts FROM matrices WHERE digest = ?1
-                 UNION ALL SELECT 1, created_at, facts_version, facts FROM plans WHERE matrix = ?1
-                 UNION ALL SELECT 2, created_at, version, facts FROM matrices WHERE pattern_digest = ?1
-                 UNION ALL SELECT 3, created_at, facts_version, facts FROM plans WHERE pattern_digest = ?1)
-             ORDER BY place, created_at DESC LIMIT 1",
-        )
-        .bind(&digest.as_bytes()[..])
-        .fetch_optional(&self.readers)
-        .await?;
+        let row: Option<(i64, String)> = sqlx::query_as(FACTS)
+            .bind(&digest.as_bytes()[..])
+            .fetch_optional(&self.readers)
+            .await?;
         row.map(|(version, facts)| decode(version, &facts)).transpose()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
-use super::events;
+use super::{events, learning};
 use crate::domain::{JobId, Trial, TrialCount, TrialFilter};
 use crate::store::{Fence, Page, PageRequest, Result, StoreError, Trials};
 use async_trait::async_trait;
@@ -45,6 +45,13 @@ impl Trials for SqliteStore {
             .filter(|ordinal| inserted.contains(ordinal))
             .collect();
         tried.sort_unstable();
+        let features = |trial: &&Trial| {
+            learned_from(trial).is_some() && inserted.contains(&i64::from(trial.ordinal))
+        };
+        let described = trials.iter().filter(features).count();
+        if described > 0 {
+            learning::count_described(&mut tx, &fence.job, described as i64).await?;
+        }
         if !tried.is_empty() {
             let first = events::reserve(&mut tx, fence, tried.len() as i64).await?;
             events::append_trials(&mut tx, &fence.job, first, &tried).await?;
@@ -144,16 +151,26 @@ pub(super) fn page_query(
     Ok(query)
 }
 
+/// The features of a candidate that was tried; nothing is learned from one that was not.
+fn learned_from(trial: &Trial) -> Option<&[f32]> {
+    trial.state.outcome().and(trial.features.as_deref())
+}
+
 /// One statement for the whole batch (a funnel may bring thousands of pruned candidates): the ordinals that are new.
 async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Result<HashSet<i64>> {
-    let rows: Vec<(u32, String, &str, String)> = trials
+    // JSON has no bytes, so features go as hexadecimal digits; the pruned thousands have none.
+    let rows: Vec<(u32, String, &str, String, Option<String>)> = trials
         .iter()
-        .map(|t| Ok((t.ordinal, t.candidate.id().0, t.state.name(), encode(t)?)))
+        .map(|t| {
+            let features = learned_from(t).map(codec::floats_hex);
+            Ok((t.ordinal, t.candidate.id().0, t.state.name(), encode(t)?, features))
+        })
         .collect::<Result<_>>()?;
     // `WHERE true` tells SQLite's parser that ON CONFLICT is no join condition.
     let ordinals: Vec<i64> = sqlx::query_scalar(
-        "INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
-         SELECT ?1, value ->> 0, value ->> 1, value ->> 2, ?2, value ->> 3 FROM json_each(?3) WHERE true
+        "INSERT INTO trials (job, ordinal, candidate_id, state, version, body, features)
+         SELECT ?1, value ->> 0, value ->> 1, value ->> 2, ?2, value ->> 3, unhex(value ->> 4)
+         FROM json_each(?3) WHERE true
          ON CONFLICT DO NOTHING RETURNING ordinal",
     )
     .bind(&job.0)

@@ -1,6 +1,6 @@
 //! What is removed with age, and the counter that tells caches when answers may have changed.
 
-use super::{SqliteStore, codec, endings};
+use super::{SqliteStore, codec, endings, models};
 use crate::domain::Digest;
 use crate::store::{Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
@@ -22,6 +22,7 @@ impl Upkeep for SqliteStore {
         if devices.rows_affected() > 0 {
             revise(&mut tx).await?;
         }
+        models::prune(&mut tx).await?;
         tx.commit().await?;
         let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")
             .bind(retention.idempotency_keys.0)

@@ -1,0 +1,165 @@
+//! Learned models with their files, and the changes of which is in use.
+
+use super::codec::{self, Stored, decode, encode};
+use super::learning::read_scope;
+use super::{SqliteStore, upkeep};
+use crate::domain::learned::{Activation, Scope};
+use crate::domain::{LearnedModel, ModelId, Timestamp};
+use crate::store::{Result, StoreError};
+use sqlx::SqliteConnection;
+
+/// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
+/// a change is taken back to one of them.
+const MOST_UNUSED: i64 = 20;
+
+pub(super) const ALL: &str =
+    "SELECT id, version, card FROM models ORDER BY created_at DESC, id DESC";
+
+pub(super) const OF_SCOPE: &str =
+    "SELECT id, version, card FROM models WHERE op = ? AND device_class = ?
+     ORDER BY created_at DESC, id DESC";
+
+/// The newest of each scope is found in the index, and read alone.
+pub(super) const ACTIVE: &str = "SELECT op, device_class, model, reason, at FROM activations
+     WHERE seq IN (SELECT max(seq) FROM activations GROUP BY op, device_class) ORDER BY op, device_class";
+
+pub(super) const HISTORY: &str = "SELECT op, device_class, model, reason, at FROM activations
+     WHERE op = ? AND device_class = ? ORDER BY seq DESC LIMIT ?";
+
+/// False where the id was known; nothing changes then.
+pub(super) async fn insert(
+    connection: &mut SqliteConnection,
+    model: &LearnedModel,
+    file: &[u8],
+) -> Result<bool> {
+    let done = sqlx::query(
+        "INSERT INTO models (id, op, device_class, features_version, created_at, version, card, file)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+    )
+    .bind(&model.id.0)
+    .bind(model.scope.op.name())
+    .bind(&model.scope.device_class.0)
+    .bind(model.features_version)
+    .bind(model.created_at.0)
+    .bind(i64::from(model.version))
+    .bind(encode(model)?)
+    .bind(file)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Decodes a card and holds it against the id it lies under.
+fn read(id: &str, version: i64, card: &str) -> Result<LearnedModel> {
+    let model: LearnedModel = decode(version, card)?;
+    if model.id.0 != id {
+        let why = format!("the card under {id} is that of {}", model.id);
+        return Err(codec::corrupt(LearnedModel::WHAT, why));
+    }
+    Ok(model)
+}
+
+/// One that cannot be read is told of in the log and does not hide the others.
+pub(super) async fn list(store: &SqliteStore, scope: Option<&Scope>) -> Result<Vec<LearnedModel>> {
+    let query = match scope {
+        Some(scope) => sqlx::query_as(OF_SCOPE).bind(scope.op.name()).bind(&scope.device_class.0),
+        None => sqlx::query_as(ALL),
+    };
+    let rows: Vec<(String, i64, String)> = query.fetch_all(&store.readers).await?;
+    let mut models = Vec::with_capacity(rows.len());
+    for (id, version, card) in rows {
+        match read(&id, version, &card) {
+            Ok(model) => models.push(model),
+            Err(error) => tracing::error!(model = id, %error, "a model is left out of the list"),
+        }
+    }
+    Ok(models)
+}
+
+pub(super) async fn card(store: &SqliteStore, id: &ModelId) -> Result<Option<LearnedModel>> {
+    let row: Option<(i64, String)> =
+        sqlx::query_as("SELECT version, card FROM models WHERE id = ?")
+            .bind(&id.0)
+            .fetch_optional(&store.readers)
+            .await?;
+    row.map(|(version, card)| read(&id.0, version, &card)).transpose()
+}
+
+pub(super) async fn file(store: &SqliteStore, id: &ModelId) -> Result<Option<Vec<u8>>> {
+    let file = sqlx::query_scalar("SELECT file FROM models WHERE id = ?")
+        .bind(&id.0)
+        .fetch_optional(&store.readers)
+        .await?;
+    Ok(file)
+}
+
+/// Puts a model of the scope to use, or all of them out of use. Answers to lookups may change with it.
+pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation) -> Result<()> {
+    let Activation { scope, model, reason, at } = activation;
+    if let Some(model) = model {
+        let known: Option<i64> =
+            sqlx::query_scalar("SELECT 1 FROM models WHERE id = ? AND op = ? AND device_class = ?")
+                .bind(&model.0)
+                .bind(scope.op.name())
+                .bind(&scope.device_class.0)
+                .fetch_optional(&mut *tx)
+                .await?;
+        if known.is_none() {
+            let what = format!("model {model} for {} on {}", scope.op, scope.device_class);
+            return Err(StoreError::Missing(what));
+        }
+    }
+    sqlx::query(
+        "INSERT INTO activations (op, device_class, model, reason, at) VALUES (?, ?, ?, ?, ?)",
+    )
+    .bind(scope.op.name())
+    .bind(&scope.device_class.0)
+    .bind(model.as_ref().map(|model| &model.0))
+    .bind(reason)
+    .bind(at.0)
+    .execute(&mut *tx)
+    .await?;
+    upkeep::revise(tx).await
+}
+
+type ActivationRow = (String, String, Option<String>, String, i64);
+
+fn read_activation((op, class, model, reason, at): ActivationRow) -> Result<Activation> {
+    let scope = read_scope(op, class)?;
+    Ok(Activation { scope, model: model.map(ModelId), reason, at: Timestamp(at) })
+}
+
+pub(super) async fn active(store: &SqliteStore) -> Result<Vec<Activation>> {
+    let rows: Vec<ActivationRow> = sqlx::query_as(ACTIVE).fetch_all(&store.readers).await?;
+    rows.into_iter().map(read_activation).collect()
+}
+
+pub(super) async fn activations(
+    store: &SqliteStore,
+    scope: &Scope,
+    limit: u32,
+) -> Result<Vec<Activation>> {
+    let rows: Vec<ActivationRow> = sqlx::query_as(HISTORY)
+        .bind(scope.op.name())
+        .bind(&scope.device_class.0)
+        .bind(limit)
+        .fetch_all(&store.readers)
+        .await?;
+    rows.into_iter().map(read_activation).collect()
+}
+
+/// Removes models that were never put to use and are not among the newest such of their scope: how many went.
+pub(super) async fn prune(tx: &mut SqliteConnection) -> Result<u64> {
+    let done = sqlx::query(
+        "DELETE FROM models WHERE id IN (
+             SELECT id FROM (
+                 SELECT id, row_number() OVER (
+                     PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
+                 FROM models WHERE NOT EXISTS (SELECT 1 FROM activations a WHERE a.model = models.id))
+             WHERE age > ?)",
+    )
+    .bind(MOST_UNUSED)
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected())
+}
