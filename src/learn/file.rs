@@ -1,8 +1,10 @@
 //! The model file: JSON, versioned, bound to the features and the class of device that it was trained on.
 
-use super::{Forest, Perceptron};
+use super::perceptron::order;
+use super::{Forest, Perceptron, polynomial};
 use crate::domain::learned::Scope;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Version of the file's shape; readers refuse one they do not know.
 pub const VERSION: u32 = 1;
@@ -37,4 +39,233 @@ pub enum Mismatch {
     Features { model: u32, here: u32 },
     #[error("the model is for {model}, not for {here}")]
     Scope { model: String, here: String },
+    #[error("the model's {kind} feature {at} is `{model}`, here it is `{here}`")]
+    Names { kind: &'static str, at: usize, model: String, here: String },
+}
+
+/// Nepers beyond which pseudo-times do not tell candidates apart by more than their order.
+const FAR: f64 = 30.0;
+
+impl ModelFile {
+    /// Reads a file and checks all of it: whatever passes can be asked for an order without going wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Mismatch> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let unreadable = |error: serde_json::Error| Mismatch::Shape(error.to_string());
+        // The version first: a file of another is of another shape.
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if version != VERSION {
+            return Err(Mismatch::Version(version));
+        }
+        let file: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        file.check()?;
+        Ok(file)
+    }
+
+    /// The file's bytes; a model that could not be read again is refused.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Mismatch> {
+        self.check()?;
+        serde_json::to_vec(self).map_err(|error| Mismatch::Shape(error.to_string()))
+    }
+
+    /// Whether it may rank candidates of this scope, described by features of this version and these names (shared, own).
+    pub fn accepts(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        names: (&[String], &[String]),
+    ) -> Result<(), Mismatch> {
+        if self.scope != *scope {
+            let name = |scope: &Scope| format!("{} on {}", scope.op, scope.device_class);
+            return Err(Mismatch::Scope { model: name(&self.scope), here: name(scope) });
+        }
+        if self.features_version != features_version {
+            return Err(Mismatch::Features {
+                model: self.features_version,
+                here: features_version,
+            });
+        }
+        for (kind, model, here) in
+            [("shared", self.shared.as_slice(), names.0), ("own", self.own.as_slice(), names.1)]
+        {
+            if let Some(at) =
+                (0..model.len().max(here.len())).find(|&i| model.get(i) != here.get(i))
+            {
+                let name = |names: &[String]| names.get(at).cloned().unwrap_or_default();
+                let (model, here) = (name(model), name(here));
+                return Err(Mismatch::Names { kind, at, model, here });
+            }
+        }
+        Ok(())
+    }
+
+    /// Pseudo-times of candidates in microseconds, the lower the sooner to be tried. `own` and `predicted_us` hold each
+    /// candidate's features and analytic prediction, `text` is its text.
+    ///
+    /// The first choice has its analytic prediction, and the others follow from there. A forest's score is a logarithm of time:
+    /// `us = first * exp(scale * (best score - score))`. A perceptron's probability is not, so only the order of its times
+    /// means something: `us = first * exp(best p - p)`, with p = 0 for schemes that it does not know, times their prediction
+    /// over the best of those; and each time is above the one before by a part in 1e9 at least.
+    ///
+    /// Candidates described by other numbers of features than it reads keep their predictions.
+    pub fn order(
+        &self,
+        shared: &[f32],
+        own: &[Vec<f32>],
+        predicted_us: &[f64],
+        text: impl Fn(usize) -> String,
+    ) -> Vec<f64> {
+        let fits = shared.len() == self.shared.len()
+            && own.len() == predicted_us.len()
+            && own.iter().all(|own| own.len() == self.own.len());
+        if !fits {
+            return predicted_us.to_vec();
+        }
+        match &self.model {
+            Model::Lambdamart(forest) => {
+                by_score(&forest.scores(shared, own), forest.scale, predicted_us)
+            }
+            Model::Mlp(perceptron) => {
+                let texts: Vec<String> = (0..own.len()).map(text).collect();
+                by_probability(&perceptron.known(shared, &texts), predicted_us)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        let checked = if self.version != VERSION {
+            return Err(Mismatch::Version(self.version));
+        } else if self.shared.len() + self.own.len() > usize::from(u16::MAX) {
+            Err("more features than can be counted".to_owned())
+        } else if has_twins(&self.shared) || has_twins(&self.own) {
+            Err("two features of one name".to_owned())
+        } else {
+            match &self.model {
+                Model::Lambdamart(forest) => {
+                    check_forest(forest, self.shared.len() + self.own.len())
+                }
+                Model::Mlp(perceptron) => check_perceptron(perceptron, self.shared.len()),
+            }
+        };
+        checked.map_err(Mismatch::Shape)
+    }
+}
+
+fn has_twins(names: &[String]) -> bool {
+    names.iter().collect::<BTreeSet<_>>().len() != names.len()
+}
+
+/// A prediction that a time can be reckoned from.
+fn usable(us: f64) -> f64 {
+    if us.is_finite() && us > 0.0 { us } else { 1.0 }
+}
+
+fn by_score(scores: &[f64], scale: f64, predicted_us: &[f64]) -> Vec<f64> {
+    let better = |a: &usize, b: &usize| {
+        let by_score = scores[*b].total_cmp(&scores[*a]);
+        by_score.then(predicted_us[*a].total_cmp(&predicted_us[*b]))
+    };
+    let Some(first) = (0..scores.len()).min_by(better) else { return Vec::new() };
+    let anchor = usable(predicted_us[first]);
+    let us = |score: &f64| anchor * (scale * (scores[first] - score)).min(FAR).exp();
+    scores.iter().map(us).collect()
+}
+
+fn by_probability(known: &[Option<f32>], predicted_us: &[f64]) -> Vec<f64> {
+    let order = order(known, predicted_us);
+    let Some(&first) = order.first() else { return Vec::new() };
+    let p = |at: usize| f64::from(known[at].unwrap_or(0.0));
+    let anchor = usable(predicted_us[first]);
+    let unknown = order.iter().find(|&&at| known[at].is_none());
+    let best_unknown = unknown.map_or(1.0, |&at| usable(predicted_us[at]));
+    let mut times = vec![0.0; known.len()];
+    let mut before = 0.0;
+    for at in order {
+        let factor = match known[at] {
+            Some(_) => 1.0,
+            None => (usable(predicted_us[at]) / best_unknown).clamp(1.0, FAR.exp()),
+        };
+        let us = anchor * (p(first) - p(at)).exp() * factor;
+        times[at] = f64::max(us, before * (1.0 + 1e-9));
+        before = times[at];
+    }
+    times
+}
+
+fn check_forest(forest: &Forest, features: usize) -> Result<(), String> {
+    if !forest.scale.is_finite() || forest.scale < 0.0 {
+        return Err(format!("a scale of {}", forest.scale));
+    }
+    for (number, tree) in forest.trees.iter().enumerate() {
+        let inner = tree.feature.len();
+        let fault = |fault: String| Err(format!("tree {number}: {fault}"));
+        let same = [tree.threshold.len(), tree.left.len(), tree.right.len()];
+        if same.iter().any(|&len| len != inner) || tree.value.len() != inner + 1 {
+            return fault(format!(
+                "{inner} nodes with {same:?} parts, {} leaves",
+                tree.value.len()
+            ));
+        }
+        if let Some(feature) = tree.feature.iter().find(|&&f| usize::from(f) >= features) {
+            return fault(format!("it reads feature {feature} of {features}"));
+        }
+        if tree.threshold.iter().chain(&tree.value).any(|x| !x.is_finite()) {
+            return fault("a number that is none".to_owned());
+        }
+        for node in 0..inner {
+            for child in [tree.left[node], tree.right[node]] {
+                // An inner node comes after its parent, so every walk ends; `!` of a negative child is a leaf.
+                let within = match usize::try_from(child) {
+                    Ok(inner_child) => inner_child > node && inner_child < inner,
+                    Err(_) => usize::try_from(!child).is_ok_and(|leaf| leaf <= inner),
+                };
+                if !within {
+                    return fault(format!("node {node} has a child {child}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_perceptron(model: &Perceptron, features: usize) -> Result<(), String> {
+    let terms = polynomial::count(model.inputs.len());
+    if model.inputs.is_empty() || model.inputs.iter().any(|&i| usize::from(i) >= features) {
+        return Err(format!("its inputs are not among {features} features"));
+    }
+    if model.mean.len() != terms || model.inverse_deviation.len() != terms {
+        return Err(format!("{terms} terms, but not as many means and deviations"));
+    }
+    let finite = |numbers: &[f32]| numbers.iter().all(|x| x.is_finite());
+    if !finite(&model.mean) || !finite(&model.inverse_deviation) {
+        return Err("a mean or a deviation that is no number".to_owned());
+    }
+    if !model.clip.is_finite() || model.clip <= 0.0 {
+        return Err(format!("terms cut off at {}", model.clip));
+    }
+    if model.schemes.is_empty() || !model.schemes.is_sorted_by(|a, b| a < b) {
+        return Err("its schemes are none, or not sorted".to_owned());
+    }
+    if model.members.is_empty() {
+        return Err("it has no members".to_owned());
+    }
+    for (number, layers) in model.members.iter().enumerate() {
+        let mut width = terms;
+        for (at, layer) in layers.iter().enumerate() {
+            let outputs = layer.bias.len();
+            if outputs == 0 || outputs.checked_mul(width) != Some(layer.weights.len()) {
+                return Err(format!("member {number}: layer {at} does not fit the one before"));
+            }
+            if !finite(&layer.weights) || !finite(&layer.bias) {
+                return Err(format!("member {number}: layer {at} has a weight that is no number"));
+            }
+            width = outputs;
+        }
+        if layers.is_empty() || width != model.schemes.len() {
+            return Err(format!("member {number}: its outputs are not its schemes"));
+        }
+    }
+    Ok(())
 }

@@ -1,4 +1,12 @@
-//! Trains the perceptron: binary cross-entropy over schemes, those that were not measured on a matrix left out.
+//! Trains the perceptron: binary cross-entropy over schemes, those that were not measured on a matrix left out (AG-SpTRSV,
+//! section 6).
+
+use super::network::{Adam, Target, back_propagate, cross_entropy, fresh, zeros};
+use super::perceptron::{Layer, activations, mean_probabilities, order};
+use super::{Dataset, Group, Perceptron, polynomial};
+use crate::sparse::random::Stream;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
 
 /// How it is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +24,10 @@ pub struct Params {
     pub by_regret: bool,
     /// Groups in which a scheme was measured at least, to be among the outputs.
     pub min_groups: usize,
+    /// Perceptrons that are trained from different weights, and asked together.
+    pub members: usize,
+    /// Deviations at which a standardised term is cut off.
+    pub clip: f32,
     pub seed: u64,
 }
 
@@ -30,7 +42,392 @@ impl Default for Params {
             satisfactory: 0.85,
             by_regret: false,
             min_groups: 8,
+            members: 3,
+            clip: 5.0,
             seed: 1,
         }
+    }
+}
+
+/// Beyond this regret, in nepers of time, one wrong scheme counts as much as another: a factor of 2.
+const WORST: f64 = std::f64::consts::LN_2;
+
+/// What a nat of held-out loss counts against the mean share of the first choices, when the best epoch is chosen. Shares of
+/// few matrices move in steps; the loss, which does not, tells epochs apart within a step.
+const LOSS_WEIGHT: f64 = 0.25;
+
+/// One group as training sees it.
+struct Example {
+    input: Vec<f32>,
+    targets: Vec<Target>,
+}
+
+/// A member in training.
+struct Member {
+    layers: Vec<Layer>,
+    gradient: Vec<Layer>,
+    adam: Adam,
+    stream: Stream,
+    order: Vec<usize>,
+}
+
+/// Trains on the groups `train`, and keeps the epoch whose first choices are best on `held_out`; the last one if nothing is
+/// held out. `inputs` are places of shared features. `progress` is told the share that is done, and ends it by `false`.
+///
+/// None if that happens, and where there is nothing to learn: no inputs, or no scheme measured in enough groups. The same
+/// model comes of the same data and seed on any number of threads.
+pub fn train(
+    data: &Dataset,
+    train: &[usize],
+    held_out: &[usize],
+    inputs: &[u16],
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<Perceptron> {
+    let schemes = schemes(data, train, params.min_groups);
+    if schemes.is_empty() || inputs.is_empty() {
+        return None;
+    }
+    let mut model = standard(data, train, inputs, params.clip);
+    model.schemes = schemes;
+    let example = |&at: &usize| {
+        let group = &data.groups[at];
+        let targets = targets(group, &model.schemes, params);
+        let input = model.standardised(&group.shared);
+        (!targets.is_empty()).then_some(Example { input, targets })
+    };
+    let examples: Vec<Example> = train.iter().filter_map(example).collect();
+    let held_out: Vec<HeldOut> =
+        held_out.iter().filter_map(|&at| HeldOut::of(&data.groups[at], &model, params)).collect();
+
+    let mut members = begin(&examples, &model, params);
+    let mut best: Option<(f64, Vec<Vec<Layer>>)> = None;
+    for epoch in 0..params.epochs {
+        let turn = std::f64::consts::PI * epoch as f64 / params.epochs as f64;
+        let rate = (params.rate * 0.5 * (1.0 + turn.cos())) as f32;
+        members.par_iter_mut().for_each(|member| member.epoch(&examples, rate, params));
+        if !held_out.is_empty() {
+            let layers: Vec<Vec<Layer>> = members.iter().map(|m| m.layers.clone()).collect();
+            let merit = merit(&held_out, &layers, model.schemes.len());
+            if best.as_ref().is_none_or(|(before, _)| merit > *before) {
+                best = Some((merit, layers));
+            }
+        }
+        if !progress((epoch + 1) as f64 / params.epochs as f64) {
+            return None;
+        }
+    }
+    model.members = match best {
+        Some((_, layers)) => layers,
+        None => members.into_iter().map(|member| member.layers).collect(),
+    };
+    Some(model)
+}
+
+/// Texts of the candidates that ran in at least so many groups, sorted.
+fn schemes(data: &Dataset, train: &[usize], min_groups: usize) -> Vec<String> {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for &at in train {
+        for row in data.groups[at].rows.iter().filter(|row| row.us.is_finite()) {
+            let (groups, last) = counts.entry(&row.candidate).or_insert((0, usize::MAX));
+            // A candidate that was measured twice in a group counts once.
+            if *last != at {
+                (*groups, *last) = (*groups + 1, at);
+            }
+        }
+    }
+    let enough = counts.into_iter().filter(|(_, (groups, _))| *groups >= min_groups.max(1));
+    enough.map(|(text, _)| text.to_owned()).collect()
+}
+
+/// A perceptron without layers: mean and deviation of each term over the groups.
+fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perceptron {
+    let read = |group: &Group| -> Vec<f32> {
+        let at = |&input: &u16| group.shared.get(usize::from(input)).copied().unwrap_or(0.0);
+        polynomial::terms(&inputs.iter().map(at).collect::<Vec<f32>>())
+    };
+    let terms: Vec<Vec<f32>> = train.iter().map(|&at| read(&data.groups[at])).collect();
+    let count = terms.len().max(1) as f64;
+    let (mut mean, mut inverse_deviation) = (Vec::new(), Vec::new());
+    for at in 0..polynomial::count(inputs.len()) {
+        let values = || terms.iter().map(|terms| f64::from(terms[at]));
+        let middle = values().sum::<f64>() / count;
+        let deviation = (values().map(|x| (x - middle).powi(2)).sum::<f64>() / count).sqrt();
+        // What varies by less than single precision tells does not vary.
+        let varies = deviation > 1e-6 * middle.abs().max(1e-6);
+        mean.push(middle as f32);
+        inverse_deviation.push(if varies { (1.0 / deviation) as f32 } else { 0.0 });
+    }
+    let (members, schemes) = (Vec::new(), Vec::new());
+    Perceptron { inputs: inputs.to_vec(), mean, inverse_deviation, clip, members, schemes }
+}
+
+/// What a group says of the schemes that were tried on it; the weights of a group sum to 1, so that each matrix counts alike.
+///
+/// All positions of a group weigh the same, or, by regret: with `r = ln(us / best)` and the threshold `t = -ln(satisfactory)`,
+/// a position weighs `|r - t|`, at most ln 2. That is what taking it for the other label costs: nothing at the threshold. The
+/// satisfactory ones of a group weigh one half together and the others one half, so that few cannot be outvoted by many.
+/// A scheme that failed is unsatisfactory, of the largest weight.
+fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
+    let best = group.best_us();
+    if !best.is_finite() || best <= 0.0 {
+        return Vec::new();
+    }
+    let mut times: BTreeMap<usize, f64> = BTreeMap::new();
+    for row in &group.rows {
+        if let Ok(output) = schemes.binary_search(&row.candidate) {
+            let us = times.entry(output).or_insert(f64::INFINITY);
+            *us = us.min(row.us);
+        }
+    }
+    let threshold = -params.satisfactory.ln();
+    let target = |(output, us): (usize, f64)| {
+        let regret = (us / best).ln();
+        let label = f32::from(u8::from(regret <= threshold));
+        let cost = (regret - threshold).abs().min(WORST) as f32;
+        Target { output, label, weight: if params.by_regret { cost } else { 1.0 } }
+    };
+    let mut targets: Vec<Target> = times.into_iter().map(target).collect();
+    let total = |label: f32| -> f32 {
+        targets.iter().filter(|t| t.label == label).map(|t| t.weight).sum::<f32>()
+    };
+    let (good, bad) = (total(1.0), total(0.0));
+    let both = good > 0.0 && bad > 0.0;
+    for target in &mut targets {
+        let side = if target.label > 0.5 { good } else { bad };
+        let whole = if params.by_regret && both { 2.0 * side } else { good + bad };
+        target.weight = if whole > 0.0 { target.weight / whole } else { 0.0 };
+    }
+    targets
+}
+
+/// Members as they begin; each output at the logarithm of its odds over all groups.
+fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Member> {
+    let outputs = model.schemes.len();
+    let (mut good, mut bad) = (vec![0f64; outputs], vec![0f64; outputs]);
+    let (mut total, mut count) = (0.0, 0usize);
+    for target in examples.iter().flat_map(|example| &example.targets) {
+        let side = if target.label > 0.5 { &mut good } else { &mut bad };
+        side[target.output] += f64::from(target.weight);
+        (total, count) = (total + f64::from(target.weight), count + 1);
+    }
+    // One position for and one against, beside those that were seen.
+    let one = if total > 0.0 { total / count as f64 } else { 1.0 };
+    let odds = good.iter().zip(&bad).map(|(good, bad)| ((good + one) / (bad + one)).ln() as f32);
+    let logits: Vec<f32> = odds.collect();
+    let mut widths = vec![model.mean.len()];
+    widths.extend(params.hidden.map(|width| width.max(1)));
+    widths.push(outputs);
+    let member = |which: usize| {
+        let mut stream = Stream::new(params.seed, which as u64);
+        let layers = fresh(&widths, &logits, &mut stream);
+        let (gradient, adam) = (zeros(&layers), Adam::new(&layers));
+        Member { layers, gradient, adam, stream, order: (0..examples.len()).collect() }
+    };
+    (0..params.members.max(1)).map(member).collect()
+}
+
+impl Member {
+    /// All examples once, in an order of its own.
+    fn epoch(&mut self, examples: &[Example], rate: f32, params: &Params) {
+        for last in (1..self.order.len()).rev() {
+            self.order.swap(last, self.stream.below(last as u64 + 1) as usize);
+        }
+        for batch in self.order.chunks(params.batch.max(1)) {
+            let scale = 1.0 / batch.len() as f32;
+            for &at in batch {
+                let Example { input, targets } = &examples[at];
+                back_propagate(&self.layers, input, targets, scale, &mut self.gradient);
+            }
+            self.adam.step(&mut self.layers, &mut self.gradient, rate, params.decay as f32);
+        }
+    }
+}
+
+/// A held-out group: what is asked, and what the answers are worth.
+struct HeldOut {
+    input: Vec<f32>,
+    targets: Vec<Target>,
+    /// Of each row: its output, its prediction, and best time over its own.
+    outputs: Vec<Option<usize>>,
+    predicted_us: Vec<f64>,
+    shares: Vec<f64>,
+}
+
+impl HeldOut {
+    fn of(group: &Group, model: &Perceptron, params: &Params) -> Option<Self> {
+        let best = group.best_us();
+        let output = |text: &String| model.schemes.binary_search(text).ok();
+        (best.is_finite() && best > 0.0).then(|| Self {
+            input: model.standardised(&group.shared),
+            targets: targets(group, &model.schemes, params),
+            outputs: group.rows.iter().map(|row| output(&row.candidate)).collect(),
+            predicted_us: group.rows.iter().map(|row| row.predicted_us).collect(),
+            shares: group.rows.iter().map(|row| best / row.us).collect(),
+        })
+    }
+}
+
+/// How good members are together: the mean share of their first choices, less a part of the mean loss.
+fn merit(groups: &[HeldOut], members: &[Vec<Layer>], outputs: usize) -> f64 {
+    let merit = |group: &HeldOut| {
+        let p = mean_probabilities(members, &group.input, outputs);
+        let known: Vec<Option<f32>> = group.outputs.iter().map(|at| at.map(|at| p[at])).collect();
+        let first = order(&known, &group.predicted_us).first().map_or(0.0, |&at| group.shares[at]);
+        first - LOSS_WEIGHT * loss(group, members) / members.len().max(1) as f64
+    };
+    groups.iter().map(merit).sum::<f64>() / groups.len().max(1) as f64
+}
+
+/// The members' losses on a group, summed.
+fn loss(group: &HeldOut, members: &[Vec<Layer>]) -> f64 {
+    let loss = |layers: &Vec<Layer>| -> f64 {
+        let (Some(last), Some(top)) = (layers.last(), activations(layers, &group.input).pop())
+        else {
+            return 0.0;
+        };
+        let logits = last.apply(&top);
+        group.targets.iter().map(|target| cross_entropy(logits[target.output], target)).sum()
+    };
+    members.iter().map(loss).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Row;
+    use super::super::file::{Model, ModelFile, VERSION};
+    use super::*;
+    use crate::domain::DeviceClass;
+    use crate::domain::learned::{Op, Scope};
+
+    fn row(candidate: &str, us: f64) -> Row {
+        Row { candidate: candidate.to_owned(), own: Vec::new(), us, predicted_us: 1.0 }
+    }
+
+    /// Which of `a`, `b` and `c` is best depends on the signs of two features; `z` is always bad.
+    fn toy(groups: u64) -> Dataset {
+        let group = |at: u64| {
+            let mut stream = Stream::new(3, at);
+            let (x, y) = (stream.range(-1.0, 1.0), stream.range(-1.0, 1.0));
+            let best = if x * y > 0.0 {
+                "a"
+            } else if x > 0.0 {
+                "b"
+            } else {
+                "c"
+            };
+            let mut time = |name: &str| {
+                let us = if name == best { 10.0 } else { 20.0 + 10.0 * stream.unit() };
+                row(name, us)
+            };
+            let mut rows: Vec<Row> = ["a", "b", "c"].map(&mut time).to_vec();
+            rows.push(row("z", if at % 3 == 0 { f64::INFINITY } else { 90.0 }));
+            Group { pattern: at.to_string(), shared: vec![x as f32, 7.0, y as f32], rows }
+        };
+        let groups = (0..groups).map(group).collect();
+        let shared = ["x", "same", "y"].map(str::to_owned).to_vec();
+        Dataset { shared, own: Vec::new(), groups }
+    }
+
+    fn params() -> Params {
+        Params { epochs: 60, members: 2, rate: 1e-2, ..Params::default() }
+    }
+
+    fn trained(data: &Dataset, params: &Params) -> Perceptron {
+        let (train, held_out): (Vec<usize>, Vec<usize>) = (0..120).partition(|at| at % 5 != 0);
+        super::train(data, &train, &held_out, &[0, 1, 2], params, &mut |_| true).unwrap()
+    }
+
+    #[test]
+    fn learns_a_rule_that_no_single_feature_tells() {
+        let data = toy(200);
+        for by_regret in [false, true] {
+            let model = trained(&data, &Params { by_regret, ..params() });
+            let right = |group: &&Group| {
+                let rows: Vec<(&str, f64)> =
+                    group.rows.iter().map(|row| (row.candidate.as_str(), 1.0)).collect();
+                group.rows[model.order(&group.shared, &rows)[0]].us == 10.0
+            };
+            let hits = data.groups[120..].iter().filter(right).count();
+            assert!(hits >= 70, "by regret {by_regret}: {hits} of 80");
+        }
+    }
+
+    #[test]
+    fn equal_on_any_number_of_threads_and_after_loading() {
+        let data = toy(130);
+        let params = Params { epochs: 3, members: 3, ..params() };
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| trained(&data, &params))
+        };
+        let model = on(1);
+        assert_eq!(model, on(3));
+        assert_ne!(model, trained(&data, &Params { seed: 2, ..params.clone() }));
+
+        let scope = Scope { op: Op::Sptrsv, device_class: DeviceClass("d".to_owned()) };
+        let (shared, own) = (data.shared.clone(), Vec::new());
+        let kept = Model::Mlp(model.clone());
+        let file =
+            ModelFile { version: VERSION, scope, features_version: 1, shared, own, model: kept };
+        let loaded = ModelFile::parse(&file.to_bytes().unwrap()).unwrap();
+        let Model::Mlp(loaded) = loaded.model else { panic!("it was a perceptron") };
+        for group in &data.groups {
+            let bits = |model: &Perceptron| -> Vec<u32> {
+                model.probabilities(&group.shared).iter().map(|p| p.to_bits()).collect()
+            };
+            assert_eq!(bits(&model), bits(&loaded));
+        }
+    }
+
+    #[test]
+    fn schemes_are_those_that_ran_in_enough_groups() {
+        let mut data = toy(9);
+        data.groups[0].rows.extend([row("rare", 1.0), row("rare", 1.0)]);
+        let all: Vec<usize> = (0..9).collect();
+        // `z` failed in three of nine.
+        assert_eq!(schemes(&data, &all, 6), ["a", "b", "c", "z"]);
+        assert_eq!(schemes(&data, &all, 7), ["a", "b", "c"]);
+        assert_eq!(schemes(&data, &all, 1).len(), 5);
+        assert_eq!(schemes(&data, &all, 2).len(), 4);
+    }
+
+    #[test]
+    fn labels_and_weights_by_hand() {
+        let rows = vec![
+            row("a", 85.0),
+            row("b", 100.0),
+            row("c", 100.1),
+            row("d", f64::INFINITY),
+            row("unknown", 200.0),
+        ];
+        let group = Group { pattern: String::new(), shared: Vec::new(), rows };
+        let schemes = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        let plain = targets(&group, &schemes, &Params::default());
+        let labels: Vec<(usize, f32)> = plain.iter().map(|t| (t.output, t.label)).collect();
+        // `e` was not measured: it has no target.
+        assert_eq!(labels, [(0, 1.0), (1, 1.0), (2, 0.0), (3, 0.0)]);
+        assert!(plain.iter().all(|target| target.weight == 0.25));
+
+        let weighted = targets(&group, &schemes, &Params { by_regret: true, ..Params::default() });
+        let weight = |at: usize| f64::from(weighted[at].weight);
+        assert!((weight(0) - 0.5).abs() < 1e-6 && weight(1).abs() < 1e-6);
+        // ln(100.1 / 100) against ln 2.
+        let near = 1.001f64.ln() / (1.001f64.ln() + WORST);
+        assert!((weight(2) - 0.5 * near).abs() < 1e-6, "{}", weight(2));
+        assert!((weight(3) - 0.5 * (1.0 - near)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nothing_to_learn_and_being_ended() {
+        let data = toy(20);
+        let all: Vec<usize> = (0..20).collect();
+        let go = |inputs: &[u16], params: &Params, go_on: bool| {
+            super::train(&data, &all, &[], inputs, params, &mut |_| go_on)
+        };
+        assert!(go(&[0, 2], &params(), true).is_some());
+        assert!(go(&[], &params(), true).is_none());
+        assert!(go(&[0], &Params { min_groups: 21, ..params() }, true).is_none());
+        assert!(go(&[0], &params(), false).is_none());
     }
 }
