@@ -6,7 +6,14 @@ use sparsetune::service::{LookupQuery, ServiceError};
 use sparsetune::store::Retention;
 
 fn query(matrix: Digest, n: u32) -> LookupQuery {
-    LookupQuery { matrix, problem: problem(n), device: None, l2_policy: None, neighbour: false }
+    LookupQuery {
+        matrix,
+        problem: problem(n),
+        device: None,
+        l2_policy: None,
+        neighbour: false,
+        predicted: false,
+    }
 }
 
 async fn tuned() -> (World, Matrix, Plan) {
