@@ -241,3 +241,24 @@ async fn the_epoch_moves_when_answers_may() {
     service.delete_matrix(&other.digest).await.unwrap();
     assert!(service.plans_epoch() > uploaded);
 }
+
+#[tokio::test]
+async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let asked = LookupQuery { predicted: true, ..query(matrix.digest, 32) };
+    let first = world.service.lookup(&asked).await.unwrap();
+    assert_eq!(first.grade, Grade::Predicted, "{:?}", first.reasons);
+    let guessed = first.plan.unwrap();
+    assert!(guessed.is_predicted() && guessed.launch.is_none() && guessed.predicted.is_some());
+    assert!(first.reasons.iter().any(|why| why.contains("POST /v1/jobs")), "{:?}", first.reasons);
+    assert_eq!(world.service.plan(&guessed.id).await.unwrap(), guessed);
+    let again = world.service.lookup(&asked).await.unwrap();
+    assert_eq!(again.plan.unwrap(), guessed);
+    let refused = world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
+    assert_eq!((refused.grade, refused.plan), (Grade::None, None));
+    let measured = world.tune(&matrix, 32).await;
+    let found = world.service.lookup(&asked).await.unwrap();
+    assert_eq!((found.grade, found.plan), (Grade::Exact, Some(measured)));
+}
