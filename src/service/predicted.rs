@@ -179,8 +179,7 @@ impl Service {
                 matrix.nnz
             )));
         }
-        let fits =
-            request::check(matrix, &key.problem, device, self.inner.settings.max_host_bytes);
+        let fits = request::check(matrix, &key.problem, device, self.inner.settings.max_host_bytes);
         match fits {
             Ok(()) => self.guess_anew(key, matrix, device, learned).await,
             Err(ServiceError::Internal(error)) => Err(ServiceError::Internal(error)),

@@ -11,8 +11,7 @@ async fn a_predicted_plan_is_there_at_once_and_a_job_that_measures_follows() {
     let acts = all.iter().zip(1..).map(|(c, i)| (c.clone(), takes(100.0 + f64::from(i))));
     let acts: Vec<_> = acts.chain([(vendor(), takes(110.0))]).collect();
     let worker = bench.work(&bench.service, &device(), acts).await;
-    let search =
-        Search { strategy: Strategy::Predicted, measure: true, ..Search::default() };
+    let search = Search { strategy: Strategy::Predicted, measure: true, ..Search::default() };
     let id = bench.submit(search).await;
     let job = bench.ended(&id).await;
     let plan = bench.plan(&job).await;

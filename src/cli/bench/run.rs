@@ -250,7 +250,8 @@ impl Figures {
             More::deserialize(&plan.raw).context("the plan lacks its limit or its trials")?;
         let plan = &plan.view;
         let measured = plan.measured.as_ref();
-        let measured = measured.context("the plan is predicted: there is nothing measured to compare")?;
+        let measured =
+            measured.context("the plan is predicted: there is nothing measured to compare")?;
         let vendor = plan.baseline.as_ref();
         Ok(Self {
             device: plan.device.name.clone(),

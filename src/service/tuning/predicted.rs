@@ -30,9 +30,7 @@ impl Session<'_> {
             let program = match self.kept(candidate).await {
                 Ok(program) => program,
                 Err(SessionError::Pool(
-                    error @ (PoolError::Failed(_)
-                    | PoolError::TimedOut(_)
-                    | PoolError::Crashed(_)),
+                    error @ (PoolError::Failed(_) | PoolError::TimedOut(_) | PoolError::Crashed(_)),
                 )) => {
                     self.recorder.log(format!("{candidate} is passed over: {error}")).await?;
                     why = error.to_string();

@@ -205,7 +205,10 @@ impl Session<'_> {
     }
 
     /// The winner's program, its source, cubin and arrays kept as blobs.
-    pub(super) async fn kept(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
+    pub(super) async fn kept(
+        &mut self,
+        winner: &Candidate,
+    ) -> Result<answer::Program, SessionError> {
         let blobs = self.service.blobs().clone();
         let staged = tokio::task::spawn_blocking(move || blobs.stage_folder()).await;
         let staged = staged.map_err(|error| SessionError::Hopeless(error.to_string()))??;

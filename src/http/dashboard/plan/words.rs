@@ -229,7 +229,9 @@ pub fn model(plan: &Plan) -> Vec<String> {
         let off = match ratio {
             None => "nothing was measured".to_owned(),
             Some(r) if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
-            Some(r) if r > 1.0 => format!("the measured time is {} that: it promised too much", times(r)),
+            Some(r) if r > 1.0 => {
+                format!("the measured time is {} that: it promised too much", times(r))
+            }
             Some(r) => format!("the measured time is {} that: it promised too little", times(r)),
         };
         said.push(format!(
