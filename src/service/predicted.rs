@@ -12,6 +12,7 @@ use crate::domain::{
 use crate::ops::limit::Least;
 use crate::ops::{self, Figures, Space};
 use crate::sparse::canonical;
+use crate::store::StoreError;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -245,7 +246,13 @@ impl Service {
             return Ok(Guess::None("nothing is predicted: no candidate is left".to_owned()));
         };
         plan.id = name(key, device, &ranking.model);
-        store.insert_predicted(&plan).await?;
+        match store.insert_predicted(&plan).await {
+            // Deleted since it was read.
+            Err(StoreError::Missing(what)) => {
+                return Ok(Guess::None(format!("nothing is predicted: {what} is gone")));
+            }
+            inserted => inserted?,
+        }
         // Whoever asked at the same time may have been first.
         Ok(match store.plan(&plan.id).await? {
             Some(plan) => Guess::Plan(Box::new(plan)),
