@@ -158,6 +158,7 @@ impl Maker<'_> {
             progress: Progress::default(),
             best: None,
             plan: None,
+            follow_up: None,
             stopped_by: None,
             error: None,
             attempts: 0,
@@ -183,7 +184,7 @@ impl Maker<'_> {
         let matrix = self.matrices.iter().find(|matrix| matrix.digest == job.request.matrix);
         let pattern = matrix.map_or(self.template.pattern_digest, |matrix| matrix.pattern_digest);
         let provenance =
-            plan::Provenance { job: job.id.clone(), ..self.template.provenance.clone() };
+            plan::Provenance { job: Some(job.id.clone()), ..self.template.provenance.clone() };
         Plan {
             id: PlanId::fresh(),
             matrix: job.request.matrix,

@@ -20,6 +20,7 @@ pub struct Config {
     pub data: Data,
     pub devices: Devices,
     pub search: Search,
+    pub lookup: Lookup,
     pub worker: Worker,
     pub learning: Learning,
     pub evaluator: Evaluator,
@@ -68,6 +69,12 @@ pub struct Search {
     pub halving_trials: u32,
     pub sampled_trials: u32,
     pub seed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lookup {
+    pub measure_misses: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

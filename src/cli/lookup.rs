@@ -18,13 +18,19 @@ pub struct LookupArgs {
     server: ServerArgs,
     #[command(flatten)]
     problem: ProblemArgs,
+    /// Take a measured plan or none: no plan from a model alone
+    #[arg(long)]
+    measured: bool,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: LookupArgs) -> anyhow::Result<ExitCode> {
-    let query = args.problem.query()?;
+    let mut query = args.problem.query()?;
+    if args.measured {
+        query.push(("predicted", "false".to_owned()));
+    }
     let (digest, pattern) = match args.matrix.parse::<Digest>() {
         Ok(digest) => (digest, None),
         Err(_) => {

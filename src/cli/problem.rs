@@ -70,6 +70,9 @@ pub struct SearchArgs {
     /// Seed of the random operands
     #[arg(long)]
     pub seed: Option<u64>,
+    /// `predicted`: have the plan measured in the background afterwards
+    #[arg(long)]
+    pub measure: bool,
     /// How often the kernel will be called; preprocessing counts by it
     #[arg(long)]
     pub expected_calls: Option<u64>,
@@ -248,6 +251,7 @@ impl SearchArgs {
             ("seconds", self.seconds.map(|value| json!(value))),
             ("trials", self.trials.map(|value| json!(value))),
             ("seed", self.seed.map(|value| json!(value))),
+            ("measure", self.measure.then(|| json!(true))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Value::Object(given.collect())

@@ -196,6 +196,7 @@ fn settings(config: &Config) -> ServiceSettings {
             sampled_trials: search.sampled_trials,
             seed: search.seed,
         },
+        measure_misses: config.lookup.measure_misses,
         lease_ms: config.worker.lease_ms,
         max_attempts: config.worker.max_attempts,
         max_host_bytes: match config.worker.max_host_bytes {

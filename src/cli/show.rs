@@ -88,20 +88,12 @@ pub fn funnel(steps: &[FunnelStep]) -> Table {
 
 /// The plan in a few lines.
 pub fn plan(plan: &PlanView) -> String {
-    let measured = &plan.measured;
     let mut lines = vec![
         format!("plan     {}", plan.id),
         format!("problem  {}", plan.problem.to_string().replace(';', " ")),
         format!("device   {} ({})", plan.device.id, plan.device.name),
         format!("winner   {}{}", plan.candidate, tie(plan)),
-        format!(
-            "time     {} us a call, 95 % within {} .. {}, {} samples, largest error {:.1e}",
-            us(measured.median_us),
-            us(measured.ci95_us[0]),
-            us(measured.ci95_us[1]),
-            measured.samples,
-            measured.rel_error
-        ),
+        time(plan),
     ];
     lines.push(match (&plan.baseline, plan.speedup) {
         (Some(baseline), Some(speedup)) => format!(
@@ -125,6 +117,26 @@ pub fn plan(plan: &PlanView) -> String {
         stopped(provenance.stopped_by)
     ));
     lines.join("\n")
+}
+
+/// The time of a call, and what it rests on.
+fn time(plan: &PlanView) -> String {
+    match (&plan.measured, &plan.predicted) {
+        (Some(measured), _) => format!(
+            "time     {} us a call, 95 % within {} .. {}, {} samples, largest error {:.1e}",
+            us(measured.median_us),
+            us(measured.ci95_us[0]),
+            us(measured.ci95_us[1]),
+            measured.samples,
+            measured.rel_error
+        ),
+        (None, Some(predicted)) => format!(
+            "time     {} us a call by {}: predicted, not measured",
+            us(predicted.median_us),
+            predicted.model
+        ),
+        (None, None) => "time     not measured".to_owned(),
+    }
 }
 
 /// What no kernel can be faster than, and why.
@@ -159,7 +171,10 @@ fn prepare(plan: &PlanView) -> String {
     let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
     let chosen = plan.expected_calls;
     let chosen = chosen.map_or_else(String::new, |calls| format!("; chosen for {calls} calls"));
-    let once = format!("prepare  {:.2} ms once{vendors}{chosen}", plan.preprocess_ms);
+    let Some(ms) = plan.preprocess_ms else {
+        return format!("prepare  not measured{chosen}");
+    };
+    let once = format!("prepare  {ms:.2} ms once{vendors}{chosen}");
     match plan.break_even_calls {
         Some(calls) => format!("{once}; pays for itself after {calls} calls"),
         None => once,
@@ -180,7 +195,7 @@ fn values(plan: &PlanView) -> Option<String> {
 /// What the host takes for the same, where that is known: it may be the better place.
 fn host(plan: &PlanView) -> Option<String> {
     let host = plan.host.as_ref()?;
-    let faster = host.median_us < plan.measured.median_us;
+    let faster = plan.measured.as_ref().is_some_and(|own| host.median_us < own.median_us);
     let verdict = if faster { ": faster than this device" } else { "" };
     Some(format!("host     {} us on {}{verdict}", us(host.median_us), host.device))
 }

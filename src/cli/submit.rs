@@ -66,7 +66,15 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     let plan = client.plan(id).await?;
     match args.json {
         true => say(&plan.raw)?,
-        false => say(show::plan(&plan.view))?,
+        false => {
+            say(show::plan(&plan.view))?;
+            if let Some(job) = &ended.view.follow_up {
+                say(format_args!(
+                    "measure  {}/v1/jobs/{job} measures it in the background",
+                    client.server()
+                ))?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -60,6 +60,9 @@ pub struct Search {
     /// Seed of the random operands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// `predicted`: consent to a job that measures, once the predicted plan is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measure: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -169,6 +172,9 @@ pub struct Job {
     pub progress: Progress,
     pub best: Option<Best>,
     pub plan: Option<PlanId>,
+    /// The job that measures what this one's plan predicts; `search.measure` asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow_up: Option<JobId>,
     pub stopped_by: Option<StoppedBy>,
     /// Why it failed, for the client.
     pub error: Option<String>,

@@ -2,14 +2,15 @@
 
 use super::recipe::Scratch;
 use super::{
-    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, L2Policy, Problem, Resources,
-    StoppedBy, Timestamp,
+    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, L2Policy, ModelId, Problem,
+    Resources, StoppedBy, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A plan's name: a UUIDv7. Retuning makes a new plan under the same key.
+/// A plan's name: a UUIDv7. Retuning makes a new plan under the same key. A plan that a lookup predicted has a name made of
+/// all that it follows from (a UUIDv8), so that the same prediction is one plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PlanId(pub String);
@@ -35,11 +36,19 @@ pub struct PlanKey {
     pub l2_policy: L2Policy,
 }
 
-/// The stored form's version; readers refuse one they do not know.
-pub const PLAN_VERSION: u32 = 1;
+/// The newest version of the stored form; readers read it and those before, and refuse one they do not know.
+pub const PLAN_VERSION: u32 = PREDICTED_VERSION;
 
+/// The form of a plan that was measured: as it has always been.
+pub const MEASURED_VERSION: u32 = 1;
+
+/// The form of a plan from a model alone. Its `measured` is absent, which readers of version 1 take for damage.
+pub const PREDICTED_VERSION: u32 = 2;
+
+/// A plan is measured or predicted; `measured` says which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Follows from whether it was measured.
     pub version: u32,
     pub id: PlanId,
     pub matrix: Digest,
@@ -48,7 +57,8 @@ pub struct Plan {
     pub l2_policy: L2Policy,
     pub device: Device,
     pub candidate: Candidate,
-    pub measured: Measured,
+    /// Absent in a predicted plan: nothing of it was timed, or compared with a reference.
+    pub measured: Option<Measured>,
     /// The winner is not outside the noise of a simpler candidate or of the runner-up.
     pub tie: bool,
     pub runner_up: Option<RunnerUp>,
@@ -56,6 +66,7 @@ pub struct Plan {
     /// Baseline median over the winner's, both from the paired finals.
     pub speedup: Option<f64>,
     pub limit: Limit,
+    /// Present in a predicted plan, with the time that it is chosen by.
     pub predicted: Option<Predicted>,
     /// How far the model was off over the job's trials; absent in plans of earlier versions, and where nothing that it
     /// predicted was measured.
@@ -63,7 +74,11 @@ pub struct Plan {
     pub model_error: Option<ModelError>,
     pub funnel: Vec<FunnelStep>,
     pub trials: TrialCounts,
-    pub preprocess_ms: f64,
+    /// What the model would take next, best first; only in a predicted plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Candidate>,
+    /// Absent in a predicted plan: it was not measured.
+    pub preprocess_ms: Option<f64>,
     /// How many calls the winner was chosen for, preprocessing counted; absent where it counted for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_calls: Option<u64>,
@@ -78,6 +93,18 @@ pub struct Plan {
     pub resources: Option<Resources>,
     pub provenance: Provenance,
     pub created_at: Timestamp,
+}
+
+impl Plan {
+    /// From a model alone: never the answer where a measured plan is to be had.
+    pub const fn is_predicted(&self) -> bool {
+        self.measured.is_none()
+    }
+
+    /// Microseconds of a call, as measured.
+    pub fn median_us(&self) -> Option<f64> {
+        self.measured.as_ref().map(|measured| measured.median_us)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,7 +142,7 @@ pub struct Baseline {
 pub struct Limit {
     pub us: f64,
     pub bound: Bound,
-    /// `us` over the winner's median: 1 is the limit reached.
+    /// `us` over the winner's median: 1 is the limit reached. Of a predicted plan, `us` over the predicted time.
     pub fraction: f64,
     /// Compulsory bytes of one call: each input read once, each output written once.
     pub bytes: u64,
@@ -167,7 +194,7 @@ pub struct Validity {
     /// The widths of B for which the kernel is legal as compiled (its speed was measured for one).
     pub n_may_change: bool,
     /// Host time to bring new values of the same pattern into the plan's arrays, milliseconds; 0 where the kernel reads
-    /// the matrix's own values.
+    /// the matrix's own values, and where the plan has no launch.
     #[serde(default)]
     pub update_values_ms: f64,
 }
@@ -233,7 +260,11 @@ pub struct HostTime {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    pub job: JobId,
+    /// Absent where a lookup made the plan.
+    pub job: Option<JobId>,
+    /// The learned model that chose; absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
     /// sparsetune's version.
     pub version: String,
     /// Driver, compiler and vendor library; a change makes the plan stale.

@@ -45,6 +45,8 @@ struct SearchIn {
     trials: Option<u32>,
     #[serde(default, deserialize_with = "given")]
     seed: Option<u64>,
+    #[serde(default, deserialize_with = "given")]
+    measure: Option<bool>,
 }
 
 impl TryFrom<JobIn> for JobRequest {
@@ -63,6 +65,7 @@ impl TryFrom<JobIn> for JobRequest {
                 seconds: input.search.seconds,
                 trials: input.search.trials,
                 seed: input.search.seed,
+                measure: input.search.measure.unwrap_or_default(),
             },
             expected_calls: input.expected_calls,
         })
@@ -98,6 +101,8 @@ pub struct JobOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    follow_up: Option<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stopped_by: Option<StoppedBy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -120,6 +125,8 @@ struct SearchOut {
     trials: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    measure: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,6 +158,7 @@ impl From<Job> for JobOut {
             progress: job.progress.into(),
             best: job.best.map(BestOut::from),
             plan: job.plan,
+            follow_up: job.follow_up,
             stopped_by: job.stopped_by,
             error: job.error,
             attempts: job.attempts,
@@ -169,6 +177,7 @@ impl From<Search> for SearchOut {
             seconds: search.seconds,
             trials: search.trials,
             seed: search.seed,
+            measure: search.measure,
         }
     }
 }

@@ -36,6 +36,7 @@ struct LookupIn {
     device: Option<String>,
     l2: Option<L2Policy>,
     neighbour: Option<bool>,
+    predicted: Option<bool>,
 }
 
 impl TryFrom<LookupIn> for LookupQuery {
@@ -60,6 +61,7 @@ impl TryFrom<LookupIn> for LookupQuery {
             device: input.device,
             l2_policy: input.l2,
             neighbour: input.neighbour.unwrap_or_default(),
+            predicted: input.predicted.unwrap_or(true),
         })
     }
 }

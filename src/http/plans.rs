@@ -14,7 +14,7 @@ use crate::domain::plan::{
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
-    DeviceClass, Digest, FunnelStep, JobId, L2Policy, Plan, PlanId, Resources, StoppedBy,
+    DeviceClass, Digest, FunnelStep, JobId, L2Policy, ModelId, Plan, PlanId, Resources, StoppedBy,
 };
 use axum::Json;
 use axum::body::Body;
@@ -34,7 +34,8 @@ pub struct PlanOut {
     l2_policy: L2Policy,
     device: DeviceOut,
     candidate: CandidateOut,
-    measured: MeasuredOut,
+    /// Null in a predicted plan.
+    measured: Option<MeasuredOut>,
     tie: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     runner_up: Option<RunnerUpOut>,
@@ -47,9 +48,12 @@ pub struct PlanOut {
     predicted: Option<PredictedOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model_error: Option<ModelErrorOut>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    alternatives: Vec<CandidateOut>,
     funnel: Vec<FunnelStepOut>,
     trials: TrialCountsOut,
-    preprocess_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preprocess_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expected_calls: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,15 +132,35 @@ shown!(ResourcesOut from Resources {
     blocks_per_multiprocessor: u32,
     occupancy: f64,
 });
-shown!(ProvenanceOut from Provenance {
-    job: JobId,
+/// Where a plan comes from.
+#[derive(Debug, Serialize)]
+struct ProvenanceOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ModelId>,
     version: String,
     environment: String,
     kernel_digest: Option<Digest>,
     seed: u64,
     stopped_by: StoppedBy,
     search_seconds: f64,
-});
+}
+
+impl From<Provenance> for ProvenanceOut {
+    fn from(from: Provenance) -> Self {
+        Self {
+            job: from.job,
+            model: from.model,
+            version: from.version,
+            environment: from.environment,
+            kernel_digest: from.kernel_digest,
+            seed: from.seed,
+            stopped_by: from.stopped_by,
+            search_seconds: from.search_seconds,
+        }
+    }
+}
 
 /// All that is needed to run the kernel elsewhere; digests are of `/v1/plans/{id}/blobs/{digest}`.
 #[derive(Debug, Serialize)]
@@ -224,7 +248,7 @@ impl From<Plan> for PlanOut {
             l2_policy: plan.l2_policy,
             device: plan.device.into(),
             candidate: plan.candidate.into(),
-            measured: plan.measured.into(),
+            measured: plan.measured.map(MeasuredOut::from),
             tie: plan.tie,
             runner_up: plan.runner_up.map(RunnerUpOut::from),
             baseline: plan.baseline.map(BaselineOut::from),
@@ -232,6 +256,7 @@ impl From<Plan> for PlanOut {
             limit: plan.limit.into(),
             predicted: plan.predicted.map(PredictedOut::from),
             model_error: plan.model_error.map(ModelErrorOut::from),
+            alternatives: plan.alternatives.into_iter().map(CandidateOut::from).collect(),
             funnel: plan.funnel.into_iter().map(FunnelStepOut::from).collect(),
             trials: plan.trials.into(),
             preprocess_ms: plan.preprocess_ms,

@@ -1,6 +1,7 @@
 //! What is known of each operation: its space, its constraints, its models and its lowering.
 
 pub mod features;
+pub mod limit;
 pub mod spmm;
 pub mod sptrsv;
 

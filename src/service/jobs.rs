@@ -156,6 +156,7 @@ fn queued(request: JobRequest, device: &Device) -> Job {
         progress: Progress::default(),
         best: None,
         plan: None,
+        follow_up: None,
         stopped_by: None,
         error: None,
         attempts: 0,

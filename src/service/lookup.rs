@@ -1,6 +1,7 @@
 //! Lookup: the plan for a matrix named by its hash, how well it matches, and why not better.
 
 use super::devices::AUTO;
+use super::predicted::Guess;
 use super::{Result, Service, neighbours};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
@@ -18,6 +19,8 @@ pub struct LookupQuery {
     pub l2_policy: Option<L2Policy>,
     /// Take the nearest matrix's plan however far it is.
     pub neighbour: bool,
+    /// Take a plan from a model alone where nothing was measured.
+    pub predicted: bool,
 }
 
 /// Plans among which a neighbour is sought, newest first.
@@ -60,10 +63,55 @@ impl Service {
             None => differences(&key, &store.plan_keys(&key.pattern_digest).await?),
         };
         match facts {
-            Some(facts) => self.neighbour(query, &key, &facts, reasons).await,
+            Some(facts) => {
+                let answer = self.neighbour(query, &key, &facts, reasons).await?;
+                self.missed(query, &key, &facts.digest, answer).await
+            }
             None => {
                 reasons.push("the matrix is not known here, so no neighbour of it is".to_owned());
                 Ok(none(reasons))
+            }
+        }
+    }
+
+    /// What else can be done where nothing measured is known: the job that measures is queued where the operator consents,
+    /// and a plan is predicted where no neighbour is near. Both need the matrix, and the facts of a device.
+    async fn missed(
+        &self,
+        query: &LookupQuery,
+        key: &PlanKey,
+        digest: &Digest,
+        mut answer: Lookup,
+    ) -> Result<Lookup> {
+        let Some(matrix) = self.inner.store.matrix(digest).await? else {
+            if answer.plan.is_none() {
+                answer.reasons.push(
+                    "the matrix itself is not stored here, so nothing can be predicted".to_owned(),
+                );
+            }
+            return Ok(answer);
+        };
+        let known = self.ranked_devices().await?;
+        let Some(device) = known.iter().find(|device| device.class() == key.device_class) else {
+            return Ok(answer);
+        };
+        if let Some(job) = self.measure_miss(key, &matrix, device).await? {
+            answer.reasons.push(format!("job {job} measures it"));
+        }
+        if answer.plan.is_some() || !query.predicted {
+            return Ok(answer);
+        }
+        match self.guess(key, &matrix, device).await? {
+            Guess::Plan(plan) => {
+                let model = plan.predicted.as_ref().map_or("no model", |said| &said.model);
+                answer.reasons.push(format!(
+                    "this plan is predicted by {model}, and nothing of it was measured: POST /v1/jobs has it measured"
+                ));
+                Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
+            }
+            Guess::None(why) => {
+                answer.reasons.push(why);
+                Ok(answer)
             }
         }
     }

@@ -11,6 +11,7 @@ mod lookup;
 mod matrices;
 mod neighbours;
 mod plans;
+mod predicted;
 mod request;
 mod settings;
 pub mod signals;

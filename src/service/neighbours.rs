@@ -1,6 +1,7 @@
 //! How far two matrices are apart by their features, so that a plan of one may stand in for the other.
 
-use crate::domain::{Matrix, PlanId};
+use super::{Result, Service};
+use crate::domain::{Candidate, DeviceClass, L2Policy, Matrix, PlanId, Problem};
 
 /// A feature and the difference in it that counts as 1.
 type Scaled = (f64, f64);
@@ -43,6 +44,40 @@ pub(super) fn nearest(
         .filter(|(other, _)| other.features.version == matrix.features.version)
         .map(|other| (distance(matrix, &other.0), other))
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
+}
+
+/// Plans among which winners are sought, newest first.
+const AMONG: u32 = 1000;
+
+/// Candidates that won the same problem on the nearest other matrices, each once, nearest first, with how far its matrix
+/// is: what a search may try first.
+pub(super) async fn winners(
+    service: &Service,
+    matrix: &Matrix,
+    problem: &Problem,
+    class: &DeviceClass,
+    l2_policy: L2Policy,
+    most: usize,
+) -> Result<Vec<(f64, Candidate)>> {
+    let store = service.store();
+    let among = store.plans_for(problem, class, l2_policy, AMONG).await?;
+    let mut near: Vec<(f64, PlanId)> = among
+        .into_iter()
+        .filter(|(other, _)| other.features.version == matrix.features.version)
+        .map(|(other, id)| (distance(matrix, &other), id))
+        .collect();
+    near.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+    let mut winners: Vec<(f64, Candidate)> = Vec::new();
+    for (away, id) in near {
+        if winners.len() == most {
+            break;
+        }
+        let Some(plan) = store.plan(&id).await? else { continue };
+        if winners.iter().all(|(_, known)| *known != plan.candidate) {
+            winners.push((away, plan.candidate));
+        }
+    }
+    Ok(winners)
 }
 
 #[cfg(test)]

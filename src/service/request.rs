@@ -17,11 +17,9 @@ const MAX_TRIALS: u32 = 1_000_000;
 /// The request with every absent field of its search filled in, so that the job says all that it does.
 pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<JobRequest> {
     let search = &request.search;
-    if search.strategy == Strategy::Predicted {
-        return Err(ServiceError::Unsupported {
-            pointer: Some("/search/strategy".to_owned()),
-            message: "nothing can be predicted yet: no model has been trained".to_owned(),
-        });
+    if search.measure && search.strategy != Strategy::Predicted {
+        let message = "only the strategy predicted leaves something to be measured afterwards";
+        return Err(ServiceError::invalid("/search/measure", message));
     }
     let filled = Search {
         strategy: search.strategy,
@@ -29,6 +27,7 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         seconds: Some(search.seconds.unwrap_or(defaults.seconds)),
         trials: Some(search.trials.unwrap_or(defaults.trials_of(search.strategy))),
         seed: Some(search.seed.unwrap_or(defaults.seed)),
+        measure: search.measure,
     };
     // NaN is in no range.
     if filled.seconds.is_some_and(|s| !(s > 0.0 && s <= MAX_SECONDS)) {
@@ -179,9 +178,10 @@ impl Sizes {
 
 /// Requests with one key ask one question: while one is being answered, the others wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed } = &filled.search;
+    let Search { strategy, top_k, seconds, trials, seed, measure } = &filled.search;
+    let measured = if *measure { ";measure" } else { "" };
     format!(
-        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}",
+        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}",
         filled.matrix, filled.problem, device.id, filled.expected_calls
     )
 }

@@ -24,6 +24,8 @@ pub struct ServiceSettings {
     pub l2_policy: L2Policy,
     /// Farthest matrix that stands in for another without being asked to; see `neighbours` for the unit.
     pub neighbour_distance: f64,
+    /// A lookup that finds nothing measured queues the job that measures, where the matrix is stored here.
+    pub measure_misses: bool,
     /// Bytes that one job's operands and reference result may take on the host, whatever the device could hold.
     pub max_host_bytes: u64,
     /// How soon what another process did is seen.
@@ -124,6 +126,7 @@ impl Default for ServiceSettings {
             max_attempts: 5,
             l2_policy: L2Policy::Warm,
             neighbour_distance: 0.5,
+            measure_misses: false,
             max_host_bytes: half_of_host().unwrap_or(16 << 30),
             poll: Duration::from_secs(1),
             heartbeat: Duration::from_secs(10),

@@ -237,6 +237,14 @@ impl Plans for Watched {
         self.store.plan_by_key(key).await
     }
 
+    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>> {
+        self.store.predicted_plan(key).await
+    }
+
+    async fn insert_predicted(&self, plan: &Plan) -> Result<()> {
+        self.store.insert_predicted(plan).await
+    }
+
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
         self.store.plans_of(pattern, page).await
     }

@@ -205,8 +205,12 @@ pub trait Trials: Send + Sync {
 #[async_trait]
 pub trait Plans: Send + Sync {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
-    /// The newest plan under the key.
+    /// The newest measured plan under the key.
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// The newest predicted plan under the key.
+    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// Stores a predicted plan that no job made; one whose id is known stays as it is.
+    async fn insert_predicted(&self, plan: &Plan) -> Result<()>;
     /// The newest plan of each key that the pattern has plans under, newest first.
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>>;
     /// How well each model did on each class, by the newest plans that say so; the one with the newest plan first.

@@ -96,7 +96,10 @@ impl TestApp {
             matrix: facts.digest,
             pattern_digest: facts.pattern_digest,
             problem: claim.job.request.problem,
-            provenance: plan::Provenance { job: claim.job.id.clone(), ..fixture().provenance },
+            provenance: plan::Provenance {
+                job: Some(claim.job.id.clone()),
+                ..fixture().provenance
+            },
             ..fixture()
         };
         let job = Job {

@@ -43,7 +43,7 @@ async fn a_plan_says_what_won_and_why() {
     }
     let blob = plan.launch.as_ref().unwrap().arrays[0].blob.to_string();
     assert!(text.contains(&format!("/v1/plans/{}/blobs/{blob}", plan.id)));
-    assert!(text.contains(&format!("/jobs/{}", plan.provenance.job)));
+    assert!(text.contains(&format!("/jobs/{}", plan.provenance.job.as_ref().unwrap())));
     assert!(!text.contains("limit</"), "a bound is no limit");
     assert!(!text.contains("scope=\"col\">Grid"), "the host has no grid");
     assert!(!text.contains("style=\""), "the policy forbids inline styles");

@@ -100,7 +100,7 @@ async fn cancelling_ends_a_queued_job_and_asks_a_running_one() {
 async fn trials_tell_what_became_of_each_candidate() {
     let app = TestApp::new().await;
     let (_, plan) = app.tuned(8, 4).await;
-    let job = plan.provenance.job.0;
+    let job = plan.provenance.job.unwrap().0;
     let trials = app.json(&format!("/v1/jobs/{job}/trials")).await;
     let [pruned, measured] = &trials["items"].as_array().unwrap()[..] else { panic!("{trials}") };
     assert_eq!(

@@ -109,9 +109,9 @@ async fn json_bodies_are_refused_with_a_pointer() {
     let no_problem = json!({"matrix": matrix["digest"]});
     let answer = problem(app.submit(&no_problem).await, 422, "invalid-body").await;
     assert!(answer["detail"].as_str().unwrap().contains("problem"), "{answer}");
-    let predicted = with("/search", json!({"strategy": "predicted"}));
-    let answer = problem(app.submit(&predicted).await, 422, "unsupported").await;
-    assert_eq!(answer["pointer"], "/search/strategy");
+    let measured = with("/search", json!({"strategy": "ranked", "measure": true}));
+    let answer = problem(app.submit(&measured).await, 422, "invalid-body").await;
+    assert_eq!(answer["pointer"], "/search/measure");
 }
 
 #[tokio::test]

@@ -46,9 +46,11 @@ async fn nonsense_is_refused_where_it_stands() {
     let half = Problem::Spmm(half);
     let refused = world.service.submit(&JobRequest { problem: half, ..good.clone() }, None).await;
     assert!(matches!(refused, Err(ServiceError::Unsupported { .. })), "{refused:?}");
-    let predicted = with(|r| r.search.strategy = Strategy::Predicted);
-    let refused = world.service.submit(&predicted, None).await;
-    assert!(matches!(refused, Err(ServiceError::Unsupported { .. })));
+    let measured = with(|r| r.search.measure = true);
+    match world.service.submit(&measured, None).await {
+        Err(ServiceError::Invalid { pointer, .. }) => assert_eq!(pointer, "/search/measure"),
+        other => panic!("{other:?}"),
+    }
     let page = PageRequest { after: None, limit: 10 };
     let jobs = world.service.jobs(&JobFilter::default(), &page).await.unwrap();
     assert_eq!(jobs.items, [], "nothing refused was queued");

@@ -6,7 +6,14 @@ use sparsetune::service::{LookupQuery, ServiceError};
 use sparsetune::store::Retention;
 
 fn query(matrix: Digest, n: u32) -> LookupQuery {
-    LookupQuery { matrix, problem: problem(n), device: None, l2_policy: None, neighbour: false }
+    LookupQuery {
+        matrix,
+        problem: problem(n),
+        device: None,
+        l2_policy: None,
+        neighbour: false,
+        predicted: false,
+    }
 }
 
 async fn tuned() -> (World, Matrix, Plan) {
@@ -233,4 +240,25 @@ async fn the_epoch_moves_when_answers_may() {
     assert!(uploaded > registered);
     service.delete_matrix(&other.digest).await.unwrap();
     assert!(service.plans_epoch() > uploaded);
+}
+
+#[tokio::test]
+async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
+    let world = World::new().await;
+    world.service.register(device()).await.unwrap();
+    let matrix = world.upload(&tridiagonal(20)).await.matrix;
+    let asked = LookupQuery { predicted: true, ..query(matrix.digest, 32) };
+    let first = world.service.lookup(&asked).await.unwrap();
+    assert_eq!(first.grade, Grade::Predicted, "{:?}", first.reasons);
+    let guessed = first.plan.unwrap();
+    assert!(guessed.is_predicted() && guessed.launch.is_none() && guessed.predicted.is_some());
+    assert!(first.reasons.iter().any(|why| why.contains("POST /v1/jobs")), "{:?}", first.reasons);
+    assert_eq!(world.service.plan(&guessed.id).await.unwrap(), guessed);
+    let again = world.service.lookup(&asked).await.unwrap();
+    assert_eq!(again.plan.unwrap(), guessed);
+    let refused = world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
+    assert_eq!((refused.grade, refused.plan), (Grade::None, None));
+    let measured = world.tune(&matrix, 32).await;
+    let found = world.service.lookup(&asked).await.unwrap();
+    assert_eq!((found.grade, found.plan), (Grade::Exact, Some(measured)));
 }

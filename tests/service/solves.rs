@@ -151,6 +151,7 @@ async fn a_plan_is_found_by_its_whole_key_and_else_the_difference_is_named() {
             device: None,
             l2_policy: None,
             neighbour: false,
+            predicted: false,
         };
         world.service.lookup(&query).await.unwrap()
     };

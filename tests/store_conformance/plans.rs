@@ -45,7 +45,7 @@ pub async fn plan_and_end_are_one(harness: &Sqlite) {
     let store = harness.open().await;
     let plan = tune(&*store, &matrix("m", 1), 1).await;
     assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan.clone()));
-    let job = store.job(&plan.provenance.job).await.unwrap().unwrap();
+    let job = store.job(plan.provenance.job.as_ref().unwrap()).await.unwrap().unwrap();
     assert_eq!((job.state, job.plan), (JobState::Succeeded, Some(plan.id)));
 }
 
@@ -251,7 +251,7 @@ pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {
 pub async fn old_things_are_pruned(harness: &Sqlite) {
     let store = harness.open().await;
     store.put_device("w", &device()).await.unwrap();
-    let done = tune(&*store, &matrix("m", 1), 1).await.provenance.job;
+    let done = tune(&*store, &matrix("m", 1), 1).await.provenance.job.unwrap();
     let live = created(store.submit(&new_job(&matrix("m", 1), "live", 2)).await.unwrap());
     let nothing = Timestamp(0);
     let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };

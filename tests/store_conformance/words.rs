@@ -60,6 +60,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewJob {
             progress: Progress::default(),
             best: None,
             plan: None,
+            follow_up: None,
             stopped_by: None,
             error: None,
             attempts: 0,

@@ -47,7 +47,7 @@ async fn few_trials_with_few_samples_and_finals_in_rungs() {
 
     // The plan is the best that was tried, and the climb found better than the first two thirds.
     let best = |tried: &[Candidate]| tried[1..].iter().map(time_of).fold(f64::INFINITY, f64::min);
-    assert_eq!(plan.measured.median_us, best(&tried));
+    assert_eq!(plan.median_us().unwrap(), best(&tried));
     assert!(best(&tried) < best(&tried[..15]));
     let (efforts, turns) = bench.asked();
     assert!(efforts.iter().all(|effort| effort.max_samples <= 9));
@@ -141,7 +141,7 @@ async fn a_plan_lists_what_the_host_takes() {
     let plan = bench.plan(&bench.ended(&id).await).await;
     let host = plan.host.unwrap();
     assert_eq!((&host.plan, &host.device), (&on_host.id, &device().class()));
-    assert_eq!(host.median_us, on_host.measured.median_us);
+    assert_eq!(host.median_us, on_host.median_us().unwrap());
     worker.stop().await;
 
     // What another host takes is nothing to stay for.

@@ -11,6 +11,7 @@ mod halving;
 mod hostile;
 mod interruptions;
 mod outcomes;
+mod predicted;
 mod restart;
 mod server;
 mod solves;

@@ -249,10 +249,13 @@ impl Figures {
         let more =
             More::deserialize(&plan.raw).context("the plan lacks its limit or its trials")?;
         let plan = &plan.view;
+        let measured = plan.measured.as_ref();
+        let measured =
+            measured.context("the plan is predicted: there is nothing measured to compare")?;
         let vendor = plan.baseline.as_ref();
         Ok(Self {
             device: plan.device.name.clone(),
-            us: plan.measured.median_us,
+            us: measured.median_us,
             vendor: vendor.map(|v| format!("{} {} {}", v.name, v.version, v.algorithm)),
             vendor_us: vendor.map(|vendor| vendor.median_us),
             speedup: plan.speedup,
@@ -270,7 +273,7 @@ impl Figures {
             failed: more.trials.failed,
             tuning_s,
             search_s: plan.provenance.search_seconds,
-            preprocess_ms: plan.preprocess_ms,
+            preprocess_ms: plan.preprocess_ms.unwrap_or_default(),
             break_even_calls: plan.break_even_calls,
         })
     }

@@ -26,6 +26,7 @@ pub struct JobView {
     pub progress: ProgressView,
     pub best: Option<BestView>,
     pub plan: Option<String>,
+    pub follow_up: Option<String>,
     pub stopped_by: Option<StoppedBy>,
     pub error: Option<String>,
 }
@@ -110,7 +111,8 @@ pub struct PlanView {
     pub problem: Problem,
     pub device: DeviceView,
     pub candidate: CandidateView,
-    pub measured: MeasuredView,
+    /// Absent in a predicted plan.
+    pub measured: Option<MeasuredView>,
     pub tie: bool,
     pub baseline: Option<BaselineView>,
     pub speedup: Option<f64>,
@@ -118,7 +120,7 @@ pub struct PlanView {
     pub predicted: Option<PredictedView>,
     pub model_error: Option<ModelErrorView>,
     pub funnel: Vec<FunnelStep>,
-    pub preprocess_ms: f64,
+    pub preprocess_ms: Option<f64>,
     pub expected_calls: Option<u64>,
     pub break_even_calls: Option<u64>,
     pub validity: ValidityView,

@@ -121,9 +121,11 @@ pub async fn show(
 
 fn marks(plan: &Plan) -> Vec<Mark> {
     let mark = |name, label: String, us, tone| Mark { name, label, us, ci95_us: None, tone };
-    let measured = &plan.measured;
-    let winner = mark("measured", "measured".to_owned(), measured.median_us, "bar-fill");
-    let mut marks = vec![Mark { ci95_us: Some(measured.ci95_us), ..winner }];
+    let mut marks: Vec<Mark> = Vec::new();
+    marks.extend(plan.measured.as_ref().map(|measured| {
+        let winner = mark("measured", "measured".to_owned(), measured.median_us, "bar-fill");
+        Mark { ci95_us: Some(measured.ci95_us), ..winner }
+    }));
     marks.extend(
         plan.predicted
             .as_ref()

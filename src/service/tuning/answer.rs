@@ -3,7 +3,7 @@
 use super::recorder::Recorder;
 use super::session::{Outcomes, SessionError};
 use crate::domain::plan::{
-    Baseline, HostTime, Launch, Limit, Measured, PLAN_VERSION, Predicted, Provenance, RunnerUp,
+    Baseline, HostTime, Launch, Limit, MEASURED_VERSION, Measured, Predicted, Provenance, RunnerUp,
     TrialCounts, Validity,
 };
 use crate::domain::{
@@ -45,19 +45,19 @@ pub async fn plan(
         DeviceKind::Cuda => host(service, &pattern, &request.problem).await?,
     };
     Ok(Plan {
-        version: PLAN_VERSION,
+        version: MEASURED_VERSION,
         id: PlanId::fresh(),
         matrix: outcomes.matrix.digest,
         pattern_digest: pattern,
         problem: request.problem,
         l2_policy: service.settings().l2_policy,
         device: device.clone(),
-        measured: Measured {
+        measured: Some(Measured {
             median_us,
             ci95_us: winner.timing.ci95_us,
             samples: winner.timing.samples_us.len() as u32,
             rel_error,
-        },
+        }),
         tie: outcomes.decision.tie,
         runner_up: outcomes.decision.runner_up.map(|i| RunnerUp {
             candidate: outcomes.contenders[i].candidate.clone(),
@@ -78,7 +78,8 @@ pub async fn plan(
         model_error: search::model_error(outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         trials: counts(recorder),
-        preprocess_ms: winner.preprocess_ms,
+        alternatives: Vec::new(),
+        preprocess_ms: Some(winner.preprocess_ms),
         expected_calls: request.expected_calls,
         break_even_calls: baseline.as_ref().and_then(|baseline| break_even(winner, baseline)),
         baseline,
@@ -93,7 +94,8 @@ pub async fn plan(
         host,
         resources,
         provenance: Provenance {
-            job: recorder.job.id.clone(),
+            job: Some(recorder.job.id.clone()),
+            model: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             environment: device.environment(),
             kernel_digest: device.kernels.get(&candidate.family).copied(),
@@ -144,7 +146,7 @@ async fn host(
             continue;
         }
         let Some(plan) = service.store().plan_by_key(&key).await? else { continue };
-        let median_us = plan.measured.median_us;
+        let Some(median_us) = plan.median_us() else { continue };
         let better = best.as_ref().is_none_or(|best| median_us < best.median_us);
         if plan.device.kind == DeviceKind::Cpu && better {
             best = Some(HostTime { plan: plan.id, device: key.device_class, median_us });

@@ -6,6 +6,7 @@ mod finals;
 mod keep;
 mod lease;
 mod measure;
+mod predicted;
 mod recorder;
 mod session;
 mod watch;

@@ -87,9 +87,9 @@ impl Session<'_> {
                 job.plan = Some(plan.id.clone());
                 job.stopped_by = Some(plan.provenance.stopped_by);
                 // The finals may have turned the order of the single timings.
-                job.best = Some(Best {
+                job.best = plan.median_us().map(|median_us| Best {
                     candidate: plan.candidate.clone(),
-                    median_us: plan.measured.median_us,
+                    median_us,
                     speedup: plan.speedup,
                 });
                 Some(plan)
@@ -151,6 +151,9 @@ impl Session<'_> {
             Duration::try_from_secs_f64(self.recorder.job.search_seconds).unwrap_or_default();
 
         let mut field = self.enter(seed).await?;
+        if wanted == Wanted::Predicted {
+            return self.predict(field, seed).await;
+        }
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
@@ -202,7 +205,10 @@ impl Session<'_> {
     }
 
     /// The winner's program, its source, cubin and arrays kept as blobs.
-    async fn kept(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
+    pub(super) async fn kept(
+        &mut self,
+        winner: &Candidate,
+    ) -> Result<answer::Program, SessionError> {
         let blobs = self.service.blobs().clone();
         let staged = tokio::task::spawn_blocking(move || blobs.stage_folder()).await;
         let staged = staged.map_err(|error| SessionError::Hopeless(error.to_string()))??;
@@ -231,7 +237,7 @@ impl Session<'_> {
             Wanted::Ranked => self.ranked(field, scored, top_k),
             Wanted::Sampled => self.sampled(field, scored, trials),
             Wanted::Predicted => {
-                let why = "the strategy predicted needs a trained model, and there is none";
+                let why = "a predicted plan has no candidates to measure";
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
         };

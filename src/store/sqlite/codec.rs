@@ -2,7 +2,9 @@
 
 use crate::domain::{
     Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, Training, Trial,
-    learned::MODEL_VERSION, plan::PLAN_VERSION, training::TRAINING_VERSION,
+    learned::MODEL_VERSION,
+    plan::{MEASURED_VERSION, PLAN_VERSION},
+    training::TRAINING_VERSION,
 };
 use crate::store::{Result, StoreError};
 use base64::Engine;
@@ -13,14 +15,18 @@ use serde::de::DeserializeOwned;
 /// A type that is kept as JSON. A change of shape that old readers would misread raises the version.
 pub(super) trait Stored: Serialize + DeserializeOwned {
     const WHAT: &'static str;
+    /// As it is written now.
     const VERSION: i64;
+    /// The oldest that is still read.
+    const OLDEST: i64 = Self::VERSION;
 }
 
 macro_rules! stored {
-    ($($type:ty, $what:literal, $version:expr;)*) => {$(
+    ($($type:ty, $what:literal, $version:expr $(, since $oldest:expr)?;)*) => {$(
         impl Stored for $type {
             const WHAT: &'static str = $what;
             const VERSION: i64 = $version;
+            $(const OLDEST: i64 = $oldest;)?
         }
     )*};
 }
@@ -29,7 +35,7 @@ stored! {
     JobRequest, "job request", 1;
     Trial, "trial", 1;
     EventKind, "event", 1;
-    Plan, "plan", PLAN_VERSION as i64;
+    Plan, "plan", PLAN_VERSION as i64, since MEASURED_VERSION as i64;
     Device, "device", 1;
     Candidate, "candidate", 1;
     LearnedModel, "model", MODEL_VERSION as i64;
@@ -41,7 +47,7 @@ pub(super) fn encode<T: Stored>(value: &T) -> Result<String> {
 }
 
 pub(super) fn decode<T: Stored>(version: i64, text: &str) -> Result<T> {
-    if version != T::VERSION {
+    if !(T::OLDEST..=T::VERSION).contains(&version) {
         let why = format!("it has version {version}, this program knows {}", T::VERSION);
         return Err(corrupt(T::WHAT, why));
     }

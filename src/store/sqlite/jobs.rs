@@ -18,7 +18,7 @@ const LIST: &str = "jobs";
 /// The columns of [`JobRow`], for the statements that return one.
 macro_rules! job_columns {
     () => {
-        "id, device, version, request, state, stage, done, total, best, plan, stopped_by, error, attempts, \
+        "id, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
          search_seconds, created_at, started_at, finished_at, epoch, last_seq"
     };
 }
@@ -36,6 +36,7 @@ pub(super) struct JobRow {
     total: i64,
     best: Option<String>,
     plan: Option<String>,
+    follow_up: Option<String>,
     stopped_by: Option<String>,
     error: Option<String>,
     attempts: i64,
@@ -66,6 +67,7 @@ impl JobRow {
             },
             best: self.best.map(|text| codec::decode_part("job best", &text)).transpose()?,
             plan: self.plan.map(PlanId),
+            follow_up: self.follow_up.map(JobId),
             stopped_by: self
                 .stopped_by
                 .map(|name| codec::named("job stopped_by", name))

@@ -141,8 +141,8 @@ async fn end(
 ) -> Result<JobRow> {
     let stopped_by = job.stopped_by.map(|by| codec::name("job stopped_by", &by)).transpose()?;
     let row: Option<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, plan = ?, stopped_by = ?, error = ?,
-             finished_at = ?, owner = NULL, lease_until = NULL, last_seq = last_seq + 1
+        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, plan = ?, follow_up = ?,
+             stopped_by = ?, error = ?, finished_at = ?, owner = NULL, lease_until = NULL, last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
         job_columns!()
     ))
@@ -153,6 +153,7 @@ async fn end(
     .bind(best(job)?)
     .bind(job.search_seconds)
     .bind(plan)
+    .bind(job.follow_up.as_ref().map(|follow_up| &*follow_up.0))
     .bind(stopped_by)
     .bind(&job.error)
     .bind(job.finished_at.unwrap_or_else(Timestamp::now).0)

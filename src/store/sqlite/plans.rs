@@ -14,8 +14,8 @@ const LIST: &str = "plans";
 pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()> {
     let done = sqlx::query(
         "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
-             facts_version, facts)
-         SELECT ?, ?, ?, ?, ?, digest, ?, ?, ?, version, facts FROM matrices WHERE digest = ?",
+             predicted, facts_version, facts)
+         SELECT ?, ?, ?, ?, ?, digest, ?, ?, ?, ?, version, facts FROM matrices WHERE digest = ?",
     )
     .bind(&plan.id.0)
     .bind(&plan.pattern_digest.as_bytes()[..])
@@ -25,6 +25,7 @@ pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()>
     .bind(plan.created_at.0)
     .bind(i64::from(plan.version))
     .bind(codec::encode(plan)?)
+    .bind(plan.is_predicted())
     .bind(&plan.matrix.as_bytes()[..])
     .execute(tx)
     .await?;
@@ -88,6 +89,38 @@ impl Plans for SqliteStore {
             .fetch_optional(&self.readers)
             .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>> {
+        let row: Option<(i64, String)> = sqlx::query_as(
+            "SELECT version, body FROM plans
+             WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 1
+             ORDER BY created_at DESC, id DESC LIMIT 1",
+        )
+        .bind(&key.pattern_digest.as_bytes()[..])
+        .bind(key.problem.to_string())
+        .bind(&key.device_class.0)
+        .bind(key.l2_policy.to_string())
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn insert_predicted(&self, plan: &Plan) -> Result<()> {
+        if !plan.is_predicted() {
+            let why = format!("plan {} was measured: it comes with its job's end", plan.id);
+            return Err(StoreError::Backend(why));
+        }
+        let mut tx = self.begin().await?;
+        let known: Option<i64> = sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ?")
+            .bind(&plan.id.0)
+            .fetch_optional(&mut *tx)
+            .await?;
+        if known.is_none() {
+            insert(&mut tx, plan).await?;
+            tx.commit().await?;
+        }
+        Ok(())
     }
 
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {

@@ -56,11 +56,11 @@ fn size(answers: &[&Plan]) -> Option<(bool, u32)> {
 
 pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
     let row = |(problem, answers): (String, Vec<&Plan>)| {
-        let shortest = answers.iter().map(|plan| plan.measured.median_us).reduce(f64::min);
+        let shortest = answers.iter().filter_map(|plan| plan.median_us()).reduce(f64::min);
         let several = answers.len() > 1;
         let cell = |column: &Column| {
             let plan = answers.iter().find(|plan| plan.device.class() == column.class)?;
-            let best = several && Some(plan.measured.median_us) == shortest;
+            let best = several && plan.median_us().is_some() && plan.median_us() == shortest;
             Some(Cell { plan: PlanRow::of(plan, matrix), best })
         };
         Row { problem, cells: columns.iter().map(cell).collect() }
@@ -72,12 +72,14 @@ pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
 pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
     let group = |(name, mut answers): (String, Vec<&Plan>)| {
         answers.sort_by_key(|plan| plan.device.class());
-        let timed = answers.into_iter().map(|plan| Timed {
-            label: class_words(&plan.device),
-            us: plan.measured.median_us,
-            vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us),
-            bound_us: plan.limit.us,
-            bound: bound::time_name(plan.limit.bound),
+        let timed = answers.into_iter().filter_map(|plan| {
+            Some(Timed {
+                label: class_words(&plan.device),
+                us: plan.median_us()?,
+                vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us),
+                bound_us: plan.limit.us,
+                bound: bound::time_name(plan.limit.bound),
+            })
         });
         Group { name, timed: timed.collect() }
     };
@@ -102,7 +104,7 @@ mod tests {
             serde_json::from_str(include_str!("../../../../tests/http/plan.json")).unwrap();
         plan.problem = serde_json::from_value(serde_json::json!({"op": "spmm", "n": n})).unwrap();
         plan.device.multiprocessors = threads;
-        plan.measured.median_us = us;
+        plan.measured.as_mut().unwrap().median_us = us;
         plan
     }
 

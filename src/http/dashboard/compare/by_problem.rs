@@ -32,12 +32,17 @@ pub fn rows(plans: &[&Plan], matrix: &Matrix) -> Vec<Row> {
     let highest = rates.iter().flatten().copied().reduce(f64::max);
     let row = |(plan, rate): (&&Plan, &Option<f64>)| Row {
         plan: PlanRow::of(plan, &matrix.digest),
-        column_time: format::micros(plan.measured.median_us / columns(plan)),
+        column_time: told(plan, |us| format::micros(us / columns(plan))),
         gflops: rate.map(format::digits),
-        gbps: format::digits(plan.limit.bytes as f64 / (plan.measured.median_us * 1e3)),
+        gbps: told(plan, |us| format::digits(plan.limit.bytes as f64 / (us * 1e3))),
         best: plans.len() > 1 && rate.is_some() && *rate == highest,
     };
     plans.iter().zip(&rates).map(row).collect()
+}
+
+/// A figure that follows from the measured time.
+fn told(plan: &Plan, figure: impl Fn(f64) -> String) -> String {
+    plan.median_us().map_or_else(|| "not measured".to_owned(), figure)
 }
 
 fn columns(plan: &Plan) -> f64 {
@@ -51,7 +56,7 @@ fn gflops(plan: &Plan, matrix: &Matrix) -> Option<f64> {
         Problem::Sptrsv(solve) => triangle_entries(matrix, solve.triangle)?,
     };
     let flops = 2.0 * entries as f64 * columns(plan);
-    Some(flops / (plan.measured.median_us * 1e3))
+    Some(flops / (plan.median_us()? * 1e3))
 }
 
 /// Entries of a triangle, the diagonal counted once a row. That of the upper follows from the lower where the diagonal
@@ -72,15 +77,15 @@ fn triangle_entries(matrix: &Matrix, triangle: Triangle) -> Option<u64> {
 pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
     let timed = |plan: &&Plan| {
         let columns = columns(plan);
-        Timed {
+        Some(Timed {
             label: question(plan),
-            us: plan.measured.median_us / columns,
+            us: plan.median_us()? / columns,
             vendor_us: plan.baseline.as_ref().map(|vendor| vendor.median_us / columns),
             bound_us: plan.limit.us / columns,
             bound: bound::time_name(plan.limit.bound),
-        }
+        })
     };
-    let group = Group { name: String::new(), timed: plans.iter().map(timed).collect() };
+    let group = Group { name: String::new(), timed: plans.iter().filter_map(timed).collect() };
     comparison::of(format!("Time a column of {name}, by problem, as in the table"), &[group])
 }
 
@@ -108,7 +113,7 @@ mod tests {
         let mut plan: Plan =
             serde_json::from_str(include_str!("../../../../tests/http/plan.json")).unwrap();
         plan.problem = serde_json::from_value(problem).unwrap();
-        plan.measured.median_us = us;
+        plan.measured.as_mut().unwrap().median_us = us;
         plan
     }
 

@@ -22,9 +22,10 @@ impl Finals {
     pub fn of(plan: &Plan, trials: &[Trial]) -> Self {
         let timed = by_time(trials);
         let own = timed.iter().find(|(trial, _)| trial.candidate == plan.candidate);
-        let (now, then) = (plan.measured.median_us, own.map(|(_, us)| *us));
+        let then = own.map(|(_, us)| *us);
         // Equal to the last bit where there were no finals.
-        let timed_again = then.filter(|then| *then != now).map(|then| {
+        let timed_again = plan.median_us().zip(then).filter(|(now, then)| now != then);
+        let timed_again = timed_again.map(|(now, then)| {
             let (now, then) = (micros(now), micros(then));
             format!("Timed again in turn with the other finalists: {now} ({then} in its trial).")
         });
@@ -84,7 +85,7 @@ mod tests {
         let mut plan: Plan = serde_json::from_str(text).unwrap();
         plan.id = PlanId::fresh();
         plan.candidate = won.candidate.clone();
-        plan.measured.median_us = us;
+        plan.measured.as_mut().unwrap().median_us = us;
         (plan.tie, plan.runner_up, plan.expected_calls) = (false, None, None);
         plan
     }

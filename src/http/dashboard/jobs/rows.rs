@@ -147,6 +147,7 @@ mod tests {
             progress: Progress { done: 70, total: 56 },
             best: None,
             plan: None,
+            follow_up: None,
             stopped_by: None,
             error: Some("the device is gone".to_owned()),
             attempts: 1,

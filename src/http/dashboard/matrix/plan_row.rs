@@ -1,6 +1,6 @@
 //! A plan in one line: what the tables of a matrix and of a comparison say of it.
 
-use crate::domain::plan::Bound;
+use crate::domain::plan::{Bound, Measured};
 use crate::domain::{Candidate, Device, DeviceKind, L2Policy, Plan};
 use crate::http::dashboard::bound::{self, Reach};
 use crate::http::dashboard::format;
@@ -36,8 +36,13 @@ pub struct PlanRow {
 
 impl PlanRow {
     pub fn of(plan: &Plan, matrix: &crate::domain::Digest) -> Self {
-        let measured = &plan.measured;
-        let [low, high] = measured.ci95_us.map(format::micros);
+        let interval = |measured: &Measured| {
+            let [low, high] = measured.ci95_us.map(format::micros);
+            format!("{low} to {high}, {} samples", measured.samples)
+        };
+        let predicted = plan.predicted.as_ref().map(|predicted| predicted.median_us);
+        let time = plan.median_us().or(predicted);
+        let unmeasured = || "predicted, not measured".to_owned();
         let vendor = plan.baseline.as_ref();
         let kind = plan.device.kind;
         Self {
@@ -47,8 +52,8 @@ impl PlanRow {
             device_class: plan.device.class().to_string(),
             winner: winner(&plan.candidate, kind),
             candidate: plan.candidate.to_string(),
-            time: format::micros(measured.median_us),
-            interval: format!("{low} to {high}, {} samples", measured.samples),
+            time: time.map_or_else(|| "–".to_owned(), format::micros),
+            interval: plan.measured.as_ref().map_or_else(unmeasured, interval),
             speedup: plan.speedup.map(format::times),
             vendor: vendor.map(|vendor| format::routine(vendor, kind)),
             vendor_time: vendor.map(|vendor| format::micros(vendor.median_us)),

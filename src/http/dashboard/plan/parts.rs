@@ -24,9 +24,6 @@ fn millis(ms: f64) -> String {
 }
 
 pub fn figures(plan: &Plan) -> Vec<Fact> {
-    let m = &plan.measured;
-    let [low, high] = m.ci95_us.map(micros);
-    let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
             let note = format!("{}, in turn", routine(vendor, plan.device.kind));
@@ -40,15 +37,32 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
         Bound::Flops => "Against the arithmetic",
     };
     let reach = bound::reach(&plan.limit);
-    vec![
-        fact("Time of a call, median", micros(m.median_us), samples),
-        speedup,
-        fact(against, reach.figure, format!("{}; {}", reach.words, bound::timed(&plan.limit))),
-        fact(
+    let time = match (&plan.measured, &plan.predicted) {
+        (Some(m), _) => {
+            let [low, high] = m.ci95_us.map(micros);
+            let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
+            fact("Time of a call, median", micros(m.median_us), samples)
+        }
+        (None, Some(predicted)) => fact(
+            "Time of a call, predicted",
+            micros(predicted.median_us),
+            format!("by {}: predicted, not measured", predicted.model),
+        ),
+        (None, None) => fact("Time of a call", "–", "not measured"),
+    };
+    let error = match &plan.measured {
+        Some(m) => fact(
             "Relative error",
             format!("{:.1e}", m.rel_error),
             "largest, against a float64 reference",
         ),
+        None => fact("Relative error", "–", "not measured"),
+    };
+    vec![
+        time,
+        speedup,
+        fact(against, reach.figure, format!("{}; {}", reach.words, bound::timed(&plan.limit))),
+        error,
     ]
 }
 
@@ -60,6 +74,7 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
         }
         Some(1) => fact("Pays for itself after", "1 call", ""),
         Some(calls) => fact("Pays for itself after", format!("{} calls", count(calls)), ""),
+        None if plan.is_predicted() => fact("Pays for itself after", "–", "not measured"),
         None => fact(
             "Pays for itself after",
             "never",
@@ -72,16 +87,17 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
         false => "the kernel reads the matrix's own values",
     };
     let mut costs = vec![
-        fact(
-            "Preprocessing",
-            millis(plan.preprocess_ms),
-            format!("the vendor's: {}", millis(vendor)),
-        ),
+        match plan.preprocess_ms {
+            Some(ms) => {
+                fact("Preprocessing", millis(ms), format!("the vendor's: {}", millis(vendor)))
+            }
+            None => fact("Preprocessing", "–", "not measured"),
+        },
         pays,
         fact("New values cost", millis(update), update_note),
     ];
     if let Some(host) = &plan.host {
-        let faster = host.median_us < plan.measured.median_us;
+        let faster = plan.median_us().is_some_and(|us| host.median_us < us);
         let note = if faster { "faster than the device" } else { "the same problem on the CPU" };
         costs.push(fact("On the host", micros(host.median_us), note));
     }

@@ -42,6 +42,9 @@ pub struct Why {
 
 pub fn why(plan: &Plan) -> Why {
     let won = match plan.trials.measured {
+        _ if plan.is_predicted() => {
+            "The model ranks it first. It is predicted, not measured.".to_owned()
+        }
         0 | 1 => "It was the only candidate that was measured.".to_owned(),
         n if plan.tie => format!("It stands among {} measured candidates.", count(n.into())),
         n => format!("It was the best of {} measured candidates.", count(n.into())),
@@ -49,7 +52,7 @@ pub fn why(plan: &Plan) -> Why {
     let runner_up = plan
         .runner_up
         .as_ref()
-        .map(|second| (second.candidate.to_string(), second_place(plan, second)));
+        .and_then(|second| Some((second.candidate.to_string(), second_place(plan, second)?)));
     let vendor = plan.baseline.as_ref().map(|vendor| {
         let took =
             format!("{} took {}", routine(vendor, plan.device.kind), micros(vendor.median_us));
@@ -66,6 +69,7 @@ pub fn why(plan: &Plan) -> Why {
             "It was chosen for the least preprocessing and time of {} calls together.",
             count(calls)
         ),
+        None if plan.is_predicted() => String::new(),
         None => "It was chosen by the time of a call alone; preprocessing counted for nothing."
             .to_owned(),
     };
@@ -86,8 +90,8 @@ pub fn why(plan: &Plan) -> Why {
 }
 
 /// How the runner-up compares, and why it did not win where it is faster.
-fn second_place(plan: &Plan, second: &RunnerUp) -> String {
-    let won = &plan.measured;
+fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
+    let won = plan.measured.as_ref()?;
     let between = |ends: [f64; 2]| {
         let [low, high] = ends.map(micros);
         format!("95 % between {low} and {high}")
@@ -123,7 +127,7 @@ fn second_place(plan: &Plan, second: &RunnerUp) -> String {
         }
         _ => "",
     });
-    text
+    Some(text)
 }
 
 /// What the limit is made of, and what it means to be beyond it.
@@ -221,11 +225,14 @@ pub const fn ranking(rank: f64) -> &'static str {
 pub fn model(plan: &Plan) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(predicted) = &plan.predicted {
-        let ratio = plan.measured.median_us / predicted.median_us;
+        let ratio = plan.median_us().map(|us| us / predicted.median_us);
         let off = match ratio {
-            r if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
-            r if r > 1.0 => format!("the measured time is {} that: it promised too much", times(r)),
-            r => format!("the measured time is {} that: it promised too little", times(r)),
+            None => "nothing was measured".to_owned(),
+            Some(r) if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
+            Some(r) if r > 1.0 => {
+                format!("the measured time is {} that: it promised too much", times(r))
+            }
+            Some(r) => format!("the measured time is {} that: it promised too little", times(r)),
         };
         said.push(format!(
             "{} predicted {} for the winner; {off}.",
@@ -266,7 +273,7 @@ mod tests {
     fn the_runner_up_is_said_by_how_much() {
         let mut plan = plan();
         assert_eq!(why(&plan).runner_up.unwrap().1, "took 13.5 µs, 8.0 % more.");
-        plan.measured.median_us = 18.0;
+        plan.measured.as_mut().unwrap().median_us = 18.0;
         let said = why(&plan).runner_up.unwrap().1;
         assert_eq!(
             said,
@@ -277,7 +284,8 @@ mod tests {
     #[test]
     fn a_faster_runner_up_is_explained_by_the_tie_and_both_intervals() {
         let mut plan = plan();
-        (plan.tie, plan.measured.median_us, plan.measured.ci95_us) = (true, 50.0, [9.0, 80.0]);
+        let measured = plan.measured.as_mut().unwrap();
+        (plan.tie, measured.median_us, measured.ci95_us) = (true, 50.0, [9.0, 80.0]);
         let said = why(&plan).runner_up.unwrap().1;
         assert!(said.starts_with("took 13.5 µs, 73 % less (the winner: 95 % between 9.00 µs and"));
         assert!(said.contains("in a tie the simpler candidate stands"), "{said}");

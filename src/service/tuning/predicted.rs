@@ -1,0 +1,104 @@
+//! Strategy `predicted`: the plan of the candidate that the model takes first, compiled and not timed.
+
+use super::field::Field;
+use super::session::{Session, SessionError};
+use crate::domain::{JobId, Plan, Stage};
+use crate::ops::limit::Least;
+use crate::pool::PoolError;
+use crate::service::predicted::{Subject, measuring, plan, rank};
+use crate::service::{ActiveModel, ServiceError};
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::Instrument;
+
+/// Choices that may fail to lower or compile before the job does.
+const CHOICES: usize = 8;
+
+impl Session<'_> {
+    pub(super) async fn predict(&mut self, field: Field, seed: u64) -> Result<Plan, SessionError> {
+        let started = Instant::now();
+        let request = self.recorder.job.request.clone();
+        let learned = self.learned().await?;
+        let ranking = rank(&field.space, learned.as_deref(), &field.quarantined);
+        let left = ranking.order.len();
+        let told = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
+        self.recorder.stage(Stage::Pruning, told).await?;
+        self.recorder.funnel(&field.funnel).await?;
+        let mut why = "no candidate is left".to_owned();
+        for at in 0..left.min(CHOICES) {
+            let candidate = &ranking.order[at].0;
+            let program = match self.kept(candidate).await {
+                Ok(program) => program,
+                Err(SessionError::Pool(
+                    error @ (PoolError::Failed(_) | PoolError::TimedOut(_) | PoolError::Crashed(_)),
+                )) => {
+                    self.recorder.log(format!("{candidate} is passed over: {error}")).await?;
+                    why = error.to_string();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let subject = Subject {
+                matrix: &field.matrix,
+                problem: request.problem,
+                device: self.device,
+                least: Least {
+                    us: field.loaded.limit_us,
+                    bound: field.loaded.bound,
+                    bytes: field.loaded.compulsory_bytes,
+                },
+                funnel: field.funnel,
+                job: Some(self.recorder.job.id.clone()),
+                expected_calls: request.expected_calls,
+                seed,
+                started,
+            };
+            let plan = plan(&self.service, subject, &ranking, at);
+            let mut plan = plan.ok_or_else(|| SessionError::Hopeless(why))?;
+            plan.launch = program.launch;
+            plan.validity.update_values_ms = program.update_ms.unwrap_or(0.0);
+            if request.search.measure {
+                self.recorder.job.follow_up = self.follow_up().await?;
+            }
+            return Ok(plan);
+        }
+        Err(SessionError::Hopeless(format!("nothing could be predicted: {why}")))
+    }
+
+    async fn learned(&self) -> Result<Option<Arc<ActiveModel>>, SessionError> {
+        let problem = &self.recorder.job.request.problem;
+        match self.service.ranker(problem, self.device).await {
+            Ok(learned) => Ok(learned),
+            Err(error) => {
+                self.recorder.log(format!("the learned model cannot be used: {error}")).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Submits the job that measures, before this one ends: a worker that is lost in between submits it again, under the
+    /// same key, and gets the same.
+    async fn follow_up(&self) -> Result<Option<JobId>, SessionError> {
+        let job = &self.recorder.job;
+        let calls = job.request.expected_calls;
+        let asked = measuring(job.request.matrix, job.request.problem, self.device, calls);
+        // Clients' keys have no spaces, so that this is none of theirs.
+        let once = format!("follow-up of {}", job.id);
+        // A span of its own: a submission names its job in the span it is in.
+        let span = tracing::info_span!("follow_up", job = tracing::field::Empty);
+        match self.service.submit(&asked, Some(once)).instrument(span).await {
+            Ok(submitted) => {
+                let id = submitted.job.id;
+                self.recorder.log(format!("measured in the background by job {id}")).await?;
+                Ok(Some(id))
+            }
+            Err(ServiceError::Internal(error)) => {
+                Err(SessionError::Hopeless(format!("the job that measures: {error}")))
+            }
+            Err(error) => {
+                self.recorder.log(format!("no job that measures: {error}")).await?;
+                Ok(None)
+            }
+        }
+    }
+}
