@@ -55,7 +55,8 @@ impl Fixture {
 
     /// Some groups as the script reads them.
     fn part(&self, groups: &[usize]) -> Value {
-        let (mut rows, mut labels, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rows, mut labels): (Vec<Vec<f32>>, Vec<usize>) = Default::default();
+        let mut sizes = Vec::new();
         for &at in groups {
             let group = &self.data.groups[at];
             sizes.push(group.rows.len());
