@@ -8,6 +8,9 @@ use crate::domain::{Candidate, Device, Op, Param};
 /// Version of the features; raised whenever one is added, removed, or means something else.
 pub const VERSION: u32 = 1;
 
+/// Where among a candidate's own features the analytic prediction stands: the logarithm of microseconds, and 1.
+pub const PREDICTED: usize = 0;
+
 /// Candidates in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Described {
@@ -64,7 +67,7 @@ impl Numbers {
                 texts.iter().position(|known| known == text).map_or(-0.5, |at| at as f64)
             }
         };
-        self.put(name, value);
+        self.put(&format!("parameter_{name}"), value);
     }
 
     /// Which of some families it is of.

@@ -19,6 +19,6 @@ pub use budget::Budget;
 pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
 pub use prune::{Constraint, Pruned, Verdict, prune};
-pub use ranked::{Ranked, rank_step, ranked};
+pub use ranked::{First, Ranked, rank_step, ranked, top};
 pub use sampled::{Sampled, sampled};
 pub use strategy::{Strategy, exhaustive};

@@ -3,7 +3,7 @@
 
 use super::correction::Correction;
 use super::guided::{Guided, Observed};
-use super::strategy::{Strategy, sort};
+use super::strategy::{InOrder, Strategy, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +19,16 @@ const MOST_ALIKE: usize = 2;
 /// The share of all places that one group may fill while others have candidates left; at least two.
 const SHARE: usize = 4;
 
+/// What comes before the model's own choice.
+#[derive(Clone, Debug, Default)]
+pub struct First {
+    /// Candidates that an earlier attempt tried, in its order: they are handed out again, so that their outcomes are
+    /// observed, and take their places.
+    pub before: Vec<Candidate>,
+    /// Candidates that won on matrices like this one: they are tried first, and take places, if they are among the scored.
+    pub warm: Vec<Candidate>,
+}
+
 /// The strategy with its step of the funnel.
 pub struct Ranked {
     pub strategy: Box<dyn Strategy>,
@@ -32,26 +42,67 @@ pub struct Ranked {
 /// place; the best predicted of each family, if it is near the best of all; the others by rank, as long as neither too many
 /// of their group nor too many that are alike are in; whatever is left by rank. `group` names the family and the main tile
 /// of a candidate.
-///
-/// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that their
-/// outcomes are observed, and take their places.
 pub fn ranked(
     mut scored: Vec<(Candidate, f64)>,
     top_k: usize,
-    before: Vec<Candidate>,
+    First { before, warm }: First,
     group: impl Fn(&Candidate) -> String,
     sure: impl Fn(&Candidate) -> bool,
 ) -> Ranked {
     sort(&mut scored);
     let places = top_k.max(1).min(scored.len()).max(before.len());
     let spread = spread(&scored, places.div_ceil(2), group, sure);
-    let (replayed, mut queue) = (before.len(), before);
-    let fresh = spread.into_iter().filter(|candidate| !queue.contains(candidate));
-    let fresh: Vec<_> = fresh.take(places.div_ceil(2).saturating_sub(replayed)).collect();
-    queue.extend(fresh);
+    let replayed = before.len();
+    let liked = known(warm, &scored).chain(spread);
+    let queue = filled(before, liked, places.div_ceil(2));
     let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     let parts = (places, places.div_ceil(2));
     Ranked { strategy: Guided::boxed(scored, parts, queue, replayed, hoped), step }
+}
+
+/// At most `top_k` candidates: the first of those that are `sure` of a place, what won on matrices like this one, then the best
+/// predicted (LO-SpMM, section 3.5). For a model that has learned: it needs neither spreading nor correcting.
+pub fn top(
+    mut scored: Vec<(Candidate, f64)>,
+    top_k: usize,
+    First { before, warm }: First,
+    sure: impl Fn(&Candidate) -> bool,
+) -> Ranked {
+    sort(&mut scored);
+    let places = top_k.max(1).min(scored.len()).max(before.len());
+    let best = || scored.iter().map(|(candidate, _)| candidate.clone());
+    let first = best().next();
+    let liked = first.into_iter().chain(best().find(|candidate| sure(candidate)));
+    let liked = liked.chain(known(warm, &scored)).chain(best());
+    let queue = filled(before, liked, places);
+    let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
+    step.detail =
+        Some("those that the learned model takes first, and what won on near matrices".to_owned());
+    Ranked { strategy: InOrder::of(queue), step }
+}
+
+/// Those that are among the scored.
+fn known(warm: Vec<Candidate>, scored: &[(Candidate, f64)]) -> impl Iterator<Item = Candidate> {
+    let known = |warm: &Candidate| scored.iter().any(|(candidate, _)| candidate == warm);
+    warm.into_iter().filter(known)
+}
+
+/// The queue with what is liked, each once, up to so many.
+fn filled(
+    mut queue: Vec<Candidate>,
+    liked: impl Iterator<Item = Candidate>,
+    places: usize,
+) -> Vec<Candidate> {
+    let mut there: BTreeSet<Candidate> = queue.iter().cloned().collect();
+    for candidate in liked {
+        if queue.len() >= places {
+            break;
+        }
+        if there.insert(candidate.clone()) {
+            queue.push(candidate);
+        }
+    }
+    queue
 }
 
 /// The first half, by prediction. `scored` is sorted.
@@ -206,7 +257,7 @@ mod tests {
             of("c", 1, 3.1),
         ];
         assert_eq!(first(&scored, 3, apart), ["a{x=1}", "a{x=2}", "b{x=1}"]);
-        let ranked = ranked(scored, 3, Vec::new(), apart, |_| false);
+        let ranked = ranked(scored, 3, First::default(), apart, |_| false);
         assert_eq!((ranked.step.removed, ranked.step.left), (3, 3));
         assert_eq!(ranked.strategy.left(), 3);
     }
@@ -215,10 +266,10 @@ mod tests {
     fn a_top_k_smaller_than_the_families_takes_the_best() {
         let scored = vec![of("a", 1, 5.0), of("b", 1, 4.0), of("c", 1, 6.0)];
         let is_c = |candidate: &Candidate| candidate.family == "c";
-        let one = ranked(scored.clone(), 1, Vec::new(), apart, is_c);
+        let one = ranked(scored.clone(), 1, First::default(), apart, is_c);
         assert_eq!(one.step.removed, 2);
         assert_eq!(order(&scored, one), ["b{x=1}"]);
-        let four = ranked(scored.clone(), 4, Vec::new(), apart, is_c);
+        let four = ranked(scored.clone(), 4, First::default(), apart, is_c);
         assert_eq!(order(&scored, four), ["b{x=1}", "c{x=1}", "a{x=1}"]);
     }
 
@@ -228,7 +279,7 @@ mod tests {
         let scored: Vec<_> = (0..40)
             .map(|x| (Candidate::new("a").with("x", x).with("even", (x + 1) % 2), 10.0 + x as f64))
             .collect();
-        let mut search = ranked(scored.clone(), 16, Vec::new(), apart, |_| false).strategy;
+        let mut search = ranked(scored.clone(), 16, First::default(), apart, |_| false).strategy;
         let mut tried = Vec::new();
         while let Some(candidate) = search.next() {
             let even = candidate.int("even") == Some(1);
@@ -244,14 +295,42 @@ mod tests {
     #[test]
     fn what_was_tried_before_is_handed_out_first_and_takes_its_place() {
         let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
-        let whole = order(&scored, ranked(scored.clone(), 10, Vec::new(), apart, |_| false));
+        let whole = order(&scored, ranked(scored.clone(), 10, First::default(), apart, |_| false));
         for tried in [1, 4, 7, 10] {
             let names = &whole[..tried];
             let find = |name: &String| scored.iter().find(|(c, _)| c.to_string() == *name).unwrap();
             let before = names.iter().map(|name| find(name).0.clone()).collect();
-            let again = order(&scored, ranked(scored.clone(), 10, before, apart, |_| false));
+            let again = order(
+                &scored,
+                ranked(scored.clone(), 10, First { before, ..First::default() }, apart, |_| false),
+            );
             assert_eq!(again, whole, "{tried} tried before");
         }
+    }
+
+    #[test]
+    fn what_won_on_near_matrices_takes_places_of_the_first_half() {
+        let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
+        let warm = vec![scored[20].0.clone(), Candidate::new("gone"), scored[0].0.clone()];
+        let first = || First { warm: warm.clone(), ..First::default() };
+        let spread = order(&scored, ranked(scored.clone(), 4, first(), apart, |_| false));
+        assert_eq!(spread[..2], ["a{x=20}", "a{x=0}"]);
+        assert_eq!(spread.len(), 4);
+        let whole = order(&scored, top(scored.clone(), 4, first(), |_| false));
+        assert_eq!(whole, ["a{x=0}", "a{x=20}", "a{x=1}", "a{x=2}"]);
+    }
+
+    #[test]
+    fn a_learned_models_first_are_taken_as_they_come() {
+        let scored: Vec<_> = (0..9).rev().map(|x| of("a", x, 1.0 + x as f64)).collect();
+        let sure = |candidate: &Candidate| candidate.int("x") == Some(7);
+        let taken = top(scored.clone(), 3, First::default(), sure);
+        assert_eq!((taken.step.removed, taken.step.left), (6, 3));
+        assert_eq!(order(&scored, taken), ["a{x=0}", "a{x=7}", "a{x=1}"]);
+        let before = vec![Candidate::new("a").with("x", 5)];
+        let again = top(scored.clone(), 3, First { before, ..First::default() }, |_| false);
+        assert_eq!(order(&scored, again), ["a{x=5}", "a{x=0}", "a{x=1}"]);
+        assert_eq!(order(&scored, top(scored.clone(), 90, First::default(), |_| false)).len(), 9);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 async fn a_lookup_goes_from_none_to_exact_at_once() {
     let app = TestApp::new().await;
     let matrix = app.matrix(9).await;
-    let path = lookup(&matrix, 32);
+    let path = format!("{}&predicted=false", lookup(&matrix, 32));
     let none = app.json(&path).await;
     assert_eq!((&none["match"]["grade"], &none["plan"]), (&"none".into(), &Value::Null));
     assert!(!none["match"]["reasons"].as_array().unwrap().is_empty());
@@ -93,7 +93,7 @@ async fn a_plan_by_id_is_the_plan_of_the_lookup() {
 async fn another_process_on_the_store_is_seen_within_a_second() {
     let app = TestApp::new().await;
     let matrix = app.matrix(9).await;
-    let path = lookup(&matrix, 32);
+    let path = format!("{}&predicted=false", lookup(&matrix, 32));
     assert_eq!(app.json(&path).await["match"]["grade"], "none");
     app.job(&matrix, 32).await;
     let claim = app.claim().await;

@@ -39,6 +39,7 @@ async fn world() -> World {
 async fn measured(world: &World, groups: usize) {
     let (shared, own) = features::names(Op::Spmm);
     let store = world.service.store();
+    world.service.register(device()).await.unwrap();
     for group in 0..groups {
         let matrix = world.upload(&tridiagonal(4 + group)).await.matrix;
         world.service.submit(&request(&matrix, 8), None).await.unwrap();

@@ -1,3 +1,5 @@
+//! Tests of the gradients, the growth and what it promises.
+
 use super::{Gain, Params, importance, sample, train, train_on};
 use crate::learn::data::{Dataset, Group, Row};
 use crate::learn::forest::Forest;

@@ -35,6 +35,11 @@ struct Origin {
     measured_at: Timestamp,
 }
 
+/// What the analytic model predicted, microseconds. The trial's own prediction is by the model that ranked then.
+fn predicted(own: &[f32]) -> Option<f64> {
+    own.get(features::PREDICTED).map(|log| (f64::from(*log).exp2() - 1.0).max(f64::MIN_POSITIVE))
+}
+
 pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Result<Material, Halt> {
     let (shared, own) = features::names(scope.op);
     let widths = (shared.len(), own.len());
@@ -79,7 +84,7 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
             Some(Row {
                 candidate: row.candidate.to_string(),
                 us: row.us.filter(positive).unwrap_or(f64::INFINITY),
-                predicted_us: row.predicted_us.filter(positive)?,
+                predicted_us: predicted(&row.own).filter(positive)?,
                 own: row.own,
             })
         })

@@ -74,8 +74,8 @@ pub async fn plan(
         predicted: outcomes
             .predicted
             .get(&candidate.id())
-            .map(|us| Predicted { model: outcomes.model.to_owned(), median_us: *us }),
-        model_error: search::model_error(outcomes.model, &recorder.predictions()),
+            .map(|us| Predicted { model: outcomes.model.clone(), median_us: *us }),
+        model_error: search::model_error(&outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         trials: counts(recorder),
         alternatives: Vec::new(),
@@ -95,7 +95,7 @@ pub async fn plan(
         resources,
         provenance: Provenance {
             job: Some(recorder.job.id.clone()),
-            model: None,
+            model: outcomes.learned,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             environment: device.environment(),
             kernel_digest: device.kernels.get(&candidate.family).copied(),

@@ -8,9 +8,11 @@ use crate::domain::{
     Resources, Stage,
 };
 use crate::ops::{self, Figures, Space};
+use crate::service::ActiveModel;
 use crate::sparse::canonical;
 use crate::store::{Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// What is known once a job's matrix is loaded.
 pub(super) struct Field {
@@ -18,7 +20,13 @@ pub(super) struct Field {
     pub loaded: Loaded,
     pub space: Space,
     pub funnel: Vec<FunnelStep>,
+    /// Of the candidates to search among, by the model that ranks.
     pub predicted: HashMap<CandidateId, f64>,
+    /// Their own features, kept with each trial.
+    pub own: HashMap<CandidateId, Vec<f32>>,
+    /// What ranks: the analytic model's name, or the id of the learned one in use.
+    pub model: String,
+    pub learned: Option<Arc<ActiveModel>>,
     /// Tried whatever the strategy: the vendor's routines, and in tests of the service what hangs and faults.
     pub always: Vec<Candidate>,
     pub quarantined: HashSet<CandidateId>,
@@ -58,10 +66,16 @@ impl Session<'_> {
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
         let quarantined = self.quarantined().await?;
+        self.describe(&matrix, &space).await?;
+        let learned = self.learned().await?;
+        let named = space.scored.iter().zip(&space.described.own);
         Ok(Field {
             matrix,
             loaded,
             predicted: space.scored.iter().map(|(c, us)| (c.id(), *us)).collect(),
+            own: named.map(|((candidate, _), own)| (candidate.id(), own.clone())).collect(),
+            model: space.model.to_owned(),
+            learned,
             funnel: space.pruned.funnel.clone(),
             always: self.always(&space),
             space,

@@ -189,7 +189,8 @@ impl Session<'_> {
         // What hangs takes its child along: a job that runs for long is watched meanwhile.
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
         let predicted = field.predicted.get(&candidate.id()).copied();
-        self.recorder.outcome(candidate, outcome, predicted, budget.spent()).await?;
+        let features = field.own.get(&candidate.id()).cloned();
+        self.recorder.outcome(candidate, outcome, predicted, features, budget.spent()).await?;
         Ok(())
     }
 

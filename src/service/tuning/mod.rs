@@ -4,6 +4,7 @@ mod answer;
 mod field;
 mod finals;
 mod keep;
+mod learned;
 mod lease;
 mod measure;
 mod predicted;

@@ -5,9 +5,8 @@ use super::session::{Session, SessionError};
 use crate::domain::{JobId, Plan, Stage};
 use crate::ops::limit::Least;
 use crate::pool::PoolError;
+use crate::service::ServiceError;
 use crate::service::predicted::{Subject, measuring, plan, rank};
-use crate::service::{ActiveModel, ServiceError};
-use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
 
@@ -18,8 +17,7 @@ impl Session<'_> {
     pub(super) async fn predict(&mut self, field: Field, seed: u64) -> Result<Plan, SessionError> {
         let started = Instant::now();
         let request = self.recorder.job.request.clone();
-        let learned = self.learned().await?;
-        let ranking = rank(&field.space, learned.as_deref(), &field.quarantined);
+        let ranking = rank(&field.space, field.learned.as_deref(), &field.quarantined);
         let left = ranking.order.len();
         let told = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
         self.recorder.stage(Stage::Pruning, told).await?;
@@ -63,17 +61,6 @@ impl Session<'_> {
             return Ok(plan);
         }
         Err(SessionError::Hopeless(format!("nothing could be predicted: {why}")))
-    }
-
-    async fn learned(&self) -> Result<Option<Arc<ActiveModel>>, SessionError> {
-        let problem = &self.recorder.job.request.problem;
-        match self.service.ranker(problem, self.device).await {
-            Ok(learned) => Ok(learned),
-            Err(error) => {
-                self.recorder.log(format!("the learned model cannot be used: {error}")).await?;
-                Ok(None)
-            }
-        }
     }
 
     /// Submits the job that measures, before this one ends: a worker that is lost in between submits it again, under the

@@ -116,9 +116,11 @@ impl Recorder {
         candidate: &Candidate,
         outcome: Outcome,
         predicted_us: Option<f64>,
+        features: Option<Vec<f32>>,
         spent: Duration,
     ) -> Result<(), StoreError> {
-        let trial = self.trial(candidate, TrialState::Tried(outcome), predicted_us);
+        let mut trial = self.trial(candidate, TrialState::Tried(outcome), predicted_us);
+        trial.features = features;
         self.service.store().record_trials(&self.fence, std::slice::from_ref(&trial)).await?;
         self.trials.insert(candidate.id(), trial);
         self.job.search_seconds = spent.as_secs_f64();

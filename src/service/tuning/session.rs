@@ -10,12 +10,12 @@ use crate::domain::funnel::RANK;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, Plan, Resources,
-    Stage, StoppedBy, Strategy as Wanted, Timestamp,
+    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, ModelId, Plan,
+    Resources, Stage, StoppedBy, Strategy as Wanted, Timestamp,
 };
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
-use crate::search::{self, Budget, Contender, Decision, Strategy};
+use crate::search::{self, Budget, Contender, Decision, First, Strategy};
 use crate::service::Service;
 use crate::store::blobs::BlobError;
 use crate::store::{Finish, StoreError};
@@ -65,7 +65,8 @@ pub struct Session<'a> {
 pub struct Outcomes {
     pub matrix: Matrix,
     pub loaded: Loaded,
-    pub model: &'static str,
+    pub model: String,
+    pub learned: Option<ModelId>,
     pub funnel: Vec<FunnelStep>,
     pub predicted: HashMap<CandidateId, f64>,
     pub contenders: Vec<Contender>,
@@ -156,6 +157,7 @@ impl Session<'_> {
         }
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
+        self.rank(&mut field).await?;
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
         if stopped_by == StoppedBy::Completed {
@@ -167,7 +169,8 @@ impl Session<'_> {
         let outcomes = Outcomes {
             matrix: field.matrix,
             loaded: field.loaded,
-            model: field.space.model,
+            model: field.model,
+            learned: field.learned.map(|learned| learned.card.id.clone()),
             funnel: field.funnel,
             predicted: field.predicted,
             contenders,
@@ -234,7 +237,10 @@ impl Session<'_> {
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
             Wanted::Halving => self.halving(field, scored, trials),
-            Wanted::Ranked => self.ranked(field, scored, top_k),
+            Wanted::Ranked => {
+                let warm = self.warm(field, top_k).await?;
+                self.ranked(field, scored, top_k, warm)
+            }
             Wanted::Sampled => self.sampled(field, scored, trials),
             Wanted::Predicted => {
                 let why = "a predicted plan has no candidates to measure";
@@ -255,12 +261,17 @@ impl Session<'_> {
         field: &mut Field,
         scored: Vec<(Candidate, f64)>,
         top_k: u32,
+        warm: Vec<Candidate>,
     ) -> Box<dyn Strategy> {
         // Where preprocessing counts, something that needs none is measured whatever its rank.
         let counts = self.recorder.job.request.expected_calls.is_some();
         let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
         let before = self.tried_before(field);
-        let mut ranked = search::ranked(scored, top_k as usize, before, ops::variety, sure);
+        let first = First { before, warm };
+        let mut ranked = match &field.learned {
+            Some(_) => search::top(scored, top_k as usize, first, sure),
+            None => search::ranked(scored, top_k as usize, first, ops::variety, sure),
+        };
         // A finished search has recorded what it left out, so that it is not among the scored any more.
         ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
         field.funnel.push(ranked.step);

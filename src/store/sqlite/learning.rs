@@ -263,7 +263,7 @@ fn undescribed(job: String, matrix: &[u8], version: i64, body: &str) -> Result<U
         problem: Problem,
         device: Device,
     }
-    if version != Plan::VERSION {
+    if !(Plan::OLDEST..=Plan::VERSION).contains(&version) {
         let why = format!("it has version {version}, this program knows {}", Plan::VERSION);
         return Err(codec::corrupt(Plan::WHAT, why));
     }

@@ -1,0 +1,99 @@
+//! What a session leaves for models to learn from, and what it has from those that learned: the order of candidates, and what
+//! won on matrices like this one.
+
+use super::field::Field;
+use super::session::{Session, SessionError};
+use crate::domain::learned::Scope;
+use crate::domain::{Candidate, JobFeatures, Matrix, Op, Timestamp};
+use crate::ops::{Space, features};
+use crate::service::predicted::rank;
+use crate::service::{ActiveModel, neighbours};
+use std::sync::Arc;
+
+/// Places that winners of neighbours may take; one of few places goes to them, two of more.
+const WARM: usize = 2;
+const FEW: u32 = 8;
+
+impl Session<'_> {
+    /// Keeps what the candidates have in common, before the first trial brings its own.
+    pub(super) async fn describe(
+        &self,
+        matrix: &Matrix,
+        space: &Space,
+    ) -> Result<(), SessionError> {
+        let problem = self.recorder.job.request.problem;
+        let described = JobFeatures {
+            scope: Scope { op: Op::of(&problem), device_class: self.device.class() },
+            problem,
+            matrix: matrix.digest,
+            pattern: matrix.pattern_digest,
+            name: matrix.name.clone(),
+            features_version: features::VERSION,
+            shared: space.described.shared.clone(),
+            created_at: Timestamp::now(),
+        };
+        Ok(self.service.store().describe_job(self.recorder.fence(), &described).await?)
+    }
+
+    /// The learned model in use. One that cannot be read costs its order, not the job.
+    pub(super) async fn learned(&self) -> Result<Option<Arc<ActiveModel>>, SessionError> {
+        let problem = &self.recorder.job.request.problem;
+        match self.service.ranker(problem, self.device).await {
+            Ok(learned) => Ok(learned),
+            Err(error) => {
+                self.recorder.log(format!("the learned model cannot be used: {error}")).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Puts the learned model's times in the place of the analytic ones.
+    pub(super) async fn rank(&self, field: &mut Field) -> Result<(), SessionError> {
+        let Some(learned) = field.learned.clone() else { return Ok(()) };
+        // What is quarantined keeps its place and is refused when its turn comes, so that it is recorded.
+        let ranking = rank(&field.space, Some(&learned), &Default::default());
+        let told = format!(
+            "{} candidates ranked by model {} ({}, {} trials of {} matrices)",
+            ranking.order.len(),
+            learned.card.id,
+            learned.card.learner.name(),
+            learned.card.data.trials,
+            learned.card.data.matrices,
+        );
+        self.recorder.log(told).await?;
+        field.predicted = ranking.order.iter().map(|(c, us)| (c.id(), *us)).collect();
+        field.model = ranking.model;
+        field.space.scored = ranking.order;
+        Ok(())
+    }
+
+    /// Legal candidates that won the same problem on the nearest matrices, for a search to try first.
+    pub(super) async fn warm(
+        &self,
+        field: &Field,
+        top_k: u32,
+    ) -> Result<Vec<Candidate>, SessionError> {
+        let (settings, most) = (self.service.settings(), if top_k < FEW { 1 } else { WARM });
+        let class = self.device.class();
+        let problem = &self.recorder.job.request.problem;
+        let (l2_policy, bound) = (settings.l2_policy, settings.neighbour_distance);
+        let near =
+            neighbours::winners(&self.service, &field.matrix, problem, &class, l2_policy, most);
+        let near = match near.await {
+            Ok(near) => near,
+            Err(error) => {
+                self.recorder.log(format!("neighbours could not be asked: {error}")).await?;
+                return Ok(Vec::new());
+            }
+        };
+        let mut warm = Vec::new();
+        for (distance, candidate) in near {
+            if distance <= bound && field.predicted.contains_key(&candidate.id()) {
+                let told = format!("{candidate} won on a matrix {distance:.3} away: tried first");
+                self.recorder.log(told).await?;
+                warm.push(candidate);
+            }
+        }
+        Ok(warm)
+    }
+}
