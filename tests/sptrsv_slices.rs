@@ -9,12 +9,12 @@ use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
 use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
-use sparsetune::ops::sptrsv::slices::equations::Equations;
+use sparsetune::ops::sptrsv::slices::equations::{ByLevel, Equations};
 use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
-use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
+use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite, survey};
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
 use sparsetune::ops::sptrsv::slices::split::split;
-use sparsetune::ops::sptrsv::slices::{Lowerer, share};
+use sparsetune::ops::sptrsv::slices::{Estimate, Lowerer, share};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
 
@@ -332,7 +332,7 @@ fn every_listed_scheme_is_lowered() {
         system.device.multiprocessors = multiprocessors;
         let mut lowerer = Lowerer::default();
         let mut steps = Vec::new();
-        for (candidate, _) in share(&system).scored {
+        for (candidate, _) in share(&system, &Estimate::of(&system)).scored {
             let recipe = lowerer.lower(&candidate, &system).expect("lowers");
             assert_launches_all(&recipe);
             let Program::Cuda(program) = recipe.program else { panic!("not for this device") };
@@ -342,6 +342,35 @@ fn every_listed_scheme_is_lowered() {
         assert!((most_steps.min(2)..=most_steps).contains(&most), "{spec}: {most} steps");
     }
     let empty = system(&chain(0), LOWER);
-    let (candidate, _) = share(&empty).scored.swap_remove(0);
+    let (candidate, _) = share(&empty, &Estimate::of(&empty)).scored.swap_remove(0);
     assert_launches_all(&Lowerer::default().lower(&candidate, &empty).expect("lowers"));
+}
+
+#[test]
+fn a_survey_tells_what_rewriting_comes_to() {
+    let of = |spec: &str, window_ns| {
+        let system = system(&generated(spec), LOWER);
+        let how = Rewrite { window_ns, terms: 256 };
+        let whole = rewrite(&system, how);
+        let levels = system.levels.widths.len() as f64;
+        let rows = system.triangular.rows() as f64;
+        let terms: usize = whole.segments.iter().map(|segment| segment.terms()).sum();
+        let seen = survey(&system, &ByLevel::of(&system.levels), how);
+        (seen, levels / f64::from(whole.windows), terms as f64 / rows)
+    };
+    // Small enough to be rewritten whole.
+    for window_ns in [0, 250, 2000] {
+        let (seen, levels, terms) = of("ilu0_poisson2d:nx=20,ny=20,seed=1", window_ns);
+        assert_eq!((seen.levels, seen.terms), (levels, terms), "{window_ns}");
+        assert!(seen.longest >= seen.terms / 2.0 - 1.0, "{seen:?}");
+    }
+    // Seen in parts.
+    for (spec, window_ns) in [
+        ("ilu0_poisson2d:nx=300,ny=300,seed=1", 1000),
+        ("ilu0_random:n=40000,per_row=6,seed=1", 500),
+    ] {
+        let (seen, levels, terms) = of(spec, window_ns);
+        assert!((0.6..1.7).contains(&(seen.levels / levels)), "{spec}: {seen:?}, {levels}");
+        assert!((0.6..1.7).contains(&(seen.terms / terms)), "{spec}: {seen:?}, {terms}");
+    }
 }

@@ -6,14 +6,17 @@ use super::strategy::{InOrder, Strategy, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::BTreeSet;
 
+/// What is drawn is predicted within so many times the best: what is far slower teaches nothing that matters.
+const FAR: f64 = 8.0;
+
 /// The strategy with its step of the funnel.
 pub struct Sampled {
     pub strategy: Box<dyn Strategy>,
     pub step: FunnelStep,
 }
 
-/// At most `places` candidates. `draw` gives each candidate its lot: of what predictions do not choose, the smallest are
-/// in. Candidates that `preparation` names alike follow each other.
+/// At most `places` candidates: a quarter spread over families and parameter values, a quarter the best predicted, the others
+/// drawn. `draw` gives each candidate its lot: of what predictions do not choose, the smallest are in. Candidates that `preparation` names alike follow each other.
 pub fn sampled(
     mut scored: Vec<(Candidate, f64)>,
     places: usize,
@@ -22,17 +25,27 @@ pub fn sampled(
 ) -> Sampled {
     sort(&mut scored);
     let places = places.max(1).min(scored.len());
-    let liked = diverse(&scored, places.div_ceil(2));
-    let known: BTreeSet<&Candidate> = liked.iter().collect();
-    let mut others: Vec<(u64, &Candidate)> = scored
-        .iter()
-        .map(|(candidate, _)| candidate)
-        .filter(|candidate| !known.contains(candidate))
-        .map(|candidate| (draw(candidate), candidate))
-        .collect();
+    let mut chosen = diverse(&scored, places.div_ceil(4));
+    let mut known: BTreeSet<Candidate> = chosen.iter().cloned().collect();
+    let far = scored.first().map_or(0.0, |(_, us)| FAR * us);
+    // Far ones come last, so that small spaces are sampled whole.
+    let mut others: Vec<(bool, u64, &Candidate)> =
+        scored.iter().map(|(candidate, us)| (*us > far, draw(candidate), candidate)).collect();
     others.sort();
-    let drawn = others.into_iter().take(places - liked.len()).map(|(_, candidate)| candidate);
-    let chosen = liked.iter().chain(drawn).cloned().collect();
+    let best = scored.iter().map(|(candidate, _)| candidate);
+    for (candidates, most) in [
+        (&mut best.clone() as &mut dyn Iterator<Item = &Candidate>, places.div_ceil(2)),
+        (&mut others.into_iter().map(|(_, _, candidate)| candidate), places),
+    ] {
+        for candidate in candidates {
+            if chosen.len() >= most {
+                break;
+            }
+            if known.insert(candidate.clone()) {
+                chosen.push(candidate.clone());
+            }
+        }
+    }
     let step = FunnelStep {
         constraint: funnel::SAMPLE.to_owned(),
         removed: (scored.len() - places) as u64,
@@ -49,7 +62,7 @@ mod tests {
     #[test]
     fn half_is_predicted_and_half_is_drawn() {
         let scored: Vec<_> =
-            (0..100).map(|x| (Candidate::new("a").with("x", x), 1.0 + x as f64)).collect();
+            (0..100).map(|x| (Candidate::new("a").with("x", x), 20.0 + x as f64)).collect();
         let draw = |candidate: &Candidate| candidate.int("x").unwrap().unsigned_abs() * 37 % 101;
         let of = |scored: &[(Candidate, f64)], places| {
             let family = |candidate: &Candidate| candidate.family.clone();

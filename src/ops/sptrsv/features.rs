@@ -3,6 +3,9 @@
 
 use super::System;
 use super::ag::model::entries_on_path;
+use super::slices::Estimate;
+use super::slices::estimate::Parts;
+use super::slices::rewrite::{Reach, Rewrite};
 use crate::domain::matrix::Spread;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, Dtype, Sptrsv};
@@ -48,13 +51,15 @@ const PARAMETERS: [(&str, &[&str]); 22] = [
 pub fn describe<'a>(
     candidates: impl Iterator<Item = (&'a Candidate, f64)>,
     system: &System,
+    estimate: Option<&Estimate>,
 ) -> Described {
     let candidates: Vec<_> = candidates.collect();
     let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
     let rewritten = candidates.iter().any(|(c, _)| c.int("window_ns").is_some_and(|ns| ns > 0));
+    let parts = |candidate: &Candidate| estimate?.of_candidate(candidate);
     Described {
-        shared: shared(system, rewritten).values,
-        own: candidates.iter().map(|(c, us)| own(c, *us, best).values).collect(),
+        shared: shared(system, rewritten, estimate).values,
+        own: candidates.iter().map(|(c, us)| own(c, (*us, best), parts(c)).values).collect(),
     }
 }
 
@@ -63,11 +68,15 @@ pub fn names() -> (Vec<String>, Vec<String>) {
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::Unit);
     let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
     let system = System::of(&Csr::empty(), &problem, &Device::NONE);
-    let shared = system.map(|system| shared(&system, false).names).unwrap_or_default();
-    (shared, own(&Candidate::new(""), 1.0, 1.0).names)
+    let shared = system.map(|system| shared(&system, false, None).names).unwrap_or_default();
+    (shared, own(&Candidate::new(""), (1.0, 1.0), None).names)
 }
 
-fn shared(system: &System, rewritten: bool) -> Numbers {
+/// Windows by whose reach a perceptron, which sees no candidate's own features, knows what rewriting makes of the system.
+const SURVEYED_NS: [u32; 4] = [250, 500, 1000, 4000];
+const SURVEYED_TERMS: u32 = 1024;
+
+fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numbers {
     let mut all = Numbers::default();
     let (triangular, problem) = (&system.triangular, &system.problem);
     let rows = triangular.rows() as f64;
@@ -98,12 +107,31 @@ fn shared(system: &System, rewritten: bool) -> Numbers {
     all.ratio("unknowns_over_shared", work_bytes, shared_bytes);
     let l2 = (system.device.l2_bytes as f64).max(1.0);
     all.ratio("system_over_l2", nnz * (4.0 + problem.dtype.bytes() as f64), l2);
+    for window_ns in SURVEYED_NS {
+        // Large systems are not rewritten in every way: the nearest that is stands for it.
+        let nearest = estimate.and_then(|estimate| {
+            let known = estimate.rewrites().filter(|how| how.window_ns > 0);
+            let away = |how: &Rewrite| {
+                (
+                    how.window_ns.abs_diff(window_ns),
+                    how.terms.abs_diff(SURVEYED_TERMS),
+                    how.window_ns,
+                )
+            };
+            known.min_by_key(away).map(|how| (estimate.windows(how), estimate.reach(how)))
+        });
+        let (windows, reach) = nearest.unzip();
+        let reach = reach.unwrap_or(Reach { levels: 1.0, terms: 1.0, longest: 1.0 });
+        all.log(&format!("windows_{window_ns}"), windows.unwrap_or(levels));
+        all.log(&format!("window_terms_{window_ns}"), reach.terms);
+        all.log(&format!("window_longest_{window_ns}"), reach.longest);
+    }
     all.device(&system.device);
     all
 }
 
-/// `best` is the best predicted time of all.
-fn own(candidate: &Candidate, us: f64, best: f64) -> Numbers {
+/// `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.
+fn own(candidate: &Candidate, (us, best): (f64, f64), parts: Option<Parts>) -> Numbers {
     let mut all = Numbers::default();
     all.log("predicted_us", us);
     all.ratio("predicted_over_best", us, best);
@@ -112,6 +140,17 @@ fn own(candidate: &Candidate, us: f64, best: f64) -> Numbers {
     for (name, texts) in PARAMETERS {
         all.parameter(name, texts, &candidate);
     }
+    let parts = parts.unwrap_or_default();
+    all.log("windows", parts.windows);
+    all.log("rows_a_window", parts.rows_a_window);
+    all.log("terms_an_equation", parts.terms);
+    all.log("longest_equation", parts.longest);
+    all.log("rounds", parts.rounds);
+    all.log("waiting_us", parts.waiting_us);
+    all.log("bytes_us", parts.bytes_us);
+    all.log("launches_us", parts.launches_us);
+    all.ratio("waiting_over_best", parts.waiting_us, best);
+    all.ratio("bytes_over_best", parts.bytes_us, best);
     all
 }
 
@@ -147,7 +186,7 @@ mod tests {
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
         let system = System::of(&matrix, &problem, &Device::NONE).unwrap();
-        let found = shared(&system, false);
+        let found = shared(&system, false, None);
         let log = |value: f64| (value + 1.0).log2() as f32;
         let expected = [
             log(600.0),

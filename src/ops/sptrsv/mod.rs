@@ -48,14 +48,15 @@ pub struct Share {
 }
 
 /// The model behind `Space::model`.
-const MODEL: &str = "sptrsv_levels_v1";
+const MODEL: &str = "sptrsv_levels_v2";
 
 /// Counts the full space, lists the reduced one, predicts each scheme's time.
 pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {
     let system = System::of(matrix, problem, device)?;
-    let shares = match device.kind {
-        DeviceKind::Cuda => vec![slices::share(&system), ag::share(&system)],
-        DeviceKind::Cpu => vec![host::share(&system)],
+    let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
+    let shares = match &estimate {
+        Some(estimate) => vec![slices::share(&system, estimate), ag::share(&system)],
+        None => vec![host::share(&system)],
     };
     let full: u64 = shares.iter().map(|share| share.full).sum();
     let rules: Vec<&str> =
@@ -63,7 +64,7 @@ pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, U
     let detail = (!rules.is_empty()).then(|| rules.join("; "));
     let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
-    let described = features::describe(named, &system);
+    let described = features::describe(named, &system, estimate.as_ref());
     let left = scored.len() as u64;
     let step = FunnelStep {
         constraint: funnel::REDUCTION.to_owned(),

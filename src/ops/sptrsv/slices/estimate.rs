@@ -1,70 +1,94 @@
 //! The `slices` family's predicted times: for the order of trials, not for promises.
 
+use super::equations::ByLevel;
 use super::lower::term_bytes;
-use super::rewrite::Rewrite;
-use super::scheme::{Scheme, Scope, Sync, Take};
+use super::rewrite::{Reach, Rewrite, survey};
+use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
+use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
+use std::collections::HashMap;
 
-/// A coarse model: how far a rewriting goes is guessed from the mean level; what a window costs, from the hop.
-pub(super) struct Estimate {
+/// A coarse model: how far a rewriting goes is seen by rewriting some of the levels; what a window costs, from the hop.
+pub struct Estimate {
     levels: f64,
-    rows_a_level: f64,
-    terms_a_row: f64,
+    rows: f64,
     term_ns: f64,
     hop_ns: f64,
     multiprocessors: f64,
+    reaches: HashMap<Rewrite, Reach>,
+}
+
+/// What the estimate of a scheme is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Parts {
+    /// Windows of the whole system, and rows of one.
+    pub windows: f64,
+    pub rows_a_window: f64,
+    /// Terms of an equation in the mean, and in unknowns of a window's longest.
+    pub terms: f64,
+    pub longest: f64,
+    /// Rounds that a window's slices take of the warps there are.
+    pub rounds: f64,
+    /// Microseconds that windows take one after the other, and that all terms take to be read.
+    pub waiting_us: f64,
+    pub bytes_us: f64,
+    /// Of launches beyond the first.
+    pub launches_us: f64,
 }
 
 impl Estimate {
-    pub(super) fn of(system: &System) -> Self {
-        let rows = system.triangular.rows().max(1) as f64;
-        let levels = system.levels.widths.len().max(1) as f64;
+    /// Surveys the rewritings that the space lists.
+    pub fn of(system: &System) -> Self {
         let problem = &system.problem;
         let bytes = term_bytes(problem.dtype) as f64
             + 0.4 * (problem.dtype.bytes() * u64::from(problem.rhs)) as f64;
         let rate = system.device.copy_gbps.max(100.0);
         let hop_ns = if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
+        let by_level = ByLevel::of(&system.levels);
+        let surveyed = super::space::rewrites(system).into_iter();
         Self {
-            levels,
-            rows_a_level: rows / levels,
-            terms_a_row: 1.0 + system.triangular.nnz() as f64 / rows,
+            levels: system.levels.widths.len().max(1) as f64,
+            rows: system.triangular.rows().max(1) as f64,
             term_ns: bytes / rate,
             hop_ns,
             multiprocessors: f64::from(system.device.multiprocessors.max(1)),
+            reaches: surveyed.map(|how| (how, survey(system, &by_level, how))).collect(),
         }
     }
 
-    /// Terms of an equation whose window reaches `depth` levels back: a plane's worth in b, a line's in unknowns.
-    fn terms_at(&self, depth: f64) -> f64 {
-        self.terms_a_row * (1.0 + 0.5 * depth) + 0.5 * depth * depth
+    /// The rewritings that were surveyed.
+    pub fn rewrites(&self) -> impl Iterator<Item = Rewrite> {
+        self.reaches.keys().copied()
     }
 
-    /// Levels a window, and terms of an equation in the mean, for a rewriting.
-    fn reach(&self, rewrite: Rewrite) -> (f64, f64) {
-        let (mut depth, mut spent, mut terms) = (0.0, f64::from(rewrite.window_ns), 0.0);
-        loop {
-            let own = self.terms_at(depth);
-            let marginal = own * self.rows_a_level * self.term_ns;
-            let stop = marginal * depth > spent || own > f64::from(rewrite.terms) || depth > 2048.0;
-            if depth > 0.0 && (stop || rewrite.window_ns == 0) {
-                return (depth, terms / depth);
-            }
-            spent += marginal;
-            terms += own;
-            depth += 1.0;
-        }
+    /// What a rewriting comes to; what was not surveyed is taken for none.
+    pub fn reach(&self, how: Rewrite) -> Reach {
+        let none = Reach { levels: 1.0, terms: 1.0, longest: 1.0 };
+        self.reaches.get(&how).copied().unwrap_or(none)
     }
 
-    pub(super) fn us(&self, scheme: &Scheme) -> f64 {
-        let (depth, terms) = self.reach(scheme.rewrite);
-        let windows = (self.levels / depth).max(1.0);
-        let rows_a_window = self.rows_a_level * depth;
-        let total_terms = self.levels * self.rows_a_level * terms;
+    /// Windows that a rewriting leaves.
+    pub fn windows(&self, how: Rewrite) -> f64 {
+        (self.levels / self.reach(how).levels).max(1.0)
+    }
+
+    /// Of a candidate of this family.
+    pub fn of_candidate(&self, candidate: &Candidate) -> Option<Parts> {
+        (candidate.family == FAMILY)
+            .then(|| Scheme::of(candidate))
+            .flatten()
+            .map(|s| self.parts(&s))
+    }
+
+    pub fn parts(&self, scheme: &Scheme) -> Parts {
+        let Reach { terms, longest, .. } = self.reach(scheme.rewrite);
+        let windows = self.windows(scheme.rewrite);
+        let rows_a_window = self.rows / windows;
         let lanes = match scheme.lanes {
             0 => terms.clamp(1.0, 32.0),
             lanes => f64::from(lanes),
         };
-        let steps = (terms / lanes).max(1.0);
+        let steps = (longest.max(terms) / lanes).max(1.0);
         let sms = match scheme.scope {
             Scope::Global => self.multiprocessors,
             Scope::Shared { blocks } => f64::from(blocks),
@@ -79,7 +103,6 @@ impl Estimate {
         let group = f64::from(scheme.unroll);
         let a_window =
             hop + 40.0 * lanes.log2() + rounds * (250.0 + (steps / group).ceil() * 350.0);
-        let bytes = total_terms * self.term_ns * (self.multiprocessors / sms).sqrt();
         // Waiting warps get into each other's way.
         let crowd = 1.0 + 0.01 * f64::from(scheme.warps);
         let aside = match (scheme.sync, scheme.take, scheme.pause) {
@@ -94,6 +117,22 @@ impl Estimate {
                 3.0 * windows.min(slices / (f64::from(alpha) * warps))
             }
         };
-        3.0 + launches + (windows * a_window * crowd * aside + bytes) / 1e3
+        let bytes = self.rows * terms * self.term_ns * (self.multiprocessors / sms).sqrt();
+        Parts {
+            windows,
+            rows_a_window,
+            terms,
+            longest,
+            rounds,
+            waiting_us: windows * a_window * crowd * aside / 1e3,
+            bytes_us: bytes / 1e3,
+            launches_us: launches,
+        }
+    }
+
+    /// Predicted microseconds of one call.
+    pub fn us(&self, scheme: &Scheme) -> f64 {
+        let parts = self.parts(scheme);
+        3.0 + parts.launches_us + parts.waiting_us + parts.bytes_us
     }
 }

@@ -5,7 +5,7 @@
 
 pub mod accumulate;
 pub mod equations;
-mod estimate;
+pub mod estimate;
 pub mod lower;
 pub mod pack;
 pub mod prove;
@@ -14,5 +14,6 @@ pub mod scheme;
 pub mod space;
 pub mod split;
 
+pub use estimate::Estimate;
 pub use lower::Lowerer;
 pub use space::share;

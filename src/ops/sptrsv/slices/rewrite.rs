@@ -64,30 +64,79 @@ pub fn rewrite(system: &System, how: Rewrite) -> Equations {
     let triangular = &*system.triangular;
     let rows = triangular.rows();
     let by_level = ByLevel::of(&system.levels);
-    let mut work = Rewriting::new(triangular, how);
+    let mut work = Rewriting::new(triangular, how, rayon::current_num_threads());
     let mut cost = WindowCost::of(system, how);
     for level in 0..system.levels.widths.len() {
-        let rows = by_level.rows(level);
-        let joined = match cost.most_terms() {
-            Some(most) => work.build(rows, Some(most)),
-            None => None,
-        };
-        match joined {
-            Some(terms) => cost.add(terms),
-            None => {
-                work.window += u32::from(level > 0);
-                // Without substitution nothing is refused.
-                let terms = work.build(rows, None).unwrap_or(0);
-                cost.restart(terms);
-            }
-        }
-        rows.iter().for_each(|&row| work.window_of[row as usize] = work.window);
+        work.take(by_level.rows(level), &mut cost);
     }
     let windows = if rows == 0 { 0 } else { work.window + 1 };
     let rows = (0..rows).map(|row| Some(triangular.original(row) as u32)).collect();
     let Rewriting { segments, places, window_of, .. } = work;
     let ms = started.elapsed().as_secs_f64() * 1e3;
     Equations { segments, places, rows, window_of, windows, ms }
+}
+
+/// What a rewriting comes to, as far as some of the levels tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reach {
+    /// Levels a window.
+    pub levels: f64,
+    /// Terms of an equation, in unknowns and in b.
+    pub terms: f64,
+    /// Terms in unknowns of a window's longest equation, in the mean over windows: others wait for it.
+    pub longest: f64,
+}
+
+/// Parts of the levels that a survey looks at, and terms that it builds in each.
+const PARTS: usize = 3;
+const PART_TERMS: usize = 60_000;
+
+/// Rewrites a few runs of levels from all over the system, as [`rewrite`] would rewrite all of it: windows depend on what is
+/// near them alone.
+pub fn survey(system: &System, by_level: &ByLevel, how: Rewrite) -> Reach {
+    let levels = system.levels.widths.len();
+    let mut work = Rewriting::new(&system.triangular, how, 1);
+    // Levels and windows that were closed; rows and terms of all that was built.
+    let (mut closed, mut windows, mut rows) = (0, 0, 0);
+    let mut longest: Vec<usize> = Vec::new();
+    let mut next = 0;
+    for part in 0..PARTS {
+        let mut cost = WindowCost::of(system, how);
+        let (from, built) = (next.max(levels * part / PARTS), work.stored);
+        // What the level began, and where.
+        let mut opened = from;
+        for level in from..levels {
+            if work.stored - built > PART_TERMS && level > opened {
+                break;
+            }
+            let of_level = by_level.rows(level);
+            if work.take(of_level, &mut cost) {
+                if level > from {
+                    closed += level - opened;
+                    windows += 1;
+                }
+                opened = level;
+                longest.push(0);
+            }
+            rows += of_level.len();
+            let lengths = of_level.iter().map(|&row| work.unknowns(row as usize));
+            if let (Some(most), Some(own)) = (longest.last_mut(), lengths.max()) {
+                *most = own.max(*most);
+            }
+            next = level + 1;
+        }
+        // A window that is still open at the end of its part counts where none was closed, or where the system ends.
+        if next == levels || windows == 0 {
+            closed += next - opened;
+            windows += usize::from(next > opened);
+        }
+    }
+    let mean = |sum: usize, count: usize| sum as f64 / count.max(1) as f64;
+    Reach {
+        levels: mean(closed, windows).max(1.0),
+        terms: mean(work.stored, rows),
+        longest: mean(longest.iter().sum(), longest.len()),
+    }
 }
 
 /// The running mean cost of a level in the open window.
@@ -135,6 +184,7 @@ struct Rewriting<'a> {
     stored: usize,
     places: Vec<Place>,
     window: u32,
+    begun: bool,
     window_of: Vec<u32>,
     /// Magnitude of each equation, see `GROWTH`.
     growth: Vec<f64>,
@@ -143,10 +193,10 @@ struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    fn new(system: &'a Triangular, how: Rewrite) -> Self {
+    fn new(system: &'a Triangular, how: Rewrite, threads: usize) -> Self {
         let rows = system.rows();
         let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
-        let threads = rayon::current_num_threads().min(fitting).max(1);
+        let threads = threads.min(fitting).max(1);
         Self {
             system,
             how,
@@ -155,10 +205,29 @@ impl<'a> Rewriting<'a> {
             stored: 0,
             places: vec![Place::default(); rows],
             window: 0,
+            begun: false,
             window_of: vec![u32::MAX; rows],
             growth: vec![1.0; if how.window_ns > 0 { rows } else { 0 }],
             accumulators: (0..threads).map(|_| Accumulators::new(rows)).collect(),
         }
+    }
+
+    /// Takes the next level in: into the open window if that is cheaper, else into a new one, which it says.
+    fn take(&mut self, rows: &[u32], cost: &mut WindowCost) -> bool {
+        let joined = cost.most_terms().and_then(|most| self.build(rows, Some(most)));
+        match joined {
+            Some(terms) => cost.add(terms),
+            None => {
+                // The first window is there from the start.
+                self.window += u32::from(self.begun);
+                self.begun = true;
+                // Without substitution nothing is refused.
+                let terms = self.build(rows, None).unwrap_or(0);
+                cost.restart(terms);
+            }
+        }
+        rows.iter().for_each(|&row| self.window_of[row as usize] = self.window);
+        joined.is_none()
     }
 
     fn most_terms(&self) -> usize {
@@ -269,6 +338,12 @@ impl<'a> Rewriting<'a> {
             self.put(rows, self.segments.len() - 1, 0);
         }
         Some(total.into_inner())
+    }
+
+    /// Terms in unknowns of a row's equation.
+    fn unknowns(&self, row: usize) -> usize {
+        let Place { segment, row } = self.places[row];
+        self.segments[segment as usize].unknown.row(row as usize).0.len()
     }
 
     fn put(&mut self, rows: &[u32], segment: usize, first: usize) {

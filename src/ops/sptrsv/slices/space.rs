@@ -73,9 +73,11 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 }
 
 /// The family's part of the space.
-pub fn share(system: &System) -> Share {
-    let estimate = Estimate::of(system);
-    let mut scored: Vec<_> = listed(system)
+pub fn share(system: &System, estimate: &Estimate) -> Share {
+    // In a fixed order: what is listed twice is kept once, whatever comes first.
+    let mut rewrites: Vec<Rewrite> = estimate.rewrites().collect();
+    rewrites.sort_by_key(|how| (how.window_ns, how.terms));
+    let mut scored: Vec<_> = listed(system, &rewrites)
         .into_iter()
         .filter(|scheme| legal(scheme, system).is_ok())
         .map(|scheme| (scheme.candidate(), estimate.us(&scheme)))
@@ -95,13 +97,13 @@ pub fn share(system: &System) -> Share {
 }
 
 /// The reduced list, before legality.
-fn listed(system: &System) -> Vec<Scheme> {
+fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
     let levels = system.levels.widths.len().max(1);
     let width = system.triangular.rows() as f64 / levels as f64;
     let widest = system.levels.widths.iter().max().copied().unwrap_or(0);
     let large = is_large(system);
     let mut list = Vec::new();
-    for rewrite in rewrites(system) {
+    for &rewrite in rewrites {
         let plain = Scheme {
             rewrite,
             lanes: 0,
@@ -185,7 +187,7 @@ fn mean_terms(system: &System) -> f64 {
 }
 
 /// Rewritings worth a try; a system of one level has nothing to rewrite.
-fn rewrites(system: &System) -> Vec<Rewrite> {
+pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
     let mut all = vec![Rewrite { window_ns: 0, terms: TERMS[0] }];
     if system.levels.widths.len() <= 1 || amplification(system) > AMPLIFIED {
         return all;
@@ -281,7 +283,12 @@ mod tests {
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
         let system = System::of(&matrix, &problem, &device()).unwrap();
         assert!(amplification(&system) > AMPLIFIED);
-        assert!(share(&system).scored.iter().all(|(scheme, _)| scheme.int("window_ns") == Some(0)));
+        assert!(
+            share(&system, &Estimate::of(&system))
+                .scored
+                .iter()
+                .all(|(scheme, _)| scheme.int("window_ns") == Some(0))
+        );
     }
 
     #[test]
@@ -298,7 +305,7 @@ mod tests {
             ("banded:n=5000,half=0", 1, 60),
         ] {
             let system = system(spec, rhs);
-            let share = share(&system);
+            let share = share(&system, &Estimate::of(&system));
             assert!((20..=most).contains(&share.scored.len()), "{spec}: {}", share.scored.len());
             assert_eq!(share.full, full());
             let unique: HashSet<String> = share.scored.iter().map(|(c, _)| c.to_string()).collect();
