@@ -127,6 +127,16 @@ async fn a_model_is_put_to_use_and_taken_back() {
     assert_eq!((&history[1]["reason"], &history[2]["model"]), (&json!("newer"), &json!("one")));
     assert_eq!(app.json("/v1/models/two").await["activations"].as_array().unwrap(), history);
 
+    let bare = app.request(Method::POST, "/v1/models/one/activate").send().await.unwrap();
+    assert_eq!(bare.json::<Value>().await.unwrap()["reason"], "by hand");
+    let text = app.request(Method::POST, "/v1/models/one/activate").body("newer");
+    problem(text.send().await.unwrap(), 415, "unsupported-media-type").await;
+    let other = LearnedModel { features_version: 999, ..model("other", Learner::Lambdamart, 3) };
+    app.insert(&other).await;
+    let refused = problem(app.post("/v1/models/other/activate", &json!({})).await, 409, "conflict");
+    assert!(refused.await["detail"].as_str().unwrap().contains("version 999"));
+    assert_eq!(app.json("/v1/models/other").await["active"], false);
+
     problem(app.post("/v1/models/none/activate", &json!({})).await, 404, "not-found").await;
     for odd in
         [json!({"reason": ""}), json!({"reason": "a\nb"}), json!({"reason": "x".repeat(201)})]
