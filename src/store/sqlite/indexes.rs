@@ -177,8 +177,8 @@ async fn learned(store: &SqliteStore) {
     let rows = steps(store, learning::ROWS).await;
     assert!(rows.contains("SEARCH t USING INDEX trials_tried (job=?)"), "{rows}");
     let recorded = steps(store, learning::RECORDED).await;
-    assert!(recorded.contains("SEARCH t USING COVERING INDEX trials_tried (job=?)"), "{recorded}");
-    assert!(recorded.contains("SEARCH p USING"), "{recorded}");
+    let by = ["SEARCH p USING", "SEARCH t USING", "INDEX trials_tried (job=?)"];
+    assert!(by.iter().all(|by| recorded.contains(by)), "{recorded}");
     let described = steps(store, learning::DESCRIBED).await;
     let by = "COVERING INDEX job_features_since (features_version=? AND created_at>?)";
     assert!(described.contains(by), "{described}");
