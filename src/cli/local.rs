@@ -5,17 +5,33 @@ use super::assemble;
 use super::client::Client;
 use super::config::Config;
 use super::serve::{self, Running};
+use crate::service::Service;
 use anyhow::Context;
 use figment::value::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long an interrupted job has to end, and the time between two looks at it.
 const CANCEL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The job or training that is cancelled where the command is interrupted.
+#[derive(Debug, Default)]
+pub struct InHand(Mutex<Option<String>>);
+
+impl InHand {
+    /// The last one told counts: those before it have ended.
+    pub fn is(&self, id: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+    }
+
+    pub fn id(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// A running server and a client that knows its token.
 pub struct Local {
@@ -38,11 +54,33 @@ impl Local {
         };
         let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
         let token = fresh_token();
-        let config = config(data.context("there is no folder to work in")?, device, &token)?;
+        let data = data.context("there is no folder to work in")?;
+        Self::serve(&config(data, &[device], &token)?, token, folder).await
+    }
+
+    /// Serves a folder that is there, without devices.
+    pub async fn without_devices(data: &Path) -> anyhow::Result<Self> {
+        let token = fresh_token();
+        let config = config(data, &[], &token)?;
+        let store = config.data.store();
+        anyhow::ensure!(
+            store.is_file(),
+            "{}: nothing was recorded here: there is no {}",
+            data.display(),
+            store.display()
+        );
+        Self::serve(&config, token, None).await
+    }
+
+    async fn serve(
+        config: &Config,
+        token: String,
+        folder: Option<tempfile::TempDir>,
+    ) -> anyhow::Result<Self> {
         let shutdown = CancellationToken::new();
-        let (workers, opening) = assemble::workers(&config)?;
+        let (workers, opening) = assemble::workers(config)?;
         let running =
-            serve::start(&config, shutdown.clone(), |service, stop| workers.loops(service, stop))
+            serve::start(config, shutdown.clone(), |service, stop| workers.loops(service, stop))
                 .await?;
         let client = Client::new(&format!("http://{}", running.address), Some(token))?;
         let local = Self { client, shutdown, running, _folder: folder };
@@ -55,19 +93,28 @@ impl Local {
         }
     }
 
+    pub fn service(&self) -> &Service {
+        &self.running.service
+    }
+
+    /// Carries trainings through from now on, beside whatever else is done.
+    pub fn train(&self) {
+        self.running.train();
+    }
+
     /// Does `work`, which says what job it has submitted, and ends the server. Ctrl-c cancels that job first: in a folder
     /// that stays it would otherwise be taken up again by the next server.
     pub async fn carry<F>(self, work: F) -> anyhow::Result<ExitCode>
     where
-        F: AsyncFnOnce(&Client, &OnceLock<String>) -> anyhow::Result<()>,
+        F: AsyncFnOnce(&Self, &InHand) -> anyhow::Result<ExitCode>,
     {
-        let job = OnceLock::new();
+        let job = InHand::default();
         let done = tokio::select! {
-            done = work(&self.client, &job) => done.map(|()| ExitCode::SUCCESS),
+            done = work(&self, &job) => done,
             _ = tokio::signal::ctrl_c() => {
                 eprintln!("sparsetune: interrupted");
-                if let Some(id) = job.get() {
-                    self.cancel(id).await;
+                if let Some(id) = job.id() {
+                    self.cancel(&id).await;
                 }
                 Ok(ExitCode::from(INTERRUPTED))
             }
@@ -79,10 +126,10 @@ impl Local {
     /// Until the job has ended: a server that stops meanwhile would give it back to the queue.
     async fn cancel(&self, id: &str) {
         let cancelled = async {
-            let mut job = self.client.cancel(id).await?;
-            while !job.view.state.is_final() {
+            let mut state = self.client.cancel(id).await?;
+            while !state.is_final() {
                 tokio::time::sleep(PAUSE).await;
-                job = self.client.job(id).await?;
+                state = self.client.state(id).await?;
             }
             anyhow::Ok(())
         };
@@ -100,15 +147,18 @@ impl Local {
     }
 }
 
-fn config(data: &Path, device: &str, token: &str) -> anyhow::Result<Config> {
+fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> {
     let data = data.to_str().context("the data folder's name is not UTF-8")?;
-    let flags: [(&str, Value); 6] = [
+    let devices: Vec<Value> = devices.iter().map(|device| Value::from(*device)).collect();
+    let flags: [(&str, Value); 7] = [
         ("server.listen", "127.0.0.1:0".into()),
         ("server.tokens", vec![Value::from(token)].into()),
         ("data.dir", data.into()),
         ("data.store", "".into()),
         ("data.blobs", "".into()),
-        ("devices.use", vec![Value::from(device)].into()),
+        ("devices.use", devices.into()),
+        // What is not asked for would be in the way of what is.
+        ("learning.retrain_trials", 0.into()),
     ];
     Ok(Config::load(None, &flags)?)
 }

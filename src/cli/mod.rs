@@ -65,7 +65,7 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Tune generated matrices, so that this device is known before anybody asks
     Corpus(corpus::CorpusArgs),
-    /// Have a server train models on what it has measured
+    /// Train models on what was measured, by a server or in a data folder
     Train(train::TrainArgs),
     /// List a server's learned models, and change which is in use
     Models(models::ModelsArgs),
@@ -144,7 +144,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Corpus(args) => on_all_cores(corpus::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),
-        Command::Train(args) => on_one_core(train::run(args)),
+        Command::Train(args) => on_all_cores(train::run(args)),
         Command::Models(args) => on_one_core(models::run(args)),
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),

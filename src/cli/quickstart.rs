@@ -2,13 +2,12 @@
 
 use super::client::Client;
 use super::follow::Show;
-use super::local::Local;
+use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::tune::Tuned;
 use super::{say, show};
 use serde_json::json;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 /// A triangulated mesh of 32768 points; where it comes from and its licence are in data/README.md.
 const MATRIX: &[u8] = include_bytes!("../../data/delaunay_n15.mtx.gz");
@@ -35,14 +34,12 @@ pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
         say("Starting a server on loopback, with a temporary folder ...")?;
     }
     let local = Local::start(None, &args.device).await?;
-    local.carry(async |client, job| walk(client, &args, job).await).await
+    local
+        .carry(async |local, job| walk(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
+        .await
 }
 
-async fn walk(
-    client: &Client,
-    args: &QuickstartArgs,
-    job: &OnceLock<String>,
-) -> anyhow::Result<()> {
+async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::Result<()> {
     let server = client.server();
     // For people; with --json, standard output holds one value and nothing else.
     let tell = |text: String| if args.json { Ok(()) } else { say(text) };

@@ -70,6 +70,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// Trainings are carried through from now on, until shutdown.
+    pub fn train(&self) {
+        let trainer = Trainer::new(self.service.clone());
+        self.tasks.spawn(trainer.run(self.shutdown.clone()));
+    }
+
     /// Waits until all has ended after shutdown began; workers and upkeep get the configured time for it.
     pub async fn finished(self) {
         self.shutdown.cancelled().await;
@@ -98,6 +104,10 @@ where
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
     let address = server.address()?;
     let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied())?);
+    // The recorder is there from here on.
+    if let Err(error) = service.tell_models().await {
+        tracing::warn!(%error, "which models are in use is told when one is first asked for");
+    }
     let limits = limits(config);
     let app = App::new(service.clone(), limits, access(config)?, metrics, shutdown.clone());
 
@@ -121,7 +131,7 @@ where
 {
     let running = start(config, shutdown.clone(), workers).await?;
     // Not beside `tune` and its like: they end before any model would be made.
-    running.tasks.spawn(Trainer::new(running.service.clone()).run(shutdown));
+    running.train();
     // On standard output, for scripts that asked for port 0; the log goes elsewhere.
     // Nobody may be reading any more, which is no reason not to serve.
     if let Err(error) = say(format_args!("listening on http://{}", running.address)) {

@@ -1,16 +1,22 @@
-//! `sparsetune train`: has a server train models on what it has measured, and says how well they choose.
+//! `sparsetune train`: has models trained on what was measured, by a server or in a data folder, and says how well they choose.
 
 use super::client::models::{ModelView, TrainingView};
 use super::client::{Answer, Client};
+use super::local::{InHand, Local};
 use super::{INTERRUPTED, ServerArgs, models, say};
 use crate::domain::JobState;
 use crate::domain::learned::Op;
 use crate::domain::training::{Activate, TrainingStage};
+use crate::service::Service;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// The device that is found, not named.
+const AUTO: &str = "auto";
 
 /// Between two looks at a training.
 const LOOK: Duration = Duration::from_millis(500);
@@ -28,6 +34,10 @@ pub struct TrainArgs {
     activate: Activate,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Train here, on what a server or `sparsetune corpus` left in this folder, without asking a server. `auto` is then the
+    /// class of devices with the most recorded trials
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token_file"])]
+    data: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
     /// Print trainings and models as JSON
@@ -45,37 +55,93 @@ fn activate(text: &str) -> Result<Activate, String> {
 }
 
 pub async fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
-    let client = args.server.client()?;
-    let mut told = Vec::new();
-    let mut failed = None;
-    for op in args.op.map_or(Op::ALL.to_vec(), |op| vec![op]) {
-        let request = json!({
-            "op": op, "device": args.device, "activate": args.activate, "seed": args.seed
-        });
-        let training = client.train(&request).await?;
-        let id = training.view.id.clone();
-        let ended = tokio::select! {
-            ended = follow(&client, training, !args.json) => ended?,
-            _ = tokio::signal::ctrl_c() => {
-                eprintln!("the training goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
-                return Ok(ExitCode::from(INTERRUPTED));
-            }
+    let order = Order {
+        ops: args.op.map_or(Op::ALL.to_vec(), |op| vec![op]),
+        device: args.device,
+        activate: args.activate,
+        seed: args.seed,
+        json: args.json,
+    };
+    if let Some(data) = &args.data {
+        let local = Local::without_devices(data).await?;
+        local.train();
+        let done = async |local: &Local, job: &InHand| {
+            order.carry(&local.client, Some(local.service()), job).await
         };
-        // One operation may well have too little data while the other has enough.
-        match made(&client, &ended).await {
-            Ok(model) if args.json => told.push(json!({ "job": ended.raw, "model": model.raw })),
-            Ok(model) => say(trained(&ended.view, &model.view))?,
-            Err(error) => {
-                told.push(json!({ "job": ended.raw, "model": Value::Null }));
-                eprintln!("sparsetune: {error:#}");
-                failed = Some(ExitCode::FAILURE);
+        return local.carry(done).await;
+    }
+    let (client, job) = (args.server.client()?, InHand::default());
+    tokio::select! {
+        done = order.carry(&client, None, &job) => done,
+        _ = tokio::signal::ctrl_c() => {
+            if let Some(id) = job.id() {
+                eprintln!("the training goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
             }
+            Ok(ExitCode::from(INTERRUPTED))
         }
     }
-    if args.json {
-        say(Value::from(told))?;
+}
+
+/// What is to be trained.
+pub struct Order {
+    /// In turn.
+    pub ops: Vec<Op>,
+    pub device: String,
+    pub activate: Activate,
+    pub seed: u64,
+    pub json: bool,
+}
+
+impl Order {
+    /// Has the models trained, and prints how well each chooses. Fails where one came to nothing: one operation may well
+    /// have too little data while the other has enough.
+    pub async fn carry(
+        &self,
+        client: &Client,
+        recorded: Option<&Service>,
+        job: &InHand,
+    ) -> anyhow::Result<ExitCode> {
+        let mut told = Vec::new();
+        let mut failed = None;
+        let mut fail = |error: anyhow::Error| {
+            eprintln!("sparsetune: {error:#}");
+            failed = Some(ExitCode::FAILURE);
+        };
+        for op in &self.ops {
+            let device = match recorded {
+                Some(service) if self.device == AUTO => {
+                    match service.most_recorded_class(*op).await {
+                        Ok(class) => class.0,
+                        Err(error) => {
+                            fail(error.into());
+                            continue;
+                        }
+                    }
+                }
+                _ => self.device.clone(),
+            };
+            let request = json!({
+                "op": op, "device": device, "activate": self.activate, "seed": self.seed
+            });
+            let training = client.train(&request).await?;
+            job.is(&training.view.id);
+            let ended = follow(client, training, !self.json).await?;
+            match made(client, &ended).await {
+                Ok(model) if self.json => {
+                    told.push(json!({ "job": ended.raw, "model": model.raw }));
+                }
+                Ok(model) => say(trained(&ended.view, &model.view))?,
+                Err(error) => {
+                    told.push(json!({ "job": ended.raw, "model": Value::Null }));
+                    fail(error);
+                }
+            }
+        }
+        if self.json {
+            say(Value::from(told))?;
+        }
+        Ok(failed.unwrap_or(ExitCode::SUCCESS))
     }
-    Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }
 
 /// The model of a training that has ended; an error where there is none.

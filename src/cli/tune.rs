@@ -3,7 +3,7 @@
 use super::client::views::{PlanView, TrialView};
 use super::client::{Answer, Client};
 use super::follow::{Show, follow};
-use super::local::Local;
+use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{say, show};
 use crate::domain::Digest;
@@ -11,7 +11,6 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 #[derive(Debug, clap::Args)]
 pub struct TuneArgs {
@@ -33,10 +32,12 @@ pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     args.problem.problem()?;
     anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
     let local = Local::start(args.data.clone(), &args.problem.device).await?;
-    local.carry(async |client, job| tune(client, &args, job).await).await
+    local
+        .carry(async |local, job| tune(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
+        .await
 }
 
-async fn tune(client: &Client, args: &TuneArgs, job: &OnceLock<String>) -> anyhow::Result<()> {
+async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<()> {
     let matrix = client.upload_file(&args.file).await?;
     if !args.json {
         say(format_args!("{}\n", show::matrix(&matrix.view)))?;
@@ -71,10 +72,10 @@ impl Tuned {
         matrix: &Digest,
         (problem, search): (&ProblemArgs, &SearchArgs),
         shown: Show,
-        started: &OnceLock<String>,
+        started: &InHand,
     ) -> anyhow::Result<Self> {
         let submitted = client.submit(&problem.job(matrix, search)?).await?;
-        started.get_or_init(|| submitted.view.id.clone());
+        started.is(&submitted.view.id);
         let job = follow(client, &submitted.view.id, shown).await?;
         let id = job.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;

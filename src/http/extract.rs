@@ -19,19 +19,41 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         if !is_json(&request) {
-            let detail = "the body must be JSON: send Content-Type: application/json";
-            return Err(Problem::new(Kind::UnsupportedMediaType, detail));
+            return Err(no_json());
         }
-        let bytes =
-            Bytes::from_request(request, state).await.map_err(|rejection| {
-                match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => {
-                        Problem::new(Kind::TooLarge, "a JSON body this large is not read")
-                    }
-                    _ => Problem::new(Kind::MalformedBody, rejection.body_text()),
-                }
-            })?;
-        parse(&bytes).map(Self)
+        parse(&bytes(request, state).await?).map(Self)
+    }
+}
+
+fn no_json() -> Problem {
+    let detail = "the body must be JSON: send Content-Type: application/json";
+    Problem::new(Kind::UnsupportedMediaType, detail)
+}
+
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(Kind::TooLarge, "a JSON body this large is not read")
+        }
+        _ => Problem::new(Kind::MalformedBody, rejection.body_text()),
+    })
+}
+
+/// A JSON body, or none at all: every member of it may be absent, and so may the whole.
+pub struct MaybeJson<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let is_json = is_json(&request);
+        let bytes = bytes(request, state).await?;
+        match bytes.is_empty() {
+            // Clients that send nothing need not say what kind of nothing.
+            true => Ok(Self(T::default())),
+            false if is_json => parse(&bytes).map(Self),
+            false => Err(no_json()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ mod wire;
 use super::App;
 use super::error::{Kind, Problem};
 use super::etag;
-use super::extract::{Json as JsonBody, Path, Query, given};
+use super::extract::{Json as JsonBody, MaybeJson, Path, Query, given};
 use crate::domain::learned::{Op, Scope};
 use crate::domain::{DeviceClass, ModelId};
 use crate::service::{ModelStanding, ServiceError};
@@ -82,7 +82,7 @@ pub async fn file(
     Ok(etag::respond(&headers, etag::of(&bytes), json, FOREVER, bytes))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActivateIn {
     #[serde(default, deserialize_with = "given")]
@@ -92,7 +92,7 @@ pub struct ActivateIn {
 pub async fn activate(
     State(app): State<App>,
     Path(id): Path<ModelId>,
-    JsonBody(body): JsonBody<ActivateIn>,
+    MaybeJson(body): MaybeJson<ActivateIn>,
 ) -> Result<Json<ActivationOut>, Problem> {
     let reason = reason(body.reason)?;
     Ok(Json(app.service.activate_model(&id, &reason).await?.into()))

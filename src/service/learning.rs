@@ -1,8 +1,10 @@
 //! Learned models as use cases: which there are, which is in use, and how to change that.
 
 use super::{Page, PageRequest, Result, Service, ServiceError};
-use crate::domain::learned::{Activation, Learner, Scope};
-use crate::domain::{Digest, LearnedModel, ModelId, TrainRequest, Training, TrainingId};
+use crate::domain::learned::{Activation, Learner, Op, Scope};
+use crate::domain::{
+    DeviceClass, Digest, LearnedModel, ModelId, TrainRequest, Training, TrainingId,
+};
 use crate::learn::ModelFile;
 use crate::ops::features;
 use crate::store::StoreError;
@@ -64,10 +66,29 @@ impl Service {
         Ok(self.inner.store.activations(scope, limit).await?)
     }
 
-    /// Puts a model to use, for its own scope.
+    /// The class of devices with the most recorded trials of the operation; the first by name of equals. `Unavailable` where
+    /// there are none.
+    pub async fn most_recorded_class(&self, op: Op) -> Result<DeviceClass> {
+        let recorded = self.inner.store.recorded().await?.into_iter();
+        let of_op = recorded.filter(|(scope, _)| scope.op == op);
+        let most = of_op.max_by(|(a, of_a), (b, of_b)| of_a.cmp(of_b).then_with(|| b.cmp(a)));
+        most.map(|(scope, _)| scope.device_class).ok_or_else(|| ServiceError::Unavailable {
+            message: format!("no trials of {op} are recorded here"),
+        })
+    }
+
+    /// Puts a model to use, for its own scope. `Conflict` for one that reads other features than are computed here: it would
+    /// rank nothing.
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
+        let (reads, here) = (model.features_version, features::VERSION);
+        if reads != here {
+            let message = format!(
+                "model {id} reads features of version {reads}, here they are of version {here}"
+            );
+            return Err(ServiceError::Conflict { message });
+        }
         self.put_to_use(model.scope, Some(model.id), reason).await
     }
 
@@ -108,6 +129,17 @@ impl Service {
         if let Some(found) = self.in_use().of(scope, epoch) {
             return Ok(found);
         }
+        let mut in_use = self.look_in_use(epoch).await?;
+        Ok(in_use.remove(scope).flatten())
+    }
+
+    /// Reads the models in use before anybody asks for one, and tells the gauges of them.
+    pub async fn tell_models(&self) -> Result<()> {
+        self.look_in_use(self.plans_epoch()).await.map(drop)
+    }
+
+    /// The models in use as the store now has them, remembered as of `epoch`.
+    async fn look_in_use(&self, epoch: u64) -> Result<HashMap<Scope, Usable>> {
         let active = self.inner.store.active().await?;
         let mut in_use = HashMap::new();
         for Activation { scope, model, .. } in active {
@@ -123,7 +155,8 @@ impl Service {
             tell_in_use(&scope, model.as_deref());
             in_use.insert(scope, (id, model));
         }
-        let found = in_use.get(scope).and_then(|(_, model)| model.clone());
+        let found = in_use.iter().map(|(scope, (_, model))| (scope.clone(), model.clone()));
+        let found = found.collect();
         self.in_use().keep(epoch, in_use);
         Ok(found)
     }
@@ -168,11 +201,13 @@ pub(super) struct InUse {
     /// [`Service::plans_epoch`] at the look; absent before the first.
     epoch: Option<u64>,
     by_scope: HashMap<Scope, ModelId>,
-    /// Absent inside for a model that cannot be used. A model never changes under its id.
-    read: HashMap<ModelId, Option<Arc<ActiveModel>>>,
+    /// A model never changes under its id.
+    read: HashMap<ModelId, Usable>,
 }
 
-type Read = (ModelId, Option<Arc<ActiveModel>>);
+/// Absent for a model that cannot be used.
+type Usable = Option<Arc<ActiveModel>>;
+type Read = (ModelId, Usable);
 
 impl InUse {
     /// The outer option is absent where somebody must look.

@@ -321,6 +321,8 @@ pub trait Learning: Send + Sync {
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<Vec<TrainingGroup>>;
+    /// Tried candidates by scope, of all jobs with a plan, whether they are described or not; in no order.
+    async fn recorded(&self) -> Result<Vec<(Scope, u64)>>;
     /// Trials with features by scope, of jobs described since a moment.
     async fn described_since(
         &self,
@@ -380,6 +382,9 @@ pub trait Trainings: Send + Sync {
         model: Option<(&LearnedModel, &[u8])>,
         activation: Option<&Activation>,
     ) -> Result<()>;
+    /// Gives a training in hand back to the queue, as it was before the claim: the attempt is not counted. One that was asked
+    /// to stop ends cancelled instead.
+    async fn release_training(&self, fence: &TrainingFence) -> Result<()>;
     /// A queued one ends at once, a running one is asked to. `None` where there is none.
     async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>>;
 }

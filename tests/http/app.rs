@@ -26,17 +26,15 @@ impl TestApp {
 
     pub async fn with(settings: &[Setting<'_>]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut flags: Vec<Setting> = vec![
-            ("server.listen", "127.0.0.1:0".into()),
-            ("data.dir", folder.path().to_str().unwrap().into()),
-            ("worker.name", "here".into()),
-        ];
-        flags.extend(settings.iter().cloned());
-        let config = Config::load(None, &flags).unwrap();
         let shutdown = CancellationToken::new();
-        let running = start(&config, shutdown.clone(), |_, _| Vec::new()).await.unwrap();
+        let running = served(&folder, settings, &shutdown).await;
         running.service.register(fixture().device).await.unwrap();
         Self { running, client: Client::new(), shutdown, folder }
+    }
+
+    /// Another server on the same folder, as after a restart.
+    pub async fn beside(&self) -> Running {
+        served(&self.folder, &[], &self.shutdown).await
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -127,6 +125,21 @@ impl TestApp {
         let plan = self.finish(&self.claim().await).await;
         (matrix, plan)
     }
+}
+
+async fn served(
+    folder: &TempDir,
+    settings: &[Setting<'_>],
+    shutdown: &CancellationToken,
+) -> Running {
+    let mut flags: Vec<Setting> = vec![
+        ("server.listen", "127.0.0.1:0".into()),
+        ("data.dir", folder.path().to_str().unwrap().into()),
+        ("worker.name", "here".into()),
+    ];
+    flags.extend(settings.iter().cloned());
+    let config = Config::load(None, &flags).unwrap();
+    start(&config, shutdown.clone(), |_, _| Vec::new()).await.unwrap()
 }
 
 /// A plan with every member there is.

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use sparsetune::domain::learned::*;
 use sparsetune::domain::training::TrainingStage;
 use sparsetune::domain::*;
+use sparsetune::learn::{Forest, Model, ModelFile, file};
+use sparsetune::ops::features;
 
 const FILE: &[u8] = br#"{"version":1}"#;
 
@@ -127,6 +129,16 @@ async fn a_model_is_put_to_use_and_taken_back() {
     assert_eq!((&history[1]["reason"], &history[2]["model"]), (&json!("newer"), &json!("one")));
     assert_eq!(app.json("/v1/models/two").await["activations"].as_array().unwrap(), history);
 
+    let bare = app.request(Method::POST, "/v1/models/one/activate").send().await.unwrap();
+    assert_eq!(bare.json::<Value>().await.unwrap()["reason"], "by hand");
+    let text = app.request(Method::POST, "/v1/models/one/activate").body("newer");
+    problem(text.send().await.unwrap(), 415, "unsupported-media-type").await;
+    let other = LearnedModel { features_version: 999, ..model("other", Learner::Lambdamart, 3) };
+    app.insert(&other).await;
+    let refused = problem(app.post("/v1/models/other/activate", &json!({})).await, 409, "conflict");
+    assert!(refused.await["detail"].as_str().unwrap().contains("version 999"));
+    assert_eq!(app.json("/v1/models/other").await["active"], false);
+
     problem(app.post("/v1/models/none/activate", &json!({})).await, 404, "not-found").await;
     for odd in
         [json!({"reason": ""}), json!({"reason": "a\nb"}), json!({"reason": "x".repeat(201)})]
@@ -137,6 +149,42 @@ async fn a_model_is_put_to_use_and_taken_back() {
     let odd = app.post("/v1/models/roll-back", &json!({"op": "spmm", "device": "cuda:9"})).await;
     assert_eq!(problem(odd, 422, "invalid-body").await["pointer"], "/device");
     problem(app.get("/v1/models/activations?op=spmm").await, 400, "invalid-parameter").await;
+}
+
+#[tokio::test]
+async fn the_model_in_use_is_told_from_the_start() {
+    let app = TestApp::new().await;
+    // A class of its own: the recorder is the process', which other tests share.
+    let scope = Scope { op: Op::Spmm, device_class: DeviceClass("cpu/gauged".to_owned()) };
+    let (shared, own) = features::names(Op::Spmm);
+    let file = ModelFile {
+        version: file::VERSION,
+        scope: scope.clone(),
+        features_version: features::VERSION,
+        shared,
+        own,
+        model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
+    };
+    let bytes = file.to_bytes().unwrap();
+    let card = LearnedModel {
+        scope,
+        features_version: features::VERSION,
+        digest: Digest::of(&bytes),
+        ..model("gauged", Learner::Lambdamart, 1)
+    };
+    app.running.service.store().insert_model(&card, &bytes).await.unwrap();
+    app.post("/v1/models/gauged/activate", &json!({})).await;
+    let series = |learner: &str, now: u8| {
+        format!(
+            "sparsetune_model_in_use{{op=\"spmm\",device_class=\"cpu/gauged\",learner=\"{learner}\"}} {now}\n"
+        )
+    };
+    let before = app.get("/metrics").await.text().await.unwrap();
+    assert!(!before.contains("cpu/gauged"), "nobody asked for a model yet");
+    let again = app.beside().await;
+    let told = reqwest::get(format!("http://{}/metrics", again.address)).await.unwrap();
+    let told = told.text().await.unwrap();
+    assert!(told.contains(&series("lambdamart", 1)) && told.contains(&series("mlp", 0)), "{told}");
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ mod events;
 mod ingest;
 mod jobs;
 mod lookup;
+#[path = "../fixture/measured.rs"]
+mod measured;
 #[path = "../fixture/plan.rs"]
 mod plan;
 mod solves;

@@ -1,17 +1,23 @@
 //! Trainings over a real store: from recorded trials to a model in use, and every way in which that may end otherwise.
 
-use crate::world::{World, device, ended, plan, problem, request, trial, tridiagonal};
-use sparsetune::domain::learned::{Op, Scope};
+use crate::measured::ROWS;
+use crate::world::{World, device};
+use sparsetune::domain::learned::{
+    Activation, DataUsed, HeldOut, Learner, MODEL_VERSION, Op, Scope,
+};
 use sparsetune::domain::training::Activate;
 use sparsetune::domain::*;
+use sparsetune::learn::{Forest, Model, ModelFile, file};
 use sparsetune::ops::features;
 use sparsetune::service::training::Trainer;
-use sparsetune::service::{LearningSettings, Service};
+use sparsetune::service::{LearningSettings, PageRequest, Service};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const GROUPS: usize = 24;
-const ROWS: u32 = 12;
 
 fn scope() -> Scope {
     Scope { op: Op::Spmm, device_class: device().class() }
@@ -34,65 +40,47 @@ async fn world() -> World {
     .await
 }
 
-/// Jobs whose candidates take the longer the farther an own feature lies from what a shared one says; the analytic
-/// prediction knows nothing of that.
 async fn measured(world: &World, groups: usize) {
-    let (shared, own) = features::names(Op::Spmm);
-    let store = world.service.store();
-    world.service.register(device()).await.unwrap();
-    for group in 0..groups {
-        let matrix = world.upload(&tridiagonal(4 + group)).await.matrix;
-        world.service.submit(&request(&matrix, 8), None).await.unwrap();
-        let claim = world.claim().await;
-        let best = (group % 4) as f32;
-        let described = JobFeatures {
-            scope: scope(),
-            problem: problem(8),
-            matrix: matrix.digest,
-            pattern: matrix.pattern_digest,
-            name: None,
-            features_version: features::VERSION,
-            shared: (0..shared.len()).map(|i| if i == 0 { best } else { 0.0 }).collect(),
-            created_at: Timestamp::now(),
-        };
-        store.describe_job(&claim.fence, &described).await.unwrap();
-        let row = |ordinal: u32| {
-            let at = (ordinal % 4) as f32;
-            let us = 1.0 + f64::from((at - best).abs()) + f64::from(ordinal) * 1e-3;
-            let mut numbers = vec![0.0; own.len()];
-            numbers[2] = at;
-            let timing = Timing::of(vec![us; 3], 0).unwrap();
-            let state = TrialState::Tried(Outcome::Measured {
-                timing,
-                rel_error: 1e-7,
-                resources: None,
-                preprocess_ms: 0.1,
-            });
-            let predicted_us = Some(1.0);
-            Trial { state, predicted_us, features: Some(numbers), ..trial(&claim.job.id, ordinal) }
-        };
-        let trials: Vec<Trial> = (0..ROWS).map(row).collect();
-        store.record_trials(&claim.fence, &trials).await.unwrap();
-        let answer = plan(&device(), &matrix, &claim.job);
-        store.finish(&claim.fence, &ended(&claim.job, Some(answer))).await.unwrap();
+    crate::measured::measured(&world.service, &device(), groups).await;
+}
+
+/// A trainer at work.
+struct AtWork {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl AtWork {
+    fn on(service: &Service) -> Self {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(Trainer::new(service.clone()).run(stop.clone()));
+        Self { stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+/// The training once this holds of it.
+async fn once(service: &Service, id: &TrainingId, holds: impl Fn(&Training) -> bool) -> Training {
+    let begun = Instant::now();
+    loop {
+        let training = service.training(id).await.unwrap().unwrap();
+        if holds(&training) {
+            return training;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(240), "{training:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// Runs a trainer until the training has ended.
 async fn trained(service: &Service, id: &TrainingId) -> Training {
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(Trainer::new(service.clone()).run(stop.clone()));
-    let begun = Instant::now();
-    let training = loop {
-        let training = service.training(id).await.unwrap().unwrap();
-        if training.state.is_final() {
-            break training;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(240), "{training:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    stop.cancel();
-    task.await.unwrap();
+    let trainer = AtWork::on(service);
+    let training = once(service, id, |training| training.state.is_final()).await;
+    trainer.end().await;
     training
 }
 
@@ -168,4 +156,160 @@ async fn enough_new_trials_queue_a_training_once() {
     let training = trained(&world.service, &queued[0].id).await;
     assert_eq!(training.state, JobState::Failed);
     assert!(world.service.retrain_where_due().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_clean_end_gives_a_training_back() {
+    let world = world().await;
+    measured(&world, GROUPS).await;
+    let service = &world.service;
+    // A training that ends before the trainer was told to gives nothing back.
+    for _ in 0..20 {
+        let (queued, _) = service.train(&wanted(Activate::Never)).await.unwrap();
+        let trainer = AtWork::on(service);
+        once(service, &queued.id, |training| training.state != JobState::Queued).await;
+        trainer.end().await;
+        let stands = service.training(&queued.id).await.unwrap().unwrap();
+        if stands.state == JobState::Succeeded {
+            continue;
+        }
+        assert_eq!(stands, queued);
+        let training = trained(service, &queued.id).await;
+        assert_eq!((training.state, training.attempts), (JobState::Succeeded, 1), "{training:?}");
+        return;
+    }
+    panic!("every training ended before its trainer did");
+}
+
+#[tokio::test]
+async fn a_trainer_that_loses_its_lease_leaves_the_training_to_the_other() {
+    let world = world().await;
+    measured(&world, GROUPS).await;
+    let service = &world.service;
+    // Its lease has always run out, as that of a process that is stopped for a while.
+    let slow = world.elsewhere_with("slow", |settings| settings.lease_ms = 0).await;
+    let slow = AtWork::on(&slow);
+    // Where it ends its training before the other comes, there is nothing to see yet.
+    let mut taken_over = false;
+    for round in 1..=20 {
+        let (queued, _) = service.train(&wanted(Activate::Always)).await.unwrap();
+        once(service, &queued.id, |training| training.state != JobState::Queued).await;
+        let training = trained(service, &queued.id).await;
+        assert_eq!(training.state, JobState::Succeeded, "{training:?}");
+        let models = service.learned_models().await.unwrap();
+        assert_eq!(models.len(), round, "one model of each training");
+        assert!(models[0].active && Some(&models[0].model.id) == training.model.as_ref());
+        taken_over = training.attempts == 2;
+        if taken_over {
+            break;
+        }
+    }
+    slow.end().await;
+    assert!(taken_over);
+    // Nothing comes of it later, either.
+    let trainings = service.trainings(&PageRequest { after: None, limit: 50 }).await.unwrap().items;
+    let models = service.learned_models().await.unwrap();
+    assert_eq!((trainings.len(), trainings[0].attempts), (models.len(), 2));
+}
+
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn errors(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let layer = tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone());
+        tracing::subscriber::set_default(layer.with_max_level(tracing::Level::ERROR).finish())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// Puts a model of the scope to use whose file says something else.
+async fn used(service: &Service, id: &str, scope: &Scope, file: &ModelFile) {
+    let bytes = file.to_bytes().unwrap();
+    let model = LearnedModel {
+        version: MODEL_VERSION,
+        id: ModelId(id.to_owned()),
+        learner: Learner::Lambdamart,
+        scope: scope.clone(),
+        features_version: file.features_version,
+        data: DataUsed { groups: 9, matrices: 8, generated: 7, trials: 99, newest: Timestamp(1) },
+        quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+        importance: Vec::new(),
+        seed: 1,
+        training: None,
+        digest: Digest::of(&bytes),
+        created_at: Timestamp(1),
+    };
+    let reason = "by hand".to_owned();
+    let activation = Activation {
+        scope: scope.clone(),
+        model: Some(model.id.clone()),
+        reason,
+        at: Timestamp(2),
+    };
+    service.store().insert_model(&model, &bytes).await.unwrap();
+    service.store().activate(&activation).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
+    let world = World::new().await;
+    let service = &world.service;
+    let log = Log::default();
+    let _listening = log.errors();
+    let (shared, own) = features::names(Op::Spmm);
+    let sound = ModelFile {
+        version: file::VERSION,
+        scope: scope(),
+        features_version: features::VERSION,
+        shared,
+        own,
+        model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
+    };
+    used(service, "sound", &scope(), &sound).await;
+    assert!(service.active_model(&scope()).await.unwrap().is_some());
+    assert_eq!(log.text(), "");
+
+    let elsewhere = Scope { device_class: DeviceClass("cpu/other".to_owned()), ..scope() };
+    used(service, "foreign", &elsewhere, &sound).await;
+    assert!(service.active_model(&elsewhere).await.unwrap().is_none());
+    let told = log.text();
+    assert!(told.contains("foreign") && told.contains("the model is for spmm on"), "{told}");
+
+    let newer = ModelFile { features_version: features::VERSION + 1, ..sound };
+    used(service, "newer", &scope(), &newer).await;
+    assert!(service.active_model(&scope()).await.unwrap().is_none());
+    let told = log.text();
+    assert!(told.contains("newer") && told.contains("reads features of version"), "{told}");
+    // Once for each, however often they are asked for.
+    assert!(service.active_model(&scope()).await.unwrap().is_none());
+    assert_eq!(log.text(), told);
+}
+
+#[tokio::test]
+async fn the_class_with_the_most_trials_is_found_without_its_device() {
+    let world = World::new().await;
+    let missing = world.service.most_recorded_class(Op::Spmm).await.unwrap_err();
+    assert!(missing.to_string().contains("no trials of spmm"), "{missing}");
+    let other = Device { name: "another".to_owned(), ..device() };
+    crate::measured::measured(&world.service, &other, 1).await;
+    assert_eq!(world.service.most_recorded_class(Op::Spmm).await.unwrap(), other.class());
+    measured(&world, 2).await;
+    assert_eq!(world.service.most_recorded_class(Op::Spmm).await.unwrap(), device().class());
+    assert!(world.service.most_recorded_class(Op::Sptrsv).await.is_err());
 }

@@ -44,8 +44,17 @@ impl World {
 
     /// Another process on the same store and blobs, without devices of its own.
     pub async fn elsewhere(&self, owner: &str) -> Service {
-        let settings =
+        self.elsewhere_with(owner, |_| {}).await
+    }
+
+    pub async fn elsewhere_with(
+        &self,
+        owner: &str,
+        change: impl FnOnce(&mut ServiceSettings),
+    ) -> Service {
+        let mut settings =
             ServiceSettings { owner: owner.to_owned(), ..self.service.settings().clone() };
+        change(&mut settings);
         serve(&self.folder, settings).await
     }
 

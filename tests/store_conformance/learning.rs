@@ -152,6 +152,8 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
         succeed(&*store, &matrix, &claim).await;
         jobs.push((id.clone(), matrix));
     }
+    let recorded = store.recorded().await.unwrap();
+    assert_eq!(recorded, [(scope(), 3)], "what was pruned is no trial, and none has features");
     // One without a plan, and one whose matrix is gone.
     let (_, failed) = taken(&*store, "failed", 4).await;
     let finish = ended(&failed.job, JobState::Failed, None);

@@ -109,6 +109,7 @@ conform! { Sqlite:
     trainings::of_many_claims_of_a_training_one_wins,
     trainings::a_training_ends_with_its_model_in_use,
     trainings::a_lost_lease_fences_a_training,
+    trainings::a_released_training_is_queued_again,
     trainings::a_training_is_cancelled,
     trainings::a_training_that_loses_its_workers_is_failed,
     trainings::an_unreadable_training_does_not_hold_up_the_queue,

@@ -48,6 +48,7 @@ async fn assert_fenced(store: &dyn Store, fence: &TrainingFence, training: &Trai
     for refused in [
         store.update_training(fence, training, LEASE).await.map(|_| ()),
         store.finish_training(fence, &end, Some((&made, b"file")), Some(&change)).await,
+        store.release_training(fence).await,
     ] {
         assert!(matches!(refused, Err(StoreError::Fenced(id)) if id.0 == training.id.0));
     }
@@ -145,6 +146,30 @@ pub async fn a_lost_lease_fences_a_training(harness: &Sqlite) {
     assert_eq!(stored(&*store, &next).await, next);
     let foreign = store.update_training(&fence, &training(Op::Spmm, 1), LEASE).await;
     assert!(matches!(foreign, Err(StoreError::Backend(_))));
+}
+
+pub async fn a_released_training_is_queued_again(harness: &Sqlite) {
+    let store = harness.open().await;
+    let asked = queued(&*store, Op::Spmm, 1).await;
+    // More often than it may lose its workers.
+    for _ in 0..5 {
+        let (mut taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+        assert_eq!((&taken.id, taken.attempts), (&asked.id, 1));
+        (taken.stage, taken.progress) = (TrainingStage::Judging, 0.5);
+        taken.message = Some("judging".to_owned());
+        store.update_training(&fence, &taken, LEASE).await.unwrap();
+        store.release_training(&fence).await.unwrap();
+        assert_eq!(stored(&*store, &asked).await, asked, "as if nobody had taken it");
+        assert_fenced(&*store, &fence, &asked).await;
+    }
+    let twin = store.submit_training(&training(Op::Spmm, 2)).await.unwrap();
+    assert_eq!(twin, (asked.clone(), false));
+
+    let (_, fence) = claim(&*store, "w", LEASE).await.unwrap();
+    store.cancel_training(&asked.id).await.unwrap();
+    store.release_training(&fence).await.unwrap();
+    assert_eq!(stored(&*store, &asked).await.state, JobState::Cancelled);
+    assert!(claim(&*store, "w", LEASE).await.is_none());
 }
 
 pub async fn a_training_is_cancelled(harness: &Sqlite) {

@@ -79,7 +79,9 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
     let local = Local::start(args.data.clone(), &args.device).await?;
     // No job is named to be cancelled by ctrl-c: in a folder that stays, the same bench takes up what was interrupted.
-    local.carry(async |client, _| bench.carry(Some(client)).await).await
+    local
+        .carry(async |local, _| bench.carry(Some(&local.client)).await.map(|()| ExitCode::SUCCESS))
+        .await
 }
 
 /// What is to be run.
@@ -191,7 +193,7 @@ impl<'a> Bench<'a> {
         let sent = match *digest {
             Some(sent) => sent,
             None => match subject.upload(client, &run.matrix).await {
-                Ok(sent) => *digest.insert(sent),
+                Ok(sent) => *digest.insert(sent.digest),
                 Err(error) => return run.failed(&error),
             },
         };

@@ -3,10 +3,11 @@
 use super::npz;
 use super::suite::Source;
 use crate::cli::client::Client;
+use crate::cli::client::views::MatrixView;
 use crate::domain::problem::Diagonal;
 use crate::domain::{Digest, Problem, Sptrsv};
 use crate::sparse::read::{Limits, read_path};
-use crate::sparse::{Csr, TriangleError, Triangular, oracle};
+use crate::sparse::{Csr, TriangleError, Triangular, digest, oracle};
 use anyhow::Context;
 
 /// Classes by rows / levels, with the least ratio of each: chains, narrow, medium, wide, nearly independent.
@@ -98,8 +99,13 @@ impl Subject {
         })))
     }
 
+    /// As a server will name it. Takes its time, as reading does.
+    pub fn digest(&self) -> Digest {
+        digest::digest(&self.csr, &digest::pattern_digest(&self.csr))
+    }
+
     /// Sends the matrix, a file as it is and a generated one as npz: text of that size would take longer than tuning.
-    pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<Digest> {
+    pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<MatrixView> {
         let uploaded = match &self.source {
             Source::File(path) => client.upload_file(path).await?,
             Source::Generated(_) => {
@@ -111,7 +117,7 @@ impl Subject {
                 client.upload(body.into(), Some(name)).await?
             }
         };
-        Ok(uploaded.view.digest)
+        Ok(uploaded.view)
     }
 }
 

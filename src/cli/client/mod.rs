@@ -128,9 +128,29 @@ impl Client {
         Ok(page.view.items.iter().any(ended))
     }
 
-    /// Asks for a job's end; it may take a moment.
-    pub async fn cancel(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
-        self.answer(self.request(Method::DELETE, &format!("v1/jobs/{id}"), &[])?).await
+    /// Asks for the end of a job or a training, and gives its state then; it may take a moment.
+    pub async fn cancel(&self, id: &str) -> anyhow::Result<JobState> {
+        self.state_by(Method::DELETE, id).await
+    }
+
+    /// The state of a job or a training.
+    pub async fn state(&self, id: &str) -> anyhow::Result<JobState> {
+        self.state_by(Method::GET, id).await
+    }
+
+    async fn state_by(&self, method: Method, id: &str) -> anyhow::Result<JobState> {
+        #[derive(Deserialize)]
+        struct Stands {
+            state: JobState,
+        }
+        let request = self.request(method, &format!("v1/jobs/{id}"), &[])?;
+        Ok(self.answer::<Stands>(request).await?.view.state)
+    }
+
+    /// Removes a stored matrix; what was measured of it stays.
+    pub async fn delete_matrix(&self, digest: &Digest) -> anyhow::Result<()> {
+        let request = self.request(Method::DELETE, &format!("v1/matrices/{digest}"), &[])?;
+        accepted(self.send(request).await?).await.map(drop)
     }
 
     /// Every candidate of a job, page after page.

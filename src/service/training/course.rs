@@ -23,8 +23,8 @@ struct Made {
 }
 
 impl Trainer {
-    /// Carries a claimed training through and stores its end. Nothing is stored where the process ends or the lease is lost:
-    /// the training begins anew with whoever claims it then.
+    /// Carries a claimed training through and stores its end. Where the process ends, the training goes back to the queue; where
+    /// the lease is lost, nothing is stored. Either way it begins anew with whoever claims it next.
     pub(super) async fn carry(
         &self,
         mut training: Training,
@@ -55,7 +55,11 @@ impl Trainer {
             }
             Err(Halt::Stopped) => {
                 tracing::info!(training = %training.id, "the training is left to whoever claims it next");
-                return Ok(());
+                return match store.release_training(fence).await {
+                    // Taken over since the last renewal, which is as good.
+                    Err(StoreError::Fenced(_)) => Ok(()),
+                    released => released,
+                };
             }
             Err(Halt::Failed(why)) => {
                 training.state = JobState::Failed;

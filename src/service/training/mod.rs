@@ -44,7 +44,7 @@ impl Trainer {
         Self { service, owner }
     }
 
-    /// Trains until told to stop; a training in hand is left to its lease then, and begins anew with whoever claims it next.
+    /// Trains until told to stop; a training in hand goes back to the queue then, and begins anew with whoever claims it next.
     pub async fn run(self, stop: CancellationToken) {
         let (poll, check) = (self.service.settings().poll, self.service.settings().learning.check);
         let mut looked: Option<Instant> = None;

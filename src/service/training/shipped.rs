@@ -86,3 +86,122 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
         .map_err(|error| error.to_string())?;
     Ok(Some((card, file.to_vec())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::learned::{DataUsed, HeldOut, Learner, Op, Scope};
+    use crate::domain::{DeviceClass, ModelId};
+    use crate::learn::{Forest, Model, file};
+    use crate::service::ServiceSettings;
+    use crate::store::{Blobs, SqliteStore};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn scope() -> Scope {
+        Scope { op: Op::Spmm, device_class: DeviceClass("cuda/a GPU/cc9.0/132sm".to_owned()) }
+    }
+
+    /// A model that can be used, and its card.
+    fn sound(id: &str) -> (LearnedModel, Vec<u8>) {
+        let (shared, own) = features::names(Op::Spmm);
+        let file = ModelFile {
+            version: file::VERSION,
+            scope: scope(),
+            features_version: features::VERSION,
+            shared,
+            own,
+            model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
+        };
+        let bytes = file.to_bytes().unwrap();
+        let newest = Timestamp(1);
+        let card = LearnedModel {
+            version: MODEL_VERSION,
+            id: ModelId(id.to_owned()),
+            learner: Learner::Lambdamart,
+            scope: scope(),
+            features_version: features::VERSION,
+            data: DataUsed { groups: 9, matrices: 8, generated: 8, trials: 99, newest },
+            quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+            importance: Vec::new(),
+            seed: 1,
+            training: None,
+            digest: Digest::of(&bytes),
+            created_at: Timestamp(2),
+        };
+        (card, bytes)
+    }
+
+    fn put(folder: &Path, name: &str, card: &LearnedModel, bytes: &[u8]) {
+        std::fs::write(folder.join(format!("{name}.json")), bytes).unwrap();
+        let card = serde_json::to_vec(card).unwrap();
+        std::fs::write(folder.join(format!("{name}{CARD}")), card).unwrap();
+    }
+
+    fn read_folder(folder: &Path) -> Vec<Shipped> {
+        let names = std::fs::read_dir(folder).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap().into());
+        read(names, |name| std::fs::read(folder.join(name)).ok().map(Cow::from))
+    }
+
+    #[test]
+    fn what_is_no_model_for_here_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let (card, bytes) = sound("b");
+        put(folder, "b", &card, &bytes);
+        put(folder, "a", &LearnedModel { id: ModelId("a".to_owned()), ..card.clone() }, &bytes);
+        std::fs::write(folder.join("README.md"), "about models").unwrap();
+
+        let spoilt = |name: &str, change: &dyn Fn(&mut LearnedModel)| {
+            let mut card = LearnedModel { id: ModelId(name.to_owned()), ..card.clone() };
+            change(&mut card);
+            put(folder, name, &card, &bytes);
+        };
+        spoilt("later_card", &|card| card.version += 1);
+        spoilt("later_features", &|card| card.features_version += 1);
+        spoilt("other_file", &|card| card.digest = Digest::of(b"another"));
+        spoilt("other_class", &|card| card.scope.device_class.0.push('x'));
+        spoilt("other_op", &|card| card.scope.op = Op::Sptrsv);
+        let no_model = LearnedModel { digest: Digest::of(b"{}"), ..card.clone() };
+        put(folder, "no_model", &no_model, b"{}");
+        std::fs::write(folder.join(format!("no_card{CARD}")), "{").unwrap();
+        std::fs::write(folder.join("no_card.json"), &bytes).unwrap();
+        put(folder, "alone", &card, &bytes);
+        std::fs::remove_file(folder.join("alone.json")).unwrap();
+
+        let found = read_folder(folder);
+        let ids: Vec<&str> = found.iter().map(|(card, _)| card.id.0.as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!(found[1], (card, bytes));
+    }
+
+    #[tokio::test]
+    async fn shipped_models_are_taken_in_once_and_used_where_none_ever_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        let models = folder.path().join("models");
+        std::fs::create_dir(&models).unwrap();
+        let (card, bytes) = sound("first");
+        put(&models, "first", &card, &bytes);
+        let in_use = async || {
+            let model = service.active_model(&scope()).await.unwrap();
+            model.map(|model| model.card.id.0.clone())
+        };
+        for _ in 0..2 {
+            service.take_models(read_folder(&models)).await.unwrap();
+            assert_eq!(in_use().await.as_deref(), Some("first"));
+            assert_eq!(service.learned_models().await.unwrap().len(), 1);
+            assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 1);
+        }
+        // A later release ships another: it is there, but whoever runs this server has chosen.
+        service.roll_back(&scope()).await.unwrap();
+        put(&models, "second", &LearnedModel { id: ModelId("second".to_owned()), ..card }, &bytes);
+        service.take_models(read_folder(&models)).await.unwrap();
+        assert_eq!(service.learned_models().await.unwrap().len(), 2);
+        assert_eq!(in_use().await, None);
+        assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 2);
+    }
+}

@@ -41,6 +41,9 @@ impl Learning for Watched {
     ) -> Result<Vec<TrainingGroup>> {
         self.store.training_groups(scope, features_version, after, limit).await
     }
+    async fn recorded(&self) -> Result<Vec<(Scope, u64)>> {
+        self.store.recorded().await
+    }
     async fn described_since(
         &self,
         features_version: u32,
@@ -111,6 +114,9 @@ impl Trainings for Watched {
             self.look_at_revision().await;
         }
         Ok(())
+    }
+    async fn release_training(&self, fence: &TrainingFence) -> Result<()> {
+        self.store.release_training(fence).await
     }
     async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
         self.store.cancel_training(id).await

@@ -176,6 +176,9 @@ async fn learned(store: &SqliteStore) {
     // Of each job the trials that were tried, in the order of their index.
     let rows = steps(store, learning::ROWS).await;
     assert!(rows.contains("SEARCH t USING INDEX trials_tried (job=?)"), "{rows}");
+    let recorded = steps(store, learning::RECORDED).await;
+    let by = ["SEARCH p USING", "SEARCH t USING", "INDEX trials_tried (job=?)"];
+    assert!(by.iter().all(|by| recorded.contains(by)), "{recorded}");
     let described = steps(store, learning::DESCRIBED).await;
     let by = "COVERING INDEX job_features_since (features_version=? AND created_at>?)";
     assert!(described.contains(by), "{described}");

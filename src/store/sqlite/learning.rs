@@ -37,6 +37,13 @@ pub(super) const ROWS: &str =
 pub(super) const DESCRIBED: &str = "SELECT op, device_class, sum(described) FROM job_features
      WHERE features_version = ? AND created_at > ? GROUP BY op, device_class";
 
+/// Reads every job once: for whoever asks by hand, not for what is looked at all day.
+pub(super) const RECORDED: &str =
+    "SELECT substr(p.problem, 1, instr(p.problem, ';') - 1), p.device_class, count(*)
+     FROM jobs j JOIN plans p ON p.id = j.plan
+     CROSS JOIN trials t INDEXED BY trials_tried ON t.job = j.id AND t.state <> 'pruned'
+     GROUP BY 1, 2";
+
 #[async_trait]
 impl Learning for SqliteStore {
     async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()> {
@@ -126,6 +133,16 @@ impl Learning for SqliteStore {
             .collect::<Result<_>>()?;
         fill(&mut tx, &mut groups).await?;
         Ok(groups)
+    }
+
+    async fn recorded(&self) -> Result<Vec<(Scope, u64)>> {
+        let rows: Vec<(String, String, i64)> =
+            sqlx::query_as(RECORDED).fetch_all(&self.readers).await?;
+        rows.into_iter()
+            .map(|(op, class, count)| {
+                Ok((read_scope(op, class)?, codec::count("recorded trials", count)?))
+            })
+            .collect()
     }
 
     async fn described_since(

@@ -243,6 +243,45 @@ impl Trainings for SqliteStore {
         Ok(())
     }
 
+    async fn release_training(&self, fence: &TrainingFence) -> Result<()> {
+        let mut tx = self.begin().await?;
+        // One that was asked to stop is not given to another worker: its lease ends now, and it with it. An attempt that ends
+        // so did the worker no harm and is not held against the training.
+        let row: Option<TrainingRow> = sqlx::query_as(concat!(
+            "UPDATE trainings SET
+                 lease_until = CASE cancel_requested WHEN 1 THEN 0 END,
+                 owner = CASE cancel_requested WHEN 1 THEN owner END,
+                 state = CASE cancel_requested WHEN 1 THEN state ELSE 'queued' END,
+                 attempts = max(attempts - 1, 0)
+             WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
+            training_columns!()
+        ))
+        .bind(&fence.training.0)
+        .bind(&fence.owner)
+        .bind(fence.epoch)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let row = row.ok_or_else(|| fenced(fence))?;
+        if row.state == JobState::Queued.name() {
+            // Nothing of what was done is kept.
+            let waiting = Training {
+                stage: TrainingStage::Waiting,
+                progress: 0.0,
+                message: None,
+                started_at: None,
+                ..row.training()?
+            };
+            sqlx::query("UPDATE trainings SET body = ? WHERE id = ?")
+                .bind(encode(&waiting)?)
+                .bind(&row.id)
+                .execute(&mut *tx)
+                .await?;
+        }
+        end_cancelled(&mut tx, Timestamp::now()).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
         let now = Timestamp::now();
         let mut tx = self.begin().await?;

@@ -1,0 +1,147 @@
+//! The subcommands that make models, end to end: a corpus tuned by the real binary, and a training in a folder of trials.
+
+#[path = "fixture/device.rs"]
+mod device;
+#[path = "fixture/measured.rs"]
+mod measured;
+#[path = "fixture/plan.rs"]
+mod plan;
+
+use serde_json::Value;
+use sparsetune::service::{Service, ServiceSettings};
+use sparsetune::store::{Blobs, Matrices, SqliteStore};
+use sqlx::Connection;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+const GROUPS: usize = 24;
+
+fn sparsetune(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(args);
+    command.env("SPARSETUNE_LEARNING__MIN_TRIALS", "100").output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A data folder with trials, whose device nobody knows any more.
+async fn recorded(data: &Path) {
+    std::fs::create_dir_all(data.join("uploads")).unwrap();
+    let file = data.join("sparsetune.db");
+    let store = SqliteStore::open(&file).await.unwrap();
+    let blobs = Blobs::open(&data.join("blobs")).unwrap();
+    let settings = ServiceSettings { temp_dir: data.join("uploads"), ..ServiceSettings::default() };
+    let service = Service::new(Arc::new(store), blobs, settings);
+    measured::measured(&service, &device::processor(), GROUPS).await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
+    let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    let gone = sqlx::query("DELETE FROM devices").execute(&mut raw).await.unwrap();
+    assert_eq!(gone.rows_affected(), 1);
+    raw.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_folder_of_trials_is_trained_on_without_its_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    recorded(&data).await;
+    let class = device::processor().class().0;
+    let data = data.to_str().unwrap();
+    let train = ["train", "--data", data, "--op", "spmm"];
+
+    let shown = sparsetune(&[&train[..], &["--activate", "always"]].concat());
+    let text = out(&shown);
+    assert!(shown.status.success(), "{text}{}", err(&shown));
+    let trials = GROUPS as u32 * measured::ROWS;
+    let (head, data_used) = (
+        format!("lambdamart for spmm on {class}: "),
+        format!("{trials} trials of {GROUPS} problems"),
+    );
+    for part in [&*head, &*data_used, "analytic", "random", "put to use"] {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+
+    let named = [&train[..], &["--device", &class, "--seed", "2", "--activate", "never", "--json"]];
+    let shown = sparsetune(&named.concat());
+    let told: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(told[0]["job"]["state"], "succeeded", "{told}");
+    assert_eq!(
+        (&told[0]["model"]["device_class"], &told[0]["model"]["active"]),
+        (&class.into(), &false.into())
+    );
+
+    // What is asked for beside it comes to nothing, and says why.
+    let both = sparsetune(&["train", "--data", data]);
+    assert_eq!(both.status.code(), Some(1));
+    assert!(out(&both).contains("lambdamart for spmm"), "{}", out(&both));
+    assert!(err(&both).contains("no trials of sptrsv are recorded here"), "{}", err(&both));
+}
+
+#[test]
+fn a_training_needs_one_place_that_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere");
+    let missing = sparsetune(&["train", "--data", nowhere.to_str().unwrap()]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(err(&missing).contains("nothing was recorded here"), "{}", err(&missing));
+    assert!(!nowhere.exists(), "a slip of the pen makes no folder");
+    let here = folder.path().to_str().unwrap();
+    let both = sparsetune(&["train", "--data", here, "--server", "http://127.0.0.1:1"]);
+    assert_eq!(both.status.code(), Some(2), "{}", err(&both));
+}
+
+/// Names of the matrices that a folder holds.
+async fn kept(data: &Path) -> Vec<String> {
+    let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
+    let page = sparsetune::store::PageRequest { after: None, limit: 9 };
+    let matrices = store.matrices(&page).await.unwrap();
+    matrices.items.into_iter().map(|matrix| matrix.name.unwrap()).collect()
+}
+
+fn files(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
+}
+
+#[tokio::test]
+async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    // The third and fourth systems of this seed, which are small: 375 rows and 6859.
+    let corpus = |more: &[&str]| {
+        let on = ["corpus", "--device", "cpu", "--data", data.to_str().unwrap()];
+        let of = ["--op", "sptrsv", "--seed", "1", "--trials", "8", "--seconds", "1"];
+        sparsetune(&[&on[..], &of[..], more].concat())
+    };
+    let first = corpus(&["--from", "2", "--count", "1"]);
+    let text = out(&first);
+    assert!(first.status.success(), "{text}{}", err(&first));
+    assert!(
+        text.starts_with("2 ilu0_elasticity:nx=5,ny=5,nz=5,") && text.contains("8 trials"),
+        "{text}"
+    );
+    assert!(kept(&data).await.is_empty());
+    assert_eq!(files(&data.join("blobs")), 0);
+
+    let second = corpus(&["--from", "2", "--count", "2", "--keep", "--train"]);
+    let text = out(&second);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].ends_with("was tuned before"), "{text}");
+    assert!(
+        lines[1].starts_with("3 cholesky_poisson3d:") && lines[1].contains("trials, best"),
+        "{text}"
+    );
+    let names = kept(&data).await;
+    assert!(names.len() == 1 && names[0].starts_with("cholesky_poisson3d:"), "{names:?}");
+    // The training took place, and found two matrices to be too few.
+    assert_eq!(second.status.code(), Some(1));
+    assert!(err(&second).contains("too little to learn from"), "{}", err(&second));
+    assert!(err(&second).contains("known of sptrsv on cpu/"), "{}", err(&second));
+}
