@@ -111,13 +111,19 @@ async fn the_model_in_use_chooses() {
     assert_eq!(own.len(), 3);
     assert_eq!(own[0].candidate, guessed.candidate);
     assert!(own.iter().all(|trial| trial.candidate != best));
-    let width = features::names(Op::Spmm).1.len();
-    assert!(own.iter().all(|trial| trial.features.as_ref().is_some_and(|f| f.len() == width)));
+    let scope = Scope { op: Op::Spmm, device_class: device().class() };
+    let store = bench.service.store();
+    let groups = store.training_groups(&scope, features::VERSION, None, 10).await.unwrap();
+    let group = groups.iter().find(|group| group.job == ranked).unwrap();
+    let (shared, width) = features::names(Op::Spmm);
+    assert_eq!(group.features.shared.len(), shared.len());
+    let kept: Vec<&Candidate> = group.rows.iter().map(|row| &row.candidate).collect();
+    assert_eq!(kept, own.iter().map(|trial| &trial.candidate).collect::<Vec<_>>());
+    assert!(group.rows.iter().all(|row| row.own.len() == width.len() && row.us == Some(100.0)));
     let told = bench.logged(&ranked).await;
     let named = "ranked by model contrary (lambdamart, 77 trials of 2 matrices)";
     assert!(told.iter().any(|told| told.contains(named)), "{told:?}");
 
-    let scope = Scope { op: Op::Spmm, device_class: device().class() };
     bench.service.roll_back(&scope).await.unwrap();
     let search = Search { strategy: Strategy::Predicted, seed: Some(2), ..Search::default() };
     let job = bench.ended(&bench.submit(search).await).await;
