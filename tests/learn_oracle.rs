@@ -72,7 +72,7 @@ impl Fixture {
 /// Half of the features take few values, as parameters do.
 fn value(random: &mut Stream, own: usize) -> f32 {
     let value = random.unit();
-    if own % 2 == 0 { value as f32 } else { (value * 6.0).floor() as f32 / 6.0 }
+    if own.is_multiple_of(2) { value as f32 } else { (value * 6.0).floor() as f32 / 6.0 }
 }
 
 fn rule(seed: u64, shared: &[f32], own: &[f32]) -> f64 {

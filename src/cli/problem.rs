@@ -251,7 +251,7 @@ impl SearchArgs {
             ("seconds", self.seconds.map(|value| json!(value))),
             ("trials", self.trials.map(|value| json!(value))),
             ("seed", self.seed.map(|value| json!(value))),
-            ("measure", self.measure.then(|| json!(true))),
+            ("measure", self.measure.then_some(json!(true))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Value::Object(given.collect())

@@ -321,7 +321,7 @@ mod tests {
                 row(name, us)
             };
             let mut rows: Vec<Row> = ["a", "b", "c"].map(&mut time).to_vec();
-            rows.push(row("z", if at % 3 == 0 { f64::INFINITY } else { 90.0 }));
+            rows.push(row("z", if at.is_multiple_of(3) { f64::INFINITY } else { 90.0 }));
             Group { pattern: at.to_string(), shared: vec![x as f32, 7.0, y as f32], rows }
         };
         let groups = (0..groups).map(group).collect();
