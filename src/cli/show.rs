@@ -86,15 +86,24 @@ pub fn funnel(steps: &[FunnelStep]) -> Table {
     table
 }
 
+/// Alternatives of a predicted plan that are shown; the JSON has all.
+const NEXT: usize = 3;
+
 /// The plan in a few lines.
 pub fn plan(plan: &PlanView) -> String {
     let mut lines = vec![
         format!("plan     {}", plan.id),
         format!("problem  {}", plan.problem.to_string().replace(';', " ")),
         format!("device   {} ({})", plan.device.id, plan.device.name),
-        format!("winner   {}{}", plan.candidate, tie(plan)),
+        match plan.measured {
+            Some(_) => format!("winner   {}{}", plan.candidate, tie(plan)),
+            None => format!("choice   {}", plan.candidate),
+        },
         time(plan),
     ];
+    if plan.measured.is_none() {
+        lines.extend(plan.alternatives.iter().take(NEXT).map(|next| format!("next     {next}")));
+    }
     lines.push(match (&plan.baseline, plan.speedup) {
         (Some(baseline), Some(speedup)) => format!(
             "vendor   {} {}, {}: {} us, so {speedup:.2}x",
@@ -103,6 +112,7 @@ pub fn plan(plan: &PlanView) -> String {
             baseline.algorithm,
             us(baseline.median_us)
         ),
+        _ if plan.measured.is_none() => "vendor   not measured".to_owned(),
         _ => "vendor   no routine of the vendor's ran here".to_owned(),
     });
     lines.push(limit(plan));
@@ -111,11 +121,9 @@ pub fn plan(plan: &PlanView) -> String {
     lines.extend(values(plan));
     lines.extend(host(plan));
     let provenance = &plan.provenance;
-    lines.push(format!(
-        "search   {:.1} s, {}",
-        provenance.search_seconds,
-        stopped(provenance.stopped_by)
-    ));
+    lines.extend(plan.measured.as_ref().map(|_| {
+        format!("search   {:.1} s, {}", provenance.search_seconds, stopped(provenance.stopped_by))
+    }));
     lines.join("\n")
 }
 
@@ -148,11 +156,17 @@ fn limit(plan: &PlanView) -> String {
             format!("for {} bytes at {:.0} GB/s measured copy", limit.bytes, device.copy_gbps)
         }
     };
-    format!("limit    {} us {why}: {:.0} % of it reached", us(limit.us), 100.0 * limit.fraction)
+    let reached = match plan.measured {
+        Some(_) => "of it reached",
+        None => "of it, if the prediction holds",
+    };
+    format!("limit    {} us {why}: {:.0} % {reached}", us(limit.us), 100.0 * limit.fraction)
 }
 
 /// What the model said of the winner, and how far it was off over all trials.
 fn model(plan: &PlanView) -> Option<String> {
+    // Of a predicted plan the line of its time says so.
+    plan.measured.as_ref()?;
     let predicted = plan.predicted.as_ref()?;
     let said = format!("model    {} said {} us", predicted.model, us(predicted.median_us));
     let Some(error) = &plan.model_error else { return Some(said) };
@@ -260,7 +274,7 @@ pub fn right(table: &mut Table, columns: std::ops::Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{PlanView, us};
+    use super::{LookupView, PlanView, us};
     use serde_json::json;
 
     #[test]
@@ -310,6 +324,46 @@ mod tests {
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}:\n{shown}");
         }
+    }
+
+    #[test]
+    fn a_predicted_plan_says_that_nothing_was_measured() {
+        let lookup: LookupView = serde_json::from_value(json!({
+            "match": {"grade": "predicted", "reasons": ["POST /v1/jobs has it measured"]},
+            "plan": {
+                "id": "p",
+                "problem": {"op": "spmm", "n": 32, "dtype": "f32", "layout": "row"},
+                "device": {"id": "cpu", "name": "P", "copy_gbps": 10.0},
+                "candidate": {"family": "row_split", "params": {"lanes": 8}},
+                "measured": null,
+                "tie": false,
+                "limit": {"us": 40.0, "bound": "bytes", "fraction": 0.5, "bytes": 9},
+                "predicted": {"model": "nightly", "median_us": 80.0},
+                "alternatives": [{"family": "serial", "params": {}}],
+                "funnel": [],
+                "validity": {"values_may_change": true, "update_values_ms": 0.0},
+                "provenance": {"stopped_by": "completed", "search_seconds": 0.01},
+            },
+        }))
+        .unwrap();
+        let shown = super::lookup(&lookup);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "match    predicted",
+                "         POST /v1/jobs has it measured",
+                "plan     p",
+                "problem  spmm n=32 dtype=f32 layout=row",
+                "device   cpu (P)",
+                "choice   row_split lanes=8",
+                "time     80.00 us a call by nightly: predicted, not measured",
+                "next     serial",
+                "vendor   not measured",
+                "limit    40.00 us for 9 bytes at 10 GB/s measured copy: 50 % of it, if the prediction holds",
+                "prepare  not measured",
+            ]
+        );
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::product;
 use super::solve::Loading as Solving;
 use super::tolerance::tolerance;
-use crate::domain::plan::Bound;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Problem, Spmm};
 use crate::engine::Operands;
 use crate::ops::Unsupported;
+use crate::ops::limit::{self, Least};
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical};
@@ -108,16 +108,9 @@ impl Loading {
 
     /// Facts of what was loaded, for this device.
     pub(super) fn facts(&self, device: &Device, started: Instant) -> Loaded {
-        let (compulsory_bytes, limit_us, bound) = match &self.what {
-            What::Product(spmm) => {
-                let bytes = product::compulsory_bytes(&self.matrix, spmm);
-                (bytes, bytes_us(bytes, device), Bound::Bytes)
-            }
-            What::Solve(solving) => {
-                let bytes = solving.compulsory_bytes();
-                let (limit_us, bound) = solving.limit_us(bytes_us(bytes, device), device);
-                (bytes, limit_us, bound)
-            }
+        let Least { us: limit_us, bound, bytes: compulsory_bytes } = match &self.what {
+            What::Product(spmm) => limit::product(&self.matrix, spmm, device),
+            What::Solve(solving) => solving.least(device),
         };
         let load_ms = started.elapsed().as_secs_f64() * 1e3;
         Loaded { compulsory_bytes, limit_us, bound, load_ms }
@@ -134,10 +127,4 @@ pub(super) fn check_count(what: &'static str, count: u128, limit: u64) -> Result
         true => Err(LoadError::TooLarge { what, count, limit }),
         false => Ok(()),
     }
-}
-
-/// The least time of moving so many bytes, microseconds.
-fn bytes_us(bytes: u64, device: &Device) -> f64 {
-    // 1 GB/s is 1e3 bytes a microsecond. A device that could not be measured has no limit to state.
-    if device.copy_gbps > 0.0 { bytes as f64 / (device.copy_gbps * 1e3) } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! Loading an SpMM: what its type can hold, the dense operands, the product they must give, and the bytes it has to move.
+//! Loading an SpMM: what its type can hold, the dense operands, and the product they must give.
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::weigh_rows;
@@ -10,7 +10,6 @@ use half::f16;
 use half::slice::HalfBitsSliceExt;
 use rayon::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Row pointers are 32-bit on every device, and B and C must be addressable.
 pub(super) fn check_sizes(matrix: &Csr, spmm: &Spmm) -> Result<(), LoadError> {
@@ -105,52 +104,12 @@ fn product<T: Element>(
     Ok(reference)
 }
 
-/// Bytes that any kernel has to move: A once, the rows of B that some entry needs once, C once, or twice where it is read,
-/// too.
-///
-/// A counts with 32-bit row pointers and column indices, as every kernel here stores it.
-pub(super) fn compulsory_bytes(matrix: &Csr, spmm: &Spmm) -> u64 {
-    let (rows, nnz, n) = (matrix.rows() as u64, matrix.nnz() as u64, u64::from(spmm.n));
-    let element = spmm.dtype.bytes();
-    let a = 4 * (rows + 1) + nnz * (4 + element);
-    let c = if spmm.accumulate { 2 * rows } else { rows };
-    a + (touched_columns(matrix) + c) * n * element
-}
-
-/// Columns with at least one entry.
-fn touched_columns(matrix: &Csr) -> u64 {
-    let words: Vec<AtomicU64> =
-        std::iter::repeat_with(AtomicU64::default).take(matrix.cols().div_ceil(64)).collect();
-    matrix.indices().par_chunks(1 << 16).for_each(|columns| {
-        for &col in columns {
-            let (word, bit) = (&words[col as usize / 64], 1 << (col % 64));
-            // Most entries find their bit set: reading first keeps the line shared among the cores.
-            if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
-        }
-    });
-    words.into_iter().map(|word| u64::from(word.into_inner().count_ones())).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn spmm(n: u32) -> Spmm {
         Spmm::new(n, Dtype::F32, Layout::Row)
-    }
-
-    #[test]
-    fn counts_each_needed_byte_once() {
-        // 2 x 70 with entries in columns 0, 69 and 69: 12 + 3 * 8 for A, 2 rows of B, 2 rows of C.
-        let matrix = Csr::new(2, 70, vec![0, 2, 3], vec![0, 69, 69], vec![1.0; 3]).unwrap();
-        assert_eq!(touched_columns(&matrix), 2);
-        assert_eq!(compulsory_bytes(&matrix, &spmm(5)), 12 + 24 + (2 + 2) * 5 * 4);
-        let half = Spmm { dtype: Dtype::F16, accumulate: true, ..spmm(5) };
-        assert_eq!(compulsory_bytes(&matrix, &half), 12 + 3 * 6 + (2 + 4) * 5 * 2);
-        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
-        assert_eq!(compulsory_bytes(&empty, &spmm(5)), 4);
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::solution_tolerance;
-use crate::domain::plan::Bound;
-use crate::domain::problem::Diagonal;
-use crate::domain::{Device, DeviceKind, Dtype, Problem, Sptrsv};
+use crate::domain::{Device, Dtype, Problem, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
+use crate::ops::limit::{self, Least};
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 
@@ -72,34 +71,16 @@ impl Loading {
         solution_tolerance(self.problem.dtype)
     }
 
-    /// Bytes that any scheme has to move: T once with 32-bit indices, its diagonal unless that is all ones, b, x.
-    pub(super) fn compulsory_bytes(&self) -> u64 {
-        let element = self.problem.dtype.bytes();
-        let (rows, nnz) = (self.system.rows() as u64, self.system.nnz() as u64);
-        let diagonal = match self.problem.diagonal {
-            Diagonal::NonUnit => rows * element,
-            Diagonal::Unit => 0,
-        };
-        let sides = 2 * rows * u64::from(self.problem.rhs) * element;
-        4 * (rows + 1) + nnz * (4 + element) + diagonal + sides
-    }
-
-    /// The larger of `bytes_us` and levels x hop, and which it is. A scheme that rewrites the system to fewer levels, or
-    /// stays within one multiprocessor, may take less than the latter: it is the yardstick of the system as it was given.
-    pub(super) fn limit_us(&self, bytes_us: f64, device: &Device) -> (f64, Bound) {
-        // One thread of a host makes no hop at all.
-        if device.kind == DeviceKind::Cpu {
-            return (bytes_us, Bound::Bytes);
-        }
-        let levels_us = self.levels as f64 * device.hop_ns / 1e3;
-        if levels_us > bytes_us { (levels_us, Bound::Latency) } else { (bytes_us, Bound::Bytes) }
+    /// The least time of a solve on this device.
+    pub(super) fn least(&self, device: &Device) -> Least {
+        limit::solve(&self.system, self.levels, &self.problem, device)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::problem::Triangle;
+    use crate::domain::problem::{Diagonal, Triangle};
 
     fn problem(dtype: Dtype, diagonal: Diagonal) -> Sptrsv {
         Sptrsv { rhs: 3, dtype, triangle: Triangle::Lower, diagonal, transpose: false }
@@ -129,34 +110,6 @@ mod tests {
         };
         assert_eq!(refused(Dtype::F64), None);
         assert!(refused(Dtype::F32).is_some_and(|error| error.contains("range of f32")));
-    }
-
-    #[test]
-    fn counts_the_triangle_and_nothing_else() {
-        let bytes = |dtype, diagonal| {
-            Loading::of(&chain(), problem(dtype, diagonal)).unwrap().compulsory_bytes()
-        };
-        assert_eq!(bytes(Dtype::F64, Diagonal::NonUnit), 20 + 3 * 12 + 4 * 8 + 2 * 4 * 3 * 8);
-        // The entry beyond f32 lies in the other triangle.
-        assert_eq!(bytes(Dtype::F32, Diagonal::Unit), 20 + 3 * 8 + 2 * 4 * 3 * 4);
-        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
-        let empty = Loading::of(&empty, problem(Dtype::F32, Diagonal::NonUnit)).unwrap();
-        assert_eq!((empty.compulsory_bytes(), empty.levels), (4, 0));
-    }
-
-    #[test]
-    fn the_limit_is_the_larger_of_bytes_and_levels() {
-        let loading = Loading::of(&chain(), problem(Dtype::F64, Diagonal::NonUnit)).unwrap();
-        let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
-            "multiprocessors":1,"warp_size":32,"max_threads_per_block":1,"max_threads_per_multiprocessor":1,
-            "max_blocks_per_multiprocessor":1,"registers_per_thread":1,"registers_per_block":1,
-            "registers_per_multiprocessor":1,"shared_bytes_per_block":1,"shared_bytes_per_multiprocessor":1,
-            "l2_bytes":1,"memory_bytes":1,"copy_gbps":1.0,"hop_ns":250.0,"driver":"","compiler":"","vendor":null}"#;
-        let mut device: Device = serde_json::from_str(device).unwrap();
-        assert_eq!(loading.limit_us(0.5, &device), (1.0, Bound::Latency));
-        assert_eq!(loading.limit_us(1.5, &device), (1.5, Bound::Bytes));
-        device.hop_ns = 0.0;
-        assert_eq!(loading.limit_us(0.0, &device), (0.0, Bound::Bytes));
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The least time of one call, by what any kernel has to move and, for a solve, by the way through its levels: for plans
-//! that are made without an evaluator, which otherwise says it.
+//! The least time of one call, by what any kernel has to move and, for a solve, by the way through its levels: what plans
+//! are held against, whether an evaluator loaded the matrix or a lookup predicted without one.
 
 use super::Unsupported;
 use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
-use crate::domain::{Device, DeviceKind, Problem};
+use crate::domain::{Device, DeviceKind, Problem, Spmm, Sptrsv};
 use crate::sparse::{Csr, Triangular};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A yardstick of a problem on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,47 +18,151 @@ pub struct Least {
     pub bytes: u64,
 }
 
-/// As `protocol::Loaded` has it: compulsory bytes at the measured copy bandwidth, or levels x hop where that is more.
+/// The yardstick of any problem; a solve's system is taken out of the matrix for it.
 pub fn least(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Least, Unsupported> {
     match problem {
-        Problem::Spmm(spmm) => {
-            let (rows, nnz) = (matrix.rows() as u64, matrix.nnz() as u64);
-            let element = spmm.dtype.bytes();
-            let mut touched = vec![false; matrix.cols()];
-            matrix.indices().iter().for_each(|column| touched[*column as usize] = true);
-            let touched = touched.into_iter().filter(|touched| *touched).count() as u64;
-            let written = if spmm.accumulate { 2 * rows } else { rows };
-            let dense = (touched + written) * u64::from(spmm.n) * element;
-            let bytes = 4 * (rows + 1) + nnz * (4 + element) + dense;
-            Ok(Least { us: bytes_us(bytes, device), bound: Bound::Bytes, bytes })
-        }
-        Problem::Sptrsv(solve) => {
-            let system = Triangular::of(matrix, solve);
+        Problem::Spmm(spmm) => Ok(product(matrix, spmm, device)),
+        Problem::Sptrsv(asked) => {
+            let system = Triangular::of(matrix, asked);
             let system = system.map_err(|error| Unsupported(error.to_string()))?;
-            let (rows, nnz) = (system.rows() as u64, system.nnz() as u64);
-            let element = solve.dtype.bytes();
-            let diagonal = match solve.diagonal {
-                Diagonal::NonUnit => rows * element,
-                Diagonal::Unit => 0,
-            };
-            let sides = 2 * rows * u64::from(solve.rhs) * element;
-            let bytes = 4 * (rows + 1) + nnz * (4 + element) + diagonal + sides;
-            let by_bytes = bytes_us(bytes, device);
-            let hops = match device.kind {
-                DeviceKind::Cpu => 0.0,
-                DeviceKind::Cuda => system.levels().widths.len() as f64 * device.hop_ns / 1e3,
-            };
-            Ok(match hops > by_bytes {
-                true => Least { us: hops, bound: Bound::Latency, bytes },
-                false => Least { us: by_bytes, bound: Bound::Bytes, bytes },
-            })
+            let levels = system.levels().widths.len();
+            Ok(solve(&system, levels, asked, device))
         }
     }
 }
 
+/// Compulsory bytes at the measured copy bandwidth: A once, the rows of B that some entry needs once, C once, or twice where
+/// it is read, too.
+///
+/// A counts with 32-bit row pointers and column indices, as every kernel here stores it.
+pub fn product(matrix: &Csr, spmm: &Spmm, device: &Device) -> Least {
+    let (rows, nnz, n) = (matrix.rows() as u64, matrix.nnz() as u64, u64::from(spmm.n));
+    let element = spmm.dtype.bytes();
+    let a = 4 * (rows + 1) + nnz * (4 + element);
+    let c = if spmm.accumulate { 2 * rows } else { rows };
+    let bytes = a + (touched_columns(matrix) + c) * n * element;
+    Least { us: bytes_us(bytes, device), bound: Bound::Bytes, bytes }
+}
+
+/// The larger of two: compulsory bytes (T once with 32-bit indices, its diagonal unless that is all ones, b, x) at the
+/// measured copy bandwidth, and levels x hop. A scheme that rewrites the system to fewer levels, or stays within one
+/// multiprocessor, may take less than the latter: it is the yardstick of the system as it was given.
+pub fn solve(system: &Triangular, levels: usize, problem: &Sptrsv, device: &Device) -> Least {
+    let element = problem.dtype.bytes();
+    let (rows, nnz) = (system.rows() as u64, system.nnz() as u64);
+    let diagonal = match problem.diagonal {
+        Diagonal::NonUnit => rows * element,
+        Diagonal::Unit => 0,
+    };
+    let sides = 2 * rows * u64::from(problem.rhs) * element;
+    let bytes = 4 * (rows + 1) + nnz * (4 + element) + diagonal + sides;
+    let by_bytes = bytes_us(bytes, device);
+    let by_levels = match device.kind {
+        // One thread of a host makes no hop at all.
+        DeviceKind::Cpu => 0.0,
+        DeviceKind::Cuda => levels as f64 * device.hop_ns / 1e3,
+    };
+    let (us, bound) = match by_levels > by_bytes {
+        true => (by_levels, Bound::Latency),
+        false => (by_bytes, Bound::Bytes),
+    };
+    Least { us, bound, bytes }
+}
+
+/// The least time of moving so many bytes, microseconds.
 fn bytes_us(bytes: u64, device: &Device) -> f64 {
-    match device.copy_gbps > 0.0 {
-        true => bytes as f64 / (device.copy_gbps * 1e3),
-        false => 0.0,
+    // 1 GB/s is 1e3 bytes a microsecond. A device that could not be measured has no limit to state.
+    if device.copy_gbps > 0.0 { bytes as f64 / (device.copy_gbps * 1e3) } else { 0.0 }
+}
+
+/// Columns with at least one entry.
+fn touched_columns(matrix: &Csr) -> u64 {
+    let words: Vec<AtomicU64> =
+        std::iter::repeat_with(AtomicU64::default).take(matrix.cols().div_ceil(64)).collect();
+    matrix.indices().par_chunks(1 << 16).for_each(|columns| {
+        for &col in columns {
+            let (word, bit) = (&words[col as usize / 64], 1 << (col % 64));
+            // Most entries find their bit set: reading first keeps the line shared among the cores.
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    });
+    words.into_iter().map(|word| u64::from(word.into_inner().count_ones())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::problem::Triangle;
+    use crate::domain::{Dtype, Layout};
+
+    fn gpu() -> Device {
+        let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
+            "multiprocessors":1,"warp_size":32,"max_threads_per_block":1,"max_threads_per_multiprocessor":1,
+            "max_blocks_per_multiprocessor":1,"registers_per_thread":1,"registers_per_block":1,
+            "registers_per_multiprocessor":1,"shared_bytes_per_block":1,"shared_bytes_per_multiprocessor":1,
+            "l2_bytes":1,"memory_bytes":1,"copy_gbps":1.0,"hop_ns":250.0,"driver":"","compiler":"","vendor":null}"#;
+        serde_json::from_str(device).unwrap()
+    }
+
+    #[test]
+    fn a_product_counts_each_needed_byte_once() {
+        // 2 x 70 with entries in columns 0, 69 and 69: 12 + 3 * 8 for A, 2 rows of B, 2 rows of C.
+        let matrix = Csr::new(2, 70, vec![0, 2, 3], vec![0, 69, 69], vec![1.0; 3]).unwrap();
+        assert_eq!(touched_columns(&matrix), 2);
+        let single = Spmm::new(5, Dtype::F32, Layout::Row);
+        let of = |matrix: &Csr, spmm: &Spmm| product(matrix, spmm, &gpu());
+        let bytes = 12 + 24 + (2 + 2) * 5 * 4;
+        let bound = Bound::Bytes;
+        assert_eq!(of(&matrix, &single), Least { us: bytes as f64 / 1e3, bound, bytes });
+        let half = Spmm { dtype: Dtype::F16, accumulate: true, ..single };
+        assert_eq!(of(&matrix, &half).bytes, 12 + 3 * 6 + (2 + 4) * 5 * 2);
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        assert_eq!(of(&empty, &single).bytes, 4);
+        let unmeasured = Device { copy_gbps: 0.0, ..gpu() };
+        assert_eq!(product(&matrix, &single, &unmeasured), Least { us: 0.0, bound, bytes });
+    }
+
+    fn solve_in(dtype: Dtype, diagonal: Diagonal) -> Problem {
+        let triangle = Triangle::Lower;
+        Problem::Sptrsv(Sptrsv { rhs: 3, dtype, triangle, diagonal, transpose: false })
+    }
+
+    /// A chain of four rows, with an entry above the diagonal that no lower solve reads.
+    fn chain() -> Csr {
+        let (indptr, indices) = (vec![0, 2, 4, 6, 8], vec![0, 3, 0, 1, 1, 2, 2, 3]);
+        Csr::new(4, 4, indptr, indices, vec![2.0, 1e300, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap()
+    }
+
+    #[test]
+    fn a_solve_counts_the_triangle_and_nothing_else() {
+        let bytes = |matrix: &Csr, dtype, diagonal| {
+            least(matrix, &solve_in(dtype, diagonal), &gpu()).unwrap().bytes
+        };
+        let all = 20 + 3 * 12 + 4 * 8 + 2 * 4 * 3 * 8;
+        assert_eq!(bytes(&chain(), Dtype::F64, Diagonal::NonUnit), all);
+        // The entry beyond f32 lies in the other triangle.
+        assert_eq!(bytes(&chain(), Dtype::F32, Diagonal::Unit), 20 + 3 * 8 + 2 * 4 * 3 * 4);
+        let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
+        assert_eq!(bytes(&empty, Dtype::F32, Diagonal::NonUnit), 4);
+    }
+
+    #[test]
+    fn a_solve_takes_the_larger_of_bytes_and_levels() {
+        let asked = solve_in(Dtype::F64, Diagonal::NonUnit);
+        let on = |device: &Device| {
+            let least = least(&chain(), &asked, device).unwrap();
+            (least.us, least.bound)
+        };
+        assert_eq!(on(&gpu()), (1.0, Bound::Latency));
+        let slow = Device { copy_gbps: 0.1, ..gpu() };
+        assert_eq!(on(&slow), (2.8, Bound::Bytes));
+        let host = Device { kind: DeviceKind::Cpu, ..gpu() };
+        assert_eq!(on(&host), (0.28, Bound::Bytes));
+        let unmeasured = Device { copy_gbps: 0.0, hop_ns: 0.0, ..gpu() };
+        assert_eq!(on(&unmeasured), (0.0, Bound::Bytes));
+        let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();
+        assert!(least(&wide, &asked, &gpu()).unwrap_err().0.contains("square"));
     }
 }

@@ -22,6 +22,13 @@ impl Service {
         Ok(self.inner.store.plans_of(&facts.pattern_digest, page).await?)
     }
 
+    /// Predicted plans under the pattern of this matrix, or under this pattern, of keys that have no measured plan.
+    pub async fn unmeasured_of(&self, digest: &Digest, limit: u32) -> Result<Vec<Plan>> {
+        let facts = self.inner.store.facts(digest).await?;
+        let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
+        Ok(self.inner.store.unmeasured(&facts.pattern_digest, limit).await?)
+    }
+
     /// How well each model did on each class of device, by the plans that say so; the one with the newest plan first.
     pub async fn models(&self) -> Result<Vec<ModelQuality>> {
         Ok(self.inner.store.model_quality().await?)

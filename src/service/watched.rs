@@ -241,6 +241,10 @@ impl Plans for Watched {
         self.store.predicted_plan(key).await
     }
 
+    async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>> {
+        self.store.unmeasured(pattern, limit).await
+    }
+
     async fn insert_predicted(&self, plan: &Plan) -> Result<()> {
         self.store.insert_predicted(plan).await
     }

@@ -209,6 +209,8 @@ pub trait Plans: Send + Sync {
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
     /// The newest predicted plan under the key.
     async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// The newest predicted plan of each key of the pattern that has no measured one, newest first.
+    async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>>;
     /// Stores a predicted plan that no job made; one whose id is known stays as it is.
     async fn insert_predicted(&self, plan: &Plan) -> Result<()>;
     /// The newest plan of each key that the pattern has plans under, newest first.

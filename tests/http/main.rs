@@ -15,6 +15,7 @@ mod openapi;
 mod operations;
 mod overview;
 mod plans;
+mod predicted;
 mod problems;
 mod sign_in;
 mod solves;

@@ -115,7 +115,13 @@ async fn answers_fit_their_schemas() {
     checker.check("/v1/matrices/{digest}", "get", one).await;
     let profile = app.get(&format!("/v1/matrices/{digest}/profile")).await;
     checker.check("/v1/matrices/{digest}/profile", "get", profile).await;
-    checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
+    let guessed = checker.check("/v1/plans", "get", app.get(&lookup(&matrix, 4)).await).await;
+    assert_eq!(guessed["match"]["grade"], "predicted");
+    let guessed = app.get(&format!("/v1/plans/{}", guessed["plan"]["id"].as_str().unwrap())).await;
+    checker.check("/v1/plans/{id}", "get", guessed).await;
+    let measured = app.get(&format!("{}&predicted=false", lookup(&matrix, 4))).await;
+    let measured = checker.check("/v1/plans", "get", measured).await;
+    assert_eq!(measured["match"]["grade"], "none");
 
     let submitted = app.submit(&spmm(&matrix, 4)).await;
     let job = checker.check("/v1/jobs", "post", submitted).await;
@@ -193,6 +199,27 @@ async fn answers_fit_their_schemas() {
         checker.fits(&event, &serde_json::from_str(data).unwrap());
     }
     assert!(checker.seen.len() >= 15, "{:#?}", checker.seen);
+}
+
+/// Examples are what readers copy: they fit their schemas, too.
+#[test]
+fn examples_of_plans_fit_their_schemas() {
+    let checker = Checker { contract: contract(), seen: BTreeSet::new() };
+    for path in ["/v1/plans", "/v1/plans/{id}"] {
+        let content = &checker.contract["paths"][path]["get"]["responses"]["200"]["content"];
+        let content = &content["application/json"];
+        let examples = content["examples"].as_object().unwrap();
+        assert!(examples.contains_key("predicted"), "{path}");
+        for example in examples.values() {
+            checker.fits(&content["schema"], &example["value"]);
+        }
+        let plan = &examples["predicted"]["value"];
+        let plan = plan.get("plan").unwrap_or(plan);
+        let first = sparsetune::domain::Candidate::new("row_split").with("lanes", 8);
+        assert_eq!(plan["candidate"]["id"], first.id().to_string());
+        let next = sparsetune::domain::Candidate::new("row_panel").with("m1", 4);
+        assert_eq!(plan["alternatives"][0]["id"], next.id().to_string());
+    }
 }
 
 #[test]

@@ -62,10 +62,13 @@ impl Bench {
         };
         change(&mut settings);
         let service = serve(&folder, settings).await;
-        let text = tridiagonal(300);
-        let body = futures_util::stream::iter([Ok::<_, Infallible>(text.into())]);
-        let matrix = service.upload(body, None).await.unwrap().matrix;
+        let matrix = upload(&service, 300).await;
         Self { folder, service, matrix }
+    }
+
+    /// Another matrix of the same kind, with so many rows.
+    pub async fn upload(&self, rows: usize) -> Matrix {
+        upload(&self.service, rows).await
     }
 
     /// Another process on the same store and blobs.
@@ -216,6 +219,20 @@ impl Bench {
         assert!(events.iter().map(|event| event.seq).eq(1..=events.len() as u64));
         events
     }
+
+    /// What a job that has ended told in words.
+    pub async fn logged(&self, id: &JobId) -> Vec<String> {
+        let told = self.events(id).await.into_iter().filter_map(|event| match event.kind {
+            EventKind::Log { message } => Some(message),
+            _ => None,
+        });
+        told.collect()
+    }
+}
+
+async fn upload(service: &Service, rows: usize) -> Matrix {
+    let body = futures_util::stream::iter([Ok::<_, Infallible>(tridiagonal(rows).into())]);
+    service.upload(body, None).await.unwrap().matrix
 }
 
 async fn serve(folder: &tempfile::TempDir, settings: ServiceSettings) -> Service {

@@ -10,6 +10,7 @@ mod figures;
 mod halving;
 mod hostile;
 mod interruptions;
+mod learned;
 mod outcomes;
 mod predicted;
 mod restart;

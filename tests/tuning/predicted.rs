@@ -2,17 +2,25 @@
 
 use crate::bench::*;
 use sparsetune::domain::*;
-use sparsetune::service::LookupQuery;
+use sparsetune::engine::replay::Act;
+use sparsetune::service::{JobFilter, LookupQuery, PageRequest};
+
+/// A recording in which every candidate works, each a little slower than the one before.
+fn all_work(bench: &Bench) -> Vec<(Candidate, Act)> {
+    let all = bench.candidates(&device());
+    let acts = all.iter().zip(1..).map(|(c, i)| (c.clone(), takes(100.0 + f64::from(i))));
+    acts.chain([(vendor(), takes(110.0))]).collect()
+}
+
+fn predicted(measure: bool) -> Search {
+    Search { strategy: Strategy::Predicted, measure, ..Search::default() }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_predicted_plan_is_there_at_once_and_a_job_that_measures_follows() {
     let bench = Bench::new().await;
-    let all = bench.candidates(&device());
-    let acts = all.iter().zip(1..).map(|(c, i)| (c.clone(), takes(100.0 + f64::from(i))));
-    let acts: Vec<_> = acts.chain([(vendor(), takes(110.0))]).collect();
-    let worker = bench.work(&bench.service, &device(), acts).await;
-    let search = Search { strategy: Strategy::Predicted, measure: true, ..Search::default() };
-    let id = bench.submit(search).await;
+    let worker = bench.work(&bench.service, &device(), all_work(&bench)).await;
+    let id = bench.submit(predicted(true)).await;
     let job = bench.ended(&id).await;
     let plan = bench.plan(&job).await;
     assert!(plan.is_predicted() && job.best.is_none(), "{job:?}");
@@ -37,5 +45,70 @@ async fn a_predicted_plan_is_there_at_once_and_a_job_that_measures_follows() {
     };
     let found = bench.service.lookup(&query).await.unwrap();
     assert_eq!((found.grade, found.plan.unwrap().id), (Grade::Exact, measured.id));
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_will_not_compile_is_passed_over() {
+    let bench = Bench::new().await;
+    let mut scored = bench.space(&device()).scored;
+    scored.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let (first, second) = (scored[0].0.clone(), scored[1].0.clone());
+    let detail = "no such instruction".to_owned();
+    let mut acts = all_work(&bench);
+    acts.retain(|(candidate, _)| *candidate != first);
+    acts.push((first.clone(), Act::CompileFailed { detail }));
+    let worker = bench.work(&bench.service, &device(), acts).await;
+    let id = bench.submit(predicted(false)).await;
+    let job = bench.ended(&id).await;
+    let plan = bench.plan(&job).await;
+    assert_eq!((&plan.candidate, &job.follow_up), (&second, &None));
+    assert!(plan.launch.is_some(), "what compiled can be launched");
+    let told = bench.logged(&id).await;
+    let passed = format!("{first} is passed over: ");
+    let why = told.iter().find(|told| told.starts_with(&passed));
+    assert!(why.is_some_and(|why| why.contains("no such instruction")), "{told:?}");
+    worker.stop().await;
+
+    // Where nothing compiles there is no plan, and the job says why.
+    let bench = Bench::new().await;
+    let refused = Act::CompileFailed { detail: "no compiler".to_owned() };
+    let acts: Vec<_> =
+        bench.candidates(&device()).into_iter().map(|c| (c, refused.clone())).collect();
+    let worker = bench.work(&bench.service, &device(), acts).await;
+    let job = bench.ended(&bench.submit(predicted(true)).await).await;
+    assert_eq!((job.state, &job.plan, &job.follow_up), (JobState::Failed, &None, &None));
+    assert!(job.error.unwrap().contains("no compiler"));
+    worker.stop().await;
+}
+
+/// The worker is lost when the follow-up is queued and the plan is not yet stored: whoever takes the job up names the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_worker_leaves_one_follow_up() {
+    let bench = Bench::new().await;
+    bench.service.register(device()).await.unwrap();
+    let id = bench.submit(predicted(true)).await;
+    let store = bench.service.store();
+    store.claim(&device().id, "lost", 1).await.unwrap().unwrap();
+    let search = Search { strategy: Strategy::Ranked, ..Search::default() };
+    let asked = JobRequest {
+        matrix: bench.matrix.digest,
+        problem: PROBLEM,
+        device: device().id.0,
+        search,
+        expected_calls: None,
+    };
+    let once = Some(format!("follow-up of {id}"));
+    let left = bench.service.submit(&asked, once).await.unwrap().job.id;
+    // Over already, so that nothing that is queued is taken for it.
+    bench.service.cancel(&left).await.unwrap();
+
+    let worker = bench.work(&bench.service, &device(), all_work(&bench)).await;
+    let job = bench.ended(&id).await;
+    assert!(bench.plan(&job).await.is_predicted());
+    assert_eq!((job.attempts, job.follow_up), (2, Some(left)));
+    let page = PageRequest { after: None, limit: 10 };
+    let jobs = bench.service.jobs(&JobFilter::default(), &page).await.unwrap();
+    assert_eq!(jobs.items.len(), 2, "the job and its one follow-up");
     worker.stop().await;
 }

@@ -119,6 +119,9 @@ pub struct PlanView {
     pub limit: LimitView,
     pub predicted: Option<PredictedView>,
     pub model_error: Option<ModelErrorView>,
+    /// What the model would take next; only of a predicted plan.
+    #[serde(default)]
+    pub alternatives: Vec<CandidateView>,
     pub funnel: Vec<FunnelStep>,
     pub preprocess_ms: Option<f64>,
     pub expected_calls: Option<u64>,

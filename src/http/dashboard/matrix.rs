@@ -39,6 +39,7 @@ struct Page {
     spy: (u64, u64),
     square: bool,
     groups: Vec<Group>,
+    /// Those that were measured first; predicted ones of keys that have none follow.
     plans: Vec<PlanRow>,
     more_plans: bool,
     commands: Vec<Command>,
@@ -52,6 +53,7 @@ pub async fn show(
     let matrix = stored(&app, &digest).await?;
     let page = PageRequest { after: None, limit: MOST_PLANS };
     let plans = app.service.plans_of(&digest, &page).await?;
+    let predicted = app.service.unmeasured_of(&digest, MOST_PLANS).await?;
     let shell = Shell::new(&app, Place::Matrices);
     // A product if there is one: its commands are the shorter ones.
     let product = |plan: &&Plan| matches!(plan.problem, domain::Problem::Spmm(_));
@@ -69,7 +71,7 @@ pub async fn show(
         spy: spy_size(matrix.rows, matrix.cols),
         square: matrix.rows == matrix.cols,
         groups: facts::of(&matrix),
-        plans: plans.items.iter().map(|plan| PlanRow::of(plan, &digest)).collect(),
+        plans: plans.items.iter().chain(&predicted).map(|p| PlanRow::of(p, &digest)).collect(),
         more_plans: plans.next.is_some(),
         name: matrix.name,
     })

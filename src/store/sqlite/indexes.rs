@@ -116,6 +116,8 @@ async fn check(store: &SqliteStore) {
     let of_keys =
         &["COVERING INDEX plans_by_key (pattern_digest=?)", "sqlite_autoindex_plans_1 (id=?)"];
     one(plans::NEWEST_OF_EACH_KEY, of_keys).await;
+    let unmeasured = &["plans_predicted (pattern_digest=?)", "plans_by_key (pattern_digest=? AND"];
+    one(plans::UNMEASURED, unmeasured).await;
     let by_key =
         one(plans::BY_KEY, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=? AND"]).await;
     assert!(!by_key.contains("B-TREE"), "{by_key}");

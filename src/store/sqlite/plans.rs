@@ -69,6 +69,17 @@ pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FR
      WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?, ?)
      ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?";
 
+pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body FROM (
+         SELECT id, created_at, problem, device_class, l2_policy, row_number() OVER (
+             PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
+         FROM plans WHERE pattern_digest = ?1 AND predicted = 1) newest
+     JOIN plans ON plans.id = newest.id
+     WHERE newest.age = 1 AND NOT EXISTS (
+         SELECT 1 FROM plans measured WHERE measured.pattern_digest = ?1 AND measured.predicted = 0
+             AND measured.problem = newest.problem AND measured.device_class = newest.device_class
+             AND measured.l2_policy = newest.l2_policy)
+     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?2";
+
 #[async_trait]
 impl Plans for SqliteStore {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
@@ -104,6 +115,15 @@ impl Plans for SqliteStore {
         .fetch_optional(&self.readers)
         .await?;
         row.map(|(version, body)| decode(version, &body)).transpose()
+    }
+
+    async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>> {
+        let rows: Vec<(i64, String)> = sqlx::query_as(UNMEASURED)
+            .bind(&pattern.as_bytes()[..])
+            .bind(limit)
+            .fetch_all(&self.readers)
+            .await?;
+        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
     }
 
     async fn insert_predicted(&self, plan: &Plan) -> Result<()> {

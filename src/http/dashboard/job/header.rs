@@ -23,6 +23,8 @@ pub struct Header {
     /// How it ended, in a sentence, where it has.
     pub ending: Option<String>,
     pub plan: Option<String>,
+    /// The job that measures what this one's plan predicts.
+    pub follow_up: Option<String>,
     pub best: Option<BestSoFar>,
     pub created: String,
     pub age: String,
@@ -65,6 +67,7 @@ impl Header {
             error: job.error.clone(),
             ending: ending(job, tried),
             plan: job.plan.as_ref().map(ToString::to_string),
+            follow_up: job.follow_up.as_ref().map(ToString::to_string),
             best: job.best.as_ref().map(|best| BestSoFar {
                 time: format::micros(best.median_us),
                 against: against(best),
@@ -129,6 +132,9 @@ fn ending(job: &Job, tried: u64) -> Option<String> {
             Some(StoppedBy::Seconds) => "Its budget of seconds ended the search.".to_owned(),
             Some(StoppedBy::Trials) => "Its budget of trials ended the search.".to_owned(),
             Some(StoppedBy::Cancelled) => "It was cancelled.".to_owned(),
+            _ if job.request.search.strategy == Strategy::Predicted => {
+                "The model chose; nothing was measured.".to_owned()
+            }
             Some(StoppedBy::Completed) | None => "Every chosen candidate was tried.".to_owned(),
         }),
     }

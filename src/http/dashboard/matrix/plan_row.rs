@@ -28,6 +28,8 @@ pub struct PlanRow {
     /// `at copy bandwidth: 11.8 µs`.
     pub bound_time: String,
     pub tie: bool,
+    /// From a model alone.
+    pub predicted: bool,
     /// Made for a matrix of the same pattern with other values.
     pub other_values: bool,
     pub age: String,
@@ -62,6 +64,7 @@ impl PlanRow {
             reach: bound::reach(&plan.limit),
             bound_time: bound::timed(&plan.limit),
             tie: plan.tie,
+            predicted: plan.is_predicted(),
             other_values: plan.matrix != *matrix,
             age: format::ago(plan.created_at),
             created_at: plan.created_at.to_rfc3339(),

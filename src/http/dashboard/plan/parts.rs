@@ -261,7 +261,12 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
         fact("Environment", from.environment.clone(), "another makes the plan stale"),
         fact("Kernel text", kernel, kernel_note),
         fact("Seed", from.seed.to_string(), "of the random operands"),
-        fact("Search", seconds(from.search_seconds), meaning::stopped_by(from.stopped_by)),
+        match plan.is_predicted() {
+            true => fact("Choice", seconds(from.search_seconds), "nothing was measured"),
+            false => {
+                fact("Search", seconds(from.search_seconds), meaning::stopped_by(from.stopped_by))
+            }
+        },
         fact("L2 policy", plan.l2_policy.to_string(), meaning::l2_policy(plan.l2_policy)),
         fact(
             "Device class",
