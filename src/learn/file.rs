@@ -107,7 +107,8 @@ impl ModelFile {
     /// The first choice has its analytic prediction, and the others follow from there. A forest's score is a logarithm of time:
     /// `us = first * exp(scale * (best score - score))`. A perceptron's probability is not, so only the order of its times
     /// means something: `us = first * exp(best p - p)`, with p = 0 for schemes that it does not know, times their prediction
-    /// over the best of those; and each time is above the one before by a part in 1e9 at least.
+    /// over the best of those. Each time is above the one before by a part in 1e9 at least; the analytic prediction decides
+    /// among equals.
     ///
     /// Candidates described by other numbers of features than it reads keep their predictions.
     pub fn order(
@@ -143,9 +144,7 @@ impl ModelFile {
             Err("two features of one name".to_owned())
         } else {
             match &self.model {
-                Model::Lambdamart(forest) => {
-                    check_forest(forest, self.shared.len() + self.own.len())
-                }
+                Model::Lambdamart(forest) => forest.check(self.shared.len() + self.own.len()),
                 Model::Mlp(perceptron) => check_perceptron(perceptron, self.shared.len()),
             }
         };
@@ -157,20 +156,30 @@ fn has_twins(names: &[String]) -> bool {
     names.iter().collect::<BTreeSet<_>>().len() != names.len()
 }
 
+/// Each time is above the one before by this factor at least, so that whoever sorts by time has the model's own order.
+const RISE: f64 = 1.0 + 1e-9;
+
 /// A prediction that a time can be reckoned from.
 fn usable(us: f64) -> f64 {
     if us.is_finite() && us > 0.0 { us } else { 1.0 }
 }
 
 fn by_score(scores: &[f64], scale: f64, predicted_us: &[f64]) -> Vec<f64> {
-    let better = |a: &usize, b: &usize| {
-        let by_score = scores[*b].total_cmp(&scores[*a]);
-        by_score.then(predicted_us[*a].total_cmp(&predicted_us[*b]))
-    };
-    let Some(first) = (0..scores.len()).min_by(better) else { return Vec::new() };
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| {
+        let by_score = scores[b].total_cmp(&scores[a]);
+        by_score.then(predicted_us[a].total_cmp(&predicted_us[b])).then(a.cmp(&b))
+    });
+    let Some(&first) = order.first() else { return Vec::new() };
     let anchor = usable(predicted_us[first]);
-    let us = |score: &f64| anchor * (scale * (scores[first] - score)).min(FAR).exp();
-    scores.iter().map(us).collect()
+    let mut times = vec![0.0; scores.len()];
+    let mut before = 0.0;
+    for at in order {
+        let us = anchor * (scale * (scores[first] - scores[at])).min(FAR).exp();
+        times[at] = f64::max(us, before * RISE);
+        before = times[at];
+    }
+    times
 }
 
 fn by_probability(known: &[Option<f32>], predicted_us: &[f64]) -> Vec<f64> {
@@ -188,46 +197,10 @@ fn by_probability(known: &[Option<f32>], predicted_us: &[f64]) -> Vec<f64> {
             None => (usable(predicted_us[at]) / best_unknown).clamp(1.0, FAR.exp()),
         };
         let us = anchor * (p(first) - p(at)).exp() * factor;
-        times[at] = f64::max(us, before * (1.0 + 1e-9));
+        times[at] = f64::max(us, before * RISE);
         before = times[at];
     }
     times
-}
-
-fn check_forest(forest: &Forest, features: usize) -> Result<(), String> {
-    if !forest.scale.is_finite() || forest.scale < 0.0 {
-        return Err(format!("a scale of {}", forest.scale));
-    }
-    for (number, tree) in forest.trees.iter().enumerate() {
-        let inner = tree.feature.len();
-        let fault = |fault: String| Err(format!("tree {number}: {fault}"));
-        let same = [tree.threshold.len(), tree.left.len(), tree.right.len()];
-        if same.iter().any(|&len| len != inner) || tree.value.len() != inner + 1 {
-            return fault(format!(
-                "{inner} nodes with {same:?} parts, {} leaves",
-                tree.value.len()
-            ));
-        }
-        if let Some(feature) = tree.feature.iter().find(|&&f| usize::from(f) >= features) {
-            return fault(format!("it reads feature {feature} of {features}"));
-        }
-        if tree.threshold.iter().chain(&tree.value).any(|x| !x.is_finite()) {
-            return fault("a number that is none".to_owned());
-        }
-        for node in 0..inner {
-            for child in [tree.left[node], tree.right[node]] {
-                // An inner node comes after its parent, so every walk ends; `!` of a negative child is a leaf.
-                let within = match usize::try_from(child) {
-                    Ok(inner_child) => inner_child > node && inner_child < inner,
-                    Err(_) => usize::try_from(!child).is_ok_and(|leaf| leaf <= inner),
-                };
-                if !within {
-                    return fault(format!("node {node} has a child {child}"));
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 fn check_perceptron(model: &Perceptron, features: usize) -> Result<(), String> {

@@ -28,6 +28,9 @@ impl Prior {
     }
 }
 
+/// Splits of a tree, at most: who asks a tree may go down it by recursion.
+const MOST_SPLITS: usize = 1023;
+
 /// A binary tree. Inner node `i` sends a row left where `features[feature[i]] <= threshold[i]`; a child `c >= 0` is an inner
 /// node, and comes after its parent; `c < 0` is the leaf `!c`. A tree of one leaf has no inner node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,6 +85,9 @@ impl Tree {
         let nodes = self.feature.len();
         if [self.threshold.len(), self.left.len(), self.right.len()] != [nodes; 3] {
             return Err("its nodes are not all there");
+        }
+        if nodes > MOST_SPLITS {
+            return Err("it has more splits than any that is grown here");
         }
         if !self.gain.is_empty() && self.gain.len() != nodes {
             return Err("it does not have one gain a split");

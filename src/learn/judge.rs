@@ -10,8 +10,14 @@ pub const KS: [u32; 7] = [1, 2, 4, 8, 10, 16, 32];
 /// Within this share of the best, a choice is satisfactory.
 const SATISFACTORY: f64 = 0.85;
 
-/// A choice that failed counts as one that takes a hundred times the best; so do those that take longer.
-const WORST_SHARE: f64 = 0.01;
+/// A choice that failed or was given up counts as one that takes ten times the best, and so do those that take longer: how bad
+/// the bad are is not known, and must not make the others look good.
+const WORST_SHARE: f64 = 0.1;
+
+/// Where there are [`ENOUGH`] groups with at least so many rows, only they are judged by: of a few rows that a model chose to
+/// try, the first ten tell nothing.
+const TELLING: usize = 40;
+const ENOUGH: usize = 10;
 
 /// The part of the other patterns that a learner may stop by is 1 over this.
 const STOP_BY: usize = 6;
@@ -179,11 +185,13 @@ fn judgement(
     Judgement { held_out: HeldOut { folds: folds as u32, groups, choosers }, verdicts }
 }
 
-/// Groups where anything ran, with their places.
+/// Groups where anything ran, and enough to tell, with their places.
 fn measured(data: &Dataset) -> impl Iterator<Item = (usize, &Group)> {
-    data.groups.iter().enumerate().filter(|(_, group)| {
+    let telling = data.groups.iter().filter(|group| group.rows.len() >= TELLING).count();
+    let least = if telling >= ENOUGH { TELLING } else { 0 };
+    data.groups.iter().enumerate().filter(move |(_, group)| {
         let best = group.best_us();
-        best.is_finite() && best > 0.0
+        best.is_finite() && best > 0.0 && group.rows.len() >= least
     })
 }
 

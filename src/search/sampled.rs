@@ -16,10 +16,13 @@ pub struct Sampled {
 }
 
 /// At most `places` candidates: a quarter spread over families and parameter values, a quarter the best predicted, the others
-/// drawn. `draw` gives each candidate its lot: of what predictions do not choose, the smallest are in. Candidates that `preparation` names alike follow each other.
+/// drawn. `draw` gives each candidate its lot: of what predictions do not choose, the smallest are in. Candidates that
+/// `preparation` names alike follow each other. `before` are those that an earlier attempt tried, in its order: they are
+/// handed out first, and take their places.
 pub fn sampled(
     mut scored: Vec<(Candidate, f64)>,
     places: usize,
+    before: Vec<Candidate>,
     preparation: impl Fn(&Candidate) -> String,
     draw: impl Fn(&Candidate) -> u64,
 ) -> Sampled {
@@ -52,7 +55,12 @@ pub fn sampled(
         left: places as u64,
         detail: Some("half by prediction, every family among them, and half at random".to_owned()),
     };
-    Sampled { strategy: InOrder::of(together(chosen, preparation).collect()), step }
+    let mut queue = before;
+    let fresh: Vec<Candidate> =
+        together(chosen, preparation).filter(|candidate| !queue.contains(candidate)).collect();
+    let room = places.saturating_sub(queue.len());
+    queue.extend(fresh.into_iter().take(room));
+    Sampled { strategy: InOrder::of(queue), step }
 }
 
 #[cfg(test)]
@@ -66,7 +74,7 @@ mod tests {
         let draw = |candidate: &Candidate| candidate.int("x").unwrap().unsigned_abs() * 37 % 101;
         let of = |scored: &[(Candidate, f64)], places| {
             let family = |candidate: &Candidate| candidate.family.clone();
-            let mut sampled = sampled(scored.to_vec(), places, family, draw);
+            let mut sampled = sampled(scored.to_vec(), places, Vec::new(), family, draw);
             let mut all = Vec::new();
             while let Some(candidate) = sampled.strategy.next() {
                 all.push(candidate.int("x").unwrap());

@@ -4,7 +4,7 @@
 use super::field::Field;
 use super::session::{Session, SessionError};
 use crate::domain::learned::Scope;
-use crate::domain::{Candidate, JobFeatures, Matrix, Op, Timestamp};
+use crate::domain::{Candidate, JobFeatures, Learner, Matrix, Op, Strategy, Timestamp};
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
 use crate::service::{ActiveModel, neighbours};
@@ -47,8 +47,19 @@ impl Session<'_> {
         }
     }
 
-    /// Puts the learned model's times in the place of the analytic ones.
-    pub(super) async fn rank(&self, field: &mut Field) -> Result<(), SessionError> {
+    /// Puts the learned model's times in the place of the analytic ones, where the strategy goes by them. A sample is for models
+    /// to learn from, so none chooses it; halving reckons with times, and of a perceptron's only their order means anything.
+    pub(super) async fn rank(
+        &self,
+        field: &mut Field,
+        wanted: Strategy,
+    ) -> Result<(), SessionError> {
+        let follows = |learned: &Arc<ActiveModel>| match wanted {
+            Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => true,
+            Strategy::Halving => learned.card.learner == Learner::Lambdamart,
+            Strategy::Sampled => false,
+        };
+        field.learned = field.learned.take().filter(follows);
         let Some(learned) = field.learned.clone() else { return Ok(()) };
         // What is quarantined keeps its place and is refused when its turn comes, so that it is recorded.
         let ranking = rank(&field.space, Some(&learned), &Default::default());

@@ -22,8 +22,6 @@ use crate::store::{Finish, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The constraint that the cut to the top K goes by.
-
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(transparent)]
@@ -157,7 +155,7 @@ impl Session<'_> {
         }
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
-        self.rank(&mut field).await?;
+        self.rank(&mut field, wanted).await?;
         let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
         let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
         if stopped_by == StoppedBy::Completed {
@@ -309,7 +307,7 @@ impl Session<'_> {
         halved.strategy
     }
 
-    /// The choice depends on matrix, seed and predictions alone; what an earlier attempt tried is among it.
+    /// The choice depends on matrix, seed and analytic predictions, never on what models learned: they learn from it.
     fn sampled(
         &self,
         field: &mut Field,
@@ -323,7 +321,8 @@ impl Session<'_> {
             let lot = Digest::of(format!("{matrix} {seed:?} {candidate}").as_bytes());
             lot.as_bytes()[..8].iter().fold(0, |lot, byte| lot << 8 | u64::from(*byte))
         };
-        let sampled = search::sampled(scored, places, ops::preparation, draw);
+        let before = self.tried_before(field);
+        let sampled = search::sampled(scored, places, before, ops::preparation, draw);
         field.funnel.push(sampled.step);
         sampled.strategy
     }
