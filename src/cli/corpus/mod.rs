@@ -74,7 +74,7 @@ impl CorpusArgs {
         let draw = |index: u64| match self.op {
             Some(OpArg::Spmm) => draw::spmm(self.seed, index),
             Some(OpArg::Sptrsv) => draw::sptrsv(self.seed, index),
-            None if index % 2 == 0 => draw::spmm(self.seed, index / 2),
+            None if index.is_multiple_of(2) => draw::spmm(self.seed, index / 2),
             None => draw::sptrsv(self.seed, index / 2),
         };
         (self.from..self.from.saturating_add(self.count)).map(move |index| (index, draw(index)))
