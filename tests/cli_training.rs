@@ -134,6 +134,7 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     let text = out(&second);
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].ends_with("was tuned before"), "{text}");
+    assert_eq!(lines[2], "tried 2: 1 tuned, 1 tuned before, 0 failed", "{text}");
     assert!(
         lines[1].starts_with("3 cholesky_poisson3d:") && lines[1].contains("trials, best"),
         "{text}"
@@ -144,4 +145,35 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     assert_eq!(second.status.code(), Some(1));
     assert!(err(&second).contains("too little to learn from"), "{}", err(&second));
     assert!(err(&second).contains("known of sptrsv on cpu/"), "{}", err(&second));
+}
+
+#[tokio::test]
+async fn a_corpus_takes_no_other_search_for_its_own_and_no_matrix_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let draw = ["corpus", "--op", "sptrsv", "--seed", "1", "--from", "2", "--count", "1"];
+    let dry = out(&sparsetune(&[&draw[..], &["--dry"]].concat()));
+    let (spec, problem) = dry.trim().split_once(' ').unwrap();
+    let same = "sptrsv;rhs=1;dtype=f32;triangle=lower;diagonal=non-unit;transpose=false";
+    assert_eq!(problem, same);
+    // Somebody's, by the very name that the corpus would give it, tuned for the very problem.
+    let file = folder.path().join(format!("{spec}.mtx"));
+    let file = file.to_str().unwrap();
+    let made = sparsetune(&["generate", spec, "-o", file]);
+    assert!(made.status.success(), "{}", err(&made));
+    let on = ["--device", "cpu", "--data", data.to_str().unwrap(), "--trials", "8"];
+    let solve = ["tune", file, "--op", "sptrsv", "--dtype", "f32", "--triangle", "lower"];
+    let tuned = sparsetune(&[&solve[..], &on].concat());
+    assert!(tuned.status.success(), "{}", err(&tuned));
+    assert_eq!(kept(&data).await, [spec]);
+
+    let corpus = out(&sparsetune(&[&draw[..], &on].concat()));
+    assert!(corpus.ends_with("tried 1: 1 tuned, 0 tuned before, 0 failed\n"), "{corpus}");
+    assert_eq!(kept(&data).await, [spec]);
+}
+
+#[test]
+fn a_corpus_of_nothing_is_misuse() {
+    let nothing = sparsetune(&["corpus", "--count", "0", "--dry"]);
+    assert_eq!(nothing.status.code(), Some(2), "{}", err(&nothing));
 }

@@ -9,7 +9,7 @@ use super::etag;
 use super::extract::{Json as JsonBody, MaybeJson, Path, Query, given};
 use crate::domain::learned::{Op, Scope};
 use crate::domain::{DeviceClass, ModelId};
-use crate::service::{ModelStanding, ServiceError};
+use crate::service::ServiceError;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -17,6 +17,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use wire::{ActivationOut, ActivationsOut, ModelKind, ModelOut, ModelsOut, WholeOut};
 
+/// Learned models that are listed, of those that were asked for.
+const LISTED: usize = 200;
 /// Activations of a scope that are told.
 const HISTORY: u32 = 100;
 /// Characters of a reason.
@@ -48,13 +50,8 @@ pub async fn list(
         let Scope { op, device_class } = &standing.model.scope;
         wanted(standing.model.learner.into(), op.name(), device_class)
     });
-    let items = analytic.map(ModelOut::from).chain(learned.map(ModelOut::from));
+    let items = analytic.map(ModelOut::from).chain(learned.take(LISTED).map(ModelOut::from));
     Ok(Json(ModelsOut { items: items.collect() }))
-}
-
-async fn standing(app: &App, id: &ModelId) -> Result<ModelStanding, Problem> {
-    let mut all = app.service.learned_models().await?.into_iter();
-    all.find(|standing| standing.model.id == *id).ok_or_else(|| unknown(id))
 }
 
 fn unknown(id: &ModelId) -> Problem {
@@ -66,7 +63,7 @@ pub async fn show(
     State(app): State<App>,
     Path(id): Path<ModelId>,
 ) -> Result<Json<WholeOut>, Problem> {
-    let standing = standing(&app, &id).await?;
+    let standing = app.service.learned_model(&id).await?;
     let activations = app.service.activations(&standing.model.scope, HISTORY).await?;
     Ok(Json(WholeOut::new(standing, activations)))
 }

@@ -19,6 +19,13 @@ pub struct ModelStanding {
     pub active: bool,
 }
 
+impl ModelStanding {
+    fn of(model: LearnedModel, newest: &[Activation]) -> Self {
+        let active = newest.iter().any(|change| change.model.as_ref() == Some(&model.id));
+        Self { model, active }
+    }
+}
+
 /// A model in use, ready to rank.
 #[derive(Clone, Debug)]
 pub struct ActiveModel {
@@ -50,11 +57,14 @@ impl Service {
     pub async fn learned_models(&self) -> Result<Vec<ModelStanding>> {
         let active = self.inner.store.active().await?;
         let models = self.inner.store.learned_models(None).await?;
-        let stand = |model: LearnedModel| {
-            let active = active.iter().any(|a| a.model.as_ref() == Some(&model.id));
-            ModelStanding { model, active }
-        };
-        Ok(models.into_iter().map(stand).collect())
+        Ok(models.into_iter().map(|model| ModelStanding::of(model, &active)).collect())
+    }
+
+    /// `NotFound` where there is none of this id.
+    pub async fn learned_model(&self, id: &ModelId) -> Result<ModelStanding> {
+        let model = self.inner.store.learned_model(id).await?;
+        let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
+        Ok(ModelStanding::of(model, &self.inner.store.active().await?))
     }
 
     pub async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>> {

@@ -91,6 +91,20 @@ async fn models_are_listed_by_what_they_are_for() {
 }
 
 #[tokio::test]
+async fn the_newest_models_are_listed_and_each_is_told_of() {
+    let app = TestApp::new().await;
+    for age in 0..=200 {
+        app.insert(&model(&format!("m{age}"), Learner::Lambdamart, 1000 - age)).await;
+    }
+    let all = app.json("/v1/models?kind=lambdamart").await;
+    let listed = ids(&all);
+    assert_eq!((listed.len(), listed[0], listed[199]), (200, "m0", "m199"));
+    app.post("/v1/models/m200/activate", &json!({})).await;
+    let oldest = app.json("/v1/models/m200").await;
+    assert_eq!((&oldest["id"], &oldest["active"]), (&json!("m200"), &json!(true)));
+}
+
+#[tokio::test]
 async fn a_models_file_is_sent_once() {
     let app = TestApp::new().await;
     app.insert(&model("one", Learner::Lambdamart, 1)).await;
@@ -264,7 +278,9 @@ async fn a_trainings_events_tell_each_change_to_its_end() {
 async fn the_page_shows_learned_models_and_what_trains() {
     let app = TestApp::new().await;
     let page = async |path: &str| app.get(path).await.text().await.unwrap();
-    assert!(page("/models").await.contains("No model has been learned yet"));
+    let idle = page("/models").await;
+    assert!(idle.contains("No model has been learned yet"));
+    assert!(idle.contains("data-refresh=\"30\"") && !idle.contains("data-hurry"));
     app.insert(&model("old", Learner::Lambdamart, 1)).await;
     app.insert(&model("new", Learner::Lambdamart, 2)).await;
     let reason = json!({"reason": "<b>better</b>"});
@@ -280,5 +296,5 @@ async fn the_page_shows_learned_models_and_what_trains() {
     let training: Value = training.json().await.unwrap();
     let live = page("/fragments/models").await;
     assert!(live.contains(&format!("data-cancel=\"{}\"", training["id"].as_str().unwrap())));
-    assert!(!live.contains("<html"));
+    assert!(!live.contains("<html") && live.contains("data-hurry=\"2\""));
 }

@@ -31,12 +31,14 @@
     });
 
     // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: asked for again every so many seconds while the page is
-    // seen and nobody is typing in it. A timer of our own, since htmx' filters would need eval.
+    // seen and nobody is typing in it; every data-hurry seconds while it holds something that says so. A timer of our own,
+    // since htmx' filters would need eval.
     setInterval(() => {
         if (document.hidden) return;
         const now = Date.now();
         for (const live of document.querySelectorAll("[data-refresh]")) {
-            const due = Number(live.dataset.refreshed ?? 0) + 1000 * Number(live.dataset.refresh);
+            const every = live.querySelector("[data-hurry]")?.dataset.hurry ?? live.dataset.refresh;
+            const due = Number(live.dataset.refreshed ?? 0) + 1000 * Number(every);
             if (now < due || live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) continue;
             live.dataset.refreshed = now;
             htmx.trigger(live, "refresh");

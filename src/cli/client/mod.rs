@@ -4,7 +4,7 @@ pub mod events;
 pub mod models;
 pub mod views;
 
-use crate::domain::{self, Digest, JobState};
+use crate::domain::{Digest, JobState};
 use anyhow::{Context, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -82,7 +82,11 @@ impl Client {
     ) -> anyhow::Result<Answer<MatrixView>> {
         let query: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
         let request = self.request(Method::POST, "v1/matrices", &query)?.body(body);
-        self.answer(request).await
+        let response = accepted(self.send(request).await?).await?;
+        let created = response.status() == StatusCode::CREATED;
+        let mut answer: Answer<MatrixView> = told(response).await?;
+        answer.view.created = created;
+        Ok(answer)
     }
 
     pub async fn upload_file(&self, file: &Path) -> anyhow::Result<Answer<MatrixView>> {
@@ -102,30 +106,6 @@ impl Client {
 
     pub async fn job(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
-    }
-
-    /// Whether a job for this problem of the matrix came to its end, whatever end.
-    pub async fn was_tuned(
-        &self,
-        matrix: &Digest,
-        problem: &domain::Problem,
-    ) -> anyhow::Result<bool> {
-        #[derive(Deserialize)]
-        struct Job {
-            problem: domain::Problem,
-            state: JobState,
-        }
-        #[derive(Deserialize)]
-        struct Page {
-            items: Vec<Job>,
-        }
-        let matrix = matrix.to_string();
-        let query = [("matrix", matrix.as_str()), ("limit", "200")];
-        let page: Answer<Page> = self.answer(self.request(Method::GET, "v1/jobs", &query)?).await?;
-        let ended = |job: &Job| {
-            job.problem == *problem && matches!(job.state, JobState::Succeeded | JobState::Failed)
-        };
-        Ok(page.view.items.iter().any(ended))
     }
 
     /// Asks for the end of a job or a training, and gives its state then; it may take a moment.
@@ -228,11 +208,14 @@ impl Client {
         &self,
         request: RequestBuilder,
     ) -> anyhow::Result<Answer<T>> {
-        let response = accepted(self.send(request).await?).await?;
-        let raw: Value = response.json().await.context("the answer is not JSON")?;
-        let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
-        Ok(Answer { view, raw })
+        told(accepted(self.send(request).await?).await?).await
     }
+}
+
+async fn told<T: DeserializeOwned>(response: Response) -> anyhow::Result<Answer<T>> {
+    let raw: Value = response.json().await.context("the answer is not JSON")?;
+    let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
+    Ok(Answer { view, raw })
 }
 
 /// Turns a refusal into an error that says what the server said.

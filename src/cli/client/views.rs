@@ -15,6 +15,9 @@ pub struct MatrixView {
     pub rows: u64,
     pub cols: u64,
     pub nnz: u64,
+    /// Whether the upload brought it; its status says so, not its body.
+    #[serde(skip)]
+    pub created: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
