@@ -228,10 +228,18 @@ impl Client {
         &self,
         request: RequestBuilder,
     ) -> anyhow::Result<Answer<T>> {
+        Ok(self.answer_with_status(request).await?.0)
+    }
+
+    async fn answer_with_status<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+    ) -> anyhow::Result<(Answer<T>, StatusCode)> {
         let response = accepted(self.send(request).await?).await?;
+        let status = response.status();
         let raw: Value = response.json().await.context("the answer is not JSON")?;
         let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
-        Ok(Answer { view, raw })
+        Ok((Answer { view, raw }, status))
     }
 }
 
