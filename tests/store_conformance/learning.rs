@@ -323,11 +323,11 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
     }
     left!(
         "UPDATE trials SET body = body", 9, [1, 1];
-        "UPDATE trials SET features = x'000000' WHERE rowid = 1", 9, [0, 1];
-        "UPDATE trials SET features = x'00000000', state = 'refused' WHERE rowid = 1", 9, [0, 1];
-        "UPDATE trials SET state = 'measured', body = '{}' WHERE rowid = 1", 9, [0, 1];
-        "UPDATE trials SET body = '{' WHERE rowid = 1", 9, [0, 1];
-        "UPDATE trials SET version = 9 WHERE rowid = 1", 9, [0, 1];
+        "UPDATE trials SET features = x'000000' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET features = x'00000000', state = 'refused' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET state = 'measured', body = '{}' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET body = '{' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET version = 9 WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
         "UPDATE job_features SET shared = x'01' WHERE created_at = 1", 9, [1];
         // A page that holds nothing else is not the end.
         "UPDATE job_features SET shared = x'', problem = '[]' WHERE created_at = 1", 1, [1];
@@ -335,7 +335,11 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
     harness.spoil("UPDATE job_features SET described = -1").await;
     let counted = store.described_since(VERSION, Timestamp(0)).await;
     assert!(matches!(counted, Err(StoreError::Corrupt { .. })));
-    harness.spoil("UPDATE plans SET body = '{}' WHERE rowid = 1").await;
+    harness
+        .spoil(
+            "UPDATE plans SET body = '{}' WHERE id = (SELECT plan FROM jobs WHERE created_at = 1)",
+        )
+        .await;
     let undescribed = store.undescribed(&scope(), VERSION + 1, &page(9)).await.unwrap();
     let jobs: Vec<_> = undescribed.items.into_iter().map(|found| found.job).collect();
     assert_eq!(jobs, [sound.job.id]);

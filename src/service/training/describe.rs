@@ -17,6 +17,9 @@ use std::path::Path;
 /// Jobs asked for at a time.
 const CHUNK: u32 = 64;
 
+/// Entries that a specification may draw for each that was there.
+const MOST_DRAWN: f64 = 8.0;
+
 /// Describes all ended jobs of the scope that are not, each tried once, and says how many it did. Those whose matrix is gone,
 /// and cannot be generated again, are passed over, and so is what goes wrong with one.
 pub(super) async fn describe_all(
@@ -109,6 +112,14 @@ fn bring(path: &Path, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
     }
     let name = facts.name.as_deref().unwrap_or_default();
     let spec = Spec::parse(name).map_err(|_| "the matrix is gone".to_owned())?;
+    // A name is anybody's to give, and must not make this generate what was never there. Some entries may be drawn twice.
+    let alike = spec.size().is_some_and(|size| {
+        (size.rows, size.cols) == (facts.rows, facts.cols)
+            && size.entries <= MOST_DRAWN * facts.nnz as f64
+    });
+    if !alike {
+        return Err(format!("the matrix is gone, and {name:?} gives one of another size"));
+    }
     let matrix = spec.generate().map_err(|error| error.to_string())?;
     let found = digest::digest(&matrix, &digest::pattern_digest(&matrix));
     match found == *wanted {
@@ -144,6 +155,11 @@ mod tests {
         assert_eq!(bring(nowhere, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
         let other = bring(nowhere, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
         assert!(other.is_err_and(|why| why.contains("another")));
+        for other in ["poisson2d:nx=20000,ny=20000", "banded:n=20,half=19"] {
+            let facts = Matrix { nnz: 40, ..facts(Some(other)) };
+            let other = bring(nowhere, &own, &facts);
+            assert!(other.is_err_and(|why| why.contains("another size")));
+        }
         assert!(bring(nowhere, &own, &facts(Some("a name"))).is_err());
         assert!(bring(nowhere, &own, &facts(None)).is_err());
     }
