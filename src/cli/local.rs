@@ -28,6 +28,11 @@ impl InHand {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
     }
 
+    /// Nothing in hand is ours.
+    pub fn none(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     pub fn id(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

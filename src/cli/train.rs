@@ -123,8 +123,12 @@ impl Order {
             let request = json!({
                 "op": op, "device": device, "activate": self.activate, "seed": self.seed
             });
-            let training = client.train(&request).await?;
-            job.is(&training.view.id);
+            let (training, created) = client.train(&request).await?;
+            match created {
+                true => job.is(&training.view.id),
+                // Somebody else's: it is watched, but not cancelled with this.
+                false => job.none(),
+            }
             let ended = follow(client, training, !self.json).await?;
             match made(client, &ended).await {
                 Ok(model) if self.json => {

@@ -188,6 +188,11 @@ pub struct Activation {
     pub at: Timestamp,
 }
 
+impl Activation {
+    /// The reason of an activation that takes another back, and of no other.
+    pub const ROLLED_BACK: &str = "rolled back";
+}
+
 /// What the candidates of one job have in common, for training: stored once, beside the trials' own features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFeatures {

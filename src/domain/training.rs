@@ -30,6 +30,16 @@ pub enum Activate {
     Never,
 }
 
+impl Activate {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IfBetter => "if_better",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// What a running training is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -66,6 +76,9 @@ pub struct Training {
     /// Whether that model was put to use.
     pub activated: bool,
     pub error: Option<String>,
+    /// Version of the features it learns from; absent until it begins.
+    #[serde(default)]
+    pub features_version: Option<u32>,
     pub attempts: u32,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -86,6 +99,7 @@ impl Training {
             model: None,
             activated: false,
             error: None,
+            features_version: None,
             attempts: 0,
             created_at: Timestamp::now(),
             started_at: None,

@@ -97,13 +97,14 @@ impl From<Training> for TrainingOut {
     }
 }
 
-/// 202 for a new training; 200 with the one of the same operation and class that is queued or running already.
+/// 202 for a new training; 200 with the one of the same operation and class that is queued or running already, 409 where that
+/// one was asked for otherwise.
 pub async fn submit(
     State(app): State<App>,
     JsonBody(body): JsonBody<TrainIn>,
 ) -> Result<Response, Problem> {
     let device = body.device.as_deref().unwrap_or("auto");
-    let device_class = app.service.device_class(device).await?;
+    let device_class = app.service.training_class(device).await?;
     let request = TrainRequest {
         scope: Scope { op: body.op, device_class },
         activate: body.activate,

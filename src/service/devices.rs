@@ -234,6 +234,30 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The class that a training is for: as [`Self::device_class`], but of a known device, or one that trials are recorded of.
+    pub async fn training_class(&self, name: &str) -> Result<DeviceClass> {
+        let class = self.device_class(name).await?;
+        let known = self.known().await?.into_iter().map(|known| known.device.class());
+        let mut known: Vec<DeviceClass> = known.collect();
+        if known.contains(&class) {
+            return Ok(class);
+        }
+        let recorded = self.inner.store.recorded().await?;
+        known.extend(recorded.into_iter().map(|(scope, _)| scope.device_class));
+        if known.contains(&class) {
+            return Ok(class);
+        }
+        known.sort_unstable();
+        known.dedup();
+        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let message =
+            format!("there is no device of class {class}, nor any trial; known are: {known}");
+        Err(ServiceError::invalid("/device", message))
+    }
+}
+
 /// A device of the store, and what this process knows of it.
 struct Seen {
     owner: String,

@@ -3,11 +3,11 @@
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, TrainRequest, Training, TrainingId,
+    DeviceClass, Digest, LearnedModel, ModelId, Timestamp, TrainRequest, Training, TrainingId,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
-use crate::store::StoreError;
+use crate::store::{RollBack, StoreError};
 use metrics::gauge;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -34,10 +34,22 @@ pub struct ActiveModel {
 }
 
 impl Service {
-    /// Queues a training; the one of its scope that is queued or running already is answered instead (`false`).
+    /// Queues a training; the one of its scope that is queued or running already is answered instead (`false`). `Conflict`
+    /// where that one was asked for otherwise.
     pub async fn train(&self, request: &TrainRequest) -> Result<(Training, bool)> {
         let training = Training::queued(request.clone());
-        Ok(self.inner.store.submit_training(&training).await?)
+        let (training, created) = self.inner.store.submit_training(&training).await?;
+        if training.request == *request {
+            return Ok((training, created));
+        }
+        let TrainRequest { activate, seed, .. } = training.request;
+        let message = format!(
+            "training {} of the same operation and class is under way with activate {} and seed {seed}: wait for it, or \
+             cancel it",
+            training.id,
+            activate.name()
+        );
+        Err(ServiceError::Conflict { message })
     }
 
     pub async fn training(&self, id: &TrainingId) -> Result<Option<Training>> {
@@ -92,37 +104,40 @@ impl Service {
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        let (reads, here) = (model.features_version, features::VERSION);
-        if reads != here {
-            let message = format!(
-                "model {id} reads features of version {reads}, here they are of version {here}"
-            );
-            return Err(ServiceError::Conflict { message });
+        if model.features_version != features::VERSION {
+            return Err(other_features(id, model.features_version));
         }
-        self.put_to_use(model.scope, Some(model.id), reason).await
-    }
-
-    /// Takes the newest change of the model in use back: the one before it ranks again, or the analytic model.
-    pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
-        let history = self.inner.store.activations(scope, 2).await?;
-        if history.is_empty() {
-            let id = format!("for {} on {}", scope.op, scope.device_class);
-            return Err(ServiceError::not_found("activation", id));
+        if reason == Activation::ROLLED_BACK {
+            let message = format!("{reason:?} is the reason of a roll-back alone");
+            return Err(ServiceError::invalid("/reason", message));
         }
-        let before = history.get(1).and_then(|activation| activation.model.clone());
-        self.put_to_use(scope.clone(), before, "rolled back").await
-    }
-
-    async fn put_to_use(
-        &self,
-        scope: Scope,
-        model: Option<ModelId>,
-        reason: &str,
-    ) -> Result<Activation> {
-        let at = crate::domain::Timestamp::now();
-        let activation = Activation { scope, model, reason: reason.to_owned(), at };
+        let activation = Activation {
+            scope: model.scope,
+            model: Some(model.id),
+            reason: reason.to_owned(),
+            at: Timestamp::now(),
+        };
         self.put_in_use(&activation).await?;
         Ok(activation)
+    }
+
+    /// Takes the newest change of the model in use back that was not taken back before: what was in use before it ranks
+    /// again, be it the analytic model. `Conflict` where that is a model which reads other features.
+    pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
+        let now = Timestamp::now();
+        match self.inner.store.roll_back(scope, features::VERSION, now).await? {
+            RollBack::Done(activation) => {
+                self.inner.signals.changed_here();
+                Ok(activation)
+            }
+            RollBack::Nothing => {
+                let id = format!("to take back for {} on {}", scope.op, scope.device_class);
+                Err(ServiceError::not_found("activation", id))
+            }
+            RollBack::Unfit { model, features_version } => {
+                Err(other_features(&model, features_version))
+            }
+        }
     }
 
     pub(super) async fn put_in_use(&self, activation: &Activation) -> Result<()> {
@@ -203,6 +218,14 @@ impl Service {
         // Whole entries come and go: a panic elsewhere leaves none half made.
         self.inner.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A model that would rank nothing here.
+fn other_features(id: &ModelId, reads: u32) -> ServiceError {
+    let here = features::VERSION;
+    let message =
+        format!("model {id} reads features of version {reads}, here they are of version {here}");
+    ServiceError::Conflict { message }
 }
 
 /// The models in use as of one moment, read and checked once for each.

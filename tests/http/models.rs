@@ -154,9 +154,12 @@ async fn a_model_is_put_to_use_and_taken_back() {
     assert_eq!(app.json("/v1/models/other").await["active"], false);
 
     problem(app.post("/v1/models/none/activate", &json!({})).await, 404, "not-found").await;
-    for odd in
-        [json!({"reason": ""}), json!({"reason": "a\nb"}), json!({"reason": "x".repeat(201)})]
-    {
+    for odd in [
+        json!({"reason": "rolled back"}),
+        json!({"reason": ""}),
+        json!({"reason": "a\nb"}),
+        json!({"reason": "x".repeat(201)}),
+    ] {
         let refused = problem(app.post("/v1/models/one/activate", &odd).await, 422, "invalid-body");
         assert_eq!(refused.await["pointer"], "/reason");
     }
@@ -212,9 +215,15 @@ async fn a_training_is_a_job_like_others() {
     assert_eq!(training["progress"], json!({"done": 0, "total": 1000}));
     assert_eq!((&training["seed"], &training["activate"]), (&json!(7), &json!("if_better")));
     assert_eq!(training["device_class"], fixture().device.class().0);
-    let again = app.post("/v1/models/train", &json!({"op": "spmm", "device": "auto"})).await;
+    let again =
+        app.post("/v1/models/train", &json!({"op": "spmm", "device": "auto", "seed": 7})).await;
     assert_eq!(again.status(), 200);
     assert_eq!(again.json::<Value>().await.unwrap()["id"], training["id"]);
+    for other in [json!({"op": "spmm"}), json!({"op": "spmm", "seed": 7, "activate": "never"})] {
+        let refused = problem(app.post("/v1/models/train", &other).await, 409, "conflict").await;
+        let named = refused["detail"].as_str().unwrap();
+        assert!(named.contains(training["id"].as_str().unwrap()), "{named}");
+    }
     assert_eq!(app.json(&path).await, training);
     problem(app.get(&format!("{path}/trials")).await, 404, "not-found").await;
     assert_eq!(app.json("/v1/jobs").await, json!({"items": []}));
@@ -227,6 +236,7 @@ async fn a_training_is_a_job_like_others() {
     for (body, pointer) in [
         (json!({"op": "spmv"}), "/op"),
         (json!({"op": "spmm", "device": "cuda:9"}), "/device"),
+        (json!({"op": "spmm", "device": "cuda/nobody has it/cc9.0/1sm"}), "/device"),
         (json!({"op": "spmm", "activate": "soon"}), "/activate"),
         (json!({"op": "spmm", "seed": -1}), "/seed"),
     ] {

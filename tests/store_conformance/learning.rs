@@ -5,7 +5,7 @@ use crate::plans::key;
 use crate::words::*;
 use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, Op, Scope};
 use sparsetune::domain::*;
-use sparsetune::store::{Claim, Fence, Retention, Store, StoreError};
+use sparsetune::store::{Claim, Fence, PageRequest, Retention, RollBack, Store, StoreError};
 
 const VERSION: u32 = 3;
 
@@ -94,6 +94,11 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
         store.describe_job(&claim.fence, &again).await.unwrap();
         assert_eq!(store.trials(id).await.unwrap()[0], Trial { features: None, ..fast });
         jobs.push((id.clone(), features(&matrix, at)));
+        let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
+        assert!(read.iter().all(|group| group.job != *id), "it has not ended");
+        let known = store.described_since(VERSION, Timestamp(0)).await.unwrap();
+        succeed(&*store, &matrix, &claim).await;
+        assert_ne!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), known);
     }
     let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
     assert_eq!(read.len(), 2);
@@ -122,9 +127,9 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
     assert!(matches!(missing, Err(StoreError::Missing(_))));
 
     let since = |at| store.described_since(VERSION, Timestamp(at));
-    assert_eq!(since(9).await.unwrap(), [(scope(), 4)]);
-    assert_eq!(since(10).await.unwrap(), [(scope(), 2)]);
-    assert_eq!(since(20).await.unwrap(), []);
+    // Both ended at 100, whenever they were described.
+    assert_eq!(since(99).await.unwrap(), [(scope(), 4)]);
+    assert_eq!(since(100).await.unwrap(), []);
     assert_eq!(store.described_since(VERSION + 1, Timestamp(0)).await.unwrap(), []);
 }
 
@@ -161,15 +166,20 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
     store.delete_matrix(&jobs[2].1.digest).await.unwrap();
 
     let undescribed = async |version| {
-        let found = store.undescribed(&scope(), version, 9).await.unwrap();
-        found.into_iter().map(|found| found.job).collect::<Vec<_>>()
+        let found = store.undescribed(&scope(), version, &page(9)).await.unwrap();
+        found.items.into_iter().map(|found| found.job).collect::<Vec<_>>()
     };
-    assert_eq!(undescribed(VERSION).await, [jobs[1].0.clone(), jobs[0].0.clone()]);
-    let first = store.undescribed(&scope(), VERSION, 1).await.unwrap().remove(0);
+    let gone = &jobs[2].0;
+    assert_eq!(undescribed(VERSION).await, [&jobs[1].0, &jobs[0].0, gone].map(JobId::clone));
+    let mut first = store.undescribed(&scope(), VERSION, &page(1)).await.unwrap();
+    let second = PageRequest { after: first.next, limit: 1 };
+    let second = store.undescribed(&scope(), VERSION, &second).await.unwrap();
+    assert_eq!(second.items[0].job, jobs[0].0);
+    let first = first.items.remove(0);
     assert_eq!((first.problem, first.matrix), (problem(), jobs[1].1.digest));
     assert_eq!(first.device, device());
     let other = Scope { op: Op::Sptrsv, ..scope() };
-    assert_eq!(store.undescribed(&other, VERSION, 9).await.unwrap(), []);
+    assert_eq!(store.undescribed(&other, VERSION, &page(9)).await.unwrap().items, []);
 
     let (id, matrix) = &jobs[1];
     let own = |value: f32| {
@@ -177,14 +187,14 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
         [(of(0), vec![value]), (of(1), vec![8.0]), (of(77), vec![9.0])]
     };
     store.describe_ended(id, &features(matrix, 1), &own(0.5)).await.unwrap();
-    assert_eq!(undescribed(VERSION).await, [jobs[0].0.clone()]);
+    assert_eq!(undescribed(VERSION).await, [&jobs[0].0, gone].map(JobId::clone));
     let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
     assert_eq!(read.len(), 1);
     assert_eq!((read[0].rows.len(), read[0].rows[0].own.as_slice()), (1, &[0.5][..]));
     assert_eq!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), [(scope(), 1)]);
 
     // Another version takes the place of both, and nothing of the old one is left.
-    assert_eq!(undescribed(VERSION + 1).await, [id.clone(), jobs[0].0.clone()]);
+    assert_eq!(undescribed(VERSION + 1).await, [id, &jobs[0].0, gone].map(JobId::clone));
     let newer = JobFeatures { features_version: VERSION + 1, ..features(matrix, 2) };
     store.describe_ended(id, &newer, &[]).await.unwrap();
     assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
@@ -238,6 +248,41 @@ pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
     assert!(matches!(spoilt, Err(StoreError::Corrupt { .. })));
 }
 
+pub async fn changes_are_taken_back_one_by_one(harness: &Sqlite) {
+    let store = harness.open().await;
+    let back = async || store.roll_back(&scope(), VERSION, Timestamp(9)).await.unwrap();
+    let to = |model: Option<&str>| {
+        let reason = Activation::ROLLED_BACK.to_owned();
+        RollBack::Done(Activation { reason, ..activation(model, 9) })
+    };
+    assert_eq!(back().await, RollBack::Nothing);
+    for (id, at) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        store.insert_model(&model(id, at), b"file").await.unwrap();
+    }
+    for id in ["a", "b", "c"] {
+        store.activate(&activation(Some(id), 5)).await.unwrap();
+    }
+    let before = store.revision().await.unwrap();
+    assert_eq!(back().await, to(Some("b")));
+    assert!(store.revision().await.unwrap() > before);
+    assert_eq!(back().await, to(Some("a")), "not to the one just taken back");
+    store.activate(&activation(Some("d"), 6)).await.unwrap();
+    for model in [Some("a"), None] {
+        assert_eq!(back().await, to(model));
+    }
+    assert_eq!(back().await, RollBack::Nothing);
+    assert_eq!(store.active().await.unwrap()[0].model, None);
+
+    let other = LearnedModel { features_version: VERSION + 1, ..model("other", 7) };
+    store.insert_model(&other, b"file").await.unwrap();
+    for id in ["other", "d"] {
+        store.activate(&activation(Some(id), 7)).await.unwrap();
+    }
+    let (model, features_version) = (other.id, VERSION + 1);
+    assert_eq!(back().await, RollBack::Unfit { model, features_version });
+    assert_eq!(store.active().await.unwrap(), [activation(Some("d"), 7)]);
+}
+
 pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
     let store = harness.open().await;
     for at in 0..25 {
@@ -254,7 +299,7 @@ pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
     assert_eq!(left, expected, "what was ever in use stays, and twenty others");
 }
 
-pub async fn spoilt_features_are_corrupt(harness: &Sqlite) {
+pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let id = &claim.job.id;
@@ -262,27 +307,42 @@ pub async fn spoilt_features_are_corrupt(harness: &Sqlite) {
     let described = with_features(trial(id, 0, 1.0), &[1.0]);
     store.record_trials(&claim.fence, &[described]).await.unwrap();
     succeed(&*store, &matrix, &claim).await;
-    macro_rules! corrupt {
-        ($($statement:literal),+ $(,)?) => {$(
+    // Another that is sound, after it.
+    let (matrix, sound) = taken(&*store, "sound", 2).await;
+    store.describe_job(&sound.fence, &features(&matrix, 2)).await.unwrap();
+    let described = with_features(trial(&sound.job.id, 0, 1.0), &[1.0]);
+    store.record_trials(&sound.fence, &[described]).await.unwrap();
+    succeed(&*store, &matrix, &sound).await;
+    macro_rules! left {
+        ($($statement:literal, $limit:literal, $left:expr;)+) => {$(
             harness.spoil($statement).await;
-            let read = store.training_groups(&scope(), VERSION, None, 9).await;
-            assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{}: {read:?}", $statement);
+            let read = store.training_groups(&scope(), VERSION, None, $limit).await.unwrap();
+            let left: Vec<usize> = read.iter().map(|group| group.rows.len()).collect();
+            assert_eq!(left, $left, "{}", $statement);
         )+};
     }
-    corrupt!(
-        "UPDATE trials SET features = x'000000'",
-        "UPDATE trials SET features = x'00000000', state = 'refused'",
-        "UPDATE trials SET state = 'measured', body = '{}'",
-        "UPDATE trials SET version = 9",
-        "UPDATE job_features SET shared = x'01'",
-        "UPDATE job_features SET shared = x'', problem = '[]'",
+    left!(
+        "UPDATE trials SET body = body", 9, [1, 1];
+        "UPDATE trials SET features = x'000000' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET features = x'00000000', state = 'refused' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET state = 'measured', body = '{}' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET body = '{' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE trials SET version = 9 WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
+        "UPDATE job_features SET shared = x'01' WHERE created_at = 1", 9, [1];
+        // A page that holds nothing else is not the end.
+        "UPDATE job_features SET shared = x'', problem = '[]' WHERE created_at = 1", 1, [1];
     );
     harness.spoil("UPDATE job_features SET described = -1").await;
     let counted = store.described_since(VERSION, Timestamp(0)).await;
     assert!(matches!(counted, Err(StoreError::Corrupt { .. })));
-    harness.spoil("UPDATE plans SET body = '{}'").await;
-    let undescribed = store.undescribed(&scope(), VERSION + 1, 9).await;
-    assert!(matches!(undescribed, Err(StoreError::Corrupt { .. })));
+    harness
+        .spoil(
+            "UPDATE plans SET body = '{}' WHERE id = (SELECT plan FROM jobs WHERE created_at = 1)",
+        )
+        .await;
+    let undescribed = store.undescribed(&scope(), VERSION + 1, &page(9)).await.unwrap();
+    let jobs: Vec<_> = undescribed.items.into_iter().map(|found| found.job).collect();
+    assert_eq!(jobs, [sound.job.id]);
 }
 
 pub async fn a_predicted_plan_answers_no_key(harness: &Sqlite) {

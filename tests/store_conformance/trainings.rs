@@ -3,10 +3,10 @@
 use crate::Sqlite;
 use crate::learning::{activation, model, scope};
 use crate::words::{LEASE, page};
-use sparsetune::domain::learned::{Op, Scope};
+use sparsetune::domain::learned::{Activation, Op, Scope};
 use sparsetune::domain::training::{Activate, TrainingStage};
 use sparsetune::domain::{JobState, ModelId, Timestamp, TrainRequest, Training};
-use sparsetune::store::{PageRequest, Retention, Store, StoreError, TrainingFence};
+use sparsetune::store::{PageRequest, PutToUse, Retention, Store, StoreError, TrainingFence};
 
 fn training(op: Op, at: i64) -> Training {
     let scope = Scope { op, ..scope() };
@@ -41,13 +41,20 @@ fn succeeded(training: &Training) -> Training {
     }
 }
 
+fn always(activation: &Activation) -> Option<PutToUse<'_>> {
+    Some(PutToUse { activation, only_after: None })
+}
+
 async fn assert_fenced(store: &dyn Store, fence: &TrainingFence, training: &Training) {
     let before = stored(store, training).await;
     let (made, change) = (model("late", 1), activation(Some("late"), 1));
     let end = succeeded(training);
     for refused in [
         store.update_training(fence, training, LEASE).await.map(|_| ()),
-        store.finish_training(fence, &end, Some((&made, b"file")), Some(&change)).await,
+        store
+            .finish_training(fence, &end, Some((&made, b"file")), always(&change))
+            .await
+            .map(|_| ()),
         store.release_training(fence).await,
     ] {
         assert!(matches!(refused, Err(StoreError::Fenced(id)) if id.0 == training.id.0));
@@ -114,12 +121,13 @@ pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
     let before = store.revision().await.unwrap();
     // A change that cannot be takes the end and the model back with it.
     let wrong = activation(Some("unknown"), 5);
-    let refused = store.finish_training(&fence, &end, Some((&made, b"file")), Some(&wrong)).await;
+    let refused = store.finish_training(&fence, &end, Some((&made, b"file")), always(&wrong)).await;
     assert!(matches!(refused, Err(StoreError::Missing(_))));
     assert_eq!(store.learned_models(None).await.unwrap(), []);
     assert_eq!(stored(&*store, &taken).await, taken);
     let right = activation(Some("made"), 5);
-    store.finish_training(&fence, &end, Some((&made, b"file")), Some(&right)).await.unwrap();
+    let stands = store.finish_training(&fence, &end, Some((&made, b"file")), always(&right)).await;
+    assert_eq!(stands.unwrap(), end);
     assert_eq!(stored(&*store, &taken).await, end);
     assert_eq!(store.learned_model(&made.id).await.unwrap().as_ref(), Some(&made));
     assert_eq!(store.model_file(&made.id).await.unwrap().unwrap(), b"file");
@@ -229,4 +237,73 @@ pub async fn an_unreadable_training_does_not_hold_up_the_queue(harness: &Sqlite)
     let list = store.trainings(&page(9)).await.unwrap().items;
     assert_eq!(list.len(), 1, "one that cannot be read does not hide the others");
     queued(&*store, Op::Spmm, 3).await;
+}
+
+pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
+    let store = harness.open().await;
+    // What was seen as the new model was judged, and what is there as its training ends.
+    let old = activation(Some("old"), 1);
+    store.insert_model(&model("old", 1), b"old").await.unwrap();
+    for (at, seen, stands) in [(2, None, false), (3, Some(&old), false), (4, None, true)] {
+        queued(&*store, Op::Spmm, at).await;
+        let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+        let id = format!("m{at}");
+        let (made, change) = (model(&id, at), activation(Some(&id), at));
+        let mut end = succeeded(&taken);
+        end.model = Some(made.id.clone());
+        match at {
+            2 => store.activate(&old).await.unwrap(),
+            3 => store.activate(&activation(None, 1)).await.unwrap(),
+            _ => {}
+        }
+        let before = store.active().await.unwrap();
+        let seen = if stands { before.first() } else { seen };
+        let change = PutToUse { activation: &change, only_after: Some(seen) };
+        let file: &[u8] = b"file";
+        let ended = store.finish_training(&fence, &end, Some((&made, file)), Some(change)).await;
+        let ended = ended.unwrap();
+        assert_eq!((ended.state, ended.activated), (JobState::Succeeded, stands));
+        assert_eq!(store.active().await.unwrap() == before, !stands);
+        let told = ended.message.as_deref().is_some_and(|told| told.contains("changed"));
+        assert_eq!(told, !stands);
+        assert!(store.learned_model(&made.id).await.unwrap().is_some(), "it is there all the same");
+        assert_eq!(stored(&*store, &taken).await, ended);
+    }
+}
+
+pub async fn a_late_cancel_leaves_no_model(harness: &Sqlite) {
+    let store = harness.open().await;
+    queued(&*store, Op::Spmm, 1).await;
+    let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+    store.cancel_training(&taken.id).await.unwrap();
+    let (made, change) = (model("made", 1), activation(Some("made"), 1));
+    let file: &[u8] = b"file";
+    let end = succeeded(&taken);
+    let ended = store.finish_training(&fence, &end, Some((&made, file)), always(&change)).await;
+    let ended = ended.unwrap();
+    assert_eq!(
+        (ended.state, ended.model.as_ref(), ended.activated),
+        (JobState::Cancelled, None, false)
+    );
+    assert_eq!(stored(&*store, &taken).await, ended);
+    assert_eq!(store.learned_models(None).await.unwrap(), []);
+    assert_eq!(store.active().await.unwrap(), []);
+}
+
+pub async fn old_trainings_are_pruned(harness: &Sqlite) {
+    let store = harness.open().await;
+    for at in 0..103 {
+        let ended = queued(&*store, Op::Spmm, at).await;
+        store.cancel_training(&ended.id).await.unwrap();
+    }
+    let waiting = queued(&*store, Op::Spmm, 0).await;
+    let other = queued(&*store, Op::Sptrsv, 0).await;
+    store.cancel_training(&other.id).await.unwrap();
+    let nothing = Timestamp(0);
+    let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };
+    store.prune(&none).await.unwrap();
+    let left = store.trainings(&page(200)).await.unwrap().items;
+    assert_eq!(left.len(), 102);
+    assert_eq!(left[99].created_at, Timestamp(3), "the newest hundred of the scope");
+    assert!(left.iter().any(|t| t.id == waiting.id) && left.iter().any(|t| t.id == other.id));
 }

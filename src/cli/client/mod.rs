@@ -82,10 +82,9 @@ impl Client {
     ) -> anyhow::Result<Answer<MatrixView>> {
         let query: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
         let request = self.request(Method::POST, "v1/matrices", &query)?.body(body);
-        let response = accepted(self.send(request).await?).await?;
-        let created = response.status() == StatusCode::CREATED;
-        let mut answer: Answer<MatrixView> = told(response).await?;
-        answer.view.created = created;
+        let (mut answer, status): (Answer<MatrixView>, StatusCode) =
+            self.answer_with_status(request).await?;
+        answer.view.created = status == StatusCode::CREATED;
         Ok(answer)
     }
 
@@ -208,14 +207,19 @@ impl Client {
         &self,
         request: RequestBuilder,
     ) -> anyhow::Result<Answer<T>> {
-        told(accepted(self.send(request).await?).await?).await
+        Ok(self.answer_with_status(request).await?.0)
     }
-}
 
-async fn told<T: DeserializeOwned>(response: Response) -> anyhow::Result<Answer<T>> {
-    let raw: Value = response.json().await.context("the answer is not JSON")?;
-    let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
-    Ok(Answer { view, raw })
+    async fn answer_with_status<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+    ) -> anyhow::Result<(Answer<T>, StatusCode)> {
+        let response = accepted(self.send(request).await?).await?;
+        let status = response.status();
+        let raw: Value = response.json().await.context("the answer is not JSON")?;
+        let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
+        Ok((Answer { view, raw }, status))
+    }
 }
 
 /// Turns a refusal into an error that says what the server said.

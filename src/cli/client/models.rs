@@ -7,7 +7,7 @@ use crate::domain::learned::{
 use crate::domain::training::TrainingStage;
 use crate::domain::{DeviceClass, Digest, JobState, LearnedModel, ModelId, Timestamp};
 use anyhow::Context;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -124,9 +124,11 @@ pub struct ActivationView {
 }
 
 impl Client {
-    /// Asks for a training; one of its scope that is under way is answered instead of a new one.
-    pub async fn train(&self, request: &Value) -> anyhow::Result<Answer<TrainingView>> {
-        self.answer(self.request(Method::POST, "v1/models/train", &[])?.json(request)).await
+    /// Asks for a training; one of its scope that is under way is answered instead of a new one (`false`).
+    pub async fn train(&self, request: &Value) -> anyhow::Result<(Answer<TrainingView>, bool)> {
+        let asked = self.request(Method::POST, "v1/models/train", &[])?.json(request);
+        let (answer, status) = self.answer_with_status(asked).await?;
+        Ok((answer, status != StatusCode::OK))
     }
 
     pub async fn training(&self, id: &str) -> anyhow::Result<Answer<TrainingView>> {

@@ -9,7 +9,8 @@ use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{Digest, JobState, ModelId, Timestamp, Training};
 use crate::ops::features;
-use crate::store::{StoreError, TrainingFence};
+use crate::service::ServiceError;
+use crate::store::{PutToUse, StoreError, TrainingFence};
 use metrics::{counter, histogram};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,8 @@ struct Made {
     file: Vec<u8>,
     /// Why it is put to use, or why not.
     verdict: Result<String, String>,
+    /// What the verdict depends on: the scope's newest activation then; absent where it stands whatever is in use.
+    judged_beside: Option<Option<Activation>>,
 }
 
 impl Trainer {
@@ -33,6 +36,7 @@ impl Trainer {
     ) -> Result<(), StoreError> {
         let store = self.service.store();
         training.state = JobState::Running;
+        training.features_version = Some(features::VERSION);
         let started = *training.started_at.get_or_insert_with(Timestamp::now);
         let lease_ms = self.service.settings().lease_ms;
         let desk = Arc::new(Desk::new(training, shutdown));
@@ -55,11 +59,12 @@ impl Trainer {
             }
             Err(Halt::Stopped) => {
                 tracing::info!(training = %training.id, "the training is left to whoever claims it next");
-                return match store.release_training(fence).await {
-                    // Taken over since the last renewal, which is as good.
-                    Err(StoreError::Fenced(_)) => Ok(()),
-                    released => released,
-                };
+                return self.release(fence).await;
+            }
+            Err(Halt::Later(why)) => {
+                self.release(fence).await?;
+                // An error, so that the next claim waits a little.
+                return Err(StoreError::Backend(why));
             }
             Err(Halt::Failed(why)) => {
                 training.state = JobState::Failed;
@@ -80,18 +85,31 @@ impl Trainer {
             });
         }
         let stored = made.as_ref().map(|made| (&made.model, made.file.as_slice()));
-        match store.finish_training(fence, &training, stored, activation.as_ref()).await {
+        let judged_beside = made.as_ref().and_then(|made| made.judged_beside.as_ref());
+        let change = activation.as_ref().map(|activation| PutToUse {
+            activation,
+            only_after: judged_beside.map(Option::as_ref),
+        });
+        let training = match store.finish_training(fence, &training, stored, change).await {
             Err(StoreError::Fenced(_)) => {
                 tracing::warn!(training = %training.id, "the training was taken over by another trainer");
                 return Ok(());
             }
-            stored => stored?,
-        }
-        if activation.is_some() {
+            ended => ended?,
+        };
+        if training.activated {
             self.service.signals().changed_here();
         }
         tell(&training, started);
         Ok(())
+    }
+
+    async fn release(&self, fence: &TrainingFence) -> Result<(), StoreError> {
+        match self.service.store().release_training(fence).await {
+            // Taken over since the last renewal, which is as good.
+            Err(StoreError::Fenced(_)) => Ok(()),
+            released => released,
+        }
     }
 
     /// From trials to a model, step by step.
@@ -115,12 +133,22 @@ impl Trainer {
         let (told, seed, of) = (Arc::clone(desk), request.seed, scope.clone());
         let lesson = threads.run(move || lesson::give(&data, &of, seed, &told)).await??;
         let Lesson { learner, quality, importance, file } = lesson;
-        let in_use = service.active_model(scope).await.map_err(|e| Halt::Failed(e.to_string()))?;
-        let verdict = match request.activate {
-            Activate::Never => Err("the request says so".to_owned()),
-            Activate::Always => Ok("the request says so".to_owned()),
+        let (verdict, judged_beside) = match request.activate {
+            Activate::Never => (Err("the request says so".to_owned()), None),
+            Activate::Always => (Ok("the request says so".to_owned()), None),
             Activate::IfBetter => {
-                verdict::better(&quality, learner, in_use.as_ref().map(|model| &model.card))
+                // Before the look at the model: a change between the two is found as the training ends.
+                let newest = service.store().activations(scope, 1).await?.pop();
+                let in_use = service.active_model(scope).await.map_err(|error| match error {
+                    ServiceError::Unavailable { message } | ServiceError::Internal(message) => {
+                        Halt::Later(message)
+                    }
+                    error => Halt::Failed(error.to_string()),
+                })?;
+                let verdict = verdict::chosen_otherwise(newest.as_ref()).and_then(|()| {
+                    verdict::better(&quality, learner, in_use.as_ref().map(|model| &model.card))
+                });
+                (verdict, Some(newest))
             }
         };
         let model = LearnedModel {
@@ -137,7 +165,7 @@ impl Trainer {
             digest: Digest::of(&file),
             created_at: Timestamp::now(),
         };
-        Ok(Made { model, file, verdict })
+        Ok(Made { model, file, verdict, judged_beside })
     }
 }
 

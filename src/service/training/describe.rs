@@ -5,9 +5,9 @@ use super::Halt;
 use super::desk::Desk;
 use super::threads::Threads;
 use crate::domain::learned::Scope;
-use crate::domain::{CandidateId, Digest, JobFeatures, JobId, Matrix, Timestamp};
-use crate::ops::{self, features};
-use crate::service::Service;
+use crate::domain::{CandidateId, DeviceKind, Digest, JobFeatures, Matrix, Problem, Timestamp};
+use crate::ops::{self, Figures, features};
+use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, canonical, digest};
 use crate::store::Undescribed;
@@ -15,10 +15,13 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// Jobs asked for at a time.
-const CHUNK: usize = 32;
+const CHUNK: u32 = 64;
 
-/// Describes all ended jobs of the scope that are not, and says how many it did. Those whose matrix is gone, and cannot be
-/// generated again, are passed over.
+/// Entries that a specification may draw for each that was there.
+const MOST_DRAWN: f64 = 8.0;
+
+/// Describes all ended jobs of the scope that are not, each tried once, and says how many it did. Those whose matrix is gone,
+/// and cannot be generated again, are passed over, and so is what goes wrong with one.
 pub(super) async fn describe_all(
     service: &Service,
     scope: &Scope,
@@ -26,30 +29,31 @@ pub(super) async fn describe_all(
     desk: &Desk,
 ) -> Result<u64, Halt> {
     let mut described = 0;
-    let mut seen: HashSet<JobId> = HashSet::new();
+    let mut page = PageRequest { after: None, limit: CHUNK };
     loop {
-        // Those passed over come again and first, so each time so many more are asked for; twice as many, so that a store
-        // full of them is not read once for each chunk.
-        let limit = u32::try_from(CHUNK.max(2 * seen.len())).unwrap_or(u32::MAX);
-        let jobs = service.store().undescribed(scope, features::VERSION, limit).await?;
-        let fresh: Vec<_> = jobs.into_iter().filter(|job| seen.insert(job.job.clone())).collect();
-        if fresh.is_empty() {
-            return Ok(described);
-        }
-        let jobs = fresh.len();
-        for (done, job) in fresh.iter().enumerate() {
-            if !desk.progress(done as f64 / jobs as f64) {
+        let jobs = service.store().undescribed(scope, features::VERSION, &page).await?;
+        let count = jobs.items.len();
+        for (done, job) in jobs.items.iter().enumerate() {
+            if !desk.progress(done as f64 / count as f64) {
                 return Err(Halt::Stopped);
             }
-            match describe(service, scope, job, threads).await? {
-                Ok(()) => described += 1,
-                Err(why) => tracing::debug!(job = %job.job, why, "a job is not described"),
+            match describe(service, scope, job, threads).await {
+                Ok(Ok(())) => described += 1,
+                Ok(Err(why)) => tracing::debug!(job = %job.job, why, "a job is not described"),
+                Err(halt @ (Halt::Stopped | Halt::Later(_))) => return Err(halt),
+                Err(Halt::Failed(why)) => {
+                    tracing::error!(job = %job.job, why, "a job cannot be described");
+                }
             }
+        }
+        page.after = jobs.next;
+        if page.after.is_none() {
+            return Ok(described);
         }
     }
 }
 
-/// One job. The inner error says why it cannot be described.
+/// One job. The inner error says why it is passed over.
 async fn describe(
     service: &Service,
     scope: &Scope,
@@ -64,9 +68,16 @@ async fn describe(
     let path = service.matrix_path(&job.matrix);
     let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());
     let digest = job.matrix;
+    // What was known of kernels as the job began, so that features are those that it would have had then.
+    let figures = match (&problem, device.kind, ended.started_at) {
+        (Problem::Spmm(_), DeviceKind::Cuda, Some(started)) => {
+            store.learnt(&scope.device_class, started).await?
+        }
+        _ => Figures::new(),
+    };
     let space = move || {
         let matrix = bring(&path, &digest, &wanted)?;
-        ops::space(&matrix, &problem, &device).map_err(|error| error.to_string())
+        ops::space_knowing(&matrix, &problem, &device, &figures).map_err(|error| error.to_string())
     };
     let space = match threads.run(space).await? {
         Ok(space) => space,
@@ -101,6 +112,14 @@ fn bring(path: &Path, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
     }
     let name = facts.name.as_deref().unwrap_or_default();
     let spec = Spec::parse(name).map_err(|_| "the matrix is gone".to_owned())?;
+    // A name is anybody's to give, and must not make this generate what was never there. Some entries may be drawn twice.
+    let alike = spec.size().is_some_and(|size| {
+        (size.rows, size.cols) == (facts.rows, facts.cols)
+            && size.entries <= MOST_DRAWN * facts.nnz as f64
+    });
+    if !alike {
+        return Err(format!("the matrix is gone, and {name:?} gives one of another size"));
+    }
     let matrix = spec.generate().map_err(|error| error.to_string())?;
     let found = digest::digest(&matrix, &digest::pattern_digest(&matrix));
     match found == *wanted {
@@ -136,6 +155,11 @@ mod tests {
         assert_eq!(bring(nowhere, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
         let other = bring(nowhere, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
         assert!(other.is_err_and(|why| why.contains("another")));
+        for other in ["poisson2d:nx=20000,ny=20000", "banded:n=20,half=19"] {
+            let facts = Matrix { nnz: 40, ..facts(Some(other)) };
+            let other = bring(nowhere, &own, &facts);
+            assert!(other.is_err_and(|why| why.contains("another size")));
+        }
         assert!(bring(nowhere, &own, &facts(Some("a name"))).is_err());
         assert!(bring(nowhere, &own, &facts(None)).is_err());
     }

@@ -24,6 +24,9 @@ const MOST_TRIALS: usize = 500_000;
 /// Patterns there must be, so that each part of five holds two.
 const LEAST_PATTERNS: u64 = 10;
 
+/// How the failure of a training begins that found less than it takes.
+pub(super) const TOO_LITTLE: &str = "too little to learn from";
+
 pub(super) struct Material {
     pub data: Dataset,
     pub used: DataUsed,
@@ -126,7 +129,7 @@ pub(super) fn suffices(
     let DataUsed { groups, matrices, trials, .. } = used;
     let LearningSettings { min_groups, min_trials, .. } = settings;
     Err(Halt::Failed(format!(
-        "too little to learn from: {groups} searches over {matrices} matrices with {trials} trials are known of {op} on \
+        "{TOO_LITTLE}: {groups} searches over {matrices} matrices with {trials} trials are known of {op} on \
          {device_class}; a training takes {min_groups} searches, {LEAST_PATTERNS} matrices and {min_trials} trials at \
          least. `sparsetune corpus` makes more"
     )))

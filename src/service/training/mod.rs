@@ -21,13 +21,18 @@ use tokio_util::sync::CancellationToken;
 enum Halt {
     /// It was told to: cancelled, the lease lost, or the process ends. The desk knows which.
     Stopped,
+    /// The store does not answer now (busy, I/O), with what it says: another time it may.
+    Later(String),
     /// It cannot be done, with the reason.
     Failed(String),
 }
 
 impl From<StoreError> for Halt {
     fn from(error: StoreError) -> Self {
-        Self::Failed(error.to_string())
+        match error {
+            StoreError::Backend(why) => Self::Later(why),
+            error => Self::Failed(error.to_string()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which learner's model is kept, and whether it is put to use.
 
-use crate::domain::learned::{Chooser, HeldOut, LearnedModel, Learner};
+use crate::domain::learned::{Activation, Chooser, HeldOut, LearnedModel, Learner};
 
 /// The name of the analytic model among choosers.
 const ANALYTIC: &str = "analytic";
@@ -35,6 +35,21 @@ pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
         }
     }
     best.map(|(learner, _)| learner)
+}
+
+/// Refuses to put a model to use, however good, where whoever runs this server chose last what is in use: took a change back, or
+/// put all models out of use.
+pub(super) fn chosen_otherwise(newest: Option<&Activation>) -> Result<(), String> {
+    match newest {
+        Some(Activation { model: None, .. }) => {
+            Err("the models of this operation and class were put out of use: activate one by hand"
+                .to_owned())
+        }
+        Some(Activation { reason, .. }) if reason == Activation::ROLLED_BACK => {
+            Err("the model in use was chosen by a roll-back: activate another by hand".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a new model is to be used (why), or not (why not).
@@ -136,6 +151,22 @@ mod tests {
         assert!(against((0.85, 0.95), Some(0.956)).is_err_and(|why| why.contains("0.956")));
         let alone = quality(vec![judged("mlp", 1.0, 1.0)]);
         assert!(better(&alone, Learner::Mlp, None).is_err());
+    }
+
+    #[test]
+    fn what_was_chosen_by_hand_stands() {
+        let newest = |model: Option<&str>, reason: &str| {
+            let scope = Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) };
+            let model = model.map(|id| ModelId(id.to_owned()));
+            let newest = Activation { scope, model, reason: reason.to_owned(), at: Timestamp(0) };
+            chosen_otherwise(Some(&newest))
+        };
+        assert!(newest(None, "by hand").is_err_and(|why| why.contains("out of use")));
+        assert!(
+            newest(Some("m"), Activation::ROLLED_BACK).is_err_and(|why| why.contains("roll-back"))
+        );
+        assert_eq!(newest(Some("m"), "by hand"), Ok(()));
+        assert_eq!(chosen_otherwise(None), Ok(()));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::domain::{
     CandidateId, JobFeatures, JobId, LearnedModel, ModelId, Timestamp, Training, TrainingId,
 };
 use crate::store::{
-    Fence, Learning, Page, PageRequest, Renewal, Result, TrainingFence, TrainingGroup, Trainings,
-    Undescribed,
+    Fence, Learning, Page, PageRequest, PutToUse, Renewal, Result, RollBack, TrainingFence,
+    TrainingGroup, Trainings, Undescribed,
 };
 use async_trait::async_trait;
 
@@ -28,9 +28,9 @@ impl Learning for Watched {
         &self,
         scope: &Scope,
         features_version: u32,
-        limit: u32,
-    ) -> Result<Vec<Undescribed>> {
-        self.store.undescribed(scope, features_version, limit).await
+        page: &PageRequest,
+    ) -> Result<Page<Undescribed>> {
+        self.store.undescribed(scope, features_version, page).await
     }
     async fn training_groups(
         &self,
@@ -67,6 +67,16 @@ impl Learning for Watched {
         self.store.activate(activation).await?;
         self.look_at_revision().await;
         Ok(())
+    }
+    async fn roll_back(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        at: Timestamp,
+    ) -> Result<RollBack> {
+        let back = self.store.roll_back(scope, features_version, at).await?;
+        self.look_at_revision().await;
+        Ok(back)
     }
     async fn active(&self) -> Result<Vec<Activation>> {
         self.store.active().await
@@ -107,13 +117,13 @@ impl Trainings for Watched {
         fence: &TrainingFence,
         training: &Training,
         model: Option<(&LearnedModel, &[u8])>,
-        activation: Option<&Activation>,
-    ) -> Result<()> {
-        self.store.finish_training(fence, training, model, activation).await?;
-        if activation.is_some() {
+        change: Option<PutToUse<'_>>,
+    ) -> Result<Training> {
+        let ended = self.store.finish_training(fence, training, model, change).await?;
+        if change.is_some() {
             self.look_at_revision().await;
         }
-        Ok(())
+        Ok(ended)
     }
     async fn release_training(&self, fence: &TrainingFence) -> Result<()> {
         self.store.release_training(fence).await

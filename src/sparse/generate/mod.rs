@@ -8,9 +8,11 @@ mod irregular;
 mod layered;
 mod planar;
 mod pruned;
+mod size;
 mod spec;
 mod stencil;
 
+pub use size::Size;
 pub use spec::{Spec, SpecError};
 
 use super::{Csr, CsrError};

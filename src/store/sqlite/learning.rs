@@ -8,34 +8,48 @@ use crate::domain::{
     Candidate, CandidateId, Device, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Plan,
     Problem, Timestamp, Trial,
 };
-use crate::store::{Fence, Learning, Result, StoreError, TrainingGroup, TrainingRow, Undescribed};
+use crate::store::{
+    Fence, Learning, Page, PageRequest, Result, RollBack, StoreError, TrainingGroup, TrainingRow,
+    Undescribed,
+};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use std::collections::HashMap;
 
 /// Jobs in the order of their age; the problem's key text begins with the operation's name.
-pub(super) const UNDESCRIBED: &str = "SELECT j.id, j.matrix, p.version, p.body FROM jobs j INDEXED BY jobs_newest
+pub(super) const UNDESCRIBED: &str =
+    "SELECT j.id, j.matrix, j.created_at, p.version, p.body FROM jobs j INDEXED BY jobs_newest
      JOIN plans p ON p.id = j.plan AND p.device_class = ?1 AND p.problem GLOB ?2 || ';*'
      WHERE j.finished_at IS NOT NULL
-         AND EXISTS (SELECT 1 FROM matrices m WHERE m.digest = j.matrix)
+         AND (j.created_at, j.id) > (?4, ?5)
          AND NOT EXISTS (SELECT 1 FROM job_features f WHERE f.job = j.id AND f.features_version = ?3)
-     ORDER BY j.created_at, j.id LIMIT ?4";
+     ORDER BY j.created_at, j.id LIMIT ?6";
+
+const UNDESCRIBED_LIST: &str = "undescribed";
 
 pub(super) const GROUPS: &str =
     "SELECT job, problem, matrix, pattern_digest, matrix_name, shared, created_at
      FROM job_features
      WHERE op = ? AND device_class = ? AND features_version = ? AND (created_at, job) > (?, ?)
+         AND EXISTS (SELECT 1 FROM jobs j WHERE j.id = job AND j.state = 'succeeded')
      ORDER BY created_at, job LIMIT ?";
 
-/// The trials of all jobs of a page, job by job in the page's order. CROSS keeps SQLite to the order of the tables.
-pub(super) const ROWS: &str =
-    "SELECT t.job, t.state, t.version, t.body, t.features FROM json_each(?) page
+/// The trials of all jobs of a page, job by job in the page's order; only what is asked for of their bodies, of which raw
+/// samples are most. A body that is no JSON would fail the whole page. CROSS keeps SQLite to the order of the tables.
+pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.features,
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.candidate' END AS candidate,
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.predicted_us' END AS predicted,
+         CASE WHEN json_valid(t.body) THEN t.body -> '$.state.timing.median_us' END AS median
+     FROM json_each(?) page
      CROSS JOIN trials t INDEXED BY trials_tried ON t.job = page.value AND t.state <> 'pruned'
      WHERE t.features IS NOT NULL ORDER BY page.key, t.ordinal";
 
-/// All of it is in the index `job_features_since`.
-pub(super) const DESCRIBED: &str = "SELECT op, device_class, sum(described) FROM job_features
-     WHERE features_version = ? AND created_at > ? GROUP BY op, device_class";
+/// A job is described as it begins, but learned from once it has ended: by that it is new or not.
+pub(super) const DESCRIBED: &str =
+    "SELECT f.op, f.device_class, sum(f.described) FROM job_features f
+     WHERE f.features_version = ? AND EXISTS (
+         SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND j.finished_at > ?)
+     GROUP BY f.op, f.device_class";
 
 /// Reads every job once: for whoever asks by hand, not for what is looked at all day.
 pub(super) const RECORDED: &str =
@@ -91,18 +105,33 @@ impl Learning for SqliteStore {
         &self,
         scope: &Scope,
         features_version: u32,
-        limit: u32,
-    ) -> Result<Vec<Undescribed>> {
-        let rows: Vec<(String, Vec<u8>, i64, String)> = sqlx::query_as(UNDESCRIBED)
+        page: &PageRequest,
+    ) -> Result<Page<Undescribed>> {
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => codec::read_cursor(UNDESCRIBED_LIST, text)?,
+            None => (i64::MIN, String::new()),
+        };
+        let rows: Vec<UndescribedRow> = sqlx::query_as(UNDESCRIBED)
             .bind(&scope.device_class.0)
             .bind(scope.op.name())
             .bind(features_version)
-            .bind(limit)
+            .bind(at)
+            .bind(after)
+            .bind(limit + 1)
             .fetch_all(&self.readers)
             .await?;
-        rows.into_iter()
-            .map(|(job, matrix, version, body)| undescribed(job, &matrix, version, &body))
-            .collect()
+        let rows =
+            codec::cut(rows, limit, |row| codec::cursor(UNDESCRIBED_LIST, row.created_at, &row.id));
+        let mut items = Vec::with_capacity(rows.items.len());
+        for row in rows.items {
+            let id = row.id.clone();
+            match row.undescribed() {
+                Ok(job) => items.push(job),
+                Err(error) => tracing::error!(job = id, %error, "a job is not described"),
+            }
+        }
+        Ok(Page { items, next: rows.next })
     }
 
     async fn training_groups(
@@ -114,25 +143,36 @@ impl Learning for SqliteStore {
     ) -> Result<Vec<TrainingGroup>> {
         // Jobs and trials as of one moment.
         let mut tx = self.readers.begin().await?;
-        let after = match after {
-            Some(job) => (described_at(&mut tx, job).await?, job.0.as_str()),
-            None => (i64::MIN, ""),
+        let mut after = match after {
+            Some(job) => (described_at(&mut tx, job).await?, job.0.clone()),
+            None => (i64::MIN, String::new()),
         };
-        let rows: Vec<GroupRow> = sqlx::query_as(GROUPS)
-            .bind(scope.op.name())
-            .bind(&scope.device_class.0)
-            .bind(features_version)
-            .bind(after.0)
-            .bind(after.1)
-            .bind(codec::page_limit(limit))
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut groups: Vec<TrainingGroup> = rows
-            .into_iter()
-            .map(|row| row.group(scope, features_version))
-            .collect::<Result<_>>()?;
-        fill(&mut tx, &mut groups).await?;
-        Ok(groups)
+        loop {
+            let rows: Vec<GroupRow> = sqlx::query_as(GROUPS)
+                .bind(scope.op.name())
+                .bind(&scope.device_class.0)
+                .bind(features_version)
+                .bind(after.0)
+                .bind(after.1)
+                .bind(codec::page_limit(limit))
+                .fetch_all(&mut *tx)
+                .await?;
+            let Some(last) = rows.last() else { return Ok(Vec::new()) };
+            after = (last.created_at, last.job.clone());
+            let mut groups = Vec::with_capacity(rows.len());
+            for row in rows {
+                let job = row.job.clone();
+                match row.group(scope, features_version) {
+                    Ok(group) => groups.push(group),
+                    Err(error) => tracing::error!(job, %error, "a job is not learned from"),
+                }
+            }
+            // A page of nothing but what cannot be read is not the end.
+            if !groups.is_empty() {
+                fill(&mut tx, &mut groups).await?;
+                return Ok(groups);
+            }
+        }
     }
 
     async fn recorded(&self) -> Result<Vec<(Scope, u64)>> {
@@ -184,6 +224,18 @@ impl Learning for SqliteStore {
         models::activate(&mut tx, activation).await?;
         tx.commit().await?;
         Ok(())
+    }
+
+    async fn roll_back(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        at: Timestamp,
+    ) -> Result<RollBack> {
+        let mut tx = self.begin().await?;
+        let back = models::roll_back(&mut tx, scope, features_version, at).await?;
+        tx.commit().await?;
+        Ok(back)
     }
 
     async fn active(&self) -> Result<Vec<Activation>> {
@@ -273,20 +325,32 @@ pub(super) async fn count_described(
     Ok(())
 }
 
-/// Only what is asked for is read of the plan: arrays and funnel are left alone.
-fn undescribed(job: String, matrix: &[u8], version: i64, body: &str) -> Result<Undescribed> {
-    #[derive(serde::Deserialize)]
-    struct Told {
-        problem: Problem,
-        device: Device,
+#[derive(sqlx::FromRow)]
+struct UndescribedRow {
+    id: String,
+    matrix: Vec<u8>,
+    created_at: i64,
+    version: i64,
+    body: String,
+}
+
+impl UndescribedRow {
+    /// Only what is asked for is read of the plan: arrays and funnel are left alone.
+    fn undescribed(self) -> Result<Undescribed> {
+        #[derive(serde::Deserialize)]
+        struct Told {
+            problem: Problem,
+            device: Device,
+        }
+        let version = self.version;
+        if !(Plan::OLDEST..=Plan::VERSION).contains(&version) {
+            let why = format!("it has version {version}, this program knows {}", Plan::VERSION);
+            return Err(codec::corrupt(Plan::WHAT, why));
+        }
+        let Told { problem, device } = codec::decode_part(Plan::WHAT, &self.body)?;
+        let matrix = codec::digest("job matrix", &self.matrix)?;
+        Ok(Undescribed { job: JobId(self.id), problem, matrix, device })
     }
-    if !(Plan::OLDEST..=Plan::VERSION).contains(&version) {
-        let why = format!("it has version {version}, this program knows {}", Plan::VERSION);
-        return Err(codec::corrupt(Plan::WHAT, why));
-    }
-    let Told { problem, device } = codec::decode_part(Plan::WHAT, body)?;
-    let matrix = codec::digest("job matrix", matrix)?;
-    Ok(Undescribed { job: JobId(job), problem, matrix, device })
 }
 
 /// The place of a job in the order of training.
@@ -329,42 +393,35 @@ impl GroupRow {
 #[derive(sqlx::FromRow)]
 struct TriedRow {
     job: String,
+    ordinal: i64,
     state: String,
     version: i64,
-    body: String,
     features: Vec<u8>,
+    /// These are JSON, as written; absent where the body has no such part.
+    candidate: Option<String>,
+    predicted: Option<String>,
+    median: Option<String>,
 }
 
 impl TriedRow {
-    /// Raw samples are most of a trial and are skipped over.
     fn row(&self) -> Result<TrainingRow> {
-        #[derive(serde::Deserialize)]
-        struct Told {
-            candidate: Candidate,
-            predicted_us: Option<f64>,
-            state: State,
-        }
-        #[derive(serde::Deserialize)]
-        struct State {
-            timing: Option<Median>,
-        }
-        #[derive(serde::Deserialize)]
-        struct Median {
-            median_us: f64,
-        }
         if self.version != Trial::VERSION {
             let why =
                 format!("it has version {}, this program knows {}", self.version, Trial::VERSION);
             return Err(codec::corrupt(Trial::WHAT, why));
         }
-        let told: Told = codec::decode_part(Trial::WHAT, &self.body)?;
-        let us = told.state.timing.map(|timing| timing.median_us);
+        let candidate = self.candidate.as_deref().unwrap_or("null");
+        let candidate: Candidate = codec::decode_part(Trial::WHAT, candidate)?;
+        let number = |part: &Option<String>| -> Result<Option<f64>> {
+            codec::decode_part(Trial::WHAT, part.as_deref().unwrap_or("null"))
+        };
+        let (us, predicted_us) = (number(&self.median)?, number(&self.predicted)?);
         if us.is_some() != (self.state == "measured") {
             let why = format!("it is {} and has a time: {}", self.state, us.is_some());
             return Err(codec::corrupt(Trial::WHAT, why));
         }
         let own = codec::read_floats("trial features", &self.features)?;
-        Ok(TrainingRow { candidate: told.candidate, own, us, predicted_us: told.predicted_us })
+        Ok(TrainingRow { candidate, own, us, predicted_us })
     }
 }
 
@@ -379,7 +436,13 @@ async fn fill(tx: &mut SqliteConnection, groups: &mut [TrainingGroup]) -> Result
     }
     for row in rows {
         if let Some(group) = places.get(&row.job).and_then(|place| groups.get_mut(*place)) {
-            group.rows.push(row.row()?);
+            match row.row() {
+                Ok(row) => group.rows.push(row),
+                Err(error) => {
+                    let TriedRow { job, ordinal, .. } = row;
+                    tracing::error!(job, ordinal, %error, "a trial is not learned from");
+                }
+            }
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use super::learning::read_scope;
 use super::{SqliteStore, upkeep};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{LearnedModel, ModelId, Timestamp};
-use crate::store::{Result, StoreError};
+use crate::store::{Result, RollBack, StoreError};
 use sqlx::SqliteConnection;
 
 /// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
@@ -25,6 +25,14 @@ pub(super) const ACTIVE: &str = "SELECT op, device_class, model, reason, at FROM
 
 pub(super) const HISTORY: &str = "SELECT op, device_class, model, reason, at FROM activations
      WHERE op = ? AND device_class = ? ORDER BY seq DESC LIMIT ?";
+
+const NEWEST: &str = "SELECT op, device_class, model, reason, at FROM activations
+     WHERE op = ? AND device_class = ? ORDER BY seq DESC LIMIT 1";
+
+/// All of a scope: an operator's changes are few.
+pub(super) const CHANGES: &str =
+    "SELECT a.model, a.reason, m.features_version FROM activations a LEFT JOIN models m ON m.id = a.model
+     WHERE a.op = ? AND a.device_class = ? ORDER BY a.seq DESC";
 
 /// False where the id was known; nothing changes then.
 pub(super) async fn insert(
@@ -120,6 +128,53 @@ pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation)
     .execute(&mut *tx)
     .await?;
     upkeep::revise(tx).await
+}
+
+/// Takes the newest change back that was not taken back before. Each roll-back undoes one change, so going back in time each
+/// makes one older change count for nothing, and itself, too.
+pub(super) async fn roll_back(
+    tx: &mut SqliteConnection,
+    scope: &Scope,
+    reads: u32,
+    at: Timestamp,
+) -> Result<RollBack> {
+    let changes: Vec<(Option<String>, String, Option<i64>)> = sqlx::query_as(CHANGES)
+        .bind(scope.op.name())
+        .bind(&scope.device_class.0)
+        .fetch_all(&mut *tx)
+        .await?;
+    let mut undone: u64 = 0;
+    let mut standing = changes.into_iter().filter(|(_, reason, _)| {
+        let back = reason == Activation::ROLLED_BACK;
+        let stands = !back && undone == 0;
+        undone = if back { undone.saturating_add(1) } else { undone.saturating_sub(1) };
+        stands
+    });
+    if standing.next().is_none() {
+        return Ok(RollBack::Nothing);
+    }
+    let mut model = None;
+    if let Some((Some(id), _, version)) = standing.next() {
+        let version = codec::count("features version", version.unwrap_or_default())?;
+        if version != reads {
+            return Ok(RollBack::Unfit { model: ModelId(id), features_version: version });
+        }
+        model = Some(ModelId(id));
+    }
+    let reason = Activation::ROLLED_BACK.to_owned();
+    let activation = Activation { scope: scope.clone(), model, reason, at };
+    activate(tx, &activation).await?;
+    Ok(RollBack::Done(activation))
+}
+
+/// The scope's newest activation, as the transaction sees it.
+pub(super) async fn newest(tx: &mut SqliteConnection, scope: &Scope) -> Result<Option<Activation>> {
+    let row: Option<ActivationRow> = sqlx::query_as(NEWEST)
+        .bind(scope.op.name())
+        .bind(&scope.device_class.0)
+        .fetch_optional(tx)
+        .await?;
+    row.map(read_activation).transpose()
 }
 
 type ActivationRow = (String, String, Option<String>, String, i64);

@@ -2,11 +2,12 @@
 
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, models};
-use crate::domain::learned::Activation;
 use crate::domain::{
     JobId, JobState, LearnedModel, Timestamp, Training, TrainingId, training::TrainingStage,
 };
-use crate::store::{Page, PageRequest, Renewal, Result, StoreError, TrainingFence, Trainings};
+use crate::store::{
+    Page, PageRequest, PutToUse, Renewal, Result, StoreError, TrainingFence, Trainings,
+};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
@@ -14,6 +15,9 @@ const LIST: &str = "trainings";
 
 /// How often a training is taken up: what took so many workers down would take the next.
 const MOST_ATTEMPTS: u32 = 3;
+
+/// Ended trainings of a scope beyond which upkeep removes the oldest.
+const MOST_ENDED: i64 = 100;
 
 /// The columns of [`TrainingRow`], for the statements that return one.
 macro_rules! training_columns {
@@ -210,37 +214,59 @@ impl Trainings for SqliteStore {
         fence: &TrainingFence,
         training: &Training,
         model: Option<(&LearnedModel, &[u8])>,
-        activation: Option<&Activation>,
-    ) -> Result<()> {
+        change: Option<PutToUse<'_>>,
+    ) -> Result<Training> {
         held(fence, training)?;
         if !training.state.is_final() {
             let state = training.state.name();
             return Err(StoreError::Backend(format!("a training cannot end as {state}")));
         }
         let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "UPDATE trainings SET state = ?, version = ?, body = ?, owner = NULL, lease_until = NULL
+        let cancelled: Option<bool> = sqlx::query_scalar(
+            "SELECT cancel_requested FROM trainings
              WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running'",
         )
-        .bind(training.state.name())
-        .bind(i64::from(training.version))
-        .bind(encode(training)?)
         .bind(&fence.training.0)
         .bind(&fence.owner)
         .bind(fence.epoch)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let mut ended = training.clone();
+        match cancelled.ok_or_else(|| fenced(fence))? {
+            true => {
+                ended.state = JobState::Cancelled;
+                (ended.model, ended.activated, ended.error) = (None, false, None);
+                if training.state == JobState::Succeeded {
+                    ended.message = Some("cancelled as it ended".to_owned());
+                }
+            }
+            false => {
+                if let Some((model, file)) = model {
+                    models::insert(&mut tx, model, file).await?;
+                }
+                if let Some(change) = change
+                    && !put_to_use(&mut tx, &change).await?
+                {
+                    ended.activated = false;
+                    ended.message = Some(
+                        "not put to use: what is in use was changed while it was trained"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
+        sqlx::query(
+            "UPDATE trainings SET state = ?, version = ?, body = ?, owner = NULL, lease_until = NULL
+             WHERE id = ?",
+        )
+        .bind(ended.state.name())
+        .bind(i64::from(ended.version))
+        .bind(encode(&ended)?)
+        .bind(&fence.training.0)
         .execute(&mut *tx)
         .await?;
-        if done.rows_affected() == 0 {
-            return Err(fenced(fence));
-        }
-        if let Some((model, file)) = model {
-            models::insert(&mut tx, model, file).await?;
-        }
-        if let Some(activation) = activation {
-            models::activate(&mut tx, activation).await?;
-        }
         tx.commit().await?;
-        Ok(())
+        Ok(ended)
     }
 
     async fn release_training(&self, fence: &TrainingFence) -> Result<()> {
@@ -322,6 +348,33 @@ fn held(fence: &TrainingFence, training: &Training) -> Result<()> {
 /// A training is a job like others.
 fn fenced(fence: &TrainingFence) -> StoreError {
     StoreError::Fenced(JobId(fence.training.0.clone()))
+}
+
+/// False where what is in use is not what it was: nothing changes then.
+async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>) -> Result<bool> {
+    if let Some(seen) = change.only_after
+        && models::newest(tx, &change.activation.scope).await?.as_ref() != seen
+    {
+        return Ok(false);
+    }
+    models::activate(tx, change.activation).await?;
+    Ok(true)
+}
+
+/// Removes ended trainings that are not among the newest such of their scope.
+pub(super) async fn prune(tx: &mut SqliteConnection) -> Result<()> {
+    sqlx::query(
+        "DELETE FROM trainings WHERE id IN (
+             SELECT id FROM (
+                 SELECT id, row_number() OVER (
+                     PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
+                 FROM trainings WHERE state NOT IN ('queued', 'running'))
+             WHERE age > ?)",
+    )
+    .bind(MOST_ENDED)
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 /// Writes the beginning of a training just taken; fails it instead (`None`) where it was taken too often.

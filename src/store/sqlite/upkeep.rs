@@ -23,6 +23,7 @@ impl Upkeep for SqliteStore {
             revise(&mut tx).await?;
         }
         trainings::end_cancelled(&mut tx, Timestamp::now()).await?;
+        trainings::prune(&mut tx).await?;
         models::prune(&mut tx).await?;
         tx.commit().await?;
         let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")

@@ -1,0 +1,167 @@
+//! What models learn from, the models, and the trainings that make them.
+
+use super::{Page, PageRequest, Renewal, Result};
+use crate::domain::learned::{Activation, Scope};
+use crate::domain::{
+    Candidate, CandidateId, Device, Digest, JobFeatures, JobId, LearnedModel, ModelId, Problem,
+    Timestamp, Training, TrainingId,
+};
+use crate::store::Fence;
+use async_trait::async_trait;
+
+/// A job's candidates as training sees them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingGroup {
+    pub job: JobId,
+    pub features: JobFeatures,
+    pub rows: Vec<TrainingRow>,
+}
+
+/// One tried candidate with its own features.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingRow {
+    pub candidate: Candidate,
+    pub own: Vec<f32>,
+    /// Median of what was measured; absent for one that failed or was given up.
+    pub us: Option<f64>,
+    pub predicted_us: Option<f64>,
+}
+
+/// A job whose trials have no features of the version in use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undescribed {
+    pub job: JobId,
+    pub problem: Problem,
+    pub matrix: Digest,
+    /// The device it ran on, as its plan has it.
+    pub device: Device,
+}
+
+/// What models learn from, and the models.
+#[async_trait]
+pub trait Learning: Send + Sync {
+    /// Stores what a job's candidates have in common, before its trials bring their own; the same version again changes
+    /// nothing. Another version takes its place, and the features of the job's trials go.
+    async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()>;
+    /// Describes a job that has ended: what its candidates have in common, and each tried one's own. Candidates that the
+    /// job has not tried are left alone. `Missing` without such a job, `InUse` while it has not ended.
+    async fn describe_ended(
+        &self,
+        job: &JobId,
+        features: &JobFeatures,
+        own: &[(CandidateId, Vec<f32>)],
+    ) -> Result<()>;
+    /// Ended jobs with a plan of the scope whose trials have no features of this version, whether their matrix is here or
+    /// not; oldest first. One whose plan cannot be read is left out.
+    async fn undescribed(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        page: &PageRequest,
+    ) -> Result<Page<Undescribed>>;
+    /// Jobs of the scope that have succeeded, oldest description first, after `after` (a job), with their tried candidates
+    /// that have features, by ordinal: a page of what a training reads, empty only where nothing follows. What cannot be
+    /// read is left out, be it a job or a trial. `Missing` where `after` is not described.
+    async fn training_groups(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<TrainingGroup>>;
+    /// Tried candidates by scope, of all jobs with a plan, whether they are described or not; in no order.
+    async fn recorded(&self) -> Result<Vec<(Scope, u64)>>;
+    /// Trials with features by scope, of jobs that have succeeded since a moment.
+    async fn described_since(
+        &self,
+        features_version: u32,
+        since: Timestamp,
+    ) -> Result<Vec<(Scope, u64)>>;
+
+    /// Stores a model with its file; false where the id was known.
+    async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool>;
+    /// Newest first; of a scope, or of all. One that cannot be read is left out.
+    async fn learned_models(&self, scope: Option<&Scope>) -> Result<Vec<LearnedModel>>;
+    async fn learned_model(&self, id: &ModelId) -> Result<Option<LearnedModel>>;
+    async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>>;
+    /// `Missing` where the scope has no such model.
+    async fn activate(&self, activation: &Activation) -> Result<()>;
+    /// Takes the newest change back that was not taken back before.
+    async fn roll_back(
+        &self,
+        scope: &Scope,
+        features_version: u32,
+        at: Timestamp,
+    ) -> Result<RollBack>;
+    /// The newest activation of every scope that has any.
+    async fn active(&self) -> Result<Vec<Activation>>;
+    /// Of a scope, newest first.
+    async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>>;
+}
+
+/// What came of taking a change of the model in use back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RollBack {
+    /// What was in use before that change is again.
+    Done(Activation),
+    /// The scope has no change that was not taken back before.
+    Nothing,
+    /// The model in use before reads other features than those asked for; nothing is changed.
+    Unfit { model: ModelId, features_version: u32 },
+}
+
+/// The new model of a training is put to use as the training ends.
+#[derive(Clone, Copy, Debug)]
+pub struct PutToUse<'a> {
+    pub activation: &'a Activation,
+    /// Only where the newest activation of the scope is still this one (`Some(None)`: there is none yet); `None` whatever it
+    /// is.
+    pub only_after: Option<Option<&'a Activation>>,
+}
+
+/// Proof of a claim on a training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrainingFence {
+    pub training: TrainingId,
+    pub owner: String,
+    pub epoch: i64,
+}
+
+#[async_trait]
+pub trait Trainings: Send + Sync {
+    /// The new training, or the one of its scope that is queued or running already (`false`). One that was asked to stop
+    /// makes way.
+    async fn submit_training(&self, training: &Training) -> Result<(Training, bool)>;
+    async fn training(&self, id: &TrainingId) -> Result<Option<Training>>;
+    /// Newest first. One that cannot be read is left out.
+    async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>>;
+    /// The oldest that is queued, or running with a lease that has run out; counts an attempt. One that was taken up three
+    /// times without an end is failed on the way, and so is one that cannot be read.
+    async fn claim_training(
+        &self,
+        owner: &str,
+        lease_ms: i64,
+    ) -> Result<Option<(Training, TrainingFence)>>;
+    /// Stage and progress as they now stand; renews the lease. `Fenced` (by the training's id) where it is another's.
+    async fn update_training(
+        &self,
+        fence: &TrainingFence,
+        training: &Training,
+        lease_ms: i64,
+    ) -> Result<Renewal>;
+    /// The end, whatever it is, with the model and the change of the model in use in one transaction: gives the training as
+    /// it ended. One that was asked to stop meanwhile ends cancelled, without a model; where another model was put to use
+    /// meanwhile, or none, against [`PutToUse::only_after`], the model is stored alone, and the training's message says so.
+    async fn finish_training(
+        &self,
+        fence: &TrainingFence,
+        training: &Training,
+        model: Option<(&LearnedModel, &[u8])>,
+        change: Option<PutToUse<'_>>,
+    ) -> Result<Training>;
+    /// Gives a training in hand back to the queue, as it was before the claim: the attempt is not counted. One that was asked
+    /// to stop ends cancelled instead.
+    async fn release_training(&self, fence: &TrainingFence) -> Result<()>;
+    /// A queued one ends at once, a running one is asked to. `None` where there is none.
+    async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>>;
+}
