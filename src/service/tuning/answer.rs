@@ -74,7 +74,11 @@ pub async fn plan(
         predicted: outcomes
             .predicted
             .get(&candidate.id())
-            .map(|us| Predicted { model: outcomes.model.clone(), median_us: *us }),
+            .map(|us| Predicted {
+                model: outcomes.model.clone(),
+                median_us: *us,
+                passed_over: 0,
+            }),
         model_error: search::model_error(&outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         trials: counts(recorder),

@@ -47,7 +47,6 @@ impl Session<'_> {
                 },
                 funnel: field.funnel,
                 job: Some(self.recorder.job.id.clone()),
-                expected_calls: request.expected_calls,
                 seed,
                 started,
             };
