@@ -101,6 +101,11 @@ impl Plan {
         self.measured.is_none()
     }
 
+    /// Candidates that the model would have taken before this one, and that could not be had.
+    pub fn passed_over(&self) -> u32 {
+        self.predicted.as_ref().map_or(0, |predicted| predicted.passed_over)
+    }
+
     /// Microseconds of a call, as measured.
     pub fn median_us(&self) -> Option<f64> {
         self.measured.as_ref().map(|measured| measured.median_us)

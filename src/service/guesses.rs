@@ -271,8 +271,7 @@ impl Service {
         };
         let seed = self.inner.settings.search.seed;
         let problem = key.problem;
-        let subject =
-            Subject { matrix, problem, device, least, funnel, job: None, seed, started };
+        let subject = Subject { matrix, problem, device, least, funnel, job: None, seed, started };
         let Some(mut plan) = plan(self, subject, &ranking, 0) else {
             let guess = Guess::nothing("no candidate is left");
             self.guesses().remember(asked.clone(), guess.clone());
@@ -312,12 +311,7 @@ fn model_name(learned: Option<&ActiveModel>, problem: &Problem, kind: DeviceKind
 }
 
 /// One name for one key, model, software and quarantine.
-fn name(
-    key: &PlanKey,
-    device: &Device,
-    model: &str,
-    quarantined: &HashSet<CandidateId>,
-) -> PlanId {
+fn name(key: &PlanKey, device: &Device, model: &str, quarantined: &HashSet<CandidateId>) -> PlanId {
     let kernels: Vec<String> =
         device.kernels.iter().map(|(family, digest)| format!("{family}={digest}")).collect();
     let mut barred: Vec<&str> = quarantined.iter().map(|id| id.0.as_str()).collect();

@@ -3,7 +3,7 @@
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, TrainRequest, Training, TrainingId,
+    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, TrainRequest, Training, TrainingId,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
@@ -17,6 +17,32 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 pub struct ModelStanding {
     pub model: LearnedModel,
     pub active: bool,
+    /// How well it ranked, over the plans of jobs that searched by it; absent where none did.
+    pub ranked: Option<Ranked>,
+}
+
+/// What is known of a model from the trials that it ranked. Its times are none of its own, so that their bias and spread say
+/// nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    pub plans: u64,
+    /// Measured trials of those plans.
+    pub trials: u64,
+    /// Spearman's, averaged over plans by their trials; absent where no plan has one.
+    pub rank_correlation: Option<f64>,
+}
+
+impl Ranked {
+    fn of(model: &LearnedModel, all: &[ModelQuality]) -> Option<Self> {
+        let Scope { op, device_class } = &model.scope;
+        let own = all.iter().find(|quality| {
+            quality.model == model.id.0
+                && quality.op == op.name()
+                && quality.device_class == *device_class
+        })?;
+        let (plans, trials, rank_correlation) = (own.plans, own.trials, own.rank_correlation);
+        Some(Self { plans, trials, rank_correlation })
+    }
 }
 
 /// A model in use, ready to rank.
@@ -50,9 +76,11 @@ impl Service {
     pub async fn learned_models(&self) -> Result<Vec<ModelStanding>> {
         let active = self.inner.store.active().await?;
         let models = self.inner.store.learned_models(None).await?;
+        let quality = self.inner.store.model_quality().await?;
         let stand = |model: LearnedModel| {
             let active = active.iter().any(|a| a.model.as_ref() == Some(&model.id));
-            ModelStanding { model, active }
+            let ranked = Ranked::of(&model, &quality);
+            ModelStanding { model, active, ranked }
         };
         Ok(models.into_iter().map(stand).collect())
     }

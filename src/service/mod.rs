@@ -29,7 +29,7 @@ pub use error::{Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
-pub use learning::{ActiveModel, ModelStanding};
+pub use learning::{ActiveModel, ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};

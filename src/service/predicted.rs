@@ -1,9 +1,7 @@
 //! Plans from a model alone: its order of the candidates, and the plan of the first that is not passed over.
 
 use super::{ActiveModel, Service};
-use crate::domain::plan::{
-    Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity,
-};
+use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, FunnelStep, JobId, JobRequest, Matrix, ModelId, Plan,
     PlanId, Problem, Search, StoppedBy, Strategy, Timestamp,

@@ -170,6 +170,8 @@ pub struct LimitView {
 pub struct PredictedView {
     pub model: String,
     pub median_us: f64,
+    #[serde(default)]
+    pub passed_over: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -195,6 +197,8 @@ pub struct HostView {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProvenanceView {
+    /// The learned model that ranked, where one did.
+    pub model: Option<String>,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
 }

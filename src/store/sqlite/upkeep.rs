@@ -37,10 +37,8 @@ impl Upkeep for SqliteStore {
             .bind(retention.idempotency_keys.0)
             .execute(&self.writer)
             .await?;
-        let predicted = sqlx::query(PREDICTED)
-            .bind(retention.predicted.0)
-            .execute(&self.writer)
-            .await?;
+        let predicted =
+            sqlx::query(PREDICTED).bind(retention.predicted.0).execute(&self.writer).await?;
         let mut pruned = Pruned {
             idempotency_keys: keys.rows_affected(),
             devices: devices.rows_affected(),
