@@ -67,7 +67,7 @@ impl Service {
 }
 
 /// What a client may expect of a job that was to measure.
-fn standing(job: &Job) -> String {
+pub(in crate::service) fn standing(job: &Job) -> String {
     let id = &job.id;
     match job.state {
         JobState::Queued | JobState::Running => format!("job {id} measures it"),

@@ -317,6 +317,20 @@ mod tests {
     }
 
     #[test]
+    fn a_learned_model_is_said_to_rank_and_not_to_time() {
+        let mut plan = plan();
+        plan.provenance.model = Some(crate::domain::ModelId("nightly".to_owned()));
+        let said = model(&plan).join(" ");
+        assert!(said.starts_with("nightly ranked the candidates."), "{said}");
+        assert!(!said.contains("promised") && !said.contains("spread"), "{said}");
+        assert!(said.contains("15 of the job's trials") && said.contains("0.75"), "{said}");
+        plan.measured = None;
+        assert!(why(&plan).chosen_for.is_empty(), "calls count for nothing in a prediction");
+        plan.predicted.as_mut().unwrap().passed_over = 2;
+        assert!(why(&plan).won.contains("after 2 that cannot"), "{}", why(&plan).won);
+    }
+
+    #[test]
     fn a_latency_bound_names_its_levels() {
         let mut plan = plan();
         plan.limit.bound = Bound::Latency;
