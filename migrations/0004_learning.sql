@@ -86,5 +86,8 @@ CREATE INDEX plans_by_problem ON plans (problem, device_class, l2_policy, create
 CREATE INDEX plans_predicted ON plans (pattern_digest, problem, device_class, l2_policy, created_at, id)
     WHERE predicted = 1;
 
+-- Predicted plans go with age, but for those that a job names.
+CREATE INDEX jobs_by_plan ON jobs (plan);
+
 -- The job that measures what a predicted plan promised.
 ALTER TABLE jobs ADD COLUMN follow_up TEXT;

@@ -138,11 +138,18 @@ fn time(plan: &PlanView) -> String {
             measured.samples,
             measured.rel_error
         ),
-        (None, Some(predicted)) => format!(
-            "time     {} us a call by {}: predicted, not measured",
-            us(predicted.median_us),
-            predicted.model
-        ),
+        (None, Some(predicted)) => {
+            let by = match &plan.provenance.model {
+                Some(model) => format!("the analytic model, ranked by {model}"),
+                None => predicted.model.clone(),
+            };
+            let over = match predicted.passed_over {
+                0 => String::new(),
+                n => format!("; {n} ranked before it could not be compiled"),
+            };
+            let time = us(predicted.median_us);
+            format!("time     {time} us a call by {by}: predicted, not measured{over}")
+        }
         (None, None) => "time     not measured".to_owned(),
     }
 }
@@ -168,6 +175,14 @@ fn model(plan: &PlanView) -> Option<String> {
     // Of a predicted plan the line of its time says so.
     plan.measured.as_ref()?;
     let predicted = plan.predicted.as_ref()?;
+    if let Some(model) = &plan.provenance.model {
+        let rank = plan.model_error.as_ref().and_then(|error| error.rank_correlation);
+        let rank = rank.map_or_else(String::new, |rank| format!(", rank correlation {rank:.2}"));
+        let time = us(predicted.median_us);
+        return Some(format!(
+            "model    ranked by {model}{rank}; the analytic model said {time} us"
+        ));
+    }
     let said = format!("model    {} said {} us", predicted.model, us(predicted.median_us));
     let Some(error) = &plan.model_error else { return Some(said) };
     let rank = error.rank_correlation;
@@ -186,7 +201,7 @@ fn prepare(plan: &PlanView) -> String {
     let chosen = plan.expected_calls;
     let chosen = chosen.map_or_else(String::new, |calls| format!("; chosen for {calls} calls"));
     let Some(ms) = plan.preprocess_ms else {
-        return format!("prepare  not measured{chosen}");
+        return "prepare  not measured".to_owned();
     };
     let once = format!("prepare  {ms:.2} ms once{vendors}{chosen}");
     match plan.break_even_calls {
@@ -338,11 +353,11 @@ mod tests {
                 "measured": null,
                 "tie": false,
                 "limit": {"us": 40.0, "bound": "bytes", "fraction": 0.5, "bytes": 9},
-                "predicted": {"model": "nightly", "median_us": 80.0},
+                "predicted": {"model": "nightly", "median_us": 80.0, "passed_over": 2},
                 "alternatives": [{"family": "serial", "params": {}}],
                 "funnel": [],
                 "validity": {"values_may_change": true, "update_values_ms": 0.0},
-                "provenance": {"stopped_by": "completed", "search_seconds": 0.01},
+                "provenance": {"model": "nightly", "stopped_by": "completed", "search_seconds": 0.01},
             },
         }))
         .unwrap();
@@ -357,7 +372,8 @@ mod tests {
                 "problem  spmm n=32 dtype=f32 layout=row",
                 "device   cpu (P)",
                 "choice   row_split lanes=8",
-                "time     80.00 us a call by nightly: predicted, not measured",
+                "time     80.00 us a call by the analytic model, ranked by nightly: predicted, not measured; 2 ranked before it \
+                 could not be compiled",
                 "next     serial",
                 "vendor   not measured",
                 "limit    40.00 us for 9 bytes at 10 GB/s measured copy: 50 % of it, if the prediction holds",

@@ -101,6 +101,11 @@ impl Plan {
         self.measured.is_none()
     }
 
+    /// Candidates that the model would have taken before this one, and that could not be had.
+    pub fn passed_over(&self) -> u32 {
+        self.predicted.as_ref().map_or(0, |predicted| predicted.passed_over)
+    }
+
     /// Microseconds of a call, as measured.
     pub fn median_us(&self) -> Option<f64> {
         self.measured.as_ref().map(|measured| measured.median_us)
@@ -160,7 +165,17 @@ pub enum Bound {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     pub model: String,
+    /// Of a call, microseconds. A learned model ranks and tells no time: its first choice has the analytic model's
+    /// prediction, and the others follow from there in its order.
     pub median_us: f64,
+    /// Candidates that the model would have taken before this one, and that could not be lowered or compiled; 0 in a
+    /// measured plan.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub passed_over: u32,
+}
+
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Predicted against measured, over the measured trials of our own families.

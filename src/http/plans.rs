@@ -105,7 +105,7 @@ shown!(BaselineOut from Baseline {
     preprocess_ms: f64,
 });
 shown!(LimitOut from Limit { us: f64, bound: Bound, fraction: f64, bytes: u64 });
-shown!(PredictedOut from Predicted { model: String, median_us: f64 });
+shown!(PredictedOut from Predicted { model: String, median_us: f64, passed_over: u32 });
 shown!(TrialCountsOut from TrialCounts { measured: u32, failed: BTreeMap<String, u32> });
 shown!(ValidityOut from Validity {
     values_may_change: bool,

@@ -119,6 +119,21 @@ pub struct Space {
     pub described: features::Described,
 }
 
+/// The model that [`space`] predicts with, which is known before the matrix is.
+pub const fn model_name(problem: &Problem, kind: DeviceKind) -> &'static str {
+    match (problem, kind) {
+        (Problem::Spmm(_), DeviceKind::Cuda) => spmm::model::NAME,
+        (Problem::Spmm(_), DeviceKind::Cpu) => spmm::model_host::NAME,
+        (Problem::Sptrsv(_), _) => sptrsv::MODEL,
+    }
+}
+
+/// Whether a family of our own is of the problem's operation.
+pub fn has_family(problem: &Problem, family: &str) -> bool {
+    let multiplies = spmm::family::FAMILIES.iter().any(|known| known.names().contains(&family));
+    multiplies == matches!(problem, Problem::Spmm(_))
+}
+
 /// What compilers made of kernels, by [`kernel_identity`].
 pub type Figures = HashMap<Digest, KernelFigures>;
 

@@ -140,7 +140,7 @@ fn unknown_matrix(digest: &Digest) -> ServiceError {
     ServiceError::invalid("/matrix", message)
 }
 
-fn digest_of(request: &JobRequest) -> Result<Digest> {
+pub(super) fn digest_of(request: &JobRequest) -> Result<Digest> {
     let json = serde_json::to_vec(request);
     let json = json.map_err(|error| ServiceError::Internal(error.to_string()))?;
     Ok(Digest::of(&json))

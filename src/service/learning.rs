@@ -3,7 +3,8 @@
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, Timestamp, TrainRequest, Training, TrainingId,
+    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training,
+    TrainingId,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
@@ -17,12 +18,39 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 pub struct ModelStanding {
     pub model: LearnedModel,
     pub active: bool,
+    /// How well it ranked, over the plans of jobs that searched by it; absent where none did.
+    pub ranked: Option<Ranked>,
+}
+
+/// What is known of a model from the trials that it ranked. Its times are none of its own, so that their bias and spread say
+/// nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    pub plans: u64,
+    /// Measured trials of those plans.
+    pub trials: u64,
+    /// Spearman's, averaged over plans by their trials; absent where no plan has one.
+    pub rank_correlation: Option<f64>,
+}
+
+impl Ranked {
+    fn of(model: &LearnedModel, all: &[ModelQuality]) -> Option<Self> {
+        let Scope { op, device_class } = &model.scope;
+        let own = all.iter().find(|quality| {
+            quality.model == model.id.0
+                && quality.op == op.name()
+                && quality.device_class == *device_class
+        })?;
+        let (plans, trials, rank_correlation) = (own.plans, own.trials, own.rank_correlation);
+        Some(Self { plans, trials, rank_correlation })
+    }
 }
 
 impl ModelStanding {
-    fn of(model: LearnedModel, newest: &[Activation]) -> Self {
+    fn of(model: LearnedModel, newest: &[Activation], quality: &[ModelQuality]) -> Self {
         let active = newest.iter().any(|change| change.model.as_ref() == Some(&model.id));
-        Self { model, active }
+        let ranked = Ranked::of(&model, quality);
+        Self { model, active, ranked }
     }
 }
 
@@ -69,14 +97,16 @@ impl Service {
     pub async fn learned_models(&self) -> Result<Vec<ModelStanding>> {
         let active = self.inner.store.active().await?;
         let models = self.inner.store.learned_models(None).await?;
-        Ok(models.into_iter().map(|model| ModelStanding::of(model, &active)).collect())
+        let quality = self.inner.store.model_quality().await?;
+        Ok(models.into_iter().map(|model| ModelStanding::of(model, &active, &quality)).collect())
     }
 
     /// `NotFound` where there is none of this id.
     pub async fn learned_model(&self, id: &ModelId) -> Result<ModelStanding> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        Ok(ModelStanding::of(model, &self.inner.store.active().await?))
+        let active = self.inner.store.active().await?;
+        Ok(ModelStanding::of(model, &active, &self.inner.store.model_quality().await?))
     }
 
     pub async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>> {

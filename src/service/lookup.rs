@@ -1,11 +1,12 @@
 //! Lookup: the plan for a matrix named by its hash, how well it matches, and why not better.
 
 use super::devices::AUTO;
-use super::predicted::Guess;
+use super::guesses::{Guess, MOST_STORED};
 use super::{Result, Service, neighbours};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix, Plan, Problem};
 use metrics::counter;
+use tokio::time::Instant;
 
 /// What a client wants a plan for. Nothing needs to be uploaded: plans outlive their matrices.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,18 +96,22 @@ impl Service {
         let Some(device) = known.iter().find(|device| device.class() == key.device_class) else {
             return Ok(answer);
         };
-        if let Some(job) = self.measure_miss(key, &matrix, device).await? {
-            answer.reasons.push(format!("job {job} measures it"));
-        }
+        let until = Instant::now() + self.inner.settings.prediction_wait;
+        answer.reasons.extend(self.measure_miss(key, &matrix, device, until).await?);
         if answer.plan.is_some() || !query.predicted {
             return Ok(answer);
         }
-        match self.guess(key, &matrix, device).await? {
-            Guess::Plan(plan) => {
+        match self.guess(key, &matrix, device, until).await? {
+            Guess::Plan { plan, stored } => {
                 let model = plan.predicted.as_ref().map_or("no model", |said| &said.model);
                 answer.reasons.push(format!(
                     "this plan is predicted by {model}, and nothing of it was measured: POST /v1/jobs has it measured"
                 ));
+                if !stored {
+                    answer.reasons.push(format!(
+                        "it is not stored, so that its id finds nothing: the pattern has {MOST_STORED} predicted plans already"
+                    ));
+                }
                 Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
             }
             Guess::None(why) => {

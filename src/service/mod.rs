@@ -4,11 +4,13 @@ mod devices;
 mod drawings;
 mod error;
 mod events;
+mod guesses;
 mod ingest;
 mod jobs;
 mod learning;
 mod lookup;
 mod matrices;
+mod misses;
 mod neighbours;
 mod plans;
 mod predicted;
@@ -27,7 +29,7 @@ pub use error::{Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
-pub use learning::{ActiveModel, ModelStanding};
+pub use learning::{ActiveModel, ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
@@ -57,6 +59,12 @@ struct Inner {
     /// One look into a stored matrix at a time, for a drawing or for a diagonal: it takes the matrix in memory, and who
     /// asks twice finds it drawn. Not of `parses`, so that looks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
+    /// One prediction for lookups at a time: it takes the matrix in memory. Not of `drawing`, so that neither waits for the
+    /// other.
+    predicting: Arc<Semaphore>,
+    /// One job that a lookup queues at a time.
+    submitting: Arc<Semaphore>,
+    guesses: Mutex<guesses::Guesses>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
     drawings: Mutex<Drawings>,
@@ -81,6 +89,9 @@ impl Service {
             local: RwLock::default(),
             parses,
             drawing: Arc::new(Semaphore::new(1)),
+            predicting: Arc::new(Semaphore::new(1)),
+            submitting: Arc::new(Semaphore::new(1)),
+            guesses: Mutex::default(),
             publishing: tokio::sync::Mutex::default(),
             drawings: Mutex::default(),
             opening: Mutex::default(),

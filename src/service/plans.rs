@@ -29,9 +29,12 @@ impl Service {
         Ok(self.inner.store.unmeasured(&facts.pattern_digest, limit).await?)
     }
 
-    /// How well each model did on each class of device, by the plans that say so; the one with the newest plan first.
+    /// How well each analytic model did on each class of device, by the plans that say so; the one with the newest plan first.
     pub async fn models(&self) -> Result<Vec<ModelQuality>> {
-        Ok(self.inner.store.model_quality().await?)
+        let mut all = self.inner.store.model_quality().await?;
+        let learned = self.inner.store.learned_models(None).await?;
+        all.retain(|quality| !learned.iter().any(|model| model.id.0 == quality.model));
+        Ok(all)
     }
 
     pub async fn plan(&self, id: &PlanId) -> Result<Plan> {

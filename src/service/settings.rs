@@ -26,6 +26,8 @@ pub struct ServiceSettings {
     pub neighbour_distance: f64,
     /// A lookup that finds nothing measured queues the job that measures, where the matrix is stored here.
     pub measure_misses: bool,
+    /// How long a lookup waits for a prediction under way, which ends in any case.
+    pub prediction_wait: Duration,
     /// Bytes that one job's operands and reference result may take on the host, whatever the device could hold.
     pub max_host_bytes: u64,
     /// How soon what another process did is seen.
@@ -100,6 +102,8 @@ pub struct Keep {
     pub events: Duration,
     /// After they were last seen.
     pub devices: Duration,
+    /// Predicted plans that no job made, after they were made.
+    pub predicted: Duration,
     /// Files of uploads that no process works on any more.
     pub temp_files: Duration,
 }
@@ -127,6 +131,7 @@ impl Default for ServiceSettings {
             l2_policy: L2Policy::Warm,
             neighbour_distance: 0.5,
             measure_misses: false,
+            prediction_wait: Duration::from_secs(2),
             max_host_bytes: half_of_host().unwrap_or(16 << 30),
             poll: Duration::from_secs(1),
             heartbeat: Duration::from_secs(10),
@@ -135,6 +140,7 @@ impl Default for ServiceSettings {
                 idempotency_keys: 24 * HOUR,
                 events: 30 * 24 * HOUR,
                 devices: 30 * 24 * HOUR,
+                predicted: 7 * 24 * HOUR,
                 temp_files: 6 * HOUR,
             },
             learning: LearningSettings::default(),

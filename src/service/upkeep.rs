@@ -66,6 +66,7 @@ impl Service {
             idempotency_keys: before(keep.idempotency_keys),
             events: before(keep.events),
             devices: before(keep.devices),
+            predicted: before(keep.predicted),
         };
         let rows = self.inner.store.prune(&retention).await?;
         let folders = [

@@ -237,16 +237,16 @@ impl Plans for Watched {
         self.store.plan_by_key(key).await
     }
 
-    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>> {
-        self.store.predicted_plan(key).await
+    async fn predicted_plans(&self, key: &PlanKey, limit: u32) -> Result<Vec<Plan>> {
+        self.store.predicted_plans(key, limit).await
     }
 
     async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>> {
         self.store.unmeasured(pattern, limit).await
     }
 
-    async fn insert_predicted(&self, plan: &Plan) -> Result<()> {
-        self.store.insert_predicted(plan).await
+    async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {
+        self.store.insert_predicted(plan, most).await
     }
 
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {

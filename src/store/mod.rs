@@ -209,12 +209,13 @@ pub trait Plans: Send + Sync {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
     /// The newest measured plan under the key.
     async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
-    /// The newest predicted plan under the key.
-    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>>;
+    /// The newest predicted plans under the key, newest first.
+    async fn predicted_plans(&self, key: &PlanKey, limit: u32) -> Result<Vec<Plan>>;
     /// The newest predicted plan of each key of the pattern that has no measured one, newest first.
     async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>>;
-    /// Stores a predicted plan that no job made; one whose id is known stays as it is.
-    async fn insert_predicted(&self, plan: &Plan) -> Result<()>;
+    /// Stores a predicted plan that no job made; one whose id is known stays as it is. False where the pattern has `most`
+    /// predicted plans already, and this is none of them.
+    async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool>;
     /// The newest plan of each key that the pattern has plans under, newest first.
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>>;
     /// How well each model did on each class, by the newest plans that say so; the one with the newest plan first.
@@ -274,6 +275,8 @@ pub struct Retention {
     pub events: Timestamp,
     /// Devices that were last seen before then.
     pub devices: Timestamp,
+    /// Predicted plans that no job made or names. Those whose key has a measured plan go whatever their age.
+    pub predicted: Timestamp,
 }
 
 /// How much upkeep removed.
@@ -282,6 +285,7 @@ pub struct Pruned {
     pub idempotency_keys: u64,
     pub events: u64,
     pub devices: u64,
+    pub predicted: u64,
 }
 
 #[async_trait]

@@ -77,6 +77,40 @@ async fn a_predicted_plan_says_what_it_lacks() {
 }
 
 #[tokio::test]
+async fn a_model_that_is_in_use_again_finds_its_plans() {
+    let app = TestApp::new().await;
+    let matrix = app.matrix(40).await;
+    let path = lookup(&matrix, 32);
+    put_to_use(&app, "one").await;
+    let first = app.json(&path).await;
+    put_to_use(&app, "two").await;
+    assert_ne!(app.json(&path).await["plan"]["id"], first["plan"]["id"]);
+    let digest: Digest = matrix["digest"].as_str().unwrap().parse().unwrap();
+    std::fs::remove_file(app.running.service.matrix_path(&digest)).unwrap();
+    let back = app.post("/v1/models/one/activate", &json!({"reason": "a test"})).await;
+    assert_eq!(back.status(), 200);
+    assert_eq!(app.json(&path).await, first);
+}
+
+#[tokio::test]
+async fn a_learned_model_is_not_called_analytic() {
+    let app = TestApp::new().await;
+    let (_, plan) = app.tuned(9, 4).await;
+    let error = plan.model_error.unwrap();
+    app.insert(&crate::models::model(&error.model, learned::Learner::Mlp, 1)).await;
+    let all = app.json("/v1/models").await;
+    let [model] = all["items"].as_array().unwrap().as_slice() else { panic!("{all}") };
+    assert_eq!((&model["id"], &model["kind"]), (&json!(error.model), &json!("mlp")));
+    let ranked = json!({
+        "plans": 1, "trials": error.trials, "rank_correlation": error.rank_correlation,
+    });
+    assert_eq!(model["ranked"], ranked);
+    assert_eq!(app.json("/v1/models?kind=analytic").await, json!({"items": []}));
+    let text = page(&app, "/models").await;
+    assert!(text.contains("0.75, 15 trials") && text.contains("No plan says yet"), "{text}");
+}
+
+#[tokio::test]
 async fn its_page_says_predicted_and_leads_on() {
     let app = TestApp::new().await;
     put_to_use(&app, "one").await;

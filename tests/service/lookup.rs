@@ -2,10 +2,10 @@
 
 use crate::world::*;
 use sparsetune::domain::*;
-use sparsetune::service::{JobFilter, LookupQuery, PageRequest, ServiceError};
+use sparsetune::service::{LookupQuery, ServiceError};
 use sparsetune::store::Retention;
 
-fn query(matrix: Digest, n: u32) -> LookupQuery {
+pub fn query(matrix: Digest, n: u32) -> LookupQuery {
     LookupQuery {
         matrix,
         problem: problem(n),
@@ -150,7 +150,8 @@ async fn without_devices_none_names_the_classes_to_ask_for() {
     let plan = world.tune(&matrix, 32).await;
     // Its worker is gone for so long that its row is, too.
     let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
-    let old = Retention { idempotency_keys: nothing, events: nothing, devices: now };
+    let old =
+        Retention { idempotency_keys: nothing, events: nothing, devices: now, predicted: now };
     world.service.store().prune(&old).await.unwrap();
     let service = world.elsewhere("later").await;
     for name in [None, Some("cpu".to_owned())] {
@@ -240,64 +241,4 @@ async fn the_epoch_moves_when_answers_may() {
     assert!(uploaded > registered);
     service.delete_matrix(&other.digest).await.unwrap();
     assert!(service.plans_epoch() > uploaded);
-}
-
-#[tokio::test]
-async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
-    let world = World::new().await;
-    world.service.register(device()).await.unwrap();
-    let matrix = world.upload(&tridiagonal(20)).await.matrix;
-    let asked = LookupQuery { predicted: true, ..query(matrix.digest, 32) };
-    let first = world.service.lookup(&asked).await.unwrap();
-    assert_eq!(first.grade, Grade::Predicted, "{:?}", first.reasons);
-    let guessed = first.plan.unwrap();
-    assert!(guessed.is_predicted() && guessed.launch.is_none() && guessed.predicted.is_some());
-    assert!(first.reasons.iter().any(|why| why.contains("POST /v1/jobs")), "{:?}", first.reasons);
-    assert_eq!(world.service.plan(&guessed.id).await.unwrap(), guessed);
-    let again = world.service.lookup(&asked).await.unwrap();
-    assert_eq!(again.plan.unwrap(), guessed);
-    let refused = world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
-    assert_eq!((refused.grade, refused.plan), (Grade::None, None));
-    let measured = world.tune(&matrix, 32).await;
-    let found = world.service.lookup(&asked).await.unwrap();
-    assert_eq!((found.grade, found.plan), (Grade::Exact, Some(measured)));
-}
-
-#[tokio::test]
-async fn a_miss_is_measured_once_where_the_operator_consents() {
-    let queued = async |world: &World| {
-        let page = PageRequest { after: None, limit: 10 };
-        world.service.jobs(&JobFilter::default(), &page).await.unwrap().items
-    };
-    for consent in [false, true] {
-        let world = World::with(|settings| settings.measure_misses = consent).await;
-        world.service.register(device()).await.unwrap();
-        let matrix = world.upload(&tridiagonal(20)).await.matrix;
-        let asked = query(matrix.digest, 32);
-        let missed = world.service.lookup(&asked).await.unwrap();
-        let jobs = queued(&world).await;
-        if !consent {
-            assert!(jobs.is_empty(), "nothing is measured unasked");
-            continue;
-        }
-        let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
-        assert_eq!(job.request.search.strategy, Strategy::Ranked);
-        assert_eq!((job.request.matrix, job.request.problem), (matrix.digest, problem(32)));
-        let said = format!("job {} measures it", job.id);
-        assert!(missed.reasons.contains(&said), "{:?}", missed.reasons);
-        // Plans of another policy are not what this service measures.
-        let cold = LookupQuery { l2_policy: Some(L2Policy::Cold), ..query(matrix.digest, 64) };
-        world.service.lookup(&cold).await.unwrap();
-        // A job that failed is not tried again at every look.
-        let claim = world.claim().await;
-        world.service.store().finish(&claim.fence, &ended(&claim.job, None)).await.unwrap();
-        let again = world.service.lookup(&asked).await.unwrap();
-        assert!(again.reasons.contains(&said), "{:?}", again.reasons);
-        assert_eq!(queued(&world).await.len(), 1);
-        // A hit is none.
-        let planned = world.tune(&matrix, 8).await;
-        let found = world.service.lookup(&query(matrix.digest, 8)).await.unwrap();
-        assert_eq!((found.grade, found.plan), (Grade::Exact, Some(planned)));
-        assert_eq!(queued(&world).await.len(), 2);
-    }
 }

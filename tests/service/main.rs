@@ -11,6 +11,7 @@ mod lookup;
 mod measured;
 #[path = "../fixture/plan.rs"]
 mod plan;
+mod predicted;
 mod solves;
 mod training;
 mod world;

@@ -291,7 +291,12 @@ pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
     store.activate(&activation(Some("m0"), 1)).await.unwrap();
     store.activate(&activation(None, 2)).await.unwrap();
     let nothing = Timestamp(0);
-    let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };
+    let none = Retention {
+        idempotency_keys: nothing,
+        events: nothing,
+        devices: nothing,
+        predicted: nothing,
+    };
     store.prune(&none).await.unwrap();
     let left = store.learned_models(None).await.unwrap();
     let left: Vec<i64> = left.iter().map(|model| model.created_at.0).collect();

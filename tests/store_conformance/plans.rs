@@ -254,10 +254,15 @@ pub async fn old_things_are_pruned(harness: &Sqlite) {
     let done = tune(&*store, &matrix("m", 1), 1).await.provenance.job.unwrap();
     let live = created(store.submit(&new_job(&matrix("m", 1), "live", 2)).await.unwrap());
     let nothing = Timestamp(0);
-    let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };
+    let none = Retention {
+        idempotency_keys: nothing,
+        events: nothing,
+        devices: nothing,
+        predicted: nothing,
+    };
     assert_eq!(store.prune(&none).await.unwrap(), Default::default());
     let now = Timestamp::now().plus_millis(1000);
-    let all = Retention { idempotency_keys: now, events: now, devices: now };
+    let all = Retention { idempotency_keys: now, events: now, devices: now, predicted: now };
     let pruned = store.prune(&all).await.unwrap();
     assert_eq!((pruned.idempotency_keys, pruned.events, pruned.devices), (1, 2, 1));
     let left = store.events(&done, 0, 10).await.unwrap();

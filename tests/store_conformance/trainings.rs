@@ -206,7 +206,7 @@ pub async fn a_training_is_cancelled(harness: &Sqlite) {
     store.cancel_training(&taken.id).await.unwrap();
     store.update_training(&fence, &taken, 0).await.unwrap();
     let old = Timestamp(0);
-    let none = Retention { idempotency_keys: old, events: old, devices: old };
+    let none = Retention { idempotency_keys: old, events: old, devices: old, predicted: old };
     store.prune(&none).await.unwrap();
     assert_eq!(stored(&*store, &taken).await.state, JobState::Cancelled);
 }

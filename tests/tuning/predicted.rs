@@ -63,6 +63,7 @@ async fn what_will_not_compile_is_passed_over() {
     let job = bench.ended(&id).await;
     let plan = bench.plan(&job).await;
     assert_eq!((&plan.candidate, &job.follow_up), (&second, &None));
+    assert_eq!((plan.passed_over(), plan.alternatives.contains(&first)), (1, false));
     assert!(plan.launch.is_some(), "what compiled can be launched");
     let told = bench.logged(&id).await;
     let passed = format!("{first} is passed over: ");
@@ -106,6 +107,8 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let worker = bench.work(&bench.service, &device(), all_work(&bench)).await;
     let job = bench.ended(&id).await;
     assert!(bench.plan(&job).await.is_predicted());
+    let told = bench.logged(&id).await;
+    assert!(told.contains(&format!("job {left} was to measure it and was cancelled")), "{told:?}");
     assert_eq!((job.attempts, job.follow_up), (2, Some(left)));
     let page = PageRequest { after: None, limit: 10 };
     let jobs = bench.service.jobs(&JobFilter::default(), &page).await.unwrap();

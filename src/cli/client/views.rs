@@ -173,6 +173,8 @@ pub struct LimitView {
 pub struct PredictedView {
     pub model: String,
     pub median_us: f64,
+    #[serde(default)]
+    pub passed_over: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -198,6 +200,8 @@ pub struct HostView {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProvenanceView {
+    /// The learned model that ranked, where one did.
+    pub model: Option<String>,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
 }

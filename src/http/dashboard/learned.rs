@@ -1,6 +1,6 @@
 //! Learned models of each operation and class of device: versions, how well they choose, what they go by, what is in use.
 
-use super::format::{count, percent};
+use super::format::{correlation, count, percent};
 use super::moment::Moment;
 use crate::domain::learned::{Activation, AtK, Chooser, Importance, Scope};
 use crate::domain::{LearnedModel, Training};
@@ -44,6 +44,8 @@ pub struct Version {
     pub active: bool,
     pub trials: String,
     pub patterns: String,
+    /// Its rank correlation with what was measured after it had ranked.
+    pub ranked: String,
     pub made: Moment,
 }
 
@@ -99,8 +101,11 @@ impl From<&Training> for Live {
 }
 
 impl From<&ModelStanding> for Version {
-    fn from(ModelStanding { model, active }: &ModelStanding) -> Self {
+    fn from(ModelStanding { model, active, ranked }: &ModelStanding) -> Self {
+        let rank = ranked.and_then(|ranked| Some((ranked.rank_correlation?, ranked.trials)));
+        let ranked = rank.map(|(rank, of)| format!("{}, {} trials", correlation(rank), count(of)));
         Self {
+            ranked: ranked.unwrap_or_else(|| "–".to_owned()),
             id: model.id.to_string(),
             kind: model.learner.name(),
             active: *active,

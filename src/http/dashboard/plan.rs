@@ -126,11 +126,13 @@ fn marks(plan: &Plan) -> Vec<Mark> {
         let winner = mark("measured", "measured".to_owned(), measured.median_us, "bar-fill");
         Mark { ci95_us: Some(measured.ci95_us), ..winner }
     }));
-    marks.extend(
-        plan.predicted
-            .as_ref()
-            .map(|p| mark("predicted", format!("predicted by {}", p.model), p.median_us, "warn")),
-    );
+    marks.extend(plan.predicted.as_ref().map(|predicted| {
+        let label = match &plan.provenance.model {
+            Some(model) => format!("predicted, ranked by {model}"),
+            None => format!("predicted by {}", predicted.model),
+        };
+        mark("predicted", label, predicted.median_us, "warn")
+    }));
     marks.extend(plan.baseline.as_ref().map(|vendor| {
         mark("vendor", format::routine(vendor, plan.device.kind), vendor.median_us, "idle")
     }));

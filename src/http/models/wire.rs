@@ -4,7 +4,8 @@ use crate::domain::learned::{
     Activation, AtK, Chooser, DataUsed, HeldOut, Importance, LearnedModel, Learner, Op, Scope,
 };
 use crate::domain::{DeviceClass, Digest, ModelId, ModelQuality};
-use crate::service::ModelStanding;
+use crate::http::plans::shown;
+use crate::service::{ModelStanding, Ranked};
 use serde::{Deserialize, Serialize};
 
 /// What a model goes by.
@@ -88,6 +89,8 @@ pub struct LearnedOut {
     active: bool,
     data: DataOut,
     quality: QualityOut,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranked: Option<RankedOut>,
     seed: u64,
     /// The id of the training that made it, or `shipped`.
     origin: String,
@@ -96,7 +99,7 @@ pub struct LearnedOut {
 }
 
 impl From<ModelStanding> for LearnedOut {
-    fn from(ModelStanding { model, active }: ModelStanding) -> Self {
+    fn from(ModelStanding { model, active, ranked }: ModelStanding) -> Self {
         let LearnedModel { learner, scope: Scope { op, device_class }, training, .. } = model;
         Self {
             kind: learner.into(),
@@ -107,6 +110,7 @@ impl From<ModelStanding> for LearnedOut {
             active,
             data: model.data.into(),
             quality: model.quality.into(),
+            ranked: ranked.map(RankedOut::from),
             seed: model.seed,
             origin: training.map_or_else(|| "shipped".to_owned(), |training| training.0),
             digest: model.digest,
@@ -114,6 +118,8 @@ impl From<ModelStanding> for LearnedOut {
         }
     }
 }
+
+shown!(RankedOut from Ranked { plans: u64, trials: u64, rank_correlation: Option<f64> });
 
 /// A learned model, and more of it than a list needs.
 #[derive(Debug, Serialize)]

@@ -49,10 +49,7 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, figures: &Figures) -
         pruned.kept.iter().map(|candidate| (candidate.clone(), predict(candidate))).collect();
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &inspection, problem, device);
-    let model = match device.kind {
-        DeviceKind::Cuda => model::NAME,
-        DeviceKind::Cpu => model_host::NAME,
-    };
+    let model = super::model_name(&Problem::Spmm(*problem), device.kind);
     Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model, described }
 }
 

@@ -48,7 +48,7 @@ pub struct Share {
 }
 
 /// The model behind `Space::model`.
-const MODEL: &str = "sptrsv_levels_v2";
+pub(super) const MODEL: &str = "sptrsv_levels_v2";
 
 /// Counts the full space, lists the reduced one, predicts each scheme's time.
 pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {

@@ -71,10 +71,11 @@ pub async fn plan(
             fraction: outcomes.loaded.limit_us / median_us,
             bytes: outcomes.loaded.compulsory_bytes,
         },
-        predicted: outcomes
-            .predicted
-            .get(&candidate.id())
-            .map(|us| Predicted { model: outcomes.model.clone(), median_us: *us }),
+        predicted: outcomes.predicted.get(&candidate.id()).map(|us| Predicted {
+            model: outcomes.model.clone(),
+            median_us: *us,
+            passed_over: 0,
+        }),
         model_error: search::model_error(&outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         trials: counts(recorder),

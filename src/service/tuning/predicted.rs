@@ -6,6 +6,7 @@ use crate::domain::{JobId, Plan, Stage};
 use crate::ops::limit::Least;
 use crate::pool::PoolError;
 use crate::service::ServiceError;
+use crate::service::misses::standing;
 use crate::service::predicted::{Subject, measuring, plan, rank};
 use std::time::Instant;
 use tracing::Instrument;
@@ -47,7 +48,6 @@ impl Session<'_> {
                 },
                 funnel: field.funnel,
                 job: Some(self.recorder.job.id.clone()),
-                expected_calls: request.expected_calls,
                 seed,
                 started,
             };
@@ -75,9 +75,9 @@ impl Session<'_> {
         let span = tracing::info_span!("follow_up", job = tracing::field::Empty);
         match self.service.submit(&asked, Some(once)).instrument(span).await {
             Ok(submitted) => {
-                let id = submitted.job.id;
-                self.recorder.log(format!("measured in the background by job {id}")).await?;
-                Ok(Some(id))
+                // That of an earlier attempt may have ended since.
+                self.recorder.log(standing(&submitted.job)).await?;
+                Ok(Some(submitted.job.id))
             }
             Err(ServiceError::Internal(error)) => {
                 Err(SessionError::Hopeless(format!("the job that measures: {error}")))

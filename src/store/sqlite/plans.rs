@@ -102,19 +102,20 @@ impl Plans for SqliteStore {
         row.map(|(version, body)| decode(version, &body)).transpose()
     }
 
-    async fn predicted_plan(&self, key: &PlanKey) -> Result<Option<Plan>> {
-        let row: Option<(i64, String)> = sqlx::query_as(
+    async fn predicted_plans(&self, key: &PlanKey, limit: u32) -> Result<Vec<Plan>> {
+        let rows: Vec<(i64, String)> = sqlx::query_as(
             "SELECT version, body FROM plans
              WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 1
-             ORDER BY created_at DESC, id DESC LIMIT 1",
+             ORDER BY created_at DESC, id DESC LIMIT ?",
         )
         .bind(&key.pattern_digest.as_bytes()[..])
         .bind(key.problem.to_string())
         .bind(&key.device_class.0)
         .bind(key.l2_policy.to_string())
-        .fetch_optional(&self.readers)
+        .bind(limit)
+        .fetch_all(&self.readers)
         .await?;
-        row.map(|(version, body)| decode(version, &body)).transpose()
+        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
     }
 
     async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>> {
@@ -126,7 +127,7 @@ impl Plans for SqliteStore {
         rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
     }
 
-    async fn insert_predicted(&self, plan: &Plan) -> Result<()> {
+    async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {
         if !plan.is_predicted() {
             let why = format!("plan {} was measured: it comes with its job's end", plan.id);
             return Err(StoreError::Backend(why));
@@ -136,11 +137,21 @@ impl Plans for SqliteStore {
             .bind(&plan.id.0)
             .fetch_optional(&mut *tx)
             .await?;
-        if known.is_none() {
-            insert(&mut tx, plan).await?;
-            tx.commit().await?;
+        if known.is_some() {
+            return Ok(true);
         }
-        Ok(())
+        let there: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM plans WHERE pattern_digest = ? AND predicted = 1",
+        )
+        .bind(&plan.pattern_digest.as_bytes()[..])
+        .fetch_one(&mut *tx)
+        .await?;
+        if there >= i64::from(most) {
+            return Ok(false);
+        }
+        insert(&mut tx, plan).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {

@@ -3,24 +3,29 @@
 use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
-use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, Spmm};
-use crate::store::{Learning, Plans, StoreError, Trials};
+use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, Spmm, Strategy};
+use crate::store::{Jobs, Learning, Plans, Trials};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
 /// Migrations up to the dashboard's: all that there was before anything was learned.
 const PREVIOUS: i64 = 3;
 
-const FILL: &str = "
+/// A plan as it was stored then.
+const PLAN: &str = include_str!("../../../tests/http/plan.json");
+
+const FILL: &str = r#"
     INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)
     VALUES (zeroblob(32), zeroblob(32), 1, 1, '{}');
     INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
         facts_version, facts)
-    VALUES ('plan', zeroblob(32), 'spmm;n=32;dtype=f32;layout=row', 'class', 'warm', zeroblob(32), 1, 99, '{}', 1, '{}');
+    VALUES ('plan', zeroblob(32), 'spmm;n=32;dtype=f32;layout=row', 'class', 'warm', zeroblob(32), 1, 1, '{}', 1, '{}');
     INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, plan, created_at, finished_at)
-    VALUES ('job', zeroblob(32), 'cpu', 1, '{}', 'key', 'succeeded', 'done', 'plan', 1, 2);
+    VALUES ('job', zeroblob(32), 'cpu', 1,
+        '{"matrix":"4a1f3c5e7092b4d6f8001122334455667788990aabbccddeeff0011223344556",
+          "problem":{"op":"spmm","n":32,"dtype":"f32","layout":"row"},"device":"auto","search":{"strategy":"ranked"}}', 'key', 'succeeded', 'done', 'plan', 1, 2);
     INSERT INTO trials (job, ordinal, candidate_id, state, version, body)
-    VALUES ('job', 0, 'c', 'measured', 1, '{}'), ('job', 1, 'd', 'pruned', 1, '{}');";
+    VALUES ('job', 0, 'c', 'measured', 1, '{}'), ('job', 1, 'd', 'pruned', 1, '{}');"#;
 
 #[tokio::test]
 async fn a_store_of_the_previous_schema_is_opened_with_all_it_has() {
@@ -32,6 +37,7 @@ async fn a_store_of_the_previous_schema_is_opened_with_all_it_has() {
     assert!(before.len() == 3 && MIGRATIONS.iter().count() > 3);
     Migrator { migrations: before.into(), ..Migrator::DEFAULT }.run(&old).await.unwrap();
     sqlx::raw_sql(FILL).execute(&old).await.unwrap();
+    sqlx::query("UPDATE plans SET body = ?").bind(PLAN).execute(&old).await.unwrap();
     old.close().await;
 
     let store = SqliteStore::open(&file).await.unwrap();
@@ -43,14 +49,21 @@ async fn a_store_of_the_previous_schema_is_opened_with_all_it_has() {
         .await
         .unwrap();
     assert_eq!(described, (2, 0));
-    // Found under its key as before: it counts as measured. That its version is unknown shows that it was read.
+    // Found under its key as before: it counts as measured.
     let key = PlanKey {
         pattern_digest: Digest::from_bytes([0; 32]),
         problem: Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row)),
         device_class: DeviceClass("class".to_owned()),
         l2_policy: L2Policy::Warm,
     };
-    assert!(matches!(store.plan_by_key(&key).await, Err(StoreError::Corrupt { .. })));
+    let plan = store.plan_by_key(&key).await.unwrap().unwrap();
+    assert_eq!((plan.version, plan.is_predicted(), plan.median_us()), (1, false, Some(12.5)));
+    assert_eq!((plan.provenance.model, plan.alternatives), (None, Vec::new()));
+    assert_eq!(plan.predicted.map(|predicted| predicted.passed_over), Some(0));
+    assert_eq!(store.unmeasured(&key.pattern_digest, 9).await.unwrap(), []);
+    let job = store.job(&job).await.unwrap().unwrap();
+    assert_eq!((job.follow_up, job.request.search.measure), (None, false));
+    assert_eq!(job.request.search.strategy, Strategy::Ranked);
     assert_eq!(store.learned_models(None).await.unwrap(), []);
     assert_eq!(store.active().await.unwrap(), []);
 }

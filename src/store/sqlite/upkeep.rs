@@ -10,6 +10,14 @@ use std::collections::HashSet;
 /// Jobs whose events are removed in one transaction: the writer is never held for long.
 const BATCH: i64 = 200;
 
+/// What no job made or names, old or outdone by what was measured.
+pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND body ->> '$.provenance.job' IS NULL
+     AND (created_at < ? OR EXISTS (
+         SELECT 1 FROM plans measured WHERE measured.predicted = 0
+             AND measured.pattern_digest = plans.pattern_digest AND measured.problem = plans.problem
+             AND measured.device_class = plans.device_class AND measured.l2_policy = plans.l2_policy))
+     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.plan = plans.id)";
+
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
@@ -30,10 +38,13 @@ impl Upkeep for SqliteStore {
             .bind(retention.idempotency_keys.0)
             .execute(&self.writer)
             .await?;
+        let predicted =
+            sqlx::query(PREDICTED).bind(retention.predicted.0).execute(&self.writer).await?;
         let mut pruned = Pruned {
             idempotency_keys: keys.rows_affected(),
             devices: devices.rows_affected(),
             events: 0,
+            predicted: predicted.rows_affected(),
         };
         loop {
             // The last event stays: it tells a late listener how the job ended. A job that has only that one is done.

@@ -46,7 +46,12 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
         (None, Some(predicted)) => fact(
             "Time of a call, predicted",
             micros(predicted.median_us),
-            format!("by {}: predicted, not measured", predicted.model),
+            match &plan.provenance.model {
+                Some(model) => format!(
+                    "ranked by {model}; time by the analytic model: predicted, not measured"
+                ),
+                None => format!("by {}: predicted, not measured", predicted.model),
+            },
         ),
         (None, None) => fact("Time of a call", "–", "not measured"),
     };

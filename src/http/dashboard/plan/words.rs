@@ -42,9 +42,13 @@ pub struct Why {
 
 pub fn why(plan: &Plan) -> Why {
     let won = match plan.trials.measured {
-        _ if plan.is_predicted() => {
-            "The model ranks it first. It is predicted, not measured.".to_owned()
-        }
+        _ if plan.is_predicted() => match plan.passed_over() {
+            0 => "The model ranks it first. It is predicted, not measured.".to_owned(),
+            n => format!(
+                "The model ranks it first of those that can be compiled, after {} that cannot. It is predicted, not measured.",
+                count(n.into())
+            ),
+        },
         0 | 1 => "It was the only candidate that was measured.".to_owned(),
         n if plan.tie => format!("It stands among {} measured candidates.", count(n.into())),
         n => format!("It was the best of {} measured candidates.", count(n.into())),
@@ -65,11 +69,11 @@ pub fn why(plan: &Plan) -> Why {
         }
     });
     let chosen_for = match plan.expected_calls {
+        _ if plan.is_predicted() => String::new(),
         Some(calls) => format!(
             "It was chosen for the least preprocessing and time of {} calls together.",
             count(calls)
         ),
-        None if plan.is_predicted() => String::new(),
         None => "It was chosen by the time of a call alone; preprocessing counted for nothing."
             .to_owned(),
     };
@@ -224,7 +228,12 @@ pub const fn ranking(rank: f64) -> &'static str {
 /// How good the prediction was, for this candidate and over the job.
 pub fn model(plan: &Plan) -> Vec<String> {
     let mut said = Vec::new();
-    if let Some(predicted) = &plan.predicted {
+    if let Some(learned) = &plan.provenance.model {
+        said.push(format!(
+            "{learned} ranked the candidates. It tells an order and no times: the analytic model's time for its first choice \
+             stands for it."
+        ));
+    } else if let Some(predicted) = &plan.predicted {
         let ratio = plan.median_us().map(|us| us / predicted.median_us);
         let off = match ratio {
             None => "nothing was measured".to_owned(),
@@ -243,13 +252,17 @@ pub fn model(plan: &Plan) -> Vec<String> {
         said.push("Nothing was predicted for the winner.".to_owned());
     }
     if let Some(error) = &plan.model_error {
-        said.push(format!(
-            "Over the job's {} predicted and measured trials, measured times are {} the predicted ones in the mean, with a \
+        let trials = count(error.trials.into());
+        said.push(match plan.provenance.model {
+            Some(_) => format!("{trials} of the job's trials were both ranked and measured."),
+            None => format!(
+                "Over the job's {} predicted and measured trials, measured times are {} the predicted ones in the mean, with a \
              spread of {}.",
-            count(error.trials.into()),
-            times(error.median_ratio),
-            times(error.spread)
-        ));
+                trials,
+                times(error.median_ratio),
+                times(error.spread)
+            ),
+        });
         if let Some(rank) = error.rank_correlation {
             said.push(format!(
                 "It ranks them with a correlation of {}, {}; 1 is the measured order, 0 is chance.",
@@ -301,6 +314,20 @@ mod tests {
         plan.model_error.as_mut().unwrap().rank_correlation = Some(-0.43);
         let said = model(&plan).join(" ");
         assert!(said.contains("\u{2212}0.43, worse than chance"), "{said}");
+    }
+
+    #[test]
+    fn a_learned_model_is_said_to_rank_and_not_to_time() {
+        let mut plan = plan();
+        plan.provenance.model = Some(crate::domain::ModelId("nightly".to_owned()));
+        let said = model(&plan).join(" ");
+        assert!(said.starts_with("nightly ranked the candidates."), "{said}");
+        assert!(!said.contains("promised") && !said.contains("spread"), "{said}");
+        assert!(said.contains("15 of the job's trials") && said.contains("0.75"), "{said}");
+        plan.measured = None;
+        assert!(why(&plan).chosen_for.is_empty(), "calls count for nothing in a prediction");
+        plan.predicted.as_mut().unwrap().passed_over = 2;
+        assert!(why(&plan).won.contains("after 2 that cannot"), "{}", why(&plan).won);
     }
 
     #[test]

@@ -1,0 +1,330 @@
+//! The plan that a lookup predicts where nothing was measured: found where it was made before, else made once for all who
+//! ask, off the request.
+
+use super::predicted::{Subject, plan, rank};
+use super::{ActiveModel, Result, Service, ServiceError, request};
+use crate::domain::learned::Scope;
+use crate::domain::plan::PlanKey;
+use crate::domain::{
+    CandidateId, Device, DeviceKind, Digest, Matrix, Op, Plan, PlanId, Problem, Timestamp,
+};
+use crate::ops::{self, Figures};
+use crate::sparse::canonical::{self, CanonicalError};
+use crate::store::StoreError;
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// Entries of the largest matrix that a lookup reads to predict for: a job takes what is larger.
+const MOST_ENTRIES: u64 = 1 << 24;
+/// The newest predicted plans of a key, among which one that still holds is sought.
+const NEWEST: u32 = 16;
+/// Predicted plans of one pattern that lookups store: what a client asks for must not fill the disk.
+pub(super) const MOST_STORED: u32 = 64;
+/// Predictions that wait for their turn, or are made.
+const MOST_UNDER_WAY: usize = 64;
+/// Answers that are not in the store and are remembered.
+const MOST_KNOWN: usize = 1024;
+
+/// A predicted plan, or why there is none.
+#[derive(Clone, Debug)]
+pub(super) enum Guess {
+    Plan {
+        plan: Box<Plan>,
+        /// False where the pattern has [`MOST_STORED`] predicted plans already: it is found by no id.
+        stored: bool,
+    },
+    None(String),
+}
+
+impl Guess {
+    fn stored(plan: Plan) -> Self {
+        Self::Plan { plan: Box::new(plan), stored: true }
+    }
+
+    fn nothing(why: impl std::fmt::Display) -> Self {
+        Self::None(format!("nothing is predicted: {why}"))
+    }
+}
+
+/// What a prediction is of: all that it follows from has a name, and that the matrix's values do not count is not known
+/// before it is made.
+type Asked = (PlanId, Digest);
+/// The error as text, for there may be several who wait for it.
+type Told = watch::Receiver<Option<std::result::Result<Guess, String>>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Guesses {
+    under_way: HashMap<Asked, Told>,
+    /// What would be found out again at each look: that nothing can be predicted, and plans that were not stored.
+    known: HashMap<Asked, Guess>,
+}
+
+impl Guesses {
+    fn remember(&mut self, asked: Asked, guess: Guess) {
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(asked, guess);
+    }
+}
+
+/// Takes a prediction off the list however it ends.
+struct UnderWay {
+    service: Service,
+    asked: Asked,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.service.guesses().under_way.remove(&self.asked);
+    }
+}
+
+/// What a prediction rests on, but for the matrix's entries.
+struct Basis {
+    key: PlanKey,
+    matrix: Matrix,
+    device: Device,
+    learned: Option<Arc<ActiveModel>>,
+    /// What hung or killed the device: of the operation, and of the kernel text in use.
+    quarantined: HashSet<CandidateId>,
+    id: PlanId,
+}
+
+impl Basis {
+    fn new(
+        key: &PlanKey,
+        matrix: &Matrix,
+        device: &Device,
+        learned: Option<Arc<ActiveModel>>,
+        quarantined: HashSet<CandidateId>,
+    ) -> Self {
+        let model = model_name(learned.as_deref(), &key.problem, device.kind);
+        let id = name(key, device, &model, &quarantined);
+        let (key, matrix, device) = (key.clone(), matrix.clone(), device.clone());
+        Self { key, matrix, device, learned, quarantined, id }
+    }
+
+    /// Whether a stored plan is what would be predicted now, or what a job made of the same, compiled as well.
+    fn is_of(&self, plan: &Plan) -> bool {
+        if plan.provenance.job.is_none() {
+            return plan.id == self.id;
+        }
+        let (from, device) = (&plan.provenance, &self.device);
+        let model = model_name(self.learned.as_deref(), &self.key.problem, device.kind);
+        plan.predicted.as_ref().is_some_and(|said| said.model == model)
+            && from.model.as_ref() == self.learned.as_ref().map(|active| &active.card.id)
+            && from.environment == device.environment()
+            && from.kernel_digest.as_ref() == device.kernels.get(&plan.candidate.family)
+            && !self.quarantined.contains(&plan.candidate.id())
+    }
+}
+
+impl Service {
+    /// The model in use for a problem on a device, where there is one.
+    pub(in crate::service) async fn ranker(
+        &self,
+        problem: &Problem,
+        device: &Device,
+    ) -> Result<Option<Arc<ActiveModel>>> {
+        let scope = Scope { op: Op::of(problem), device_class: device.class() };
+        self.active_model(&scope).await
+    }
+
+    /// The predicted plan of a key that has no measured one: what is stored, where model, software and quarantine are still
+    /// those it was made with; else a new one, made of the matrix alone and stored under a name that follows from them. Who
+    /// asks waits for it no longer than `until`.
+    pub(super) async fn guess(
+        &self,
+        key: &PlanKey,
+        matrix: &Matrix,
+        device: &Device,
+        until: Instant,
+    ) -> Result<Guess> {
+        let policy = self.inner.settings.l2_policy;
+        if key.l2_policy != policy {
+            return Ok(Guess::None(format!("plans are predicted for L2 policy {policy} only")));
+        }
+        let learned = self.ranker(&key.problem, device).await?;
+        let quarantined = self.barred(key, device).await?;
+        let basis = Basis::new(key, matrix, device, learned, quarantined);
+        if let Some(plan) = self.guessed(&basis).await? {
+            return Ok(Guess::stored(plan));
+        }
+        if matrix.nnz > MOST_ENTRIES {
+            return Ok(Guess::None(format!(
+                "the matrix has {} entries, and a lookup predicts for at most {MOST_ENTRIES}: a job of strategy predicted \
+                 does it for more",
+                matrix.nnz
+            )));
+        }
+        match request::check(matrix, &key.problem, device, self.inner.settings.max_host_bytes) {
+            Ok(()) => self.guess_once(basis, until).await,
+            Err(ServiceError::Internal(error)) => Err(ServiceError::Internal(error)),
+            Err(refusal) => Ok(Guess::nothing(refusal)),
+        }
+    }
+
+    /// Candidates of the key's operation that are quarantined on the device as it is.
+    async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
+        let all = self.inner.store.quarantined(&key.device_class).await?.into_iter();
+        let barred = all.filter(|entry| {
+            let family = &entry.candidate.family;
+            ops::has_family(&key.problem, family)
+                && device.kernels.get(family) == Some(&entry.kernel_digest)
+        });
+        Ok(barred.map(|entry| entry.candidate.id()).collect())
+    }
+
+    async fn guessed(&self, basis: &Basis) -> Result<Option<Plan>> {
+        let store = &self.inner.store;
+        let newest = store.predicted_plans(&basis.key, NEWEST).await?;
+        match newest.into_iter().find(|plan| basis.is_of(plan)) {
+            Some(plan) => Ok(Some(plan)),
+            // A model that was in use before may be again.
+            None => Ok(store.plan(&basis.id).await?),
+        }
+    }
+
+    /// One prediction for all who ask for it, which ends whether or not anybody waits.
+    async fn guess_once(&self, basis: Basis, until: Instant) -> Result<Guess> {
+        let asked = (basis.id.clone(), basis.matrix.digest);
+        let mut told = {
+            let mut guesses = self.guesses();
+            if let Some(known) = guesses.known.get(&asked) {
+                return Ok(known.clone());
+            }
+            match guesses.under_way.get(&asked) {
+                Some(told) => told.clone(),
+                None if guesses.under_way.len() >= MOST_UNDER_WAY => {
+                    let why = format!("{MOST_UNDER_WAY} other predictions come first: ask again");
+                    return Ok(Guess::None(why));
+                }
+                None => {
+                    let (tell, told) = watch::channel(None);
+                    guesses.under_way.insert(asked.clone(), told.clone());
+                    let under_way = UnderWay { service: self.clone(), asked };
+                    tokio::spawn(async move {
+                        let made = under_way.service.make(&basis, &under_way.asked).await;
+                        if let Err(error) = &made {
+                            tracing::warn!(matrix = %basis.matrix.digest, %error, "a prediction failed");
+                        }
+                        drop(under_way);
+                        // Nobody may be waiting any more.
+                        drop(tell.send(Some(made.map_err(|error| error.to_string()))));
+                    });
+                    told
+                }
+            }
+        };
+        let ended = timeout_at(until, told.wait_for(Option::is_some)).await;
+        match ended {
+            Err(_) => Ok(Guess::None("a prediction is being made: ask again".to_owned())),
+            Ok(Ok(answer)) => match &*answer {
+                Some(Ok(guess)) => Ok(guess.clone()),
+                Some(Err(error)) => Err(ServiceError::Internal(error.clone())),
+                None => Err(ServiceError::Internal("a prediction has no answer".to_owned())),
+            },
+            Ok(Err(_)) => Err(ServiceError::Internal("a prediction broke off".to_owned())),
+        }
+    }
+
+    async fn make(&self, basis: &Basis, asked: &Asked) -> Result<Guess> {
+        let Basis { key, matrix, device, .. } = basis;
+        let store = &self.inner.store;
+        // One at a time: it takes the matrix in memory.
+        let permit = self.inner.predicting.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let started = std::time::Instant::now();
+        let figures = match (&key.problem, device.kind) {
+            (Problem::Spmm(_), DeviceKind::Cuda) => {
+                store.learnt(&key.device_class, Timestamp::now()).await?
+            }
+            _ => Figures::new(),
+        };
+        let (path, problem, on) = (self.matrix_path(&matrix.digest), key.problem, device.clone());
+        let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
+        let surveyed = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let (csr, _) = canonical::open(&path)?;
+            let space = ops::space_knowing(&csr, &problem, &on, &figures);
+            let surveyed = space.and_then(|space| {
+                let least = ops::limit::least(&csr, &problem, &on)?;
+                Ok((rank(&space, learned.as_deref(), &quarantined), least, space.pruned.funnel))
+            });
+            Ok::<_, CanonicalError>(surveyed)
+        });
+        let (ranking, least, funnel) = match surveyed.await? {
+            Ok(Ok(surveyed)) => surveyed,
+            Ok(Err(unsupported)) => {
+                let guess = Guess::nothing(unsupported);
+                self.guesses().remember(asked.clone(), guess.clone());
+                return Ok(guess);
+            }
+            Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Guess::nothing("the entries of the matrix are not here (any more)"));
+            }
+            Err(error) => return Err(ServiceError::Internal(error.to_string())),
+        };
+        let seed = self.inner.settings.search.seed;
+        let problem = key.problem;
+        let subject = Subject { matrix, problem, device, least, funnel, job: None, seed, started };
+        let Some(mut plan) = plan(self, subject, &ranking, 0) else {
+            let guess = Guess::nothing("no candidate is left");
+            self.guesses().remember(asked.clone(), guess.clone());
+            return Ok(guess);
+        };
+        plan.id = basis.id.clone();
+        match store.insert_predicted(&plan, MOST_STORED).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let guess = Guess::Plan { plan: Box::new(plan), stored: false };
+                self.guesses().remember(asked.clone(), guess.clone());
+                return Ok(guess);
+            }
+            // Deleted since it was read.
+            Err(StoreError::Missing(what)) => {
+                return Ok(Guess::nothing(format!("{what} is gone")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // Another process may have been first.
+        Ok(match store.plan(&plan.id).await? {
+            Some(plan) => Guess::stored(plan),
+            None => Guess::None("the predicted plan is gone again".to_owned()),
+        })
+    }
+
+    fn guesses(&self) -> MutexGuard<'_, Guesses> {
+        self.inner.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn model_name(learned: Option<&ActiveModel>, problem: &Problem, kind: DeviceKind) -> String {
+    learned.map_or_else(
+        || ops::model_name(problem, kind).to_owned(),
+        |active| active.card.id.to_string(),
+    )
+}
+
+/// One name for one key, model, software and quarantine.
+fn name(key: &PlanKey, device: &Device, model: &str, quarantined: &HashSet<CandidateId>) -> PlanId {
+    let kernels: Vec<String> =
+        device.kernels.iter().map(|(family, digest)| format!("{family}={digest}")).collect();
+    let mut barred: Vec<&str> = quarantined.iter().map(|id| id.0.as_str()).collect();
+    barred.sort_unstable();
+    let PlanKey { pattern_digest, problem, device_class, l2_policy } = key;
+    let text = format!(
+        "sparsetune predicted plan v2\0{pattern_digest}\0{problem}\0{device_class}\0{l2_policy}\0{model}\0{}\0{}\0{}",
+        device.environment(),
+        kernels.join(","),
+        barred.join(",")
+    );
+    let digest = Digest::of(text.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_bytes()[..16]);
+    PlanId(uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string())
+}
