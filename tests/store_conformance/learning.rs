@@ -331,7 +331,6 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
         "UPDATE trials SET features = x'000000' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
         "UPDATE trials SET features = x'00000000', state = 'refused' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
         "UPDATE trials SET state = 'measured', body = '{}' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
-        "UPDATE trials SET body = '{' WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
         "UPDATE trials SET version = 9 WHERE job = (SELECT job FROM job_features WHERE created_at = 1)", 9, [0, 1];
         "UPDATE job_features SET shared = x'01' WHERE created_at = 1", 9, [1];
         // A page that holds nothing else is not the end.

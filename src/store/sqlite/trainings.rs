@@ -295,6 +295,7 @@ impl Trainings for SqliteStore {
                 progress: 0.0,
                 message: None,
                 started_at: None,
+                features_version: None,
                 ..row.training()?
             };
             sqlx::query("UPDATE trainings SET body = ? WHERE id = ?")
@@ -366,8 +367,7 @@ pub(super) async fn prune(tx: &mut SqliteConnection) -> Result<()> {
     sqlx::query(
         "DELETE FROM trainings WHERE id IN (
              SELECT id FROM (
-                 SELECT id, row_number() OVER (
-                     PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
+                 SELECT id, row_number() OVER (PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
                  FROM trainings WHERE state NOT IN ('queued', 'running'))
              WHERE age > ?)",
     )
