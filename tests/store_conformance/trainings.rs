@@ -300,7 +300,12 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
     let other = queued(&*store, Op::Sptrsv, 0).await;
     store.cancel_training(&other.id).await.unwrap();
     let nothing = Timestamp(0);
-    let none = Retention { idempotency_keys: nothing, events: nothing, devices: nothing };
+    let none = Retention {
+        idempotency_keys: nothing,
+        events: nothing,
+        devices: nothing,
+        predicted: nothing,
+    };
     store.prune(&none).await.unwrap();
     let left = store.trainings(&page(200)).await.unwrap().items;
     assert_eq!(left.len(), 102);
