@@ -338,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_failed_counts_as_a_hundredfold() {
+    fn a_choice_that_failed_counts_as_tenfold() {
         let data = data(vec![group("a", &[f64::INFINITY, 3.0]), group("b", &[1e9, 3.0])]);
         let found = chooser("analytic", &data, |at| analytic(&data.groups[at]));
-        near(found.at[0].share, 0.01);
+        near(found.at[0].share, 0.1);
         near(found.at[1].share, 1.0);
-        near(found.regret[2], 99.0);
+        near(found.regret[2], 9.0);
     }
 
     /// Every subset of k rows, tried.
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn chance_is_the_mean_of_all_subsets() {
-        let (one, two) = ([5.0, 3.0, 9.0, 3.2, 3.0, 40.0, 7.0, 3.6, 20.0], [2.0, 1.0, 6.0]);
+        let (one, two) = ([5.0, 3.0, 9.0, 3.2, 3.0, 29.0, 7.0, 3.6, 20.0], [2.0, 1.0, 6.0]);
         let data = data(vec![group("a", &one), group("b", &two)]);
         let found = chance(&data);
         for at in &found.at {
@@ -375,7 +375,7 @@ mod tests {
         }
         // Half of the weight lies at 1 or below: the three of the second group have 1/6 each, those of the first 1/18.
         near(found.regret[0], 1.0);
-        near(found.regret[2], 40.0 / 3.0 - 1.0);
+        near(found.regret[2], 29.0 / 3.0 - 1.0);
         assert_eq!(found.ndcg10, None);
     }
 
