@@ -207,11 +207,15 @@ const fn stage(stage: TrainingStage) -> &'static str {
 /// What came of it: the data, how each way to choose did, and whether the model is in use.
 fn trained(training: &TrainingView, model: &ModelView) -> String {
     let data = &model.data;
-    let used = if training.activated { "put to use" } else { "not put to use" };
-    let why = training.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    // Its last line says whether it is put to use, and why.
+    let used = match (&training.message, training.activated) {
+        (Some(told), _) => told.as_str(),
+        (None, true) => "put to use",
+        (None, false) => "not put to use",
+    };
     format!(
         "{} for {} on {}: {}\n{} trials of {} problems on {} patterns ({} generated), judged in {} \
-         parts\n\n{}\n\n{used}{why}\n",
+         parts\n\n{}\n\n{used}\n",
         model.kind,
         model.op,
         model.device_class,
