@@ -95,6 +95,7 @@ pub struct Learning {
     pub check_s: f64,
     pub min_groups: u64,
     pub min_trials: u64,
+    pub shipped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

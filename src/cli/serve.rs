@@ -179,7 +179,9 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
         .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
     let service = Service::new(Arc::new(store), blobs, settings(config));
     // Without them the analytic model ranks, which is no reason not to serve.
-    if let Err(error) = service.ship_models().await {
+    if config.learning.shipped
+        && let Err(error) = service.ship_models().await
+    {
         tracing::error!(%error, "the models that ship with sparsetune were not taken in");
     }
     Ok(service)

@@ -3,6 +3,7 @@
 
 use super::correction::Correction;
 use super::guided::{Guided, Observed};
+use super::halving::together;
 use super::strategy::{InOrder, Strategy, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,20 +62,25 @@ pub fn ranked(
 }
 
 /// At most `top_k` candidates: the first of those that are `sure` of a place, what won on matrices like this one, then the best
-/// predicted (LO-SpMM, section 3.5). For a model that has learned: it needs neither spreading nor correcting.
+/// predicted (LO-SpMM, section 3.5). For a model that has learned: it needs neither spreading nor correcting. Candidates that
+/// `preparation` names alike follow each other, so that what they share is made once.
 pub fn top(
     mut scored: Vec<(Candidate, f64)>,
     top_k: usize,
     First { before, warm }: First,
+    preparation: impl Fn(&Candidate) -> String,
     sure: impl Fn(&Candidate) -> bool,
 ) -> Ranked {
     sort(&mut scored);
     let places = top_k.max(1).min(scored.len()).max(before.len());
+    let tried = before.len();
     let best = || scored.iter().map(|(candidate, _)| candidate.clone());
     let first = best().next();
     let liked = first.into_iter().chain(best().find(|candidate| sure(candidate)));
     let liked = liked.chain(known(warm, &scored)).chain(best());
-    let queue = filled(before, liked, places);
+    let mut queue = filled(before, liked, places);
+    let fresh = queue.split_off(tried);
+    queue.extend(together(fresh, preparation));
     let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     step.detail =
         Some("those that the learned model takes first, and what won on near matrices".to_owned());
@@ -316,7 +322,7 @@ mod tests {
         let spread = order(&scored, ranked(scored.clone(), 4, first(), apart, |_| false));
         assert_eq!(spread[..2], ["a{x=20}", "a{x=0}"]);
         assert_eq!(spread.len(), 4);
-        let whole = order(&scored, top(scored.clone(), 4, first(), |_| false));
+        let whole = order(&scored, top(scored.clone(), 4, first(), apart, |_| false));
         assert_eq!(whole, ["a{x=0}", "a{x=20}", "a{x=1}", "a{x=2}"]);
     }
 
@@ -324,13 +330,19 @@ mod tests {
     fn a_learned_models_first_are_taken_as_they_come() {
         let scored: Vec<_> = (0..9).rev().map(|x| of("a", x, 1.0 + x as f64)).collect();
         let sure = |candidate: &Candidate| candidate.int("x") == Some(7);
-        let taken = top(scored.clone(), 3, First::default(), sure);
+        let taken = top(scored.clone(), 3, First::default(), apart, sure);
         assert_eq!((taken.step.removed, taken.step.left), (6, 3));
         assert_eq!(order(&scored, taken), ["a{x=0}", "a{x=7}", "a{x=1}"]);
+        let odd = |candidate: &Candidate| (candidate.int("x").unwrap_or(0) % 2).to_string();
+        let grouped = top(scored.clone(), 4, First::default(), odd, |_| false);
+        assert_eq!(order(&scored, grouped), ["a{x=0}", "a{x=2}", "a{x=1}", "a{x=3}"]);
         let before = vec![Candidate::new("a").with("x", 5)];
-        let again = top(scored.clone(), 3, First { before, ..First::default() }, |_| false);
+        let again = top(scored.clone(), 3, First { before, ..First::default() }, apart, |_| false);
         assert_eq!(order(&scored, again), ["a{x=5}", "a{x=0}", "a{x=1}"]);
-        assert_eq!(order(&scored, top(scored.clone(), 90, First::default(), |_| false)).len(), 9);
+        assert_eq!(
+            order(&scored, top(scored.clone(), 90, First::default(), apart, |_| false)).len(),
+            9
+        );
     }
 
     #[test]

@@ -136,6 +136,8 @@ async fn served(
         ("server.listen", "127.0.0.1:0".into()),
         ("data.dir", folder.path().to_str().unwrap().into()),
         ("worker.name", "here".into()),
+        // Tests say which models there are.
+        ("learning.shipped", false.into()),
     ];
     flags.extend(settings.iter().cloned());
     let config = Config::load(None, &flags).unwrap();

@@ -267,7 +267,7 @@ impl Session<'_> {
         let before = self.tried_before(field);
         let first = First { before, warm };
         let mut ranked = match &field.learned {
-            Some(_) => search::top(scored, top_k as usize, first, sure),
+            Some(_) => search::top(scored, top_k as usize, first, ops::preparation, sure),
             None => search::ranked(scored, top_k as usize, first, ops::variety, sure),
         };
         // A finished search has recorded what it left out, so that it is not among the scored any more.
