@@ -356,21 +356,28 @@ fn a_survey_tells_what_rewriting_comes_to() {
         let rows = system.triangular.rows() as f64;
         let terms: usize = whole.segments.iter().map(|segment| segment.terms()).sum();
         let seen = survey(&system, &ByLevel::of(&system.levels), how);
-        (seen, levels / f64::from(whole.windows), terms as f64 / rows)
+        let mut longest = vec![0; whole.windows as usize];
+        for (place, &window) in whole.places.iter().zip(&whole.window_of) {
+            let (unknowns, _) =
+                whole.segments[place.segment as usize].unknown.row(place.row as usize);
+            longest[window as usize] = unknowns.len().max(longest[window as usize]);
+        }
+        let longest = longest.iter().sum::<usize>() as f64 / longest.len() as f64;
+        (seen, levels / f64::from(whole.windows), terms as f64 / rows, longest)
     };
     // Small enough to be rewritten whole.
     for window_ns in [0, 250, 2000] {
-        let (seen, levels, terms) = of("ilu0_poisson2d:nx=20,ny=20,seed=1", window_ns);
-        assert_eq!((seen.levels, seen.terms), (levels, terms), "{window_ns}");
-        assert!(seen.longest >= seen.terms / 2.0 - 1.0, "{seen:?}");
+        let (seen, levels, terms, longest) = of("ilu0_poisson2d:nx=20,ny=20,seed=1", window_ns);
+        let found = (seen.levels, seen.terms, seen.longest);
+        assert_eq!(found, (levels, terms, longest), "{window_ns}");
     }
-    // Seen in parts.
+    // Seen in parts, of as many terms each: narrow levels, whose windows are deep, count for more than they are.
     for (spec, window_ns) in [
         ("ilu0_poisson2d:nx=300,ny=300,seed=1", 1000),
         ("ilu0_random:n=40000,per_row=6,seed=1", 500),
     ] {
-        let (seen, levels, terms) = of(spec, window_ns);
-        assert!((0.6..1.7).contains(&(seen.levels / levels)), "{spec}: {seen:?}, {levels}");
+        let (seen, levels, terms, _) = of(spec, window_ns);
+        assert!((0.5..2.5).contains(&(seen.levels / levels)), "{spec}: {seen:?}, {levels}");
         assert!((0.6..1.7).contains(&(seen.terms / terms)), "{spec}: {seen:?}, {terms}");
     }
 }

@@ -92,7 +92,8 @@ const PARTS: usize = 3;
 const PART_TERMS: usize = 60_000;
 
 /// Rewrites a few runs of levels from all over the system, as [`rewrite`] would rewrite all of it: windows depend on what is
-/// near them alone.
+/// near them alone. The runs have as many terms each, so that of a system whose levels differ much in width the narrow ones, whose
+/// windows are deep, count for more than they are: within a factor of about two.
 pub fn survey(system: &System, by_level: &ByLevel, how: Rewrite) -> Reach {
     let levels = system.levels.widths.len();
     let mut work = Rewriting::new(&system.triangular, how, 1);
