@@ -1,7 +1,7 @@
 //! Leave-groups-out evaluation: how well ways to choose do on patterns that their models have not seen.
 
 use super::folds::{folds, split};
-use super::{Dataset, Group, Model};
+use super::{Dataset, Group, Model, ndcg};
 use crate::domain::learned::{AtK, Chooser, HeldOut, Learner};
 
 /// Numbers of candidates that may be tried.
@@ -264,16 +264,14 @@ fn at_ks(sums: [(f64, f64); KS.len()], groups: usize) -> Vec<AtK> {
 }
 
 /// Normalised discounted cumulative gain of the first ten. A row's relevance is 5 times its share of the best, its gain
-/// `2^relevance - 1`, its discount 1 over `log2(place + 1)`, places counted from 1.
+/// `2^relevance - 1`.
 fn ndcg10(chosen: &[f64], all: &[f64]) -> f64 {
-    let dcg = |shares: &[f64]| -> f64 {
-        let gain =
-            |(at, share): (usize, &f64)| ((5.0 * share).exp2() - 1.0) / (at as f64 + 2.0).log2();
-        shares.iter().take(10).enumerate().map(gain).sum()
+    let gains = |shares: &[f64]| -> Vec<f64> {
+        shares.iter().map(|share| (5.0 * share).exp2() - 1.0).collect()
     };
-    let mut ideal = all.to_vec();
-    ideal.sort_by(|a, b| b.total_cmp(a));
-    dcg(chosen) / dcg(&ideal)
+    let placed = gains(chosen).into_iter().take(10).enumerate();
+    let gained: f64 = placed.map(|(place, gain)| gain * ndcg::discount(place)).sum();
+    gained / ndcg::ideal(&gains(all), 10)
 }
 
 /// Median, 90th percentile and largest of weighted values: the smallest value that so much of the weight does not exceed.
