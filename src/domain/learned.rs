@@ -87,14 +87,19 @@ pub enum Learner {
     Mlp,
     /// The same, each scheme counted by what choosing it wrongly costs.
     MlpRegret,
+    /// The same, of labels that say how surely a scheme is satisfactory.
+    MlpGraded,
 }
 
 impl Learner {
+    pub const ALL: [Self; 4] = [Self::Lambdamart, Self::Mlp, Self::MlpRegret, Self::MlpGraded];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lambdamart => "lambdamart",
             Self::Mlp => "mlp",
             Self::MlpRegret => "mlp_regret",
+            Self::MlpGraded => "mlp_graded",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Leave-groups-out evaluation: how well ways to choose do on patterns that their models have not seen.
 
 use super::folds::{folds, split};
+use super::mlp::Labels;
 use super::{Dataset, Group, Model, ndcg};
 use crate::domain::learned::{AtK, Chooser, HeldOut, Learner};
 
@@ -36,9 +37,13 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// The perceptron over these shared features, by regret or not as the parameters say.
+    /// The perceptron over these shared features, of the labels that the parameters say.
     pub fn mlp(inputs: &'a [u16], params: &'a super::mlp::Params) -> Self {
-        let learner = if params.by_regret { Learner::MlpRegret } else { Learner::Mlp };
+        let learner = match params.labels {
+            Labels::Plain => Learner::Mlp,
+            Labels::ByRegret => Learner::MlpRegret,
+            Labels::Graded => Learner::MlpGraded,
+        };
         let train: Train<'a> = Box::new(move |data, train, held_out, progress| {
             super::mlp::train(data, train, held_out, inputs, params, progress).map(Model::Mlp)
         });

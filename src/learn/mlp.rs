@@ -20,8 +20,7 @@ pub struct Params {
     pub decay: f64,
     /// A scheme is satisfactory within this share of the best.
     pub satisfactory: f64,
-    /// Count each scheme by what choosing it wrongly costs, instead of all alike.
-    pub by_regret: bool,
+    pub labels: Labels,
     /// Groups in which a scheme was measured at least, to be among the outputs.
     pub min_groups: usize,
     /// Perceptrons that are trained from different weights, and asked together.
@@ -29,6 +28,18 @@ pub struct Params {
     /// Deviations at which a standardised term is cut off.
     pub clip: f32,
     pub seed: u64,
+}
+
+/// What a scheme's time is to the perceptron.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Labels {
+    /// Satisfactory or not, all schemes alike (AG-SpTRSV, section 6).
+    Plain,
+    /// The same, each scheme counted by what choosing it wrongly costs.
+    ByRegret,
+    /// How surely it is satisfactory: the logistic function of its time's logarithm over the threshold's. Times near the
+    /// threshold, which noise puts on either side, pull half as much either way; those within it are told apart.
+    Graded,
 }
 
 impl Default for Params {
@@ -40,7 +51,7 @@ impl Default for Params {
             rate: 3e-3,
             decay: 1e-3,
             satisfactory: 0.85,
-            by_regret: false,
+            labels: Labels::Plain,
             min_groups: 8,
             members: 3,
             clip: 5.0,
@@ -48,6 +59,9 @@ impl Default for Params {
         }
     }
 }
+
+/// Slope of the graded labels, a neper: the best scheme has 0.84, one of twice the time 0.005.
+const SLOPE: f64 = 10.0;
 
 /// Beyond this regret, in nepers of time, one wrong scheme counts as much as another: a factor of 2.
 const WORST: f64 = std::f64::consts::LN_2;
@@ -168,6 +182,8 @@ fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perce
 /// a position weighs `|r - t|`, at most ln 2. That is what taking it for the other label costs: nothing at the threshold. The
 /// satisfactory ones of a group weigh one half together and the others one half, so that few cannot be outvoted by many.
 /// A scheme that failed is unsatisfactory, of the largest weight.
+///
+/// Graded labels are `1 / (1 + exp(SLOPE (r - t)))`.
 fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
     let best = group.best_us();
     if !best.is_finite() || best <= 0.0 {
@@ -181,21 +197,24 @@ fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
         }
     }
     let threshold = -params.satisfactory.ln();
+    let by_regret = params.labels == Labels::ByRegret;
     let target = |(output, us): (usize, f64)| {
         let regret = (us / best).ln();
-        let label = f32::from(u8::from(regret <= threshold));
+        let label = match params.labels {
+            Labels::Graded => 1.0 / (1.0 + (SLOPE * (regret - threshold)).exp()),
+            Labels::Plain | Labels::ByRegret => f64::from(u8::from(regret <= threshold)),
+        };
         let cost = (regret - threshold).abs().min(WORST) as f32;
-        Target { output, label, weight: if params.by_regret { cost } else { 1.0 } }
+        Target { output, label: label as f32, weight: if by_regret { cost } else { 1.0 } }
     };
     let mut targets: Vec<Target> = times.into_iter().map(target).collect();
-    let total = |label: f32| -> f32 {
-        targets.iter().filter(|t| t.label == label).map(|t| t.weight).sum::<f32>()
-    };
-    let (good, bad) = (total(1.0), total(0.0));
-    let both = good > 0.0 && bad > 0.0;
+    let all: f32 = targets.iter().map(|t| t.weight).sum();
+    let good: f32 = targets.iter().filter(|t| t.label > 0.5).map(|t| t.weight).sum();
+    let bad = all - good;
+    let halved = by_regret && good > 0.0 && bad > 0.0;
     for target in &mut targets {
         let side = if target.label > 0.5 { good } else { bad };
-        let whole = if params.by_regret && both { 2.0 * side } else { good + bad };
+        let whole = if halved { 2.0 * side } else { all };
         target.weight = if whole > 0.0 { target.weight / whole } else { 0.0 };
     }
     targets
@@ -207,8 +226,8 @@ fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Membe
     let (mut good, mut bad) = (vec![0f64; outputs], vec![0f64; outputs]);
     let (mut total, mut count) = (0.0, 0usize);
     for target in examples.iter().flat_map(|example| &example.targets) {
-        let side = if target.label > 0.5 { &mut good } else { &mut bad };
-        side[target.output] += f64::from(target.weight);
+        good[target.output] += f64::from(target.weight * target.label);
+        bad[target.output] += f64::from(target.weight * (1.0 - target.label));
         (total, count) = (total + f64::from(target.weight), count + 1);
     }
     // One position for and one against, beside those that were seen.
@@ -341,15 +360,15 @@ mod tests {
     #[test]
     fn learns_a_rule_that_no_single_feature_tells() {
         let data = toy(200);
-        for by_regret in [false, true] {
-            let model = trained(&data, &Params { by_regret, ..params() });
+        for labels in [Labels::Plain, Labels::ByRegret, Labels::Graded] {
+            let model = trained(&data, &Params { labels, ..params() });
             let right = |group: &&Group| {
                 let rows: Vec<(&str, f64)> =
                     group.rows.iter().map(|row| (row.candidate.as_str(), 1.0)).collect();
                 group.rows[model.order(&group.shared, &rows)[0]].us == 10.0
             };
             let hits = data.groups[120..].iter().filter(right).count();
-            assert!(hits >= 70, "by regret {by_regret}: {hits} of 80");
+            assert!(hits >= 70, "{labels:?}: {hits} of 80");
         }
     }
 
@@ -409,13 +428,23 @@ mod tests {
         assert_eq!(labels, [(0, 1.0), (1, 1.0), (2, 0.0), (3, 0.0)]);
         assert!(plain.iter().all(|target| target.weight == 0.25));
 
-        let weighted = targets(&group, &schemes, &Params { by_regret: true, ..Params::default() });
+        let weighted =
+            targets(&group, &schemes, &Params { labels: Labels::ByRegret, ..Params::default() });
         let weight = |at: usize| f64::from(weighted[at].weight);
         assert!((weight(0) - 0.5).abs() < 1e-6 && weight(1).abs() < 1e-6);
         // ln(100.1 / 100) against ln 2.
         let near = 1.001f64.ln() / (1.001f64.ln() + WORST);
         assert!((weight(2) - 0.5 * near).abs() < 1e-6, "{}", weight(2));
         assert!((weight(3) - 0.5 * (1.0 - near)).abs() < 1e-6);
+
+        let graded =
+            targets(&group, &schemes, &Params { labels: Labels::Graded, ..Params::default() });
+        assert!(graded.iter().all(|target| target.weight == 0.25));
+        // 1 / (1 + 0.85^10) at the best, a half at the threshold.
+        let labels = [1.0 / (1.0 + 0.85f32.powi(10)), 0.5, 0.497_5, 0.0];
+        for (target, label) in graded.iter().zip(labels) {
+            assert!((target.label - label).abs() < 1e-5, "{} {label}", target.label);
+        }
     }
 
     #[test]

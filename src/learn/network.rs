@@ -7,7 +7,7 @@ use crate::sparse::random::Stream;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Target {
     pub output: usize,
-    /// 1 for a satisfactory scheme, else 0.
+    /// 1 for a satisfactory scheme, 0 for another, between them where labels are graded.
     pub label: f32,
     pub weight: f32,
 }

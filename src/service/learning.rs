@@ -307,7 +307,7 @@ fn usable(
 /// One gauge for each learner of a scope, 1 where its model ranks.
 fn tell_in_use(Scope { op, device_class }: &Scope, model: Option<&ActiveModel>) {
     let used = model.map(|model| model.card.learner);
-    for learner in [Learner::Lambdamart, Learner::Mlp, Learner::MlpRegret] {
+    for learner in Learner::ALL {
         let (op, class, name) = (op.name(), device_class.to_string(), learner.name());
         gauge!("sparsetune_model_in_use", "op" => op, "device_class" => class, "learner" => name)
             .set(f64::from(u8::from(used == Some(learner))));

@@ -49,8 +49,7 @@ impl ModelView {
     /// The card as it ships beside a model's file, where no training of this store is its origin.
     pub fn card(&self) -> anyhow::Result<LearnedModel> {
         let moment = |text: &str| text.parse::<Timestamp>().map_err(anyhow::Error::msg);
-        let learners = [Learner::Lambdamart, Learner::Mlp, Learner::MlpRegret];
-        let learner = learners.into_iter().find(|learner| learner.name() == self.kind);
+        let learner = Learner::ALL.into_iter().find(|learner| learner.name() == self.kind);
         let (data, quality) = (&self.data, &self.quality);
         let chooser = |view: &ChooserView| Chooser {
             name: view.name.clone(),

@@ -17,6 +17,7 @@ pub enum ModelKind {
     Lambdamart,
     Mlp,
     MlpRegret,
+    MlpGraded,
 }
 
 impl From<Learner> for ModelKind {
@@ -25,6 +26,7 @@ impl From<Learner> for ModelKind {
             Learner::Lambdamart => Self::Lambdamart,
             Learner::Mlp => Self::Mlp,
             Learner::MlpRegret => Self::MlpRegret,
+            Learner::MlpGraded => Self::MlpGraded,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::domain::learned::{HeldOut, Importance, Learner, Op, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
 use crate::learn::judge::{Train, cross_validate};
+use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
 use crate::ops::features;
 
@@ -24,11 +25,11 @@ pub(super) struct Lesson {
     pub file: Vec<u8>,
 }
 
-/// The learners tried for an operation: LO-SpMM's for tiles; for schemes AG-SpTRSV's in both variants, and LO-SpMM's too.
+/// The learners tried for an operation: LO-SpMM's for tiles; for schemes AG-SpTRSV's in three variants, and LO-SpMM's too.
 const fn learners(op: Op) -> &'static [Learner] {
     match op {
         Op::Spmm => &[Learner::Lambdamart],
-        Op::Sptrsv => &[Learner::Mlp, Learner::MlpRegret, Learner::Lambdamart],
+        Op::Sptrsv => &[Learner::Mlp, Learner::MlpRegret, Learner::MlpGraded, Learner::Lambdamart],
     }
 }
 
@@ -44,13 +45,15 @@ fn inputs(shared: &[String]) -> Vec<u16> {
 pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Result<Lesson, Halt> {
     let inputs = inputs(&data.shared);
     let alike = mlp::Params { seed, ..mlp::Params::default() };
-    let by_regret = mlp::Params { by_regret: true, ..alike.clone() };
+    let by_regret = mlp::Params { labels: Labels::ByRegret, ..alike.clone() };
+    let graded = mlp::Params { labels: Labels::Graded, ..alike.clone() };
     let forest = lambdamart::Params { seed, ..lambdamart::Params::default() };
     let trainers: Vec<Trainer<'_>> = learners(scope.op)
         .iter()
         .map(|learner| match learner {
             Learner::Mlp => Trainer::mlp(&inputs, &alike),
             Learner::MlpRegret => Trainer::mlp(&inputs, &by_regret),
+            Learner::MlpGraded => Trainer::mlp(&inputs, &graded),
             Learner::Lambdamart => boosted(&forest),
         })
         .collect();
