@@ -17,6 +17,10 @@ pub struct Draw {
 const NNZ: [f64; 2] = [4e3, 6e6];
 /// Of triangular systems, which take longer to lower than to solve.
 const TRIANGLE_NNZ: [f64; 2] = [4e3, 1.5e6];
+/// Where most real systems of the benchmarks lie: most draws, too.
+const USUAL_NNZ: [f64; 2] = [1e4, 3e5];
+/// Rows of a chain, at most: a hop a row.
+const CHAIN: f64 = 4e4;
 /// Most products of entries and columns: what is beyond takes long and teaches nothing new.
 const MOST_WORK: f64 = 3e8;
 
@@ -50,7 +54,8 @@ pub fn spmm(seed: u64, index: u64) -> Draw {
 /// Draw `index` of SpTRSV.
 pub fn sptrsv(seed: u64, index: u64) -> Draw {
     let mut stream = Stream::new(!seed, index);
-    let nnz = log(&mut stream, TRIANGLE_NNZ);
+    let usual = stream.unit() < 0.55;
+    let nnz = log(&mut stream, if usual { USUAL_NNZ } else { TRIANGLE_NNZ });
     let spec = system(&mut stream, nnz);
     let (rhs, dtype) = match stream.unit() {
         x if x < 0.5 => (1, Dtype::F64),
@@ -63,7 +68,7 @@ pub fn sptrsv(seed: u64, index: u64) -> Draw {
         rhs,
         dtype,
         triangle: Triangle::Lower,
-        diagonal: Diagonal::NonUnit,
+        diagonal: if stream.unit() < 0.2 { Diagonal::Unit } else { Diagonal::NonUnit },
         transpose: stream.unit() < 0.2,
     };
     Draw { spec, problem: Problem::Sptrsv(solve) }
@@ -174,8 +179,108 @@ fn any(stream: &mut Stream, nnz: f64) -> String {
     }
 }
 
-/// A lower factor with about so many entries; its values stay tame however long its chains are.
+/// A triangular system with about so many entries.
 fn system(stream: &mut Stream, nnz: f64) -> String {
+    if stream.unit() < 0.6 { lower(stream, nnz) } else { factor(stream, nnz) }
+}
+
+/// The lower triangle of a matrix as it is, or numbered anew. Coefficients may grow, which ends windows early.
+fn lower(stream: &mut Stream, nnz: f64) -> String {
+    // Unknowns of a row of what is drawn; those of a node of a mesh are several in a third of the draws.
+    let several = |stream: &mut Stream| match stream.unit() {
+        x if x < 0.65 => 1,
+        _ => 2 + stream.below(5),
+    };
+    let seed = seed(stream);
+    // Rows and their entries below the diagonal and on it, for blocks of so many unknowns.
+    let rows =
+        |unknowns: u64, per_row: f64| (nnz / per_row / (unknowns * unknowns) as f64).max(40.0);
+    let kind = stream.below(16);
+    let (unknowns, nodes, of) = match kind {
+        0..=2 => {
+            let (unknowns, kind) = (several(stream), if kind < 2 { "mesh" } else { "poisson2d" });
+            let nodes = rows(unknowns, if kind == "mesh" { 4.0 } else { 3.0 });
+            let (nx, ny) = sides(stream, nodes);
+            (unknowns, nodes, format!("{kind}:nx={nx},ny={ny},seed={seed}"))
+        }
+        3 => {
+            let unknowns = several(stream);
+            let (nodes, n) = (rows(unknowns, 4.0), cube(rows(unknowns, 4.0)));
+            (unknowns, nodes, format!("poisson3d:nx={n},ny={n},nz={n},seed={seed}"))
+        }
+        4 | 5 => {
+            let (nx, ny) = sides(stream, rows(1, 2.2));
+            (1, rows(1, 2.2), format!("road:nx={nx},ny={ny},seed={seed}"))
+        }
+        6..=8 => {
+            let hubs = stream.below(7);
+            let n = rows(1, 4.0 + hubs.min(2) as f64);
+            (1, n, format!("circuit:n={},hubs={hubs},seed={seed}", n as u64))
+        }
+        9 | 10 => (1, nnz / 8.0, rmat(stream, "rmat", 1.6 * nnz)),
+        11 | 12 => {
+            let per_row = log(stream, [2.0, 60.0]);
+            let n = rows(1, 1.0 + per_row / 2.0).max(2.0 * per_row) as u64;
+            let entries = (n as f64 * per_row) as u64;
+            (1, n as f64, format!("uniform:rows={n},cols={n},nnz={entries},seed={seed}"))
+        }
+        13 => {
+            let half = whole(stream, 2.0, 100.0);
+            let n = rows(1, half as f64 * 0.6).clamp(2.0 * half as f64, CHAIN);
+            (1, n, format!("banded:n={},half={half},seed={seed}", n as u64))
+        }
+        14 => {
+            let n = cube(rows(1, 120.0)).max(3);
+            (1, 3.0 * (n * n * n) as f64, format!("elasticity:nx={n},ny={n},nz={n},seed={seed}"))
+        }
+        _ => {
+            let (nx, ny) = sides(stream, rows(1, 12.0));
+            (1, rows(1, 12.0), format!("cholesky_poisson2d:nx={nx},ny={ny},seed={seed}"))
+        }
+    };
+    let n = nodes * unknowns as f64;
+    let mut spec = format!("lower:growth={},seed={seed}", growth(stream));
+    if stream.unit() < 0.7 {
+        spec += &format!(",spread={}", hundredths(stream.range(0.1, 2.0)));
+    }
+    if unknowns > 1 {
+        spec += &format!(",unknowns={unknowns}");
+    }
+    if kind == 13 || stream.unit() < 0.1 {
+        spec += &format!(",keep={}", hundredths(stream.range(0.25, 0.95)));
+    }
+    if stream.unit() < 0.15 {
+        spec += &format!(",constraints={}", (n * log(stream, [0.02, 0.8])) as u64);
+    }
+    if stream.unit() < 0.25 {
+        spec += &format!(",tail={}", whole(stream, 1.0, (0.5 * nnz).sqrt().min(400.0)));
+    }
+    let order = match stream.unit() {
+        x if x < 0.45 => "natural",
+        x if x < 0.57 => "random",
+        x if x < 0.72 => "rcm",
+        x if x < 0.87 => "depth",
+        _ => "degree",
+    };
+    spec += &format!(",order={order}");
+    // Long depth-first chains are broken.
+    if stream.unit() < 0.35 || order == "depth" && n > CHAIN {
+        spec += &format!(",window={}", whole(stream, 4.0, 2048.0));
+    }
+    format!("{spec},of={of}")
+}
+
+/// A row's sum below the diagonal over the diagonal; 0 stands for all coefficients alike, as of files without values.
+fn growth(stream: &mut Stream) -> f64 {
+    if stream.unit() < 0.15 { 0.0 } else { hundredths(log(stream, [0.3, 3.0])) }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// A lower factor with about so many entries; its values stay tame however long its chains are.
+fn factor(stream: &mut Stream, nnz: f64) -> String {
     let kind = stream.below(14);
     let seed = seed(stream);
     match kind {
@@ -208,7 +313,7 @@ fn system(stream: &mut Stream, nnz: f64) -> String {
         10 => {
             let half = whole(stream, 1.0, 60.0);
             // A chain: a hop a row, so few rows.
-            let n = (nnz / half as f64).clamp(2.0 * half as f64, 4e4) as u64;
+            let n = (nnz / half as f64).clamp(2.0 * half as f64, CHAIN) as u64;
             format!("cholesky_banded:n={n},half={half},seed={seed}")
         }
         _ => {

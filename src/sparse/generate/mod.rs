@@ -6,12 +6,16 @@ mod elasticity;
 mod graph;
 mod irregular;
 mod layered;
+mod lower;
+mod order;
 mod planar;
 mod pruned;
 mod size;
 mod spec;
 mod stencil;
 
+pub use lower::Lower;
+pub use order::Order;
 pub use size::Size;
 pub use spec::{Spec, SpecError};
 

@@ -50,6 +50,7 @@ impl Spec {
             Self::CholeskyPoisson3d { nx, ny, nz, .. } => square(grid(&[nx, ny, nz]), 1.0),
             Self::CholeskyBanded { n, half, .. } => square(Some(n), half.min(n) as f64 + 1.0),
             Self::LowerLevels { n, per_row, .. } => square(Some(n), per_row as f64),
+            Self::Lower(ref lower) => return lower.size(),
         }?;
         Some(Size { rows, cols, entries })
     }
@@ -85,6 +86,9 @@ mod tests {
             "cholesky_poisson3d:nx=5,ny=5,nz=5",
             "cholesky_banded:n=100,half=9",
             "lower_levels:n=300,levels=10",
+            "lower:of=mesh:nx=20,ny=20",
+            "lower:unknowns=3,constraints=90,tail=9,of=circuit:n=300",
+            "lower:keep=0.4,of=banded:n=200,half=30",
         ] {
             let spec = Spec::parse(text).unwrap();
             let (size, matrix) = (spec.size().unwrap(), spec.generate().unwrap());
@@ -95,5 +99,9 @@ mod tests {
         }
         assert_eq!(Spec::parse("rmat:scale=64").unwrap().size(), None);
         assert_eq!(Spec::parse("mesh:nx=1e15,ny=1e15").unwrap().size(), None);
+        assert_eq!(
+            Spec::parse("lower:tail=18446744073709551615,of=arrow:n=1e15").unwrap().size(),
+            None
+        );
     }
 }

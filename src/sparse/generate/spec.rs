@@ -1,7 +1,8 @@
 //! The specification of a generated matrix, as JSON (`{"kind": "poisson2d", ...}`) or as a line of text.
 
 use super::{
-    GenerateError, dissection, elasticity, graph, irregular, layered, planar, pruned, stencil,
+    GenerateError, Lower, dissection, elasticity, graph, irregular, layered, planar, pruned,
+    stencil,
 };
 use crate::sparse::Csr;
 use serde::{Deserialize, Serialize};
@@ -209,6 +210,8 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
+    /// Lower triangle of another kind's square matrix, numbered anew, with coefficients that may grow.
+    Lower(Box<Lower>),
 }
 
 /// Why a text is not a specification.
@@ -225,22 +228,14 @@ pub enum SpecError {
 }
 
 impl Spec {
-    /// Reads `poisson3d:nx=64,ny=64,nz=64,seed=1`. Whole numbers may be written as `1e6`.
+    /// Reads `poisson3d:nx=64,ny=64,nz=64,seed=1`. Whole numbers may be written as `1e6`. What stands after `of=` is a
+    /// specification of its own: `lower:order=rcm,of=mesh:nx=40,ny=30`.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
-        let (kind, pairs) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
-        let mut fields = Map::new();
-        fields.insert("kind".to_owned(), Value::from(kind.trim()));
-        for pair in pairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (name, value) =
-                pair.split_once('=').ok_or_else(|| SpecError::Pair(pair.to_owned()))?;
-            let (name, value) = (name.trim(), value.trim());
-            let number = number(value).ok_or_else(|| SpecError::Number {
-                name: name.to_owned(),
-                value: value.to_owned(),
-            })?;
-            if fields.insert(name.to_owned(), number).is_some() {
-                return Err(SpecError::Twice { name: name.to_owned() });
-            }
+        let (outer, inner) = text.split_once("of=").map_or((text, None), |(o, i)| (o, Some(i)));
+        let mut fields = fields(outer)?;
+        if let Some(inner) = inner {
+            // One within another and no more: a second `of=` is a value that is no number.
+            fields.insert("of".to_owned(), Value::Object(self::fields(inner)?));
         }
         serde_json::from_value(Value::Object(fields)).map_err(|e| SpecError::Fit(e.to_string()))
     }
@@ -285,8 +280,29 @@ impl Spec {
             Self::LowerLevels { n, levels, per_row, seed } => {
                 layered::levels(n, levels, per_row, seed)
             }
+            Self::Lower(ref lower) => lower.generate(),
         }
     }
+}
+
+/// The kind and the named values of one specification.
+fn fields(text: &str) -> Result<Map<String, Value>, SpecError> {
+    let (kind, pairs) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
+    let mut fields = Map::new();
+    fields.insert("kind".to_owned(), Value::from(kind.trim()));
+    for pair in pairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').ok_or_else(|| SpecError::Pair(pair.to_owned()))?;
+        let (name, value) = (name.trim(), value.trim());
+        // The one word among the values.
+        let word = (name == "order").then(|| Value::from(value));
+        let value = word
+            .or_else(|| number(value))
+            .ok_or_else(|| SpecError::Number { name: name.to_owned(), value: value.to_owned() })?;
+        if fields.insert(name.to_owned(), value).is_some() {
+            return Err(SpecError::Twice { name: name.to_owned() });
+        }
+    }
+    Ok(fields)
 }
 
 /// A JSON number: whole if it is one, however it was written.

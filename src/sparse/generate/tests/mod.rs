@@ -1,6 +1,7 @@
 //! Every generator: the same on any number of threads, and with the structure it promises.
 
 mod factors;
+mod lower;
 mod planar;
 mod spec;
 
@@ -16,7 +17,7 @@ fn refusal(text: &str) -> GenerateError {
     Spec::parse(text).unwrap().generate().unwrap_err()
 }
 
-const EACH: [&str; 23] = [
+const EACH: [&str; 25] = [
     "poisson2d:nx=40,ny=30,seed=4",
     "poisson3d:nx=12,ny=11,nz=9",
     "elasticity:nx=5,ny=4,nz=6,seed=2",
@@ -40,6 +41,8 @@ const EACH: [&str; 23] = [
     "cholesky_poisson3d:nx=12,ny=11,nz=9",
     "cholesky_banded:n=900,half=7",
     "lower_levels:n=3000,levels=50,seed=6",
+    "lower:order=rcm,growth=2,spread=1,seed=4,of=mesh:nx=60,ny=50,seed=4",
+    "lower:order=random,unknowns=2,keep=0.7,constraints=300,tail=20,of=circuit:n=900",
 ];
 
 #[test]
@@ -172,6 +175,9 @@ fn refuses_what_is_too_large_before_making_it() {
         "blocks:rows=1e5,cols=1e5,block=8,density=0.5",
         "road:nx=1e4,ny=1e4",
         "mesh:nx=1e4,ny=1e4",
+        "lower:unknowns=30,of=mesh:nx=1e3,ny=1e3",
+        "lower:tail=16384,of=arrow:n=1e8",
+        "lower:of=mesh:nx=1e4,ny=1e4",
     ] {
         assert!(matches!(refusal(text), GenerateError::TooManyEntries { .. }), "{text}");
     }
@@ -190,6 +196,12 @@ fn refuses_what_is_too_large_before_making_it() {
         "road:nx=0,ny=4",
         "mesh:nx=1000000000000000000,ny=1e15",
         "ilu0_random:n=3,per_row=4",
+        "lower:keep=0,of=arrow:n=9",
+        "lower:growth=9,of=arrow:n=9",
+        "lower:unknowns=0,of=arrow:n=9",
+        "lower:of=uniform:rows=9,cols=8,nnz=9",
+        "lower:constraints=3e9,of=arrow:n=9",
+        "lower:of=mesh:nx=0,ny=4",
     ] {
         assert!(matches!(refusal(text), GenerateError::Parameter { .. }), "{text}");
     }
