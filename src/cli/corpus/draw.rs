@@ -239,7 +239,12 @@ fn lower(stream: &mut Stream, nnz: f64) -> String {
         }
     };
     let n = nodes * unknowns as f64;
-    let mut spec = format!("lower:growth={},seed={seed}", growth(stream));
+    let growth = growth(stream);
+    let mut spec = format!("lower:growth={growth},seed={seed}");
+    // Half of what grows amplifies so much that nothing is rewritten, as systems of files without values do.
+    if (growth == 0.0 || growth > 1.0) && stream.unit() < 0.5 {
+        spec += &format!(",largest=1e{}", 7 + stream.below(14));
+    }
     if stream.unit() < 0.7 {
         spec += &format!(",spread={}", hundredths(stream.range(0.1, 2.0)));
     }
