@@ -112,7 +112,7 @@ impl Lower {
         };
         let rows = size.rows as usize;
         let matrix = build(rows, rows, |row| pattern.columns(row).len(), fill)?;
-        Ok(tamed(matrix, self.largest, self.seed)?)
+        tamed(matrix, self.largest, self.seed)
     }
 
     /// Of one row, the diagonal last.
