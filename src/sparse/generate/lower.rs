@@ -40,6 +40,9 @@ pub struct Lower {
     /// The standard deviation of the logarithm of magnitudes in a row; of a row's sum half of it.
     #[serde(default)]
     pub spread: f64,
+    /// Largest |x| of a few right-hand sides within [-1, 1): a row that would exceed it gets smaller coefficients.
+    #[serde(default = "bearable")]
+    pub largest: f64,
     #[serde(default)]
     pub seed: u64,
 }
@@ -56,8 +59,9 @@ fn tame() -> f64 {
     0.8
 }
 
-/// Largest |x| of the trial right-hand sides within [-1, 1): a row that would exceed it gets smaller coefficients.
-const LARGEST: f64 = 1e4;
+fn bearable() -> f64 {
+    1e4
+}
 
 /// Trial right-hand sides; half of them are solved with a unit diagonal, which a problem may ask for.
 const TRIALS: usize = 4;
@@ -89,6 +93,8 @@ impl Lower {
         within("keep", self.keep, 0.2, 1.0, "between 0.2 and 1")?;
         within("growth", self.growth, 0.0, 8.0, "between 0 and 8")?;
         within("spread", self.spread, 0.0, 4.0, "between 0 and 4")?;
+        // What transposes and other right-hand sides come to stays within f32.
+        within("largest", self.largest, 10.0, 1e24, "between 10 and 1e24")?;
         within("tail", self.tail, 0, 1 << 14, "at most 16384")?;
         // Told from the parameters, before `of` is there.
         let Some(size) = self.size() else {
@@ -106,7 +112,7 @@ impl Lower {
         };
         let rows = size.rows as usize;
         let matrix = build(rows, rows, |row| pattern.columns(row).len(), fill)?;
-        Ok(tamed(matrix, self.seed)?)
+        tamed(matrix, self.largest, self.seed)
     }
 
     /// Of one row, the diagonal last.
@@ -208,9 +214,9 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Solves for a few right-hand sides, and makes the coefficients of each row so small that its |x| stay below `LARGEST`:
+/// Solves for a few right-hand sides, and makes the coefficients of each row so small that its |x| stay below `largest`:
 /// few rows or none where chains do not grow. Sequential, as a solve is.
-fn tamed(matrix: Csr, seed: u64) -> Result<Csr, GenerateError> {
+fn tamed(matrix: Csr, largest: f64, seed: u64) -> Result<Csr, GenerateError> {
     let rows = matrix.rows();
     let mut values = matrix.values().to_vec();
     let mut x = vec![[0.0; TRIALS]; rows];
@@ -224,7 +230,7 @@ fn tamed(matrix: Csr, seed: u64) -> Result<Csr, GenerateError> {
         }
         let most = sums.iter().fold(0.0, |most: f64, sum| most.max(sum.abs()));
         // |b| is below 1 and the diagonal at least 0.9.
-        let factor = if most > 0.8 * LARGEST { 0.8 * LARGEST / most } else { 1.0 };
+        let factor = if most > 0.8 * largest { 0.8 * largest / most } else { 1.0 };
         let diagonal = values[range.end];
         if factor < 1.0 {
             values[range].iter_mut().for_each(|value| *value *= factor);

@@ -34,14 +34,27 @@ fn they_are_lower_whole_and_solved_without_overflow() {
         for (diagonal, transpose) in
             [(Diagonal::NonUnit, false), (Diagonal::Unit, false), (Diagonal::NonUnit, true)]
         {
-            let (triangle, dtype) = (Triangle::Lower, Dtype::F32);
-            let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose };
-            let system = Triangular::of(&matrix, &problem).unwrap();
-            let x = oracle::sptrsv(&system, &operand::random_double(matrix.rows(), 1), 1);
-            let largest = x.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-            assert!(largest < 1e7, "{text}, {problem:?}: {largest}");
+            let largest = largest(&matrix, diagonal, transpose);
+            assert!(largest < 1e7, "{text}, {diagonal:?}, {transpose}: {largest}");
         }
     }
+    // A system may amplify, as far as it is asked to and f32 bears it.
+    for most in [1e12, 1e24] {
+        let text = format!("lower:growth=3,largest={most},of=banded:n=4000,half=6");
+        for diagonal in [Diagonal::NonUnit, Diagonal::Unit] {
+            let largest = largest(&generate(&text), diagonal, false);
+            assert!((1e-3 * most..1e3 * most).contains(&largest), "{text}: {largest}");
+        }
+    }
+}
+
+/// The largest |x| of a solve in float64, with coefficients as f32 has them.
+fn largest(matrix: &Csr, diagonal: Diagonal, transpose: bool) -> f64 {
+    let (triangle, dtype) = (Triangle::Lower, Dtype::F32);
+    let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose };
+    let system = Triangular::of(matrix, &problem).unwrap();
+    let x = oracle::sptrsv(&system, &operand::random_double(matrix.rows(), 1), 1);
+    x.iter().fold(0.0f64, |most, x| most.max(x.abs()))
 }
 
 /// The sum of magnitudes below the diagonal over it, row by row.

@@ -198,6 +198,7 @@ fn refuses_what_is_too_large_before_making_it() {
         "ilu0_random:n=3,per_row=4",
         "lower:keep=0,of=arrow:n=9",
         "lower:growth=9,of=arrow:n=9",
+        "lower:largest=1e30,of=arrow:n=9",
         "lower:unknowns=0,of=arrow:n=9",
         "lower:of=uniform:rows=9,cols=8,nnz=9",
         "lower:constraints=3e9,of=arrow:n=9",
