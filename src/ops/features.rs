@@ -5,8 +5,13 @@
 use super::{spmm, sptrsv};
 use crate::domain::{Candidate, Device, Op, Param};
 
-/// Version of the features; raised whenever one is added, removed, or means something else.
-pub const VERSION: u32 = 1;
+/// Version of an operation's features; raised whenever one of them is added, removed, or means something else.
+pub const fn version(op: Op) -> u32 {
+    match op {
+        Op::Spmm => spmm::features::VERSION,
+        Op::Sptrsv => sptrsv::features::VERSION,
+    }
+}
 
 /// Where among a candidate's own features the analytic prediction stands: the logarithm of microseconds, and 1.
 pub const PREDICTED: usize = 0;
