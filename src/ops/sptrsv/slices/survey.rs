@@ -29,7 +29,7 @@ pub struct Effort {
 }
 
 /// Chosen by the error over generated and real systems; the test `surveys_are_near_what_rewriting_comes_to` has the figures.
-pub const EFFORT: Effort = Effort { terms: 180_000, strata: 12 };
+pub const EFFORT: Effort = Effort { terms: 180_000, strata: 3 };
 
 /// Strata that there are in any case.
 const FEWEST: usize = 3;
