@@ -176,6 +176,20 @@ mod tests {
         assert_eq!(found[1], (card, bytes));
     }
 
+    #[test]
+    fn what_ships_for_the_features_of_here_can_be_used() {
+        let found = read(Files::iter(), |name| Some(Files::get(name)?.data));
+        let of_spmm = found.iter().filter(|(card, _)| card.scope.op == Op::Spmm).count();
+        assert!(of_spmm > 0, "its features are still of the version that it was trained on");
+        let cards = Files::iter().filter(|name| name.ends_with(CARD));
+        let here = cards.filter(|name| {
+            let card: LearnedModel =
+                serde_json::from_slice(&Files::get(name).unwrap().data).unwrap();
+            card.features_version == features::version(card.scope.op)
+        });
+        assert_eq!(found.len(), here.count());
+    }
+
     #[tokio::test]
     async fn shipped_models_are_taken_in_once_and_used_where_none_ever_was() {
         let folder = tempfile::tempdir().unwrap();

@@ -95,6 +95,11 @@ impl WindowCost {
         Self { ns_a_term: bytes / rate, window_ns, spent_ns: 0.0, levels: 0 }
     }
 
+    /// Terms that cost as much as a window does.
+    pub(super) fn window_terms(&self) -> f64 {
+        self.window_ns / self.ns_a_term
+    }
+
     /// Terms that the next level may have so that taking it in lowers the mean; `None` where no level is to join.
     fn most_terms(&self) -> Option<usize> {
         let most = (self.window_ns + self.spent_ns) / f64::from(self.levels) / self.ns_a_term;
@@ -278,10 +283,11 @@ impl<'a> Rewriting<'a> {
         Some(total.into_inner())
     }
 
-    /// Terms in unknowns of a row's equation.
-    pub(super) fn unknowns(&self, row: usize) -> usize {
+    /// Terms of a row's equation in b, and in unknowns.
+    pub(super) fn lengths(&self, row: usize) -> (usize, usize) {
         let Place { segment, row } = self.places[row];
-        self.segments[segment as usize].unknown.row(row as usize).0.len()
+        let segment = &self.segments[segment as usize];
+        (segment.known.row(row as usize).0.len(), segment.unknown.row(row as usize).0.len())
     }
 
     fn put(&mut self, rows: &[u32], segment: usize, first: usize) {
