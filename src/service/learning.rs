@@ -134,8 +134,8 @@ impl Service {
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        if model.features_version != features::VERSION {
-            return Err(other_features(id, model.features_version));
+        if model.features_version != features::version(model.scope.op) {
+            return Err(other_features(id, model.scope.op, model.features_version));
         }
         if reason == Activation::ROLLED_BACK {
             let message = format!("{reason:?} is the reason of a roll-back alone");
@@ -155,7 +155,7 @@ impl Service {
     /// again, be it the analytic model. `Conflict` where that is a model which reads other features.
     pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
         let now = Timestamp::now();
-        match self.inner.store.roll_back(scope, features::VERSION, now).await? {
+        match self.inner.store.roll_back(scope, features::version(scope.op), now).await? {
             RollBack::Done(activation) => {
                 self.inner.signals.changed_here();
                 Ok(activation)
@@ -165,7 +165,7 @@ impl Service {
                 Err(ServiceError::not_found("activation", id))
             }
             RollBack::Unfit { model, features_version } => {
-                Err(other_features(&model, features_version))
+                Err(other_features(&model, scope.op, features_version))
             }
         }
     }
@@ -251,8 +251,8 @@ impl Service {
 }
 
 /// A model that would rank nothing here.
-fn other_features(id: &ModelId, reads: u32) -> ServiceError {
-    let here = features::VERSION;
+fn other_features(id: &ModelId, op: Op, reads: u32) -> ServiceError {
+    let here = features::version(op);
     let message =
         format!("model {id} reads features of version {reads}, here they are of version {here}");
     ServiceError::Conflict { message }
@@ -300,7 +300,8 @@ fn usable(
     }
     let file = ModelFile::parse(bytes).map_err(|error| error.to_string())?;
     let (shared, own) = features::names(scope.op);
-    file.accepts(scope, features::VERSION, (&shared, &own)).map_err(|error| error.to_string())?;
+    file.accepts(scope, features::version(scope.op), (&shared, &own))
+        .map_err(|error| error.to_string())?;
     Ok(ActiveModel { card: card.clone(), file: Arc::new(file) })
 }
 

@@ -71,12 +71,13 @@ pub trait Learning: Send + Sync {
     ) -> Result<Vec<TrainingGroup>>;
     /// Tried candidates by scope, of all jobs with a plan, whether they are described or not; in no order.
     async fn recorded(&self) -> Result<Vec<(Scope, u64)>>;
-    /// Trials with features by scope, of jobs that have succeeded since a moment.
+    /// Trials of the scope with features of a version, of jobs that have succeeded since a moment.
     async fn described_since(
         &self,
+        scope: &Scope,
         features_version: u32,
         since: Timestamp,
-    ) -> Result<Vec<(Scope, u64)>>;
+    ) -> Result<u64>;
 
     /// Stores a model with its file; false where the id was known.
     async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool>;

@@ -177,7 +177,7 @@ async fn the_model_in_use_is_told_from_the_start() {
     let file = ModelFile {
         version: file::VERSION,
         scope: scope.clone(),
-        features_version: features::VERSION,
+        features_version: features::version(Op::Spmm),
         shared,
         own,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
@@ -185,7 +185,7 @@ async fn the_model_in_use_is_told_from_the_start() {
     let bytes = file.to_bytes().unwrap();
     let card = LearnedModel {
         scope,
-        features_version: features::VERSION,
+        features_version: features::version(Op::Spmm),
         digest: Digest::of(&bytes),
         ..model("gauged", Learner::Lambdamart, 1)
     };

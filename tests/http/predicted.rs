@@ -16,14 +16,17 @@ async fn put_to_use(app: &TestApp, id: &str) {
     let file = ModelFile {
         version: file::VERSION,
         scope: Scope { op: Op::Spmm, device_class: card.scope.device_class.clone() },
-        features_version: features::VERSION,
+        features_version: features::version(Op::Spmm),
         shared,
         own,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
     };
     let bytes = file.to_bytes().unwrap();
-    let card =
-        LearnedModel { digest: Digest::of(&bytes), features_version: features::VERSION, ..card };
+    let card = LearnedModel {
+        digest: Digest::of(&bytes),
+        features_version: features::version(Op::Spmm),
+        ..card
+    };
     app.running.service.store().insert_model(&card, &bytes).await.unwrap();
     let used = app.post(&format!("/v1/models/{id}/activate"), &json!({"reason": "a test"})).await;
     assert_eq!(used.status(), 200);

@@ -276,7 +276,7 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
     let sound = ModelFile {
         version: file::VERSION,
         scope: scope(),
-        features_version: features::VERSION,
+        features_version: features::version(Op::Spmm),
         shared,
         own,
         model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
@@ -291,7 +291,7 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
     let told = log.text();
     assert!(told.contains("foreign") && told.contains("the model is for spmm on"), "{told}");
 
-    let newer = ModelFile { features_version: features::VERSION + 1, ..sound };
+    let newer = ModelFile { features_version: features::version(Op::Spmm) + 1, ..sound };
     used(service, "newer", &scope(), &newer).await;
     assert!(service.active_model(&scope()).await.unwrap().is_none());
     let told = log.text();

@@ -96,9 +96,9 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
         jobs.push((id.clone(), features(&matrix, at)));
         let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
         assert!(read.iter().all(|group| group.job != *id), "it has not ended");
-        let known = store.described_since(VERSION, Timestamp(0)).await.unwrap();
+        let known = store.described_since(&scope(), VERSION, Timestamp(0)).await.unwrap();
         succeed(&*store, &matrix, &claim).await;
-        assert_ne!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), known);
+        assert_ne!(store.described_since(&scope(), VERSION, Timestamp(0)).await.unwrap(), known);
     }
     let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
     assert_eq!(read.len(), 2);
@@ -126,11 +126,12 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
     let missing = store.training_groups(&scope(), VERSION, Some(&nobody), 9).await;
     assert!(matches!(missing, Err(StoreError::Missing(_))));
 
-    let since = |at| store.described_since(VERSION, Timestamp(at));
+    let here = scope();
+    let since = |at| store.described_since(&here, VERSION, Timestamp(at));
     // Both ended at 100, whenever they were described.
-    assert_eq!(since(99).await.unwrap(), [(scope(), 4)]);
-    assert_eq!(since(100).await.unwrap(), []);
-    assert_eq!(store.described_since(VERSION + 1, Timestamp(0)).await.unwrap(), []);
+    assert_eq!(since(99).await.unwrap(), 4);
+    assert_eq!(since(100).await.unwrap(), 0);
+    assert_eq!(store.described_since(&scope(), VERSION + 1, Timestamp(0)).await.unwrap(), 0);
 }
 
 pub async fn describing_is_fenced(harness: &Sqlite) {
@@ -191,7 +192,7 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
     let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
     assert_eq!(read.len(), 1);
     assert_eq!((read[0].rows.len(), read[0].rows[0].own.as_slice()), (1, &[0.5][..]));
-    assert_eq!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), [(scope(), 1)]);
+    assert_eq!(store.described_since(&scope(), VERSION, Timestamp(0)).await.unwrap(), 1);
 
     // Another version takes the place of both, and nothing of the old one is left.
     assert_eq!(undescribed(VERSION + 1).await, [id, &jobs[0].0, gone].map(JobId::clone));
@@ -200,7 +201,7 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
     assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
     let read = store.training_groups(&scope(), VERSION + 1, None, 9).await.unwrap();
     assert_eq!((read.len(), read[0].rows.as_slice()), (1, &[][..]));
-    assert_eq!(store.described_since(VERSION, Timestamp(0)).await.unwrap(), []);
+    assert_eq!(store.described_since(&scope(), VERSION, Timestamp(0)).await.unwrap(), 0);
 }
 
 pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
@@ -337,7 +338,7 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
         "UPDATE job_features SET shared = x'', problem = '[]' WHERE created_at = 1", 1, [1];
     );
     harness.spoil("UPDATE job_features SET described = -1").await;
-    let counted = store.described_since(VERSION, Timestamp(0)).await;
+    let counted = store.described_since(&scope(), VERSION, Timestamp(0)).await;
     assert!(matches!(counted, Err(StoreError::Corrupt { .. })));
     harness
         .spoil(

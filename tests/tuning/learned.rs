@@ -17,7 +17,7 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
     let file = ModelFile {
         version: file::VERSION,
         scope: scope.clone(),
-        features_version: features::VERSION,
+        features_version: features::version(scope.op),
         shared,
         own,
         model: Model::Lambdamart(forest),
@@ -29,7 +29,7 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
         id: ModelId("contrary".to_owned()),
         learner: Learner::Lambdamart,
         scope: scope.clone(),
-        features_version: features::VERSION,
+        features_version: features::version(scope.op),
         data,
         quality: HeldOut { folds: 2, groups: 2, choosers: Vec::new() },
         importance: Vec::new(),
@@ -113,7 +113,8 @@ async fn the_model_in_use_chooses() {
     assert!(own.iter().all(|trial| trial.candidate != best));
     let scope = Scope { op: Op::Spmm, device_class: device().class() };
     let store = bench.service.store();
-    let groups = store.training_groups(&scope, features::VERSION, None, 10).await.unwrap();
+    let groups =
+        store.training_groups(&scope, features::version(scope.op), None, 10).await.unwrap();
     let group = groups.iter().find(|group| group.job == ranked).unwrap();
     let (shared, width) = features::names(Op::Spmm);
     assert_eq!(group.features.shared.len(), shared.len());

@@ -7,6 +7,9 @@ use super::model::Parts;
 use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::ops::features::{Described, Numbers};
 
+/// Version of these features.
+pub const VERSION: u32 = 1;
+
 /// Of the host's kernels too: they have names and parameters of the same families.
 const FAMILY_NAMES: [&str; 8] =
     ["row_panel", "row_split", "nnz_split", "tca", "condensed_tc", "tiled", "resident", "vendor"];

@@ -3,14 +3,19 @@
 
 use super::System;
 use super::ag::model::entries_on_path;
+use super::anatomy::{Anatomy, LONG, WIDTHS};
 use super::slices::Estimate;
 use super::slices::estimate::Parts;
-use super::slices::rewrite::{Reach, Rewrite};
+use super::slices::rewrite::Rewrite;
+use super::slices::survey::Reach;
 use crate::domain::matrix::Spread;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, Dtype, Sptrsv};
 use crate::ops::features::{Described, Numbers};
 use crate::sparse::{Csr, features};
+
+/// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata.
+pub const VERSION: u32 = 2;
 
 /// Names of the ten features, as the paper has them.
 pub const TEN: [&str; 10] = [
@@ -96,6 +101,7 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all.log("levels", levels);
     all.put("dep_dist", triangular.dep_dist());
     all.log("entries_on_path", entries_on_path(system));
+    anatomy(&mut all, &Anatomy::of(system));
     all.flag("rewritten", rewritten);
     let unit = problem.diagonal == Diagonal::Unit;
     all.log("rhs", problem.rhs.into());
@@ -130,6 +136,23 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all
 }
 
+fn anatomy(all: &mut Numbers, anatomy: &Anatomy) {
+    for (width, share) in WIDTHS.iter().zip(anatomy.rows_in_narrow) {
+        all.put(&format!("rows_in_levels_to_{width}"), share);
+    }
+    all.put("narrow_levels", anatomy.narrow_levels);
+    all.log("narrow_run", anatomy.narrow_run as f64);
+    for (times, share) in LONG.iter().zip(anatomy.entries_in_long) {
+        all.put(&format!("entries_in_rows_over_{times}"), share);
+    }
+    all.put("entries_at_end", anatomy.entries_at_end);
+    all.log("weight", anatomy.weight);
+    all.put("heavy_rows", anatomy.heavy_rows);
+    all.log("gap_median", anatomy.gap_median as f64);
+    all.log("gap_most", anatomy.gap_most as f64);
+    all.log("gap_earliest", anatomy.gap_earliest);
+}
+
 /// `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.
 fn own(candidate: &Candidate, (us, best): (f64, f64), parts: Option<Parts>) -> Numbers {
     let mut all = Numbers::default();
@@ -146,6 +169,9 @@ fn own(candidate: &Candidate, (us, best): (f64, f64), parts: Option<Parts>) -> N
     all.log("terms_an_equation", parts.terms);
     all.log("longest_equation", parts.longest);
     all.log("rounds", parts.rounds);
+    all.log("steps", parts.steps);
+    all.ratio("lanes_over_terms", parts.lanes, parts.terms);
+    all.ratio("slices_over_warps", parts.slices, parts.warps);
     all.log("waiting_us", parts.waiting_us);
     all.log("bytes_us", parts.bytes_us);
     all.log("launches_us", parts.launches_us);

@@ -1,6 +1,7 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
+pub mod anatomy;
 pub mod features;
 pub mod host;
 pub mod progress;
@@ -48,7 +49,7 @@ pub struct Share {
 }
 
 /// The model behind `Space::model`.
-pub(super) const MODEL: &str = "sptrsv_levels_v2";
+pub(super) const MODEL: &str = "sptrsv_levels_v3";
 
 /// Counts the full space, lists the reduced one, predicts each scheme's time.
 pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {

@@ -36,7 +36,7 @@ impl Trainer {
     ) -> Result<(), StoreError> {
         let store = self.service.store();
         training.state = JobState::Running;
-        training.features_version = Some(features::VERSION);
+        training.features_version = Some(features::version(training.request.scope.op));
         let started = *training.started_at.get_or_insert_with(Timestamp::now);
         let lease_ms = self.service.settings().lease_ms;
         let desk = Arc::new(Desk::new(training, shutdown));
@@ -155,8 +155,8 @@ impl Trainer {
             version: MODEL_VERSION,
             id: ModelId::fresh(),
             learner,
+            features_version: features::version(request.scope.op),
             scope: request.scope,
-            features_version: features::VERSION,
             data: used,
             quality,
             importance,

@@ -31,7 +31,7 @@ pub(super) async fn describe_all(
     let mut described = 0;
     let mut page = PageRequest { after: None, limit: CHUNK };
     loop {
-        let jobs = service.store().undescribed(scope, features::VERSION, &page).await?;
+        let jobs = service.store().undescribed(scope, features::version(scope.op), &page).await?;
         let count = jobs.items.len();
         for (done, job) in jobs.items.iter().enumerate() {
             if !desk.progress(done as f64 / count as f64) {
@@ -96,7 +96,7 @@ async fn describe(
         matrix: job.matrix,
         pattern: facts.pattern_digest,
         name: facts.name,
-        features_version: features::VERSION,
+        features_version: features::version(scope.op),
         shared: space.described.shared,
         // When it was measured: a training counts what is new by this.
         created_at: ended.finished_at.unwrap_or_else(Timestamp::now),

@@ -87,7 +87,7 @@ pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Res
     let file = ModelFile {
         version: file::VERSION,
         scope: scope.clone(),
-        features_version: features::VERSION,
+        features_version: features::version(scope.op),
         shared: data.shared.clone(),
         own: data.own.clone(),
         model,

@@ -54,7 +54,8 @@ pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Resul
             return Err(Halt::Stopped);
         }
         let store = service.store();
-        let groups = store.training_groups(scope, features::VERSION, after.as_ref(), PAGE).await?;
+        let groups =
+            store.training_groups(scope, features::version(scope.op), after.as_ref(), PAGE).await?;
         let Some(last) = groups.last() else { break };
         after = Some(last.job.clone());
         for group in groups.into_iter().filter_map(|group| group_of(group, widths)) {

@@ -34,8 +34,8 @@ impl Service {
             let new = match since {
                 Timestamp(0) => known,
                 since => {
-                    let counts = store.described_since(features::VERSION, since).await?;
-                    counts.iter().find(|(of, _)| *of == scope).map_or(0, |(_, count)| *count)
+                    let version = features::version(scope.op);
+                    store.described_since(&scope, version, since).await?
                 }
             };
             if new < enough {
@@ -66,7 +66,7 @@ impl Service {
         for training in trainings.iter().filter(|training| training.request.scope == *scope) {
             let too_little = training.error.as_deref().is_some_and(|w| w.starts_with(TOO_LITTLE));
             if training.state == JobState::Succeeded || too_little {
-                if training.features_version == Some(features::VERSION) {
+                if training.features_version == Some(features::version(scope.op)) {
                     last = last.max(training.started_at.unwrap_or(training.created_at));
                 }
             } else if training.finished_at.is_none_or(|at| at > pause_over) {
@@ -74,8 +74,9 @@ impl Service {
             }
         }
         let models = store.learned_models(Some(scope)).await?;
-        let own =
-            |m: &LearnedModel| m.training.is_some() && m.features_version == features::VERSION;
+        let own = |m: &LearnedModel| {
+            m.training.is_some() && m.features_version == features::version(scope.op)
+        };
         let models = models.iter().filter(|model| own(model)).map(|model| model.data.newest);
         Ok(Some(models.fold(last, Timestamp::max)))
     }

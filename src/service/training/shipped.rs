@@ -74,7 +74,7 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
     if card.version != MODEL_VERSION {
         return Err(format!("its card is of version {}", card.version));
     }
-    if card.features_version != features::VERSION {
+    if card.features_version != features::version(card.scope.op) {
         return Ok(None);
     }
     if card.digest != Digest::of(file) {
@@ -82,7 +82,7 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
     }
     let read = ModelFile::parse(file).map_err(|error| error.to_string())?;
     let (shared, own) = features::names(card.scope.op);
-    read.accepts(&card.scope, features::VERSION, (&shared, &own))
+    read.accepts(&card.scope, features::version(card.scope.op), (&shared, &own))
         .map_err(|error| error.to_string())?;
     Ok(Some((card, file.to_vec())))
 }
@@ -108,7 +108,7 @@ mod tests {
         let file = ModelFile {
             version: file::VERSION,
             scope: scope(),
-            features_version: features::VERSION,
+            features_version: features::version(Op::Spmm),
             shared,
             own,
             model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
@@ -120,7 +120,7 @@ mod tests {
             id: ModelId(id.to_owned()),
             learner: Learner::Lambdamart,
             scope: scope(),
-            features_version: features::VERSION,
+            features_version: features::version(Op::Spmm),
             data: DataUsed { groups: 9, matrices: 8, generated: 8, trials: 99, newest },
             quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
             importance: Vec::new(),
@@ -174,6 +174,20 @@ mod tests {
         let ids: Vec<&str> = found.iter().map(|(card, _)| card.id.0.as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
         assert_eq!(found[1], (card, bytes));
+    }
+
+    #[test]
+    fn what_ships_for_the_features_of_here_can_be_used() {
+        let found = read(Files::iter(), |name| Some(Files::get(name)?.data));
+        let of_spmm = found.iter().filter(|(card, _)| card.scope.op == Op::Spmm).count();
+        assert!(of_spmm > 0, "its features are still of the version that it was trained on");
+        let cards = Files::iter().filter(|name| name.ends_with(CARD));
+        let here = cards.filter(|name| {
+            let card: LearnedModel =
+                serde_json::from_slice(&Files::get(name).unwrap().data).unwrap();
+            card.features_version == features::version(card.scope.op)
+        });
+        assert_eq!(found.len(), here.count());
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ impl Session<'_> {
             matrix: matrix.digest,
             pattern: matrix.pattern_digest,
             name: matrix.name.clone(),
-            features_version: features::VERSION,
+            features_version: features::version(Op::of(&problem)),
             shared: space.described.shared.clone(),
             created_at: Timestamp::now(),
         };

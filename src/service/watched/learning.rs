@@ -46,10 +46,11 @@ impl Learning for Watched {
     }
     async fn described_since(
         &self,
+        scope: &Scope,
         features_version: u32,
         since: Timestamp,
-    ) -> Result<Vec<(Scope, u64)>> {
-        self.store.described_since(features_version, since).await
+    ) -> Result<u64> {
+        self.store.described_since(scope, features_version, since).await
     }
     async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool> {
         self.store.insert_model(model, file).await

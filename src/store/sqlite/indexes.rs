@@ -183,8 +183,10 @@ async fn learned(store: &SqliteStore) {
     let by = ["SEARCH p USING", "SEARCH t USING", "INDEX trials_tried (job=?)"];
     assert!(by.iter().all(|by| recorded.contains(by)), "{recorded}");
     let described = steps(store, learning::DESCRIBED).await;
-    let by =
-        ["INDEX job_features_since (features_version=?)", "INDEX sqlite_autoindex_jobs_1 (id=?)"];
+    let by = [
+        "INDEX job_features_of_scope (op=? AND device_class=? AND features_version=?)",
+        "INDEX sqlite_autoindex_jobs_1 (id=?)",
+    ];
     assert!(by.iter().all(|by| described.contains(by)), "{described}");
     let active = steps(store, models::ACTIVE).await;
     assert!(active.contains("COVERING INDEX activations_of_scope"), "{active}");

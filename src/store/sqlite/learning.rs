@@ -45,11 +45,9 @@ pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.fe
      WHERE t.features IS NOT NULL ORDER BY page.key, t.ordinal";
 
 /// A job is described as it begins, but learned from once it has ended: by that it is new or not.
-pub(super) const DESCRIBED: &str =
-    "SELECT f.op, f.device_class, sum(f.described) FROM job_features f
-     WHERE f.features_version = ? AND EXISTS (
-         SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND j.finished_at > ?)
-     GROUP BY f.op, f.device_class";
+pub(super) const DESCRIBED: &str = "SELECT coalesce(sum(f.described), 0) FROM job_features f
+     WHERE f.op = ? AND f.device_class = ? AND f.features_version = ? AND EXISTS (
+         SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND j.finished_at > ?)";
 
 /// Reads every job once: for whoever asks by hand, not for what is looked at all day.
 pub(super) const RECORDED: &str =
@@ -187,19 +185,18 @@ impl Learning for SqliteStore {
 
     async fn described_since(
         &self,
+        scope: &Scope,
         features_version: u32,
         since: Timestamp,
-    ) -> Result<Vec<(Scope, u64)>> {
-        let rows: Vec<(String, String, i64)> = sqlx::query_as(DESCRIBED)
+    ) -> Result<u64> {
+        let count: i64 = sqlx::query_scalar(DESCRIBED)
+            .bind(scope.op.name())
+            .bind(&scope.device_class.0)
             .bind(features_version)
             .bind(since.0)
-            .fetch_all(&self.readers)
+            .fetch_one(&self.readers)
             .await?;
-        rows.into_iter()
-            .map(|(op, class, count)| {
-                Ok((read_scope(op, class)?, codec::count("described trials", count)?))
-            })
-            .collect()
+        codec::count("described trials", count)
     }
 
     async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool> {

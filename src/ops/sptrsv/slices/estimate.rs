@@ -2,8 +2,9 @@
 
 use super::equations::ByLevel;
 use super::lower::term_bytes;
-use super::rewrite::{Reach, Rewrite, survey};
+use super::rewrite::Rewrite;
 use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
+use super::survey::{Reach, survey};
 use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
 use std::collections::HashMap;
@@ -27,6 +28,12 @@ pub struct Parts {
     /// Terms of an equation in the mean, and in unknowns of a window's longest.
     pub terms: f64,
     pub longest: f64,
+    /// Lanes of an equation, and steps that a window's longest takes on so many.
+    pub lanes: f64,
+    pub steps: f64,
+    /// Slices of a window, and warps that there are for them.
+    pub slices: f64,
+    pub warps: f64,
     /// Rounds that a window's slices take of the warps there are.
     pub rounds: f64,
     /// Microseconds that windows take one after the other, and that all terms take to be read.
@@ -94,7 +101,8 @@ impl Estimate {
             Scope::Shared { blocks } => f64::from(blocks),
         };
         let warps = sms * f64::from(scheme.warps);
-        let rounds = (rows_a_window * lanes / 32.0 / warps).max(1.0);
+        let slices = rows_a_window * lanes / 32.0;
+        let rounds = (slices / warps).max(1.0);
         let hop = match scheme.scope {
             Scope::Global => 1.6 * self.hop_ns,
             Scope::Shared { blocks: 1 } => 0.6 * self.hop_ns,
@@ -112,10 +120,7 @@ impl Estimate {
         // A launch of its own takes a window of more than alpha x warps slices; each ends a launch of others, too.
         let launches = match scheme.alpha {
             0 => 0.0,
-            alpha => {
-                let slices = rows_a_window * windows * lanes / 32.0;
-                3.0 * windows.min(slices / (f64::from(alpha) * warps))
-            }
+            alpha => 3.0 * windows.min(windows * slices / (f64::from(alpha) * warps)),
         };
         let bytes = self.rows * terms * self.term_ns * (self.multiprocessors / sms).sqrt();
         Parts {
@@ -123,6 +128,10 @@ impl Estimate {
             rows_a_window,
             terms,
             longest,
+            lanes,
+            steps,
+            slices,
+            warps,
             rounds,
             waiting_us: windows * a_window * crowd * aside / 1e3,
             bytes_us: bytes / 1e3,

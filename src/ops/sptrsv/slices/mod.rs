@@ -13,6 +13,7 @@ pub mod rewrite;
 pub mod scheme;
 pub mod space;
 pub mod split;
+pub mod survey;
 
 pub use estimate::Estimate;
 pub use lower::Lowerer;

@@ -76,72 +76,8 @@ pub fn rewrite(system: &System, how: Rewrite) -> Equations {
     Equations { segments, places, rows, window_of, windows, ms }
 }
 
-/// What a rewriting comes to, as far as some of the levels tell.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reach {
-    /// Levels a window.
-    pub levels: f64,
-    /// Terms of an equation, in unknowns and in b.
-    pub terms: f64,
-    /// Terms in unknowns of a window's longest equation, in the mean over windows: others wait for it.
-    pub longest: f64,
-}
-
-/// Parts of the levels that a survey looks at, and terms that it builds in each.
-const PARTS: usize = 3;
-const PART_TERMS: usize = 60_000;
-
-/// Rewrites a few runs of levels from all over the system, as [`rewrite`] would rewrite all of it: windows depend on what is
-/// near them alone. The runs have as many terms each, so that of a system whose levels differ much in width the narrow ones, whose
-/// windows are deep, count for more than they are: within a factor of about two.
-pub fn survey(system: &System, by_level: &ByLevel, how: Rewrite) -> Reach {
-    let levels = system.levels.widths.len();
-    let mut work = Rewriting::new(&system.triangular, how, 1);
-    // Levels and windows that were closed; rows and terms of all that was built.
-    let (mut closed, mut windows, mut rows) = (0, 0, 0);
-    let mut longest: Vec<usize> = Vec::new();
-    let mut next = 0;
-    for part in 0..PARTS {
-        let mut cost = WindowCost::of(system, how);
-        let (from, built) = (next.max(levels * part / PARTS), work.stored);
-        // What the level began, and where.
-        let mut opened = from;
-        for level in from..levels {
-            if work.stored - built > PART_TERMS && level > opened {
-                break;
-            }
-            let of_level = by_level.rows(level);
-            if work.take(of_level, &mut cost) {
-                if level > from {
-                    closed += level - opened;
-                    windows += 1;
-                }
-                opened = level;
-                longest.push(0);
-            }
-            rows += of_level.len();
-            let lengths = of_level.iter().map(|&row| work.unknowns(row as usize));
-            if let (Some(most), Some(own)) = (longest.last_mut(), lengths.max()) {
-                *most = own.max(*most);
-            }
-            next = level + 1;
-        }
-        // A window that is still open at the end of its part counts where none was closed, or where the system ends.
-        if next == levels || windows == 0 {
-            closed += next - opened;
-            windows += usize::from(next > opened);
-        }
-    }
-    let mean = |sum: usize, count: usize| sum as f64 / count.max(1) as f64;
-    Reach {
-        levels: mean(closed, windows).max(1.0),
-        terms: mean(work.stored, rows),
-        longest: mean(longest.iter().sum(), longest.len()),
-    }
-}
-
 /// The running mean cost of a level in the open window.
-struct WindowCost {
+pub(super) struct WindowCost {
     ns_a_term: f64,
     window_ns: f64,
     spent_ns: f64,
@@ -149,7 +85,7 @@ struct WindowCost {
 }
 
 impl WindowCost {
-    fn of(system: &System, how: Rewrite) -> Self {
+    pub(super) fn of(system: &System, how: Rewrite) -> Self {
         let element = system.problem.dtype.bytes() as f64;
         // An entry streams in from memory; the unknown it multiplies comes from L2, at a few times that rate.
         let bytes = 4.0 + element + 0.4 * element * f64::from(system.problem.rhs);
@@ -157,6 +93,11 @@ impl WindowCost {
         let rate = if system.device.copy_gbps > 0.0 { system.device.copy_gbps } else { 100.0 };
         let window_ns = f64::from(how.window_ns);
         Self { ns_a_term: bytes / rate, window_ns, spent_ns: 0.0, levels: 0 }
+    }
+
+    /// Terms that cost as much as a window does.
+    pub(super) fn window_terms(&self) -> f64 {
+        self.window_ns / self.ns_a_term
     }
 
     /// Terms that the next level may have so that taking it in lowers the mean; `None` where no level is to join.
@@ -176,13 +117,14 @@ impl WindowCost {
     }
 }
 
-struct Rewriting<'a> {
+pub(super) struct Rewriting<'a> {
     system: &'a Triangular,
     how: Rewrite,
     segments: Vec<Segment>,
     /// Narrow levels go on with the last segment.
     open: bool,
-    stored: usize,
+    /// Terms built so far.
+    pub(super) stored: usize,
     places: Vec<Place>,
     window: u32,
     begun: bool,
@@ -194,7 +136,7 @@ struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    fn new(system: &'a Triangular, how: Rewrite, threads: usize) -> Self {
+    pub(super) fn new(system: &'a Triangular, how: Rewrite, threads: usize) -> Self {
         let rows = system.rows();
         let fitting = ACCUMULATOR_BYTES / (16 * rows.max(1));
         let threads = threads.min(fitting).max(1);
@@ -214,7 +156,7 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Takes the next level in: into the open window if that is cheaper, else into a new one, which it says.
-    fn take(&mut self, rows: &[u32], cost: &mut WindowCost) -> bool {
+    pub(super) fn take(&mut self, rows: &[u32], cost: &mut WindowCost) -> bool {
         let joined = cost.most_terms().and_then(|most| self.build(rows, Some(most)));
         match joined {
             Some(terms) => cost.add(terms),
@@ -341,10 +283,11 @@ impl<'a> Rewriting<'a> {
         Some(total.into_inner())
     }
 
-    /// Terms in unknowns of a row's equation.
-    fn unknowns(&self, row: usize) -> usize {
+    /// Terms of a row's equation in b, and in unknowns.
+    pub(super) fn lengths(&self, row: usize) -> (usize, usize) {
         let Place { segment, row } = self.places[row];
-        self.segments[segment as usize].unknown.row(row as usize).0.len()
+        let segment = &self.segments[segment as usize];
+        (segment.known.row(row as usize).0.len(), segment.unknown.row(row as usize).0.len())
     }
 
     fn put(&mut self, rows: &[u32], segment: usize, first: usize) {
