@@ -26,13 +26,14 @@ impl Answers {
         let mut bits = vec![[0; WORDS]; own.len().div_ceil(ROWS) * columns];
         if columns > 0 {
             for (block, rows) in bits.chunks_mut(columns).zip(own.chunks(ROWS)) {
-                for (row, own) in rows.iter().enumerate() {
-                    for question in &questions {
-                        question.answer(shared, own, row, &thresholds, block);
-                    }
-                }
                 for question in &questions {
-                    at_most_the_next_too(&mut block[question.columns.clone()]);
+                    let columns = question.columns.clone();
+                    question.answer(
+                        shared,
+                        rows,
+                        &thresholds[columns.clone()],
+                        &mut block[columns],
+                    );
                 }
             }
         }
@@ -77,33 +78,24 @@ impl Question {
         (questions, thresholds, column_of)
     }
 
-    /// Sets a row's bit at the lowest threshold that its value is at most.
-    fn answer(
-        &self,
-        shared: usize,
-        own: &[f32],
-        row: usize,
-        thresholds: &[f32],
-        block: &mut [Bits],
-    ) {
-        let value = own.get(self.feature.wrapping_sub(shared)).copied().unwrap_or(f32::NAN);
-        let below = thresholds[self.columns.clone()].partition_point(|&threshold| {
+    /// Fills its columns.
+    fn answer(&self, shared: usize, rows: &[Vec<f32>], thresholds: &[f32], columns: &mut [Bits]) {
+        let feature = self.feature.wrapping_sub(shared);
+        for (row, own) in rows.iter().enumerate() {
+            let value = own.get(feature).copied().unwrap_or(f32::NAN);
             // Not `value > threshold`: NaN is at most nothing.
-            !(value <= threshold)
-        });
-        if let Some(bits) = block[self.columns.clone()].get_mut(below) {
-            bits[row / 64] |= 1 << (row % 64);
+            let below = thresholds.partition_point(|&threshold| !(value <= threshold));
+            if let Some(bits) = columns.get_mut(below) {
+                bits[row / 64] |= 1 << (row % 64);
+            }
         }
-    }
-}
-
-/// What is at most a threshold is at most those above it.
-fn at_most_the_next_too(columns: &mut [Bits]) {
-    let mut all = [0; WORDS];
-    for bits in columns {
-        for (all, bits) in all.iter_mut().zip(bits) {
-            *all |= *bits;
-            *bits = *all;
+        // What is at most a threshold is at most those above it.
+        let mut all = [0; WORDS];
+        for bits in columns {
+            for (all, bits) in all.iter_mut().zip(bits) {
+                *all |= *bits;
+                *bits = *all;
+            }
         }
     }
 }
