@@ -1,6 +1,7 @@
 //! Learning: models that rank candidates by features, trained on what was measured. Knows neither matrix nor GPU: features
 //! are numbers with names.
 
+mod answers;
 pub mod bins;
 pub mod data;
 pub mod file;

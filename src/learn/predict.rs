@@ -1,31 +1,41 @@
-//! Scores of a whole space at once. What is the same for all its candidates is decided once for each tree, and what is left of
-//! the tree is asked of blocks of rows without a branch, as in QuickScorer (Lucchese et al., SIGIR 2015): a row carries a bit for
-//! each leaf, a split that sends it right clears the leaves on its left, and the lowest bit that is left is the row's leaf.
+//! Scores of a whole space at once. What is the same for all its candidates is decided once for each tree. What is left of the
+//! trees asks few different questions: each is answered once for all rows, a bit a row (`answers`), and a tree then sends sets
+//! of rows down to its leaves. QuickScorer (Lucchese et al., SIGIR 2015) has bits of leaves for a row; here they are of rows for
+//! a leaf, so that no time is spent on a row before its leaf is known.
 
+use super::answers::{Answers, Bits, ROWS};
 use super::forest::{Child, Forest, Tree, read};
+use std::ops::Range;
 
-/// Rows that are walked side by side; their bits stay in registers.
-const BLOCK: usize = 32;
-/// Leaves that a row has bits for. Trees that keep more are walked one row at a time.
-const LEAVES: usize = 32;
+/// Bits of a leaf's number.
+const PLANES: usize = 8;
+/// Leaves that have a number. Trees that keep more are walked one row at a time.
+const LEAVES: usize = 1 << PLANES;
 
 impl Forest {
     /// Scores of candidates that have `shared` in common; `own` holds one slice of features a candidate.
     pub fn scores(&self, shared: &[f32], own: &[Vec<f32>]) -> Vec<f64> {
-        let space = Space::of(self, shared, own);
-        let trees: Vec<Rest<'_>> = self.trees.iter().map(|tree| space.rest(tree)).collect();
         let mut scores: Vec<f64> =
             own.iter().map(|own| self.start(|feature| read(shared, own, feature))).collect();
-        for (at, block) in scores.chunks_mut(BLOCK).enumerate() {
-            let columns = space.block(at);
-            for tree in &trees {
-                match tree {
-                    Rest::Same(value) => block.iter_mut().for_each(|score| *score += value),
-                    Rest::Bits(bits) => bits.add(columns, block),
-                    Rest::Whole(tree) => {
-                        for (score, own) in block.iter_mut().zip(&own[at * BLOCK..]) {
-                            *score += f64::from(tree.value(|feature| read(shared, own, feature)));
-                        }
+        let rests = Rests::of(self, shared, own);
+        let (answers, column_of) = Answers::of(shared.len(), own, &rests.asked);
+        let mut descent = Descent::new();
+        for (tree, rest) in self.trees.iter().zip(&rests.trees) {
+            match rest {
+                Rest::Same(value) => scores.iter_mut().for_each(|score| *score += value),
+                Rest::Asked { splits, leaves } => {
+                    let (children, columns) =
+                        (&rests.children[splits.clone()], &column_of[splits.clone()]);
+                    let values = &rests.values[leaves.clone()];
+                    descent.enter(values);
+                    for (at, scores) in scores.chunks_mut(ROWS).enumerate() {
+                        descent.send(children, columns, answers.of_block(at));
+                        descent.add(values.len(), scores);
+                    }
+                }
+                Rest::Whole => {
+                    for (score, own) in scores.iter_mut().zip(own) {
+                        *score += f64::from(tree.value(|feature| read(shared, own, feature)));
                     }
                 }
             }
@@ -34,68 +44,119 @@ impl Forest {
     }
 }
 
-/// What the features are over all candidates of a query.
-struct Space {
-    shared: usize,
-    /// Lowest and highest of each feature that the forest reads; no numbers where a row has none.
-    ranges: Vec<(f32, f32)>,
-    /// Where a feature that varies stands in a block.
-    places: Vec<usize>,
-    /// Features that vary, block by block, `BLOCK` rows of one feature side by side.
-    columns: Vec<[f32; BLOCK]>,
-    /// Features of a block.
-    width: usize,
+/// What is left of a tree.
+enum Rest {
+    /// One leaf.
+    Same(f64),
+    /// Where its splits are, and its leaves' values: one more.
+    Asked {
+        splits: Range<usize>,
+        leaves: Range<usize>,
+    },
+    Whole,
 }
 
-impl Space {
+/// What is left of all trees. Splits of a tree come after their parents, leaves stand from left to right.
+#[derive(Default)]
+struct Rests {
+    trees: Vec<Rest>,
+    /// The feature and the threshold of each split.
+    asked: Vec<(u16, f32)>,
+    /// The left and the right child of each split: where in its tree a split stands, or, from the number of splits on, a leaf.
+    children: Vec<[u16; 2]>,
+    values: Vec<f32>,
+}
+
+impl Rests {
+    fn of(forest: &Forest, shared: &[f32], own: &[Vec<f32>]) -> Self {
+        let ranges = Ranges::of(forest, shared, own);
+        let mut rests = Self::default();
+        for tree in &forest.trees {
+            let rest = rests.cut(tree, &ranges);
+            rests.trees.push(rest);
+        }
+        rests
+    }
+
+    fn cut(&mut self, tree: &Tree, ranges: &Ranges) -> Rest {
+        let top = match ranges.reached(tree, tree.top()) {
+            Child::Leaf(leaf) => return Rest::Same(f64::from(tree.value[leaf])),
+            Child::Inner(top) => top,
+        };
+        let (split, leaf) = (self.asked.len(), self.values.len());
+        self.collect(tree, top, ranges, (split, leaf));
+        let (splits, leaves) = (split..self.asked.len(), leaf..self.values.len());
+        if leaves.len() > LEAVES {
+            self.asked.truncate(split);
+            self.children.truncate(split);
+            self.values.truncate(leaf);
+            return Rest::Whole;
+        }
+        for child in self.children[splits.clone()].iter_mut().flatten() {
+            if let Some(leaf) = child.checked_sub(LEAF) {
+                *child = leaf + splits.len() as u16;
+            }
+        }
+        Rest::Asked { splits, leaves }
+    }
+
+    /// Lists a split and what is below it; `first` is the tree's first split and its first leaf.
+    fn collect(&mut self, tree: &Tree, node: usize, ranges: &Ranges, first: (usize, usize)) -> u16 {
+        let at = self.asked.len();
+        self.asked.push((tree.feature[node], tree.threshold[node]));
+        self.children.push([0; 2]);
+        for (side, child) in [tree.left[node], tree.right[node]].into_iter().enumerate() {
+            self.children[at][side] = match ranges.reached(tree, Child::of(child)) {
+                Child::Inner(node) => self.collect(tree, node, ranges, first),
+                Child::Leaf(leaf) => {
+                    self.values.push(tree.value[leaf]);
+                    LEAF + (self.values.len() - 1 - first.1) as u16
+                }
+            };
+        }
+        (at - first.0) as u16
+    }
+}
+
+/// Marks a leaf among children until the tree's splits are counted.
+const LEAF: u16 = 1 << 15;
+
+/// Lowest and highest of each feature over all candidates; no numbers where a row has none.
+struct Ranges {
+    lowest: Vec<f32>,
+    highest: Vec<f32>,
+    shared: usize,
+}
+
+impl Ranges {
     fn of(forest: &Forest, shared: &[f32], own: &[Vec<f32>]) -> Self {
         let features = forest.trees.iter().flat_map(|tree| &tree.feature);
         let features = features.max().map_or(0, |&last| usize::from(last) + 1);
-        let mut ranges = vec![(f32::INFINITY, f32::NEG_INFINITY); features];
-        for (feature, range) in ranges.iter_mut().enumerate().take(shared.len()) {
-            *range = (shared[feature], shared[feature]);
-        }
-        let own_ranges = ranges.get_mut(shared.len()..).unwrap_or_default();
+        let mut lowest: Vec<f32> = shared.iter().copied().take(features).collect();
+        let mut highest = lowest.clone();
+        lowest.resize(features, f32::INFINITY);
+        highest.resize(features, f32::NEG_INFINITY);
+        let of_own = shared.len().min(features)..features;
         for row in own {
-            for (feature, range) in own_ranges.iter_mut().enumerate() {
-                let value = row.get(feature).copied().unwrap_or(f32::NAN);
+            let (lowest, highest) = (&mut lowest[of_own.clone()], &mut highest[of_own.clone()]);
+            let there = row.len().min(lowest.len());
+            for ((low, high), &value) in lowest.iter_mut().zip(highest.iter_mut()).zip(row) {
                 // Nothing is below or above NaN: it stays, and decides nothing.
-                range.0 = if value < range.0 || value.is_nan() { value } else { range.0 };
-                range.1 = if value > range.1 || value.is_nan() { value } else { range.1 };
+                *low = if (value < *low) | value.is_nan() { value } else { *low };
+                *high = if (value > *high) | value.is_nan() { value } else { *high };
             }
+            lowest[there..].fill(f32::NAN);
+            highest[there..].fill(f32::NAN);
         }
-        let mut used = vec![false; features];
-        for tree in &forest.trees {
-            tree.feature.iter().for_each(|&feature| used[usize::from(feature)] = true);
-        }
-        let varies = |&feature: &usize| {
-            used[feature] && feature >= shared.len() && ranges[feature].0 != ranges[feature].1
-        };
-        let varying: Vec<usize> = (0..features).filter(varies).collect();
-        let mut places = vec![0; features];
-        varying.iter().enumerate().for_each(|(place, &feature)| places[feature] = place);
-        let width = varying.len();
-        let mut columns = vec![[0.0; BLOCK]; own.len().div_ceil(BLOCK) * width];
-        for (row, own) in own.iter().enumerate() {
-            let block = &mut columns[row / BLOCK * width..][..width];
-            for (column, feature) in block.iter_mut().zip(&varying) {
-                column[row % BLOCK] = own.get(feature - shared.len()).copied().unwrap_or(f32::NAN);
-            }
-        }
-        Self { shared: shared.len(), ranges, places, columns, width }
-    }
-
-    fn block(&self, at: usize) -> &[[f32; BLOCK]] {
-        &self.columns[at * self.width..][..self.width]
+        Self { lowest, highest, shared: shared.len() }
     }
 
     /// The child that all rows go to, where all go to the same.
     fn decided(&self, tree: &Tree, node: usize) -> Option<i16> {
-        let (low, high) = self.ranges[usize::from(tree.feature[node])];
-        let threshold = tree.threshold[node];
-        if high <= threshold {
+        let (feature, threshold) = (usize::from(tree.feature[node]), tree.threshold[node]);
+        if self.highest[feature] <= threshold {
             Some(tree.left[node])
-        } else if low > threshold || usize::from(tree.feature[node]) < self.shared {
+        } else if self.lowest[feature] > threshold || feature < self.shared {
             Some(tree.right[node])
         } else {
             None
@@ -111,83 +172,99 @@ impl Space {
         }
         child
     }
+}
 
-    fn rest<'a>(&self, tree: &'a Tree) -> Rest<'a> {
-        match self.reached(tree, tree.top()) {
-            Child::Leaf(leaf) => Rest::Same(f64::from(tree.value[leaf])),
-            Child::Inner(top) => {
-                let mut bits = Bits { splits: Vec::new(), values: [0.0; LEAVES], leaves: 0 };
-                self.collect(tree, Child::Inner(top), &mut bits);
-                if bits.leaves <= LEAVES { Rest::Bits(bits) } else { Rest::Whole(tree) }
+/// The way of `ROWS` rows down a tree.
+struct Descent {
+    values: [f64; LEAVES],
+    /// Which rows come to a split or, behind the splits, to a leaf.
+    rows: Vec<Bits>,
+}
+
+impl Descent {
+    fn new() -> Self {
+        Self { values: [0.0; LEAVES], rows: vec![Bits::default(); 2 * LEAVES] }
+    }
+
+    /// Of another tree from now on.
+    fn enter(&mut self, values: &[f32]) {
+        for (value, of) in self.values.iter_mut().zip(values) {
+            *value = f64::from(*of);
+        }
+    }
+
+    fn send(&mut self, children: &[[u16; 2]], columns: &[u32], answers: &[Bits]) {
+        self.rows[0] = [u64::MAX; _];
+        for (at, (&[left, right], &column)) in children.iter().zip(columns).enumerate() {
+            let (rows, answer) = (self.rows[at], answers[column as usize]);
+            let side =
+                |of: fn(u64, u64) -> u64| std::array::from_fn(|word| of(rows[word], answer[word]));
+            self.rows[usize::from(left)] = side(|rows, answer| rows & answer);
+            self.rows[usize::from(right)] = side(|rows, answer| rows & !answer);
+        }
+    }
+
+    /// Adds to each row's score the value of the leaf that it came to.
+    fn add(&mut self, leaves: usize, scores: &mut [f64]) {
+        // Trees as they are usually grown have no more than 31 leaves, whose numbers are shorter.
+        if leaves <= 32 {
+            self.add_by::<5>(leaves, scores);
+        } else {
+            self.add_by::<PLANES>(leaves, scores);
+        }
+    }
+
+    fn add_by<const USED: usize>(&mut self, leaves: usize, scores: &mut [f64]) {
+        let planes: [Bits; USED] = self.planes(leaves);
+        for (at, scores) in scores.chunks_mut(8).enumerate() {
+            // The numbers of eight rows' leaves, a byte each.
+            let mut numbers = 0;
+            for (plane, bits) in planes.iter().enumerate() {
+                numbers |= SPREAD[usize::from((bits[at / 8] >> (at % 8 * 8)) as u8)] << plane;
+            }
+            for (score, number) in scores.iter_mut().zip(numbers.to_le_bytes()) {
+                *score += self.values[usize::from(number)];
             }
         }
     }
 
-    /// Numbers the leaves below a child from left to right, and lists the splits.
-    fn collect(&self, tree: &Tree, child: Child, bits: &mut Bits) {
-        // More leaves than bits: whatever else would be listed is not asked.
-        if bits.leaves > LEAVES {
-            return;
-        }
-        match child {
-            Child::Leaf(leaf) => {
-                if let Some(value) = bits.values.get_mut(bits.leaves) {
-                    *value = tree.value[leaf];
+    /// Bits of the number of each row's leaf, from the lowest on.
+    fn planes<const USED: usize>(&mut self, leaves: usize) -> [Bits; USED] {
+        let rows = &mut self.rows[leaves - 1..];
+        let mut planes = [Bits::default(); USED];
+        let mut left = leaves;
+        for plane in &mut planes {
+            if left < 2 {
+                break;
+            }
+            rows[left] = Bits::default();
+            for pair in 0..left.div_ceil(2) {
+                let (even, odd) = (rows[2 * pair], rows[2 * pair + 1]);
+                for word in 0..odd.len() {
+                    plane[word] |= odd[word];
+                    rows[pair][word] = even[word] | odd[word];
                 }
-                bits.leaves += 1;
             }
-            Child::Inner(node) => {
-                let first = bits.leaves;
-                self.collect(tree, self.reached(tree, Child::of(tree.left[node])), bits);
-                let left = below(bits.leaves) & !below(first);
-                let place = self.places[usize::from(tree.feature[node])];
-                bits.splits.push(Split { threshold: tree.threshold[node], place, right: !left });
-                self.collect(tree, self.reached(tree, Child::of(tree.right[node])), bits);
-            }
+            left = left.div_ceil(2);
         }
+        planes
     }
 }
 
-/// The bits of so many first leaves.
-fn below(leaves: usize) -> u32 {
-    1u32.checked_shl(leaves as u32).map_or(u32::MAX, |bit| bit - 1)
-}
-
-/// What is left of a tree.
-enum Rest<'a> {
-    /// One leaf.
-    Same(f64),
-    Bits(Bits),
-    Whole(&'a Tree),
-}
-
-struct Bits {
-    splits: Vec<Split>,
-    values: [f32; LEAVES],
-    leaves: usize,
-}
-
-struct Split {
-    threshold: f32,
-    place: usize,
-    /// All leaves but those on the left.
-    right: u32,
-}
-
-impl Bits {
-    fn add(&self, columns: &[[f32; BLOCK]], scores: &mut [f64]) {
-        let mut open = [u32::MAX; BLOCK];
-        for split in &self.splits {
-            let column = &columns[split.place];
-            for (open, &value) in open.iter_mut().zip(column) {
-                *open &= if value <= split.threshold { u32::MAX } else { split.right };
-            }
+/// The bits of a byte, each in a byte of its own.
+static SPREAD: [u64; 256] = {
+    let mut spread = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            spread[byte] |= ((byte as u64 >> bit) & 1) << (8 * bit);
+            bit += 1;
         }
-        for (score, open) in scores.iter_mut().zip(open) {
-            *score += f64::from(self.values[open.trailing_zeros() as usize % LEAVES]);
-        }
+        byte += 1;
     }
-}
+    spread
+};
 
 #[cfg(test)]
 mod tests {
@@ -236,36 +313,81 @@ mod tests {
         }
     }
 
+    fn same(forest: &Forest, shared: &[f32], own: &[Vec<f32>]) -> bool {
+        let bits = |scores: &[f64]| scores.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        bits(&forest.scores(shared, own)) == bits(&walked(forest, shared, own))
+    }
+
+    /// Some trees of each number of leaves in turn.
+    fn forest(random: &mut Stream, leaves: &[usize], features: usize) -> Forest {
+        let prior = Prior { feature: random.below(features as u64) as u16, weight: 0.7 };
+        let prior = (random.below(2) == 0).then_some(prior);
+        let leaves = leaves.iter().cycle().take(3 * leaves.len());
+        let trees = leaves.map(|&leaves| tree(random, leaves, features as u64)).collect();
+        let forest = Forest { prior, trees, scale: 1.0 };
+        assert_eq!(forest.check(features), Ok(()));
+        forest
+    }
+
+    fn rows(random: &mut Stream, rows: usize, features: usize) -> Vec<Vec<f32>> {
+        (0..rows).map(|_| (0..features).map(|_| level(random)).collect()).collect()
+    }
+
     #[test]
     fn a_space_scores_as_its_rows_do_one_by_one() {
-        for case in 0..60 {
-            let random = &mut Stream::new(11, case);
-            let (shared, own) = (random.below(6) as usize, 1 + random.below(6) as usize);
-            let features = (shared + own) as u64;
-            // Bits end at 32 leaves: below, at and above.
-            let leaves = [1, 2, 5, 31, 32, 33, 90];
-            let trees = (0..20)
-                .map(|_| {
-                    let leaves = leaves[random.below(7) as usize];
-                    tree(random, leaves, features)
-                })
-                .collect();
-            let prior = Prior { feature: random.below(features) as u16, weight: 0.7 };
-            let prior = (case % 2 == 0).then_some(prior);
-            let forest = Forest { prior, trees, scale: 1.0 };
-            assert_eq!(forest.check(shared + own), Ok(()));
-            let common: Vec<f32> = (0..shared).map(|_| level(random)).collect();
-            let mut rows: Vec<Vec<f32>> =
-                (0..random.below(150)).map(|_| (0..own).map(|_| level(random)).collect()).collect();
-            if case % 5 == 0 && rows.len() > 2 {
-                rows[0][own - 1] = f32::NAN;
-                rows[1].clear();
-                rows[2][0] = f32::INFINITY;
+        // Planes get more at 33 leaves, and numbers end at 256.
+        const LEAVES: [usize; 12] = [1, 2, 5, 31, 32, 33, 64, 65, 255, 256, 257, 400];
+        // Bytes end at 8 rows, words at 64, blocks at 256.
+        const ROWS: [usize; 15] = [0, 1, 7, 8, 31, 33, 63, 64, 65, 255, 256, 257, 511, 513, 1500];
+        for (case, count) in ROWS.into_iter().enumerate() {
+            for (shared, own) in [(3, 4), (0, 5), (5, 0), (1, 1)] {
+                let random = &mut Stream::new(11, (10 * case + own) as u64);
+                let forest = forest(random, &LEAVES, shared + own);
+                let common: Vec<f32> = (0..shared).map(|_| level(random)).collect();
+                let mut rows = rows(random, count, own);
+                assert!(same(&forest, &common, &rows), "{count} rows, {shared} + {own}");
+                if own > 0 && count > 2 {
+                    rows[0][own - 1] = f32::NAN;
+                    rows[1].clear();
+                    rows[2][0] = f32::INFINITY;
+                    rows[count - 1].truncate(own - 1);
+                    assert!(same(&forest, &common, &rows), "{count} rows, {shared} + {own}, odd");
+                    rows.iter_mut().for_each(|row| row[..].fill(f32::NAN));
+                    assert!(same(&forest, &common, &rows), "{count} rows, {shared} + {own}, NaN");
+                }
             }
-            let (fast, slow) = (forest.scores(&common, &rows), walked(&forest, &common, &rows));
-            let bits = |scores: &[f64]| scores.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&fast), bits(&slow), "case {case}");
         }
+    }
+
+    #[test]
+    fn what_is_not_there_is_read_as_no_number() {
+        let random = &mut Stream::new(12, 0);
+        let forest = forest(random, &[2, 31, 90], 9);
+        let rows = rows(random, 70, 3);
+        let common = [1.0, f32::NAN, -0.0, 0.5, f32::NEG_INFINITY, 2.0, 0.0, 1.0, -1.0, 3.0];
+        // More and fewer features in common than there are in all, and as many.
+        for shared in [0, 2, 6, 9, 10] {
+            assert!(same(&forest, &common[..shared], &rows), "{shared} in common");
+        }
+        let empty = vec![Vec::new(); 3];
+        assert!(same(&forest, &[], &empty));
+    }
+
+    #[test]
+    fn the_order_of_additions_is_kept() {
+        // One after the other these come to 0, in another order to 1.
+        let of = |value| Tree { value: vec![value], ..Tree::default() };
+        let split = |low, high| Tree {
+            feature: vec![0],
+            threshold: vec![0.0],
+            left: vec![!0],
+            right: vec![!1],
+            gain: vec![],
+            value: vec![low, high],
+        };
+        let trees = vec![of(1.0), split(3e30, -3e30), split(-3e30, 3e30), split(0.0, 2.0)];
+        let forest = Forest { trees, ..Forest::default() };
+        assert_eq!(forest.scores(&[], &[vec![-1.0], vec![1.0]]), [0.0, 2.0]);
     }
 
     #[test]

@@ -37,12 +37,31 @@ pub fn names(op: Op) -> (Vec<String>, Vec<String>) {
 pub(super) struct Numbers {
     pub names: Vec<String>,
     pub values: Vec<f32>,
+    /// Whether names are kept: to write them for each candidate takes longer than its numbers do.
+    named: bool,
 }
 
 impl Numbers {
+    pub fn named() -> Self {
+        Self { named: true, ..Self::default() }
+    }
+
+    /// Without names.
+    pub fn unnamed() -> Self {
+        // As many as a candidate has, about.
+        Self { values: Vec::with_capacity(64), ..Self::default() }
+    }
+
     /// Whatever is no number counts as 0: trees and perceptrons know no NaN.
     pub fn put(&mut self, name: &str, value: f64) {
-        self.names.push(name.to_owned());
+        self.put_under("", name, value);
+    }
+
+    /// A number whose name begins like others'.
+    fn put_under(&mut self, prefix: &str, name: &str, value: f64) {
+        if self.named {
+            self.names.push(format!("{prefix}{name}"));
+        }
         let value = value.clamp(-1e9, 1e9) as f32;
         self.values.push(if value.is_finite() { value } else { 0.0 });
     }
@@ -72,13 +91,13 @@ impl Numbers {
                 texts.iter().position(|known| known == text).map_or(-0.5, |at| at as f64)
             }
         };
-        self.put(&format!("parameter_{name}"), value);
+        self.put_under("parameter_", name, value);
     }
 
     /// Which of some families it is of.
     pub fn family(&mut self, families: &[&str], candidate: &Candidate) {
         for family in families {
-            self.flag(&format!("is_{family}"), candidate.family == *family);
+            self.put_under("is_", family, f64::from(u8::from(candidate.family == *family)));
         }
     }
 

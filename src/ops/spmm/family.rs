@@ -132,7 +132,9 @@ pub struct Tile {
 
 /// The candidate as a kernel, whichever family it is of.
 pub fn kernel(candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-    FAMILIES.iter().find_map(|family| family.kernel(candidate, problem))
+    // By name first: a family lists its domains anew to look at a candidate.
+    let of_name = |family: &&&dyn Family| family.names().contains(&candidate.family.as_str());
+    FAMILIES.iter().filter(of_name).find_map(|family| family.kernel(candidate, problem))
 }
 
 /// One column is stored alike in both layouts; the kernels that split a row's entries over lanes suit it better.

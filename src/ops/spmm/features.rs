@@ -45,7 +45,8 @@ pub fn describe<'a>(
     let candidates: Vec<_> = candidates.collect();
     let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
     let own = |(candidate, us): &(&Candidate, f64)| {
-        own(candidate, (*us, best), seen, problem, device).values
+        let all = Numbers::unnamed();
+        own(all, candidate, (*us, best), seen, problem, device).values
     };
     Described {
         shared: shared(seen, problem, device).values,
@@ -60,12 +61,12 @@ pub fn names() -> (Vec<String>, Vec<String>) {
     let nothing = Candidate::new("");
     (
         shared(&seen, &problem, &device).names,
-        own(&nothing, (1.0, 1.0), &seen, &problem, &device).names,
+        own(Numbers::named(), &nothing, (1.0, 1.0), &seen, &problem, &device).names,
     )
 }
 
 fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
-    let mut all = Numbers::default();
+    let mut all = Numbers::named();
     let (rows, cols, nnz) = (seen.rows as f64, seen.cols as f64, seen.nnz as f64);
     let (n, element) = (f64::from(problem.n), problem.dtype.bytes() as f64);
     all.log("rows", rows);
@@ -112,15 +113,15 @@ fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
     all
 }
 
-/// `us` is its predicted time, with the best predicted of all.
+/// Adds a candidate's own; `us` is its predicted time, with the best predicted of all.
 fn own(
+    mut all: Numbers,
     candidate: &Candidate,
     (us, best): (f64, f64),
     seen: &Inspection,
     problem: &Spmm,
     device: &Device,
 ) -> Numbers {
-    let mut all = Numbers::default();
     all.log("predicted_us", us);
     all.ratio("predicted_over_best", us, best);
     all.family(&FAMILY_NAMES, candidate);

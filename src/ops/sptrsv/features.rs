@@ -13,6 +13,7 @@ use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, Dtype, Sptrsv};
 use crate::ops::features::{Described, Numbers};
 use crate::sparse::{Csr, features};
+use std::borrow::Cow;
 
 /// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata.
 pub const VERSION: u32 = 2;
@@ -61,10 +62,13 @@ pub fn describe<'a>(
     let candidates: Vec<_> = candidates.collect();
     let best = candidates.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
     let rewritten = candidates.iter().any(|(c, _)| c.int("window_ns").is_some_and(|ns| ns > 0));
-    let parts = |candidate: &Candidate| estimate?.of_candidate(candidate);
+    let described = |candidate: &Candidate, us| {
+        let parts = estimate.and_then(|estimate| estimate.of_candidate(candidate));
+        own(Numbers::unnamed(), candidate, (us, best), parts).values
+    };
     Described {
         shared: shared(system, rewritten, estimate).values,
-        own: candidates.iter().map(|(c, us)| own(c, (*us, best), parts(c)).values).collect(),
+        own: candidates.iter().map(|(c, us)| described(c, *us)).collect(),
     }
 }
 
@@ -74,7 +78,7 @@ pub fn names() -> (Vec<String>, Vec<String>) {
     let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
     let system = System::of(&Csr::empty(), &problem, &Device::NONE);
     let shared = system.map(|system| shared(&system, false, None).names).unwrap_or_default();
-    (shared, own(&Candidate::new(""), (1.0, 1.0), None).names)
+    (shared, own(Numbers::named(), &Candidate::new(""), (1.0, 1.0), None).names)
 }
 
 /// Windows by whose reach a perceptron, which sees no candidate's own features, knows what rewriting makes of the system.
@@ -82,7 +86,7 @@ const SURVEYED_NS: [u32; 4] = [250, 500, 1000, 4000];
 const SURVEYED_TERMS: u32 = 1024;
 
 fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numbers {
-    let mut all = Numbers::default();
+    let mut all = Numbers::named();
     let (triangular, problem) = (&system.triangular, &system.problem);
     let rows = triangular.rows() as f64;
     let lengths = triangular.indptr.windows(2).map(|ends| (ends[1] - ends[0] + 1) as u64);
@@ -153,9 +157,13 @@ fn anatomy(all: &mut Numbers, anatomy: &Anatomy) {
     all.log("gap_earliest", anatomy.gap_earliest);
 }
 
-/// `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.
-fn own(candidate: &Candidate, (us, best): (f64, f64), parts: Option<Parts>) -> Numbers {
-    let mut all = Numbers::default();
+/// Adds a candidate's own; `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.
+fn own(
+    mut all: Numbers,
+    candidate: &Candidate,
+    (us, best): (f64, f64),
+    parts: Option<Parts>,
+) -> Numbers {
     all.log("predicted_us", us);
     all.ratio("predicted_over_best", us, best);
     all.family(&FAMILY_NAMES, candidate);
@@ -181,12 +189,12 @@ fn own(candidate: &Candidate, (us, best): (f64, f64), parts: Option<Parts>) -> N
 }
 
 /// `merge=avg8` as a kind and a size.
-fn split_merge(candidate: &Candidate) -> Candidate {
-    let Some(merge) = candidate.text("merge") else { return candidate.clone() };
+fn split_merge(candidate: &Candidate) -> Cow<'_, Candidate> {
+    let Some(merge) = candidate.text("merge") else { return Cow::Borrowed(candidate) };
     let (kind, size) =
         merge.split_at(merge.find(|c: char| c.is_ascii_digit()).unwrap_or(merge.len()));
     let (kind, size) = (kind.to_owned(), size.parse().unwrap_or(0));
-    candidate.clone().with_text("merge", &kind).with("merge_size", size)
+    Cow::Owned(candidate.clone().with_text("merge", &kind).with("merge_size", size))
 }
 
 #[cfg(test)]
