@@ -163,7 +163,7 @@ fn submit_and_lookup_speak_with_a_server() {
     assert_eq!(found["plan"]["id"], plan["id"], "other values, the same pattern: {found}");
 
     let models = told(&sparsetune(&["models", "--server", &server.url]));
-    for part in ["spmm on cpu/", "measured / predicted", "rank correlation", "learned"] {
+    for part in ["spmm on cpu/", "measured / predicted", "rank correlation", "ranked here"] {
         assert!(models.contains(part), "`{part}` is not in\n{models}");
     }
 
