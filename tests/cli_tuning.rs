@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use sparsetune::domain::JobState;
-use sparsetune::store::{Jobs, SqliteStore};
-use std::io::{BufRead, BufReader};
+use sparsetune::domain::learned::Activation;
+use sparsetune::store::{Jobs, Learning, SqliteStore};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -161,6 +162,11 @@ fn submit_and_lookup_speak_with_a_server() {
     let found = json(&ask(&["lookup", other.to_str().unwrap()]));
     assert_eq!(found["plan"]["id"], plan["id"], "other values, the same pattern: {found}");
 
+    let models = told(&sparsetune(&["models", "--server", &server.url]));
+    for part in ["spmm on cpu/", "measured / predicted", "rank correlation", "ranked here"] {
+        assert!(models.contains(part), "`{part}` is not in\n{models}");
+    }
+
     let digest = plan["matrix"].as_str().unwrap();
     let job = json(&ask(&["submit", digest, "--detach", "--seed", "9"]));
     assert_eq!(job["matrix"], digest);
@@ -261,4 +267,41 @@ fn a_server_whose_output_nobody_reads_serves_all_the_same() {
     signal(&child, libc::SIGTERM);
     log.for_each(drop);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A server without devices, all of whose output is kept.
+fn beginner(data: &Path) -> Child {
+    binary()
+        .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+        .env("SPARSETUNE_DEVICES__USE", "[]")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn servers_that_begin_a_folder_together_all_serve_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let data = folder.path().join(round.to_string());
+        let mut servers: Vec<Child> = (0..4).map(|_| beginner(&data)).collect();
+        for server in &mut servers {
+            let mut line = String::new();
+            BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            server.kill().unwrap();
+            let mut log = String::new();
+            server.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+            server.wait().unwrap();
+            assert!(line.starts_with("listening on "), "round {round}: {log}");
+            assert!(!log.contains("not taken in"), "round {round}: {log}");
+        }
+        // The models that ship with the program were put to use by one of them.
+        let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
+        let active = store.active().await.unwrap();
+        assert!(!active.is_empty());
+        for Activation { scope, .. } in active {
+            assert_eq!(store.activations(&scope, 9).await.unwrap().len(), 1, "round {round}");
+        }
+    }
 }

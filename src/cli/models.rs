@@ -1,6 +1,8 @@
 //! `sparsetune models`: the learned models of a server, and which of them is in use.
 
-use super::client::models::{ActivationView, ModelView, QualityView};
+use super::client::models::{
+    ActivationView, AnalyticView, ModelView, ModelsView, QualityView, RankedView,
+};
 use super::show::{right, table};
 use super::{ServerArgs, say};
 use crate::domain::LearnedModel;
@@ -58,11 +60,10 @@ pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {
     let client = args.server.client()?;
     let changed = match &args.action {
         None => {
-            let (raw, learned) = client.models().await?;
+            let all = client.models().await?;
             match args.json {
-                true => say(raw)?,
-                false if learned.is_empty() => say("no model has been learned yet")?,
-                false => say(list(&learned))?,
+                true => say(&all.raw)?,
+                false => say(told(&all.view))?,
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -105,9 +106,55 @@ fn card_of(file: &Path) -> PathBuf {
     }
 }
 
+/// The analytic models by what plans found of them, where any did; then the learned ones.
+fn told(all: &ModelsView) -> String {
+    let learned = match all.learned.as_slice() {
+        [] => "no model has been learned yet".to_owned(),
+        learned => list(learned).to_string(),
+    };
+    match all.analytic.as_slice() {
+        [] => learned,
+        analytic => format!("{}\n\n{learned}", formulas(analytic)),
+    }
+}
+
+fn formulas(models: &[AnalyticView]) -> Table {
+    let header =
+        ["model", "for", "plans", "trials", "measured / predicted", "spread", "rank correlation"];
+    let mut table = table(&header);
+    for model in models {
+        table.add_row([
+            model.model.clone(),
+            format!("{} on {}", model.op, model.device_class),
+            model.plans.to_string(),
+            model.trials.to_string(),
+            format!("{:.2}", model.median_ratio),
+            format!("{:.2}", model.spread),
+            correlation(model.rank_correlation),
+        ]);
+    }
+    right(&mut table, 2..7);
+    table
+}
+
+/// Nothing where there was no order to compare.
+fn correlation(rank: Option<f64>) -> String {
+    rank.map(|rank| format!("{rank:.2}")).unwrap_or_default()
+}
+
 fn list(models: &[ModelView]) -> Table {
-    let mut table =
-        table(&["", "model", "kind", "for", "made", "trials", "best of 1", "best of 10"]);
+    let mut table = table(&[
+        "",
+        "model",
+        "kind",
+        "for",
+        "made",
+        "trials",
+        "best of 1",
+        "best of 10",
+        "ranked here",
+        "rank correlation",
+    ]);
     for model in models {
         let quality = &model.quality;
         let own = quality.choosers.iter().find(|chooser| chooser.name == model.kind);
@@ -124,10 +171,16 @@ fn list(models: &[ModelView]) -> Table {
             model.data.trials.to_string(),
             share(1),
             share(10),
+            model.ranked.as_ref().map(ranked_by).unwrap_or_default(),
+            correlation(model.ranked.as_ref().and_then(|ranked| ranked.rank_correlation)),
         ]);
     }
-    right(&mut table, 5..8);
+    right(&mut table, 5..10);
     table
+}
+
+fn ranked_by(ranked: &RankedView) -> String {
+    format!("{} trials of {} plans", ranked.trials, ranked.plans)
 }
 
 /// A row for each way to choose: shares of the best with 1, 8, 10 and 16 tries, and the first choice's regret.
@@ -172,8 +225,41 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::card_of;
+    use super::{ModelsView, card_of, told};
+    use serde_json::json;
     use std::path::Path;
+
+    #[test]
+    fn the_list_tells_how_well_each_model_ranked_here() {
+        let analytic = json!({
+            "kind": "analytic", "model": "effective_intensity_v3", "device_class": "cpu/x", "op": "spmm", "plans": 3,
+            "trials": 41, "median_ratio": 1.254, "spread": 1.5, "rank_correlation": -0.625,
+        });
+        let learned = |id: &str, ranked: serde_json::Value| {
+            json!({
+                "kind": "lambdamart", "id": id, "op": "spmm", "device_class": "cpu/x", "features_version": 1,
+                "active": false, "seed": 1, "origin": "shipped", "digest": "0".repeat(64), "ranked": ranked,
+                "data": {"groups": 4, "matrices": 4, "generated": 4, "trials": 99, "newest": "2026-01-01T00:00:00Z"},
+                "quality": {"folds": 5, "groups": 4, "choosers": []}, "created_at": "2026-01-01T00:00:00Z",
+            })
+        };
+        let ranked = json!({"plans": 2, "trials": 15, "rank_correlation": 0.75});
+        let of = |items: serde_json::Value| {
+            told(&serde_json::from_value::<ModelsView>(json!({ "items": items })).unwrap())
+        };
+        let text = of(json!([analytic, learned("one", ranked), learned("two", json!(null))]));
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
+        let row: Vec<&str> = line("effective_intensity_v3").split_whitespace().collect();
+        let figures = ["spmm", "on", "cpu/x", "3", "41", "1.25", "1.50", "-0.62"];
+        assert_eq!(row[1..], figures, "{text}");
+        assert!(line("one").trim_end().ends_with("0.75"), "{text}");
+        assert!(line("one").contains("15 trials of 2 plans"), "{text}");
+        assert!(!line("two").contains("trials of"), "{text}");
+        assert_eq!(of(json!([])), "no model has been learned yet");
+        assert!(of(json!([analytic])).ends_with("no model has been learned yet"));
+        let odd = json!({ "items": [{"kind": "mlp"}] });
+        assert!(serde_json::from_value::<ModelsView>(odd).is_err());
+    }
 
     #[test]
     fn a_card_stands_beside_its_model() {

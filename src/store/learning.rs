@@ -87,6 +87,8 @@ pub trait Learning: Send + Sync {
     async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>>;
     /// `Missing` where the scope has no such model.
     async fn activate(&self, activation: &Activation) -> Result<()>;
+    /// As [`Learning::activate`], but only where what is in use is what the change was decided by; `false` where it is not.
+    async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool>;
     /// Takes the newest change back that was not taken back before.
     async fn roll_back(
         &self,
@@ -111,7 +113,7 @@ pub enum RollBack {
     Unfit { model: ModelId, features_version: u32 },
 }
 
-/// The new model of a training is put to use as the training ends.
+/// A change of the model in use that looks at what it changes.
 #[derive(Clone, Copy, Debug)]
 pub struct PutToUse<'a> {
     pub activation: &'a Activation,

@@ -102,6 +102,19 @@ def board(api):
 
 
 @pytest.fixture
+def learned(process):
+    """A server that has learned two models from thirty small matrices, the second of them in use."""
+    # The model is a few trees, which split nothing where they are shown less.
+    server = process(SPARSETUNE_LEARNING__MIN_GROUPS="10", SPARSETUNE_LEARNING__MIN_TRIALS="80")
+    api = Api(server.url)
+    digests = [api.upload(band(40 + more), f"band {more}") for more in range(30)]
+    jobs = [api.submit(digest, {"op": "spmm", "n": 4}, search={"strategy": "exhaustive"}) for digest in digests]
+    assert [api.ended(job)["state"] for job in jobs] == ["succeeded"] * 30
+    first, second = [api.trained("spmm", seed) for seed in (1, 2)]
+    return types.SimpleNamespace(api=api, first=first, second=second)
+
+
+@pytest.fixture
 def long_job(api, delaunay):
     """A job that runs for a minute unless it is cancelled, as it is in the end."""
     digest = api.upload(delaunay.read_bytes(), "delaunay_n15")

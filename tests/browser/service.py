@@ -51,6 +51,13 @@ class Api:
         """The job once it has ended."""
         return until(lambda: (told := self.job(job))["state"] in FINAL and told, f"the end of job {job}")
 
+    def trained(self, op, seed):
+        """The model of a training that puts it to use."""
+        body = json.dumps({"op": op, "seed": seed, "activate": "always"}).encode()
+        told = self.ended(self.request("POST", "/v1/models/train", body)["id"])
+        assert told["state"] == "succeeded" and told["activated"], told
+        return told["model"]
+
     def tried(self, job):
         """Ordinals of the trials that ran."""
         found, cursor = [], ""

@@ -1,6 +1,8 @@
-"""The form that submits a job: what becomes of files that are dropped, and of files that are refused."""
+"""The form that submits a job: what becomes of files that are dropped, of files that are refused, and of links that fill it
+in."""
 
 from playwright.sync_api import expect
+from service import band
 
 DROP = """([selector, name]) => {
     const data = new DataTransfer();
@@ -41,3 +43,36 @@ def test_a_refused_file_is_told_of_where_it_was_chosen(visit):
     page.locator("#file").set_input_files({**bad, "name": "other.mtx"})
     expect(page.locator("#drop-error")).to_have_count(0)
     assert page.locator("#file").get_attribute("aria-invalid") is None
+
+
+FILLED = """() => Object.fromEntries([...document.querySelectorAll("#submit [data-member], #op, #matrix")]
+    .filter(field => !field.closest("[hidden]"))
+    .map(field => [field.dataset.member ?? field.id, field.type === "checkbox" ? field.checked : field.value]))"""
+
+
+def test_a_predicted_plan_is_measured_as_it_was_asked_for(visit, api):
+    digest = api.upload(band(310), "never measured")
+    asked = "op=spmm&n=5&layout=col&device=cpu"
+    found = api.get(f"/v1/plans?matrix={digest}&{asked}")
+    assert found["match"]["grade"] == "predicted", found
+    page = visit(f"/plans/{found['plan']['id']}")
+    page.click("#measure")
+    expect(page.locator("#matrix")).to_have_value(digest)
+    filled = page.evaluate(FILLED)
+    wanted = {"matrix": digest, "op": "spmm", "problem.n": "5", "problem.dtype": "f32", "problem.layout": "col", "device": "cpu"}
+    assert wanted.items() <= filled.items(), filled
+    assert not filled["problem.accumulate"] and not filled["problem.tf32"]
+    page.click("#submit-go")
+    page.wait_for_url("**/jobs/*")
+    job = api.ended(page.url.rsplit("/", 1)[1])
+    assert (job["matrix"], job["problem"]) == (digest, found["plan"]["problem"]), job
+
+
+def test_a_link_fills_in_what_can_be_chosen_and_nothing_else(visit):
+    solve = "problem.op=sptrsv&problem.rhs=2&problem.dtype=f64&problem.triangle=upper&problem.diagonal=unit&problem.transpose=true"
+    filled = visit(f"/#submit=&{solve}&problem.n=7").evaluate(FILLED)
+    wanted = {"op": "sptrsv", "problem.rhs": "2", "problem.dtype": "f64", "problem.triangle": "upper", "problem.diagonal": "unit"}
+    assert {**wanted, "problem.transpose": True}.items() <= filled.items(), filled
+    plain = visit("/#submit=").evaluate(FILLED)
+    odd = "problem.op=%3Cimg%20src=x%3E&problem.n=1e9&problem.dtype=f8&problem.layout=&device=%22%3E&problem.tf32=yes"
+    assert visit(f"/#submit={'<b>' * 9}&{odd}").evaluate(FILLED) == plain

@@ -1,4 +1,5 @@
-"""The page of models: a training is asked for and seen, and what the server refuses is told."""
+"""The page of models: what was learned is shown, put to use and taken back; a training is asked for and seen, and what the
+server refuses is told."""
 
 from playwright.sync_api import expect
 from watch import look
@@ -25,3 +26,35 @@ def test_what_is_refused_is_told(visit):
     page.get_by_role("button", name="Use none").click()
     expect(page.locator("#models-message")).to_have_attribute("role", "alert")
     expect(page.locator("#models-message")).to_contain_text("there is no model none")
+
+
+def test_what_was_learned_is_shown_put_to_use_and_taken_back(visit, learned):
+    page = visit("/models", site=learned.api.url)
+    part = page.locator("#learned article[data-op=spmm][data-class^='cpu/']")
+    version = {name: part.locator("tr", has=page.locator(f"a[href='/v1/models/{name}']")) for name in (learned.first, learned.second)}
+    in_use, other = version[learned.second], version[learned.first]
+    expect(in_use.locator(".badge")).to_have_text("in use")
+    expect(in_use).to_contain_text("lambdamart")
+    expect(other.locator(".badge")).to_have_count(0)
+    held_out = part.get_by_role("table", name="Held out")
+    told = learned.api.get(f"/v1/models/{learned.second}")
+    choosers = [chooser["name"] for chooser in told["quality"]["choosers"]]
+    assert {"lambdamart", "analytic", "random"} <= set(choosers)
+    assert held_out.locator("tbody th").all_text_contents() == choosers
+    features = part.get_by_role("table", name="What it goes by").locator("tbody th")
+    assert features.all_text_contents() == [part["feature"] for part in told["importance"]][:12] != []
+    look(page)
+
+    part.get_by_role("button", name=f"Put {learned.first} to use").click()
+    expect(page.locator("#models-message")).to_have_text("The model is in use.")
+    expect(other.locator(".badge")).to_have_text("in use")
+    expect(in_use.locator(".badge")).to_have_count(0)
+    assert learned.api.get(f"/v1/models/{learned.first}")["active"]
+
+    part.get_by_role("button", name="Take the newest change back").click()
+    expect(page.locator("#models-message")).to_have_text("The change was taken back.")
+    expect(in_use.locator(".badge")).to_have_text("in use")
+    expect(part.locator("li").first).to_contain_text(learned.second)
+    assert learned.api.get(f"/v1/models/{learned.second}")["active"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    look(page)

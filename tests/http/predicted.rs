@@ -126,7 +126,7 @@ async fn its_page_says_predicted_and_leads_on() {
         "predicted, not measured</span>",
         "id=\"predicted\"",
         "The learned model <a href=\"/models\"><code>one</code></a>",
-        &format!("id=\"measure\" href=\"/#submit={digest}\">Have it measured</a>"),
+        "\">Have it measured</a>",
         "by a lookup",
         "<h2 id=\"winner-title\">Choice:",
         "Time of a call, predicted",
@@ -142,6 +142,16 @@ async fn its_page_says_predicted_and_leads_on() {
     ] {
         assert!(!text.contains(unsaid), "{unsaid}");
     }
+    // The form's fields by their names, in whatever order.
+    let href = text.split("id=\"measure\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+    let (form, query) = href.split_once('#').unwrap();
+    let mut filled: Vec<&str> = query.split("&#38;").collect();
+    filled.sort_unstable();
+    let matrix_filled = format!("submit={digest}");
+    let fields =
+        ["device=cpu", "problem.accumulate=false", "problem.dtype=f32", "problem.layout=row"];
+    let more = ["problem.n=32", "problem.op=spmm", "problem.tf32=false", &matrix_filled];
+    assert_eq!((form, filled), ("/", [fields, more].concat()));
     let alternatives = found["plan"]["alternatives"].as_array().unwrap().len();
     let list = text.split("id=\"alternatives\"").nth(1).unwrap().split("</ol>").next().unwrap();
     assert_eq!(list.matches("<li>").count(), alternatives);

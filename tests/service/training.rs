@@ -100,6 +100,13 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert_eq!(Some(&active.card.id), training.model.as_ref());
     assert_eq!(active.card.data.groups, GROUPS as u64);
     assert_eq!(active.card.data.trials, GROUPS as u64 * u64::from(ROWS));
+    // The search that would run without it was judged on the same trials, as far as it goes.
+    let choosers = &active.card.quality.choosers;
+    let of = |name: &str| choosers.iter().find(|chooser| chooser.name == name).unwrap();
+    let unlearned = of("analytic_corrected");
+    assert_eq!(unlearned.at.iter().map(|at| at.k).collect::<Vec<_>>(), [1, 2, 4, 8, 10]);
+    assert_eq!(unlearned.at[0], of("analytic").at[0], "with one try nothing was measured before");
+    assert!(unlearned.at[4].share >= of("random").at[4].share, "{choosers:?}");
     // Another process on the store uses the same model, and this one sees when it is taken back there.
     let other = world.elsewhere("elsewhere").await;
     assert_eq!(other.active_model(&scope()).await.unwrap().unwrap().card, active.card);

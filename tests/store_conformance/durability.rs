@@ -3,7 +3,7 @@
 use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
-use sparsetune::store::{JobFilter, Quarantined, SqliteStore, Store, StoreError};
+use sparsetune::store::{Devices, JobFilter, Quarantined, SqliteStore, Store, StoreError};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -148,4 +148,56 @@ pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
     let events = store.events(&job.id, 0, 1_000_000).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=kept as u64 + 2).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+#[ignore = "a child process of a_new_file_is_opened_by_many_at_once"]
+async fn child_opens() {
+    let file = std::env::var_os(CHILD_STORE).expect("started by its parent alone");
+    // Processes take their time to start: those of one round begin together, by its file.
+    let go = std::path::Path::new(&file).with_extension("go");
+    while !go.exists() {
+        std::thread::yield_now();
+    }
+    let store = SqliteStore::open(file.as_ref()).await.unwrap();
+    assert_eq!(store.devices().await.unwrap(), []);
+}
+
+pub async fn a_new_file_is_opened_by_many_at_once(_: &Sqlite) {
+    for round in 0..20 {
+        let harness = Sqlite::new();
+        let children: Vec<_> = (0..3)
+            .map(|_| {
+                Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "durability::child_opens", "--ignored"])
+                    .env(CHILD_STORE, harness.file())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        std::fs::write(harness.file().with_extension("go"), "").unwrap();
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let file = harness.file();
+                std::thread::spawn(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let store = SqliteStore::open(&file).await.map_err(|e| e.to_string())?;
+                        store.devices().await.map_err(|e| e.to_string())
+                    })
+                })
+            })
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), Ok(Vec::new()), "round {round}");
+        }
+        for child in children {
+            let ended = child.wait_with_output().unwrap();
+            let told = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success() && told.contains("1 passed"), "round {round}: {told}");
+        }
+    }
 }

@@ -121,4 +121,5 @@ conform! { Sqlite:
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,
     durability::a_recorded_trial_survives_a_kill,
+    durability::a_new_file_is_opened_by_many_at_once,
 }

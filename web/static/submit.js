@@ -254,10 +254,22 @@
     // A page that comes back from the browser's memory keeps what was chosen.
     switchFields();
     if (file.files.length) chosen();
-    // A link from another page may name the matrix.
-    const named = new URLSearchParams(location.hash.slice(1)).get("submit");
+    // A link from another page may name the matrix, and with it whatever else goes into a job. It may come from anywhere, so
+    // it fills in what could be chosen here and nothing else; what it fills in is seen before it is sent.
+    const fill = (field, value) => {
+        if (field.type === "checkbox") field.checked = value === "true";
+        else if (field.type === "number") { if (/^[0-9]{1,10}$/.test(value)) field.value = value; }
+        else if ([...field.options].some(option => option.value === value)) field.value = value;
+    };
+    const linked = new URLSearchParams(location.hash.slice(1));
+    const named = linked.get("submit");
     if (named !== null) {
         $("submit-card").open = true;
         if (/^[0-9a-f]{64}$/.test(named)) matrix.value = named;
+        if (linked.has("problem.op")) { fill(op, linked.get("problem.op")); switchFields(); }
+        for (const field of form.querySelectorAll("[data-member]")) {
+            const value = linked.get(field.dataset.member);
+            if (value !== null && !field.closest("[hidden]")) fill(field, value);
+        }
     }
 })();

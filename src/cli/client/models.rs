@@ -9,6 +9,7 @@ use crate::domain::{DeviceClass, Digest, JobState, LearnedModel, ModelId, Timest
 use anyhow::Context;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -25,6 +26,19 @@ pub struct TrainingView {
     pub error: Option<String>,
 }
 
+/// An analytic model on a class of device, and how good the newest plans found it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AnalyticView {
+    pub model: String,
+    pub op: String,
+    pub device_class: String,
+    pub plans: u64,
+    pub trials: u64,
+    pub median_ratio: f64,
+    pub spread: f64,
+    pub rank_correlation: Option<f64>,
+}
+
 /// A learned model.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ModelView {
@@ -36,6 +50,8 @@ pub struct ModelView {
     pub active: bool,
     pub data: DataView,
     pub quality: QualityView,
+    /// How well it ranked here, where plans tell.
+    pub ranked: Option<RankedView>,
     pub seed: u64,
     pub origin: String,
     pub digest: Digest,
@@ -84,6 +100,34 @@ impl ModelView {
     }
 }
 
+/// The list, its two kinds of entries apart.
+#[derive(Clone, Debug)]
+pub struct ModelsView {
+    pub analytic: Vec<AnalyticView>,
+    pub learned: Vec<ModelView>,
+}
+
+impl<'de> Deserialize<'de> for ModelsView {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct All {
+            items: Vec<Value>,
+        }
+        let mut all = Self { analytic: Vec::new(), learned: Vec::new() };
+        for item in All::deserialize(deserializer)?.items {
+            match item["kind"] == "analytic" {
+                true => all.analytic.push(read(item)?),
+                false => all.learned.push(read(item)?),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn read<T: DeserializeOwned, E: serde::de::Error>(item: Value) -> Result<T, E> {
+    serde_json::from_value(item).map_err(E::custom)
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct DataView {
     pub groups: u64,
@@ -91,6 +135,13 @@ pub struct DataView {
     pub generated: u64,
     pub trials: u64,
     pub newest: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct RankedView {
+    pub plans: u64,
+    pub trials: u64,
+    pub rank_correlation: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -134,16 +185,9 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 
-    /// All models as they are told, and those of them that were learned.
-    pub async fn models(&self) -> anyhow::Result<(Value, Vec<ModelView>)> {
-        #[derive(Deserialize)]
-        struct All {
-            items: Vec<Value>,
-        }
-        let all: Answer<All> = self.answer(self.request(Method::GET, "v1/models", &[])?).await?;
-        let learned = all.view.items.iter().filter(|item| item["kind"] != "analytic");
-        let learned = learned.map(ModelView::deserialize).collect::<Result<_, _>>();
-        Ok((all.raw, learned.context("the answer lacks something this version needs")?))
+    /// All models: the analytic ones and the learned.
+    pub async fn models(&self) -> anyhow::Result<Answer<ModelsView>> {
+        self.answer(self.request(Method::GET, "v1/models", &[])?).await
     }
 
     pub async fn model(&self, id: &str) -> anyhow::Result<Answer<ModelView>> {

@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use filters::{Asked, Filters};
+pub use form::like;
 use form::{Choice, Known, devices, known_matrices};
 use rows::Row;
 

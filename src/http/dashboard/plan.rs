@@ -9,6 +9,7 @@ pub use words::ranking;
 use super::bound;
 use super::commands::{self, Command};
 use super::format;
+use super::jobs;
 use super::pictures::roofline::{BOUND, Mark, Roofline, Times};
 use super::shell::{Place, Shell, html};
 use crate::domain::{Plan, PlanId, Problem};
@@ -50,6 +51,8 @@ struct Page {
     steps: Vec<StepRow>,
     arrays: Vec<ArrayRow>,
     has_source: bool,
+    /// The form that has it measured, filled in.
+    measure: String,
     scratch: Vec<String>,
     host_run: Option<String>,
     provenance: Vec<Fact>,
@@ -112,6 +115,7 @@ pub async fn show(
         steps: parts::steps(&plan),
         arrays: parts::arrays(&plan),
         has_source: plan.launch.as_ref().is_some_and(|launch| launch.source.is_some()),
+        measure: jobs::like(&plan)?,
         scratch: parts::scratch(&plan),
         host_run: parts::host_run(&plan),
         provenance: parts::provenance(&plan),

@@ -124,14 +124,16 @@ impl Trainer {
             TrainingStage::Reading,
             format!("{described} searches described; reading trials"),
         );
-        let Material { data, used } = material::read(service, scope, desk).await?;
+        let Material { data, corrected, used } =
+            material::read(service, scope, &threads, desk).await?;
         material::suffices(&used, scope, settings)?;
         let (groups, matrices, trials) = (used.groups, used.matrices, used.trials);
         let story =
             format!("judging by {groups} searches over {matrices} matrices, {trials} trials");
         desk.stage(TrainingStage::Judging, story);
         let (told, seed, of) = (Arc::clone(desk), request.seed, scope.clone());
-        let lesson = threads.run(move || lesson::give(&data, &of, seed, &told)).await??;
+        let give = move || lesson::give(&data, &corrected, &of, seed, &told);
+        let lesson = threads.run(give).await??;
         let Lesson { learner, quality, importance, file } = lesson;
         let (verdict, judged_beside) = match request.activate {
             Activate::Never => (Err("the request says so".to_owned()), None),

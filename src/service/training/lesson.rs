@@ -1,12 +1,11 @@
 //! The learning itself: each learner is judged on patterns that it has not seen, and the best is trained on everything.
 
-use super::Halt;
 use super::desk::Desk;
-use super::verdict;
-use crate::domain::learned::{HeldOut, Importance, Learner, Op, Scope};
+use super::{Halt, replay, verdict};
+use crate::domain::learned::{Chooser, HeldOut, Importance, Learner, Op, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
-use crate::learn::judge::{Train, cross_validate};
+use crate::learn::judge::{self, Train, cross_validate};
 use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
 use crate::ops::features;
@@ -41,8 +40,15 @@ fn inputs(shared: &[String]) -> Vec<u16> {
     shared.iter().enumerate().filter_map(reads).collect()
 }
 
-/// Judges the operation's learners, then trains the best. Always the same for the same data and seed.
-pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Result<Lesson, Halt> {
+/// Judges the operation's learners, then trains the best. `corrected` are the rows of each group that the search without a
+/// learned model tries. Always the same for the same data and seed.
+pub(super) fn give(
+    data: &Dataset,
+    corrected: &[Vec<usize>],
+    scope: &Scope,
+    seed: u64,
+    desk: &Desk,
+) -> Result<Lesson, Halt> {
     let inputs = inputs(&data.shared);
     let alike = mlp::Params { seed, ..mlp::Params::default() };
     let by_regret = mlp::Params { labels: Labels::ByRegret, ..alike.clone() };
@@ -59,11 +65,12 @@ pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Res
         .collect();
     let mut progress = |share: f64| desk.progress(share);
     let judged = cross_validate(data, &trainers, FOLDS, seed, &mut progress);
-    let quality = match judged {
+    let mut quality = match judged {
         Ok(judgement) => judgement.held_out,
         Err(Unjudged::Ended) => return Err(Halt::Stopped),
         Err(why @ Unjudged::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
     };
+    quality.choosers.push(unlearned(data, corrected));
     let learner = verdict::best(&quality, learners(scope.op))
         .ok_or_else(|| Halt::Failed("no learner could be judged".to_owned()))?;
     desk.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
@@ -94,6 +101,14 @@ pub(super) fn give(data: &Dataset, scope: &Scope, seed: u64, desk: &Desk) -> Res
     };
     let file = file.to_bytes().map_err(|error| Halt::Failed(error.to_string()))?;
     Ok(Lesson { learner, quality, importance, file })
+}
+
+/// The search without a learned model, as far as it goes.
+fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> Chooser {
+    let tried = |group: usize| corrected.get(group).cloned().unwrap_or_default();
+    let mut chooser = judge::chooser(replay::CORRECTED, data, tried);
+    chooser.at.retain(|at| at.k as usize <= replay::TRIES);
+    chooser
 }
 
 fn boosted(params: &lambdamart::Params) -> Trainer<'_> {

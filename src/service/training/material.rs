@@ -1,9 +1,10 @@
 //! What a training reads: the scope's measured jobs as groups, and what is told of them on the model's card.
 
-use super::Halt;
 use super::desk::Desk;
-use crate::domain::Timestamp;
+use super::threads::Threads;
+use super::{Halt, replay};
 use crate::domain::learned::{DataUsed, Scope};
+use crate::domain::{Candidate, Timestamp};
 use crate::learn::{Dataset, Group, Row};
 use crate::ops::features;
 use crate::service::Service;
@@ -29,11 +30,14 @@ pub(super) const TOO_LITTLE: &str = "too little to learn from";
 
 pub(super) struct Material {
     pub data: Dataset,
+    /// Beside each group, the rows that the search without a learned model tries.
+    pub corrected: Vec<Vec<usize>>,
     pub used: DataUsed,
 }
 
 /// A group with what its card tells of it.
 struct Origin {
+    corrected: Vec<usize>,
     generated: bool,
     measured_at: Timestamp,
 }
@@ -43,7 +47,12 @@ fn predicted(own: &[f32]) -> Option<f64> {
     own.get(features::PREDICTED).map(|log| (f64::from(*log).exp2() - 1.0).max(f64::MIN_POSITIVE))
 }
 
-pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Result<Material, Halt> {
+pub(super) async fn read(
+    service: &Service,
+    scope: &Scope,
+    threads: &Threads,
+    desk: &Desk,
+) -> Result<Material, Halt> {
     let (shared, own) = features::names(scope.op);
     let widths = (shared.len(), own.len());
     let mut kept: VecDeque<(Group, Origin)> = VecDeque::new();
@@ -58,7 +67,10 @@ pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Resul
             store.training_groups(scope, features::version(scope.op), after.as_ref(), PAGE).await?;
         let Some(last) = groups.last() else { break };
         after = Some(last.job.clone());
-        for group in groups.into_iter().filter_map(|group| group_of(group, widths)) {
+        let read = move || -> Vec<_> {
+            groups.into_iter().filter_map(|group| group_of(group, widths)).collect()
+        };
+        for group in threads.run(read).await? {
             trials += group.0.rows.len();
             kept.push_back(group);
         }
@@ -68,8 +80,9 @@ pub(super) async fn read(service: &Service, scope: &Scope, desk: &Desk) -> Resul
         }
     }
     let used = used(&kept);
-    let groups = kept.into_iter().map(|(group, _)| group).collect();
-    Ok(Material { data: Dataset { shared, own, groups }, used })
+    let (groups, corrected) =
+        kept.into_iter().map(|(group, origin)| (group, origin.corrected)).unzip();
+    Ok(Material { data: Dataset { shared, own, groups }, corrected, used })
 }
 
 /// `None` where too little of it was measured, or it was described otherwise than it says. What failed or was given up is
@@ -80,24 +93,33 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
         return None;
     }
     let positive = |us: &f64| us.is_finite() && *us > 0.0;
-    let rows: Vec<Row> = group
+    let (candidates, rows): (Vec<Candidate>, Vec<Row>) = group
         .rows
         .into_iter()
         .filter(|row| row.own.len() == own && row.own.iter().all(|value| value.is_finite()))
         .filter_map(|row| {
-            Some(Row {
+            let told = Row {
                 candidate: row.candidate.to_string(),
                 us: row.us.filter(positive).unwrap_or(f64::INFINITY),
                 predicted_us: predicted(&row.own).filter(positive)?,
                 own: row.own,
-            })
+            };
+            Some((row.candidate, told))
         })
-        .collect();
+        .unzip();
     let measured = rows.iter().filter(|row| row.us.is_finite()).count();
-    let generated = features.name.is_some_and(|name| Spec::parse(&name).is_ok());
-    let origin = Origin { generated, measured_at: features.created_at };
+    if measured < LEAST_MEASURED {
+        return None;
+    }
+    let told = candidates.iter().zip(&rows);
+    let told: Vec<_> = told.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
+    let origin = Origin {
+        corrected: replay::corrected(&told),
+        generated: features.name.is_some_and(|name| Spec::parse(&name).is_ok()),
+        measured_at: features.created_at,
+    };
     let group = Group { pattern: features.pattern.to_string(), shared: features.shared, rows };
-    (measured >= LEAST_MEASURED).then_some((group, origin))
+    Some((group, origin))
 }
 
 fn used(kept: &VecDeque<(Group, Origin)>) -> DataUsed {

@@ -6,6 +6,7 @@ mod describe;
 mod desk;
 mod lesson;
 mod material;
+mod replay;
 mod retrain;
 pub(super) mod shipped;
 mod threads;

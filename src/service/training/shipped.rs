@@ -6,6 +6,7 @@ use crate::domain::{Digest, Timestamp};
 use crate::learn::ModelFile;
 use crate::ops::features;
 use crate::service::{Result, Service};
+use crate::store::PutToUse;
 use rust_embed::RustEmbed;
 use std::borrow::Cow;
 
@@ -41,7 +42,11 @@ impl Service {
                 reason: "shipped with sparsetune".to_owned(),
                 at: Timestamp::now(),
             };
-            self.put_in_use(&activation).await?;
+            // Not where another process that opens the same new store has just done so.
+            let change = PutToUse { activation: &activation, only_after: Some(None) };
+            if store.put_to_use(change).await? {
+                self.inner.signals.changed_here();
+            }
         }
         Ok(())
     }

@@ -69,6 +69,11 @@ impl Learning for Watched {
         self.look_at_revision().await;
         Ok(())
     }
+    async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool> {
+        let done = self.store.put_to_use(change).await?;
+        self.look_at_revision().await;
+        Ok(done)
+    }
     async fn roll_back(
         &self,
         scope: &Scope,

@@ -1,20 +1,21 @@
 //! What models learn from: features beside trials, read back by job.
 
+mod rows;
+
 use super::SqliteStore;
-use super::codec::{self, Stored};
+use super::codec;
 use super::{events, models};
 use crate::domain::learned::{Activation, Op, Scope};
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Plan,
-    Problem, Timestamp, Trial,
+    CandidateId, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Timestamp,
 };
 use crate::store::{
-    Fence, Learning, Page, PageRequest, Result, RollBack, StoreError, TrainingGroup, TrainingRow,
+    Fence, Learning, Page, PageRequest, PutToUse, Result, RollBack, StoreError, TrainingGroup,
     Undescribed,
 };
 use async_trait::async_trait;
+use rows::{GroupRow, UndescribedRow, fill};
 use sqlx::SqliteConnection;
-use std::collections::HashMap;
 
 /// Jobs in the order of their age; the problem's key text begins with the operation's name.
 pub(super) const UNDESCRIBED: &str =
@@ -223,6 +224,13 @@ impl Learning for SqliteStore {
         Ok(())
     }
 
+    async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool> {
+        let mut tx = self.begin().await?;
+        let done = models::put_to_use(&mut tx, &change).await?;
+        tx.commit().await?;
+        Ok(done)
+    }
+
     async fn roll_back(
         &self,
         scope: &Scope,
@@ -322,34 +330,6 @@ pub(super) async fn count_described(
     Ok(())
 }
 
-#[derive(sqlx::FromRow)]
-struct UndescribedRow {
-    id: String,
-    matrix: Vec<u8>,
-    created_at: i64,
-    version: i64,
-    body: String,
-}
-
-impl UndescribedRow {
-    /// Only what is asked for is read of the plan: arrays and funnel are left alone.
-    fn undescribed(self) -> Result<Undescribed> {
-        #[derive(serde::Deserialize)]
-        struct Told {
-            problem: Problem,
-            device: Device,
-        }
-        let version = self.version;
-        if !(Plan::OLDEST..=Plan::VERSION).contains(&version) {
-            let why = format!("it has version {version}, this program knows {}", Plan::VERSION);
-            return Err(codec::corrupt(Plan::WHAT, why));
-        }
-        let Told { problem, device } = codec::decode_part(Plan::WHAT, &self.body)?;
-        let matrix = codec::digest("job matrix", &self.matrix)?;
-        Ok(Undescribed { job: JobId(self.id), problem, matrix, device })
-    }
-}
-
 /// The place of a job in the order of training.
 async fn described_at(tx: &mut SqliteConnection, job: &JobId) -> Result<i64> {
     let at: Option<i64> = sqlx::query_scalar("SELECT created_at FROM job_features WHERE job = ?")
@@ -357,90 +337,4 @@ async fn described_at(tx: &mut SqliteConnection, job: &JobId) -> Result<i64> {
         .fetch_optional(tx)
         .await?;
     at.ok_or_else(|| StoreError::Missing(format!("features of job {job}")))
-}
-
-#[derive(sqlx::FromRow)]
-struct GroupRow {
-    job: String,
-    problem: String,
-    matrix: Vec<u8>,
-    pattern_digest: Vec<u8>,
-    matrix_name: Option<String>,
-    shared: Vec<u8>,
-    created_at: i64,
-}
-
-impl GroupRow {
-    fn group(self, scope: &Scope, features_version: u32) -> Result<TrainingGroup> {
-        let what = "job features";
-        let features = JobFeatures {
-            scope: scope.clone(),
-            problem: codec::decode_part(what, &self.problem)?,
-            matrix: codec::digest(what, &self.matrix)?,
-            pattern: codec::digest(what, &self.pattern_digest)?,
-            name: self.matrix_name,
-            features_version,
-            shared: codec::read_floats(what, &self.shared)?,
-            created_at: Timestamp(self.created_at),
-        };
-        Ok(TrainingGroup { job: JobId(self.job), features, rows: Vec::new() })
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct TriedRow {
-    job: String,
-    ordinal: i64,
-    state: String,
-    version: i64,
-    features: Vec<u8>,
-    /// These are JSON, as written; absent where the body has no such part.
-    candidate: Option<String>,
-    predicted: Option<String>,
-    median: Option<String>,
-}
-
-impl TriedRow {
-    fn row(&self) -> Result<TrainingRow> {
-        if self.version != Trial::VERSION {
-            let why =
-                format!("it has version {}, this program knows {}", self.version, Trial::VERSION);
-            return Err(codec::corrupt(Trial::WHAT, why));
-        }
-        let candidate = self.candidate.as_deref().unwrap_or("null");
-        let candidate: Candidate = codec::decode_part(Trial::WHAT, candidate)?;
-        let number = |part: &Option<String>| -> Result<Option<f64>> {
-            codec::decode_part(Trial::WHAT, part.as_deref().unwrap_or("null"))
-        };
-        let (us, predicted_us) = (number(&self.median)?, number(&self.predicted)?);
-        if us.is_some() != (self.state == "measured") {
-            let why = format!("it is {} and has a time: {}", self.state, us.is_some());
-            return Err(codec::corrupt(Trial::WHAT, why));
-        }
-        let own = codec::read_floats("trial features", &self.features)?;
-        Ok(TrainingRow { candidate, own, us, predicted_us })
-    }
-}
-
-/// Reads the trials of all jobs of a page in one statement.
-async fn fill(tx: &mut SqliteConnection, groups: &mut [TrainingGroup]) -> Result<()> {
-    let jobs: Vec<&str> = groups.iter().map(|group| group.job.0.as_str()).collect();
-    let rows: Vec<TriedRow> =
-        sqlx::query_as(ROWS).bind(codec::encode_part("jobs", &jobs)?).fetch_all(tx).await?;
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for (place, group) in groups.iter().enumerate() {
-        places.insert(group.job.0.clone(), place);
-    }
-    for row in rows {
-        if let Some(group) = places.get(&row.job).and_then(|place| groups.get_mut(*place)) {
-            match row.row() {
-                Ok(row) => group.rows.push(row),
-                Err(error) => {
-                    let TriedRow { job, ordinal, .. } = row;
-                    tracing::error!(job, ordinal, %error, "a trial is not learned from");
-                }
-            }
-        }
-    }
-    Ok(())
 }

@@ -16,6 +16,7 @@ mod plans;
 mod quality;
 mod trainings;
 mod trials;
+mod turn;
 #[cfg(test)]
 mod upgrade;
 mod upkeep;
@@ -28,11 +29,14 @@ use sqlx::sqlite::{
 use sqlx::{Sqlite, Transaction};
 use std::path::Path;
 use std::time::Duration;
+use turn::Turn;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// How long a writer waits for the writer of another process before the store reports itself busy.
 const BUSY: Duration = Duration::from_secs(10);
+/// How long an opener waits for others that open the same file: a schema may be changed by reading all of a large store.
+const TURN: Duration = Duration::from_secs(600);
 /// Read-only connections; each owns a thread, so a few.
 const READERS: u32 = 8;
 
@@ -45,7 +49,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it where there is none, and brings its schema up to date.
+    /// Opens the file, makes it where there is none, and brings its schema up to date. Any number of threads and processes
+    /// may open one file at once: they take turns.
     pub async fn open(path: &Path) -> Result<Self> {
         // NORMAL: in WAL mode a commit is in the operating system's hands when it returns, so it survives SIGKILL of
         // this process; only a loss of power can take the last commits back, and never tears the file. FULL would pay
@@ -58,6 +63,7 @@ impl SqliteStore {
             .foreign_keys(true)
             .pragma("temp_store", "memory")
             .optimize_on_close(true, None);
+        let turn = Turn::wait(path, TURN).await?;
         // The writer never goes away while the store lives: read-only connections cannot make the WAL files anew.
         let writer = SqlitePoolOptions::new()
             .min_connections(1)
@@ -68,6 +74,7 @@ impl SqliteStore {
             .connect_with(options.clone().create_if_missing(true))
             .await?;
         MIGRATIONS.run(&writer).await?;
+        drop(turn);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .idle_timeout(None)

@@ -5,7 +5,7 @@ use super::learning::read_scope;
 use super::{SqliteStore, upkeep};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{LearnedModel, ModelId, Timestamp};
-use crate::store::{Result, RollBack, StoreError};
+use crate::store::{PutToUse, Result, RollBack, StoreError};
 use sqlx::SqliteConnection;
 
 /// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
@@ -168,6 +168,17 @@ pub(super) async fn roll_back(
 }
 
 /// The scope's newest activation, as the transaction sees it.
+/// False where what is in use is not what it was: nothing changes then.
+pub(super) async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>) -> Result<bool> {
+    if let Some(seen) = change.only_after
+        && newest(tx, &change.activation.scope).await?.as_ref() != seen
+    {
+        return Ok(false);
+    }
+    activate(tx, change.activation).await?;
+    Ok(true)
+}
+
 pub(super) async fn newest(tx: &mut SqliteConnection, scope: &Scope) -> Result<Option<Activation>> {
     let row: Option<ActivationRow> = sqlx::query_as(NEWEST)
         .bind(scope.op.name())

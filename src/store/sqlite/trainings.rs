@@ -1,6 +1,12 @@
 //! Trainings: queued, claimed under a lease, ended.
 
-use super::codec::{self, Stored, decode, encode};
+#[macro_use]
+mod row;
+mod turns;
+
+pub(super) use turns::{end_cancelled, prune};
+
+use super::codec::{self, encode};
 use super::{SqliteStore, models};
 use crate::domain::{
     JobId, JobState, LearnedModel, Timestamp, Training, TrainingId, training::TrainingStage,
@@ -9,22 +15,10 @@ use crate::store::{
     Page, PageRequest, PutToUse, Renewal, Result, StoreError, TrainingFence, Trainings,
 };
 use async_trait::async_trait;
-use sqlx::SqliteConnection;
+use row::{TrainingRow, by_id};
+use turns::{begin, end};
 
 const LIST: &str = "trainings";
-
-/// How often a training is taken up: what took so many workers down would take the next.
-const MOST_ATTEMPTS: u32 = 3;
-
-/// Ended trainings of a scope beyond which upkeep removes the oldest.
-const MOST_ENDED: i64 = 100;
-
-/// The columns of [`TrainingRow`], for the statements that return one.
-macro_rules! training_columns {
-    () => {
-        "id, state, version, body, attempts, created_at, epoch"
-    };
-}
 
 /// The states are said twice because a partial index is used only where its very condition is among the terms.
 pub(super) const WAITING: &str = "SELECT 1 FROM trainings WHERE state IN ('queued', 'running')
@@ -45,31 +39,6 @@ pub(super) const PAGE: &str = concat!(
     training_columns!(),
     " FROM trainings WHERE (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?"
 );
-
-#[derive(sqlx::FromRow)]
-struct TrainingRow {
-    id: String,
-    state: String,
-    version: i64,
-    body: String,
-    attempts: i64,
-    created_at: i64,
-    epoch: i64,
-}
-
-impl TrainingRow {
-    /// The body, with what columns know better.
-    fn training(&self) -> Result<Training> {
-        let mut training: Training = decode(self.version, &self.body)?;
-        if training.id.0 != self.id {
-            let why = format!("the training under {} is {}", self.id, training.id);
-            return Err(codec::corrupt(Training::WHAT, why));
-        }
-        training.state = codec::named("training state", self.state.clone())?;
-        training.attempts = codec::count("training attempts", self.attempts)?;
-        Ok(training)
-    }
-}
 
 #[async_trait]
 impl Trainings for SqliteStore {
@@ -245,7 +214,7 @@ impl Trainings for SqliteStore {
                     models::insert(&mut tx, model, file).await?;
                 }
                 if let Some(change) = change
-                    && !put_to_use(&mut tx, &change).await?
+                    && !models::put_to_use(&mut tx, &change).await?
                 {
                     ended.activated = false;
                     ended.message = Some(
@@ -328,15 +297,6 @@ impl Trainings for SqliteStore {
     }
 }
 
-async fn by_id(connection: &mut SqliteConnection, id: &TrainingId) -> Result<Option<TrainingRow>> {
-    let row =
-        sqlx::query_as(concat!("SELECT ", training_columns!(), " FROM trainings WHERE id = ?"))
-            .bind(&id.0)
-            .fetch_optional(connection)
-            .await?;
-    Ok(row)
-}
-
 /// The words of a write under a fence are those of its training.
 fn held(fence: &TrainingFence, training: &Training) -> Result<()> {
     if training.id == fence.training {
@@ -349,102 +309,4 @@ fn held(fence: &TrainingFence, training: &Training) -> Result<()> {
 /// A training is a job like others.
 fn fenced(fence: &TrainingFence) -> StoreError {
     StoreError::Fenced(JobId(fence.training.0.clone()))
-}
-
-/// False where what is in use is not what it was: nothing changes then.
-async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>) -> Result<bool> {
-    if let Some(seen) = change.only_after
-        && models::newest(tx, &change.activation.scope).await?.as_ref() != seen
-    {
-        return Ok(false);
-    }
-    models::activate(tx, change.activation).await?;
-    Ok(true)
-}
-
-/// Removes ended trainings that are not among the newest such of their scope.
-pub(super) async fn prune(tx: &mut SqliteConnection) -> Result<()> {
-    sqlx::query(
-        "DELETE FROM trainings WHERE id IN (
-             SELECT id FROM (
-                 SELECT id, row_number() OVER (PARTITION BY op, device_class ORDER BY created_at DESC, id DESC) AS age
-                 FROM trainings WHERE state NOT IN ('queued', 'running'))
-             WHERE age > ?)",
-    )
-    .bind(MOST_ENDED)
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// Writes the beginning of a training just taken; fails it instead (`None`) where it was taken too often.
-async fn begin(
-    tx: &mut SqliteConnection,
-    row: &TrainingRow,
-    now: Timestamp,
-) -> Result<Option<Training>> {
-    let mut training = row.training()?;
-    if training.attempts > MOST_ATTEMPTS {
-        let why = format!("given up: it took {MOST_ATTEMPTS} workers down");
-        tracing::warn!(training = row.id, why, "the training is failed");
-        end(tx, row, JobState::Failed, Some(why), now).await?;
-        return Ok(None);
-    }
-    training.started_at = training.started_at.or(Some(now));
-    sqlx::query("UPDATE trainings SET body = ? WHERE id = ?")
-        .bind(encode(&training)?)
-        .bind(&row.id)
-        .execute(tx)
-        .await?;
-    Ok(Some(training))
-}
-
-/// Ends trainings that were asked to stop and whose worker is gone.
-pub(super) async fn end_cancelled(tx: &mut SqliteConnection, now: Timestamp) -> Result<()> {
-    let rows: Vec<TrainingRow> = sqlx::query_as(concat!(
-        "SELECT ",
-        training_columns!(),
-        " FROM trainings WHERE state IN ('queued', 'running')
-         AND state = 'running' AND cancel_requested = 1 AND lease_until <= ?"
-    ))
-    .bind(now.0)
-    .fetch_all(&mut *tx)
-    .await?;
-    for row in rows {
-        end(tx, &row, JobState::Cancelled, None, now).await?;
-    }
-    Ok(())
-}
-
-/// Ends a training that no worker ends. A body that cannot be read stays as it is; its row has ended all the same.
-async fn end(
-    tx: &mut SqliteConnection,
-    row: &TrainingRow,
-    state: JobState,
-    error: Option<String>,
-    now: Timestamp,
-) -> Result<()> {
-    let body = match row.training() {
-        Ok(training) => Some(encode(&Training {
-            state,
-            stage: TrainingStage::Done,
-            error,
-            finished_at: Some(now),
-            ..training
-        })?),
-        Err(StoreError::Corrupt { .. }) => None,
-        Err(error) => return Err(error),
-    };
-    sqlx::query(
-        "UPDATE trainings SET state = ?, body = coalesce(?, body), attempts = min(attempts, ?),
-             owner = NULL, lease_until = NULL
-         WHERE id = ?",
-    )
-    .bind(state.name())
-    .bind(body)
-    .bind(MOST_ATTEMPTS)
-    .bind(&row.id)
-    .execute(tx)
-    .await?;
-    Ok(())
 }

@@ -1,9 +1,12 @@
-//! What the submit form and the filters offer to choose from: devices and matrices that are known here.
+//! What the submit form and the filters offer to choose from: devices and matrices that are known here. And the form's
+//! address, filled in.
 
+use super::super::address::encoded;
 use super::super::format;
-use crate::domain::DeviceId;
+use crate::domain::{DeviceId, Plan};
 use crate::http::App;
 use crate::http::error::Problem;
+use crate::http::problems::ProblemOut;
 use crate::service::PageRequest;
 
 /// Matrices offered by name; any other is named by its digest.
@@ -55,4 +58,21 @@ pub async fn known_matrices(app: &App) -> Result<Vec<Known>, Problem> {
         Known { digest: matrix.digest.to_string(), about }
     });
     Ok(known.collect())
+}
+
+/// The form with a plan's matrix, problem and device in it. They stand behind the hash, where `submit.js` reads them, under
+/// the names of the fields' `data-member`.
+pub fn like(plan: &Plan) -> Result<String, Problem> {
+    let mut address = format!("/#submit={}", plan.matrix);
+    let mut fill = |field: &str, value: &str| {
+        address.push_str(&format!("&{field}={}", encoded(value)));
+    };
+    let problem =
+        serde_json::to_value(ProblemOut::from(plan.problem)).map_err(Problem::internal)?;
+    for (name, value) in problem.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        fill(&format!("problem.{name}"), &value);
+    }
+    fill("device", &plan.device.id.0);
+    Ok(address)
 }

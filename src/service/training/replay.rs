@@ -1,0 +1,79 @@
+//! The search that would run if nothing had been learned, played again over what was recorded.
+
+use crate::domain::Candidate;
+use crate::ops;
+use crate::search::{First, ranked};
+use std::collections::BTreeMap;
+
+/// Its name among choosers: the analytic model, corrected by what was measured so far (`search/correction.rs`).
+pub(super) const CORRECTED: &str = "analytic_corrected";
+
+/// Candidates that the search tries: what a verdict compares at.
+pub(super) const TRIES: usize = 10;
+
+/// The rows that a ranked search of [`TRIES`] candidates tries, in its order. Each is a candidate with the analytic model's
+/// prediction and the median that was recorded, microseconds; not finite where it failed. What was not recorded is not there
+/// to be tried, for this search as for the models that are judged beside it.
+pub(super) fn corrected(rows: &[(&Candidate, f64, f64)]) -> Vec<usize> {
+    let mut places: BTreeMap<&Candidate, usize> = BTreeMap::new();
+    for (place, (candidate, ..)) in rows.iter().enumerate() {
+        places.entry(candidate).or_insert(place);
+    }
+    let scored = places.iter().map(|(candidate, place)| ((*candidate).clone(), rows[*place].1));
+    let scored = scored.collect();
+    let mut search = ranked(scored, TRIES, First::default(), ops::variety, |_| false).strategy;
+    let mut tried = Vec::with_capacity(TRIES);
+    while let Some(candidate) = search.next() {
+        let Some(place) = places.get(&candidate).copied() else { break };
+        let us = rows[place].2;
+        search.observe(&candidate, us.is_finite().then_some(us));
+        tried.push(place);
+    }
+    tried
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TRIES, corrected};
+    use crate::domain::Candidate;
+
+    /// Twenty candidates of a family that the model likes by mistake, then twelve of one that is faster.
+    fn two_families() -> Vec<(Candidate, f64, f64)> {
+        let of = |family: &str, x: i64| Candidate::new(family).with("unroll", x);
+        let liked = (0..20).map(|x| (of("row_split", x), 10.0 + 0.01 * x as f64, 80.0 - x as f64));
+        let faster = (0..12).map(|x| (of("nnz_split", x), 14.0 + 0.1 * x as f64, 20.0 - x as f64));
+        liked.chain(faster).collect()
+    }
+
+    fn order(all: &[(Candidate, f64, f64)]) -> Vec<usize> {
+        let rows: Vec<_> = all.iter().map(|(c, predicted, us)| (c, *predicted, *us)).collect();
+        corrected(&rows)
+    }
+
+    #[test]
+    fn it_begins_with_the_predicted_and_leaves_them_for_what_was_measured() {
+        let all = two_families();
+        let tried = order(&all);
+        assert_eq!((tried.len(), tried[0]), (TRIES, 0));
+        // The faster family has its places in the spread of the first half, and all those that outcomes decide.
+        let of_the_faster = |places: &[usize]| places.iter().filter(|place| **place >= 20).count();
+        assert_eq!((of_the_faster(&tried[..5]), of_the_faster(&tried[5..])), (2, 5), "{tried:?}");
+        let mut once = tried.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), TRIES, "{tried:?}");
+        assert_eq!(order(&all), tried);
+    }
+
+    #[test]
+    fn failures_doubles_and_few_rows_are_gone_through() {
+        let mut few: Vec<_> = two_families().into_iter().take(3).collect();
+        few[0].2 = f64::INFINITY;
+        few.push(few[1].clone());
+        let mut tried = order(&few);
+        assert_eq!(tried[0], 0);
+        tried.sort_unstable();
+        assert_eq!(tried, [0, 1, 2]);
+        assert!(corrected(&[]).is_empty());
+    }
+}
