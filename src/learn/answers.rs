@@ -83,8 +83,11 @@ impl Question {
         let feature = self.feature.wrapping_sub(shared);
         for (row, own) in rows.iter().enumerate() {
             let value = own.get(feature).copied().unwrap_or(f32::NAN);
-            // Not `value > threshold`: NaN is at most nothing.
-            let below = thresholds.partition_point(|&threshold| !(value <= threshold));
+            let below = thresholds.partition_point(|&threshold| {
+                // Not `value > threshold`: NaN is at most nothing.
+                let at_most = value <= threshold;
+                !at_most
+            });
             if let Some(bits) = columns.get_mut(below) {
                 bits[row / 64] |= 1 << (row % 64);
             }
@@ -109,7 +112,7 @@ mod tests {
         let hard = [0.0, -0.0, 1.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 2.0];
         for count in [1, 63, 65, ROWS, ROWS + 1] {
             let own: Vec<Vec<f32>> = (0..count)
-                .map(|row| vec![row as f32, hard[row % 8]][..2 - row % 3 / 2].to_vec())
+                .map(|row| [row as f32, hard[row % 8]][..2 - row % 3 / 2].to_vec())
                 .collect();
             let mut asked = Vec::new();
             for threshold in [1.5, 0.0, -3.0, f32::MAX, -0.0, 70.0, 1.5] {
@@ -120,7 +123,7 @@ mod tests {
                 for (row, own) in own.iter().enumerate() {
                     let value = own.get(usize::from(feature) - 3).copied().unwrap_or(f32::NAN);
                     let bits = answers.of_block(row / ROWS)[column as usize];
-                    let answer = bits[row % ROWS / 64] >> (row % 64) & 1 == 1;
+                    let answer = (bits[row % ROWS / 64] >> (row % 64)) & 1 == 1;
                     assert_eq!(answer, value <= threshold, "{value} <= {threshold}");
                 }
             }
