@@ -13,6 +13,7 @@ use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
+use std::sync::LazyLock;
 
 const FAMILY: &str = "row_split";
 
@@ -37,20 +38,23 @@ impl Family for ColumnMajors {
         include_str!("../../../kernels/spmm/column_major.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("lanes", &[1, 4, 8, 16, 32]),
-            Domain::ints("r", &[1, 2, 4, 8]),
-            Domain::ints("unroll", &[2, 4]),
-            Domain::ints("block", &[64, 256]),
-            Domain::texts("order", &["natural", "length"]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("lanes", &[1, 4, 8, 16, 32]),
+                Domain::ints("r", &[1, 2, 4, 8]),
+                Domain::ints("unroll", &[2, 4]),
+                Domain::ints("block", &[64, 256]),
+                Domain::texts("order", &["natural", "length"]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         match effective_layout(problem) {
             Layout::Row => Vec::new(),
-            Layout::Col => product(FAMILY, &self.domains()),
+            Layout::Col => product(FAMILY, self.domains()),
         }
     }
 
@@ -58,7 +62,7 @@ impl Family for ColumnMajors {
         if effective_layout(problem) != Layout::Col || candidate.family != FAMILY {
             return None;
         }
-        if !among(candidate, &self.domains()) {
+        if !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);

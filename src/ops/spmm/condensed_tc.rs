@@ -18,7 +18,7 @@ use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub const FAMILY: &str = "condensed_tc";
 
@@ -53,26 +53,29 @@ impl Family for CondensedTcs {
         include_str!("../../../kernels/spmm/condensed_tc.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("columns", &[32, 64, 128]),
-            Domain::ints("stages", &[1, 2, 4]),
-            Domain::ints("warps", &[2, 8]),
-            Domain::texts("order", &["natural", "length", "similarity"]),
-            Domain::ints("residue", &[0, 2]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("columns", &[32, 64, 128]),
+                Domain::ints("stages", &[1, 2, 4]),
+                Domain::ints("warps", &[2, 8]),
+                Domain::texts("order", &["natural", "length", "similarity"]),
+                Domain::ints("residue", &[0, 2]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         if !takes(problem) {
             return Vec::new();
         }
-        let all = product(FAMILY, &self.domains()).into_iter();
+        let all = product(FAMILY, self.domains()).into_iter();
         all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-        if candidate.family != FAMILY || !takes(problem) || !among(candidate, &self.domains()) {
+        if candidate.family != FAMILY || !takes(problem) || !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);

@@ -34,7 +34,7 @@ pub trait Family: Sync {
     fn header(&self) -> &'static str;
 
     /// The parameters, as the header's `tune:` line lists them.
-    fn domains(&self) -> Vec<Domain>;
+    fn domains(&self) -> &'static [Domain];
 
     /// Every candidate for the problem, before any constraint; none where the family has no kernel for it.
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate>;

@@ -14,7 +14,7 @@ use crate::search::domain::Domain;
 use crate::sparse::Csr;
 use rayon::prelude::*;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 const FAMILY: &str = "nnz_split";
 
@@ -37,14 +37,17 @@ impl Family for NnzSplits {
         include_str!("../../../kernels/spmm/nnz_split.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        let mut domains = vec![Domain::ints("chunk", &[64, 256, 512])];
-        domains.extend(walk::domains().into_iter().map(|domain| match domain.name {
-            "unroll" => Domain::ints("unroll", &[2, 4]),
-            "block" => Domain::ints("block", &[256]),
-            _ => domain,
-        }));
-        domains
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            let mut domains = vec![Domain::ints("chunk", &[64, 256, 512])];
+            domains.extend(walk::DOMAINS.iter().map(|domain| match domain.name {
+                "unroll" => Domain::ints("unroll", &[2, 4]),
+                "block" => Domain::ints("block", &[256]),
+                _ => domain.clone(),
+            }));
+            domains
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
@@ -53,7 +56,7 @@ impl Family for NnzSplits {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let walk =
-            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
+            Walk::of(candidate, problem, self.domains()).filter(|_| candidate.family == FAMILY)?;
         let chunk = count(candidate, "chunk")?;
         Some(Box::new(NnzSplit { walk, chunk }))
     }

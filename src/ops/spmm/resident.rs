@@ -18,7 +18,7 @@ use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 const NAME: &str = "resident";
 /// Threads before their first row: the panel's copies and a barrier, microseconds beside what the bytes take.
@@ -45,17 +45,20 @@ impl Family for Residents {
         include_str!("../../../kernels/spmm/resident.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("n1", &[8, 16, 32, 64, 128]),
-            Domain::ints("vec", &[2, 4, 8, 16]),
-            Domain::ints("block", &[512, 1024]),
-            Domain::ints("unroll", &[4, 8]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("n1", &[8, 16, 32, 64, 128]),
+                Domain::ints("vec", &[2, 4, 8, 16]),
+                Domain::ints("block", &[512, 1024]),
+                Domain::ints("unroll", &[4, 8]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
-        let all = product(NAME, &self.domains()).into_iter();
+        let all = product(NAME, self.domains()).into_iter();
         all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
     }
 
@@ -63,7 +66,7 @@ impl Family for Residents {
         if candidate.family != NAME || effective_layout(problem) != Layout::Row {
             return None;
         }
-        if !among(candidate, &self.domains()) {
+        if !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);

@@ -13,6 +13,7 @@ use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
+use std::sync::LazyLock;
 
 pub struct RowPanels;
 
@@ -36,22 +37,25 @@ impl Family for RowPanels {
         include_str!("../../../kernels/spmm/row_panel.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("m1", &[2, 4, 8, 16]),
-            Domain::ints("n1", &[16, 32, 64, 128, 256]),
-            Domain::ints("vec", &[1, 2, 4, 8]),
-            Domain::ints("unroll", &[1, 2, 4]),
-            Domain::ints("block", &[64, 256]),
-            Domain::texts("order", &["length", "similarity"]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("m1", &[2, 4, 8, 16]),
+                Domain::ints("n1", &[16, 32, 64, 128, 256]),
+                Domain::ints("vec", &[1, 2, 4, 8]),
+                Domain::ints("unroll", &[1, 2, 4]),
+                Domain::ints("block", &[64, 256]),
+                Domain::texts("order", &["length", "similarity"]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        let all = product("row_panel", &self.domains()).into_iter();
+        let all = product("row_panel", self.domains()).into_iter();
         all.filter(|c| {
             let number = |name| count(c, name).unwrap_or(0);
             // A narrower tile reads A once more; a wider one wastes lanes.
@@ -65,7 +69,7 @@ impl Family for RowPanels {
         if candidate.family != "row_panel" || effective_layout(problem) != Layout::Row {
             return None;
         }
-        if !among(candidate, &self.domains()) {
+        if !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);

@@ -27,8 +27,8 @@ impl Family for RowSplits {
         include_str!("../../../kernels/spmm/row_split.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        walk::domains()
+    fn domains(&self) -> &'static [Domain] {
+        &walk::DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
@@ -37,7 +37,7 @@ impl Family for RowSplits {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let walk =
-            Walk::of(candidate, problem, &self.domains()).filter(|_| candidate.family == FAMILY)?;
+            Walk::of(candidate, problem, self.domains()).filter(|_| candidate.family == FAMILY)?;
         Some(Box::new(RowSplit { walk }))
     }
 }

@@ -15,7 +15,7 @@ use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use table::Shape;
 
 const FAMILY: &str = "tca";
@@ -57,23 +57,26 @@ impl Family for TensorDots {
         include_str!("../../../kernels/spmm/tca.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("warps", &[4, 8]),
-            Domain::ints("columns", &[32, 64, 128]),
-            Domain::texts("thresholds", &["paper", "double", "eightfold"]),
-            Domain::texts("feed", &["registers", "shared"]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("warps", &[4, 8]),
+                Domain::ints("columns", &[32, 64, 128]),
+                Domain::texts("thresholds", &["paper", "double", "eightfold"]),
+                Domain::texts("feed", &["registers", "shared"]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
-        if takes { product(FAMILY, &self.domains()) } else { Vec::new() }
+        if takes { product(FAMILY, self.domains()) } else { Vec::new() }
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
-        if candidate.family != FAMILY || !takes || !among(candidate, &self.domains()) {
+        if candidate.family != FAMILY || !takes || !among(candidate, self.domains()) {
             return None;
         }
         Some(Box::new(TensorDot {

@@ -16,6 +16,7 @@ use super::tiled_model::{self, Geometry, Terms, sample::Sampled};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
+use std::sync::LazyLock;
 
 /// Bytes of staged columns of B that a block may ask for: less leaves the map's reuse unused, more leaves a
 /// multiprocessor with one block that waits for its own gathers.
@@ -46,21 +47,24 @@ impl Family for TiledColumns {
         include_str!("../../../kernels/spmm/tiled.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("r", &[4, 8, 16]),
-            Domain::ints("buffer", &[512, 1024, 2048]),
-            Domain::ints("rows", &[128, 256]),
-            Domain::texts("segment", &["none", "auto"]),
-            Domain::texts("order", &["natural", "length"]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("r", &[4, 8, 16]),
+                Domain::ints("buffer", &[512, 1024, 2048]),
+                Domain::ints("rows", &[128, 256]),
+                Domain::texts("segment", &["none", "auto"]),
+                Domain::texts("order", &["natural", "length"]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         if effective_layout(problem) != Layout::Col {
             return Vec::new();
         }
-        let all = product("tiled", &self.domains()).into_iter();
+        let all = product("tiled", self.domains()).into_iter();
         let staged = |candidate: &Candidate| {
             let columns =
                 u64::from(count(candidate, "buffer")?) * u64::from(count(candidate, "r")?);
@@ -71,7 +75,7 @@ impl Family for TiledColumns {
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         let ours = candidate.family == "tiled" && effective_layout(problem) == Layout::Col;
-        if !ours || problem.n < 2 || !among(candidate, &self.domains()) {
+        if !ours || problem.n < 2 || !among(candidate, self.domains()) {
             return None;
         }
         Some(Box::new(Tiled {

@@ -18,6 +18,7 @@ use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use pack::{Packed, Shape, blockwise, pack};
+use std::sync::LazyLock;
 
 const NAME: &str = "tiled";
 /// Most threads a block.
@@ -61,28 +62,31 @@ impl Family for TiledRows {
         include_str!("../../../kernels/spmm/tiled_row.cuh")
     }
 
-    fn domains(&self) -> Vec<Domain> {
-        vec![
-            Domain::ints("rows", &[64, 128]),
-            Domain::ints("n1", &[32, 64, 128]),
-            Domain::ints("buffer", &[128, 256, 512]),
-            Domain::ints("split", &SPLITS),
-            Domain::texts("order", &["natural", "length"]),
-        ]
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![
+                Domain::ints("rows", &[64, 128]),
+                Domain::ints("n1", &[32, 64, 128]),
+                Domain::ints("buffer", &[128, 256, 512]),
+                Domain::ints("split", &SPLITS),
+                Domain::texts("order", &["natural", "length"]),
+            ]
+        });
+        &DOMAINS
     }
 
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        product(NAME, &self.domains())
+        product(NAME, self.domains())
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
         if candidate.family != NAME || effective_layout(problem) != Layout::Row {
             return None;
         }
-        if !among(candidate, &self.domains()) {
+        if !among(candidate, self.domains()) {
             return None;
         }
         let int = |name| count(candidate, name);

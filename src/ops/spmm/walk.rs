@@ -9,6 +9,7 @@ use crate::domain::recipe::{Arg, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::search::domain::{Domain, product};
+use std::sync::LazyLock;
 
 /// Rows and columns of B that one block stages; as in `stage.cuh`.
 const STAGED_ROWS: u32 = 64;
@@ -37,7 +38,7 @@ pub struct Walk {
 }
 
 /// The domains of a walk, as the headers' `tune:` lines list them.
-pub fn domains() -> Vec<Domain> {
+pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
     vec![
         Domain::ints("lanes", &[1, 2, 4, 8, 16, 32]),
         Domain::ints("ways", &[1, 2, 4, 8, 16, 32]),
@@ -49,11 +50,11 @@ pub fn domains() -> Vec<Domain> {
         Domain::texts("order", &["natural", "length"]),
         Domain::texts("b", &["given", "staged"]),
     ]
-}
+});
 
 /// The candidates of a family over these domains that make sense for a problem. What the problem fixes is fixed before the
 /// product is taken: the whole of it has ten thousands of members.
-pub fn candidates(family: &str, domains: Vec<Domain>, problem: &Spmm) -> Vec<Candidate> {
+pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candidate> {
     let widest = |staged: bool| i64::from(widest_vector(problem, staged));
     let by_columns = by_columns(problem);
     let narrowed = |staged: bool| {
@@ -69,7 +70,7 @@ pub fn candidates(family: &str, domains: Vec<Domain>, problem: &Spmm) -> Vec<Can
     };
     let all = [false, true].into_iter().flat_map(|staged| product(family, &narrowed(staged)));
     let makes_sense = |walk: Walk| walk.makes_sense();
-    all.filter(|c| Walk::of(c, problem, &domains).is_some_and(makes_sense)).collect()
+    all.filter(|c| Walk::of(c, problem, domains).is_some_and(makes_sense)).collect()
 }
 
 /// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
