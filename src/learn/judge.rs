@@ -72,6 +72,8 @@ pub struct Judgement {
     pub held_out: HeldOut,
     /// By learner, then by group.
     pub verdicts: Vec<GroupVerdict>,
+    /// By learner: trees of the forests of each part; none of other models.
+    pub trees: Vec<Vec<usize>>,
 }
 
 /// Why nothing was judged.
@@ -133,6 +135,7 @@ pub fn cross_validate(
     }
     let steps = (parts.len() * trainers.len()).max(1) as f64;
     let mut orders = vec![vec![Vec::new(); data.groups.len()]; trainers.len()];
+    let mut trees = vec![Vec::new(); trainers.len()];
     for (fold, part) in parts.iter().enumerate() {
         let others: Vec<usize> =
             (0..data.groups.len()).filter(|group| part.binary_search(group).is_err()).collect();
@@ -148,6 +151,9 @@ pub fn cross_validate(
             if ended {
                 return Err(Unjudged::Ended);
             }
+            if let Some(Model::Lambdamart(forest)) = &model {
+                trees[which].push(forest.trees.len());
+            }
             for &at in part {
                 let group = &data.groups[at];
                 orders[which][at] =
@@ -155,7 +161,7 @@ pub fn cross_validate(
             }
         }
     }
-    Ok(judgement(data, trainers, &orders, parts.len()))
+    Ok(Judgement { trees, ..judgement(data, trainers, &orders, parts.len()) })
 }
 
 fn judgement(
@@ -187,7 +193,8 @@ fn judgement(
     choosers.push(chooser("analytic", data, |at| analytic(&data.groups[at])));
     choosers.push(chance(data));
     let groups = measured(data).count() as u64;
-    Judgement { held_out: HeldOut { folds: folds as u32, groups, choosers }, verdicts }
+    let held_out = HeldOut { folds: folds as u32, groups, choosers };
+    Judgement { held_out, verdicts, trees: Vec::new() }
 }
 
 /// Groups where anything ran, and enough to tell, with their places.

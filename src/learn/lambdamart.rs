@@ -13,6 +13,9 @@ use rayon::prelude::*;
 pub const PRIOR_FEATURE: &str = "predicted_over_best";
 /// Growth ends when NDCG of so many first rows no longer rises on the held-out groups.
 const JUDGED_AT: usize = 10;
+/// Rounds on either side over which that NDCG is averaged. A few dozen groups make it jump from tree to tree: a lucky tree
+/// among the first ten has ended forests there, whose like did best with two hundred.
+const SMOOTHED_OVER: usize = 10;
 
 /// How a forest is grown.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +62,7 @@ impl Default for Params {
             normalise: true,
             gain: Gain::Power(4.0),
             prior: 0.0,
-            patience: 40,
+            patience: 100,
             seed: 1,
         }
     }
@@ -130,29 +133,28 @@ pub fn train_on(
     let groups: Vec<&Group> = seen.iter().map(|list| list.group).collect();
     let table = Table::of(&groups, (data.shared.len(), data.own.len()), params.bins);
     let mut forest = Forest { prior, trees: Vec::new(), scale: 0.0 };
+    let mut curve = Curve::default();
     // A prior alone is an order already; without one, an empty forest is none.
-    let start = if prior.is_some() { quality(&unseen) } else { f64::NEG_INFINITY };
-    let mut best = Best { trees: 0, ndcg: start, round: 0 };
+    if prior.is_some() {
+        curve.push(0, quality(&unseen));
+    }
     for round in 0..params.trees {
         if let Some(tree) = boost(&table, &seen, round, params) {
             [&mut seen, &mut unseen].into_iter().for_each(|lists| add(lists, &tree));
             forest.trees.push(tree);
         }
         if !unseen.is_empty() {
-            let ndcg = quality(&unseen);
-            if ndcg > best.ndcg {
-                best = Best { trees: forest.trees.len(), ndcg, round };
-            }
+            curve.push(forest.trees.len(), quality(&unseen));
         }
         if !progress((round + 1) as f64 / params.trees as f64) {
             return None;
         }
-        if !unseen.is_empty() && round - best.round >= params.patience {
+        if !unseen.is_empty() && curve.since_top() >= params.patience {
             break;
         }
     }
     if !unseen.is_empty() {
-        forest.trees.truncate(best.trees);
+        forest.trees.truncate(curve.trees_at_top());
     }
     forest.scale = scale(&forest, &groups);
     Some(forest)
@@ -177,11 +179,41 @@ pub fn importance(forest: &Forest, names: &[String]) -> Vec<Importance> {
     shares
 }
 
-/// The round that the held-out groups liked best.
-struct Best {
-    trees: usize,
-    ndcg: f64,
-    round: usize,
+/// How held-out groups liked a growing forest: trees and NDCG, round by round.
+#[derive(Default)]
+struct Curve {
+    rounds: Vec<(usize, f64)>,
+}
+
+impl Curve {
+    fn push(&mut self, trees: usize, ndcg: f64) {
+        self.rounds.push((trees, ndcg));
+    }
+
+    /// The first round whose neighbourhood is best, of those that have one on their left; else the last.
+    fn top(&self) -> usize {
+        let near = |at: usize| {
+            let last = (at + SMOOTHED_OVER + 1).min(self.rounds.len());
+            let near = &self.rounds[at.saturating_sub(SMOOTHED_OVER)..last];
+            near.iter().map(|(_, ndcg)| ndcg).sum::<f64>() / near.len() as f64
+        };
+        let mut best = (self.rounds.len().saturating_sub(1), f64::NEG_INFINITY);
+        for at in SMOOTHED_OVER..self.rounds.len() {
+            let ndcg = near(at);
+            if ndcg > best.1 {
+                best = (at, ndcg);
+            }
+        }
+        best.0
+    }
+
+    fn since_top(&self) -> usize {
+        self.rounds.len().saturating_sub(1) - self.top()
+    }
+
+    fn trees_at_top(&self) -> usize {
+        self.rounds.get(self.top()).map_or(0, |(trees, _)| *trees)
+    }
 }
 
 /// A group while trees grow.

@@ -5,7 +5,7 @@ use super::{Halt, replay, verdict};
 use crate::domain::learned::{Chooser, HeldOut, Importance, Learner, Op, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
-use crate::learn::judge::{self, Train, cross_validate};
+use crate::learn::judge::{self, Judgement, Train, cross_validate};
 use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
 use crate::ops::features;
@@ -13,7 +13,7 @@ use crate::ops::features;
 /// Parts that the patterns are dealt into to judge.
 const FOLDS: usize = 5;
 
-/// The last training leaves one part of so many out, to know when to stop.
+/// The last training of a perceptron leaves one part of so many out, to know when to stop.
 const HELD_OUT: usize = 10;
 
 /// What comes of the learning.
@@ -65,8 +65,8 @@ pub(super) fn give(
         .collect();
     let mut progress = |share: f64| desk.progress(share);
     let judged = cross_validate(data, &trainers, FOLDS, seed, &mut progress);
-    let mut quality = match judged {
-        Ok(judgement) => judgement.held_out,
+    let Judgement { held_out: mut quality, trees, .. } = match judged {
+        Ok(judgement) => judgement,
         Err(Unjudged::Ended) => return Err(Halt::Stopped),
         Err(why @ Unjudged::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
     };
@@ -75,9 +75,18 @@ pub(super) fn give(
         .ok_or_else(|| Halt::Failed("no learner could be judged".to_owned()))?;
     desk.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
     let all: Vec<usize> = (0..data.groups.len()).collect();
-    let (train, held_out) = split(data, &all, HELD_OUT, seed);
-    let chosen = trainers.iter().find(|trainer| trainer.learner == learner);
-    let model = chosen.and_then(|chosen| (chosen.train)(data, &train, &held_out, &mut progress));
+    let chosen = trainers.iter().position(|trainer| trainer.learner == learner);
+    let model = chosen.and_then(|chosen| match median(&trees[chosen]) {
+        Some(trees) => {
+            // How far to grow is known from the parts: nothing need be left out to see that again.
+            let params = lambdamart::Params { trees: trees.max(1), ..forest.clone() };
+            (boosted(&params).train)(data, &all, &[], &mut progress)
+        }
+        None => {
+            let (train, held_out) = split(data, &all, HELD_OUT, seed);
+            (trainers[chosen].train)(data, &train, &held_out, &mut progress)
+        }
+    });
     let Some(model) = model else {
         return Err(match desk.stop.is_cancelled() {
             true => Halt::Stopped,
@@ -101,6 +110,13 @@ pub(super) fn give(
     };
     let file = file.to_bytes().map_err(|error| Halt::Failed(error.to_string()))?;
     Ok(Lesson { learner, quality, importance, file })
+}
+
+/// The middle one, the upper of two.
+fn median(counts: &[usize]) -> Option<usize> {
+    let mut counts = counts.to_vec();
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied()
 }
 
 /// The search without a learned model, as far as it goes.
