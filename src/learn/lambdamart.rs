@@ -1,5 +1,6 @@
 //! LambdaMART: boosted regression trees on listwise gradients of NDCG (LO-SpMM, section 3.5; Burges, MSR-TR-2010-82).
 
+use super::curve::Curve;
 use super::data::{Dataset, Group};
 use super::forest::{Forest, Prior, Tree, read};
 use super::grow::{Limits, Slope, Table, grow};
@@ -13,9 +14,6 @@ use rayon::prelude::*;
 pub const PRIOR_FEATURE: &str = "predicted_over_best";
 /// Growth ends when NDCG of so many first rows no longer rises on the held-out groups.
 const JUDGED_AT: usize = 10;
-/// Rounds on either side over which that NDCG is averaged. A few dozen groups make it jump from tree to tree: a lucky tree
-/// among the first ten has ended forests there, whose like did best with two hundred.
-const SMOOTHED_OVER: usize = 10;
 
 /// How a forest is grown.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +152,7 @@ pub fn train_on(
         }
     }
     if !unseen.is_empty() {
-        forest.trees.truncate(curve.trees_at_top());
+        forest.trees.truncate(curve.top());
     }
     forest.scale = scale(&forest, &groups);
     Some(forest)
@@ -177,43 +175,6 @@ pub fn importance(forest: &Forest, names: &[String]) -> Vec<Importance> {
     let mut shares: Vec<Importance> = used.map(share).collect();
     shares.sort_by(|a, b| b.share.total_cmp(&a.share));
     shares
-}
-
-/// How held-out groups liked a growing forest: trees and NDCG, round by round.
-#[derive(Default)]
-struct Curve {
-    rounds: Vec<(usize, f64)>,
-}
-
-impl Curve {
-    fn push(&mut self, trees: usize, ndcg: f64) {
-        self.rounds.push((trees, ndcg));
-    }
-
-    /// The first round whose neighbourhood is best, of those that have one on their left; else the last.
-    fn top(&self) -> usize {
-        let near = |at: usize| {
-            let last = (at + SMOOTHED_OVER + 1).min(self.rounds.len());
-            let near = &self.rounds[at.saturating_sub(SMOOTHED_OVER)..last];
-            near.iter().map(|(_, ndcg)| ndcg).sum::<f64>() / near.len() as f64
-        };
-        let mut best = (self.rounds.len().saturating_sub(1), f64::NEG_INFINITY);
-        for at in SMOOTHED_OVER..self.rounds.len() {
-            let ndcg = near(at);
-            if ndcg > best.1 {
-                best = (at, ndcg);
-            }
-        }
-        best.0
-    }
-
-    fn since_top(&self) -> usize {
-        self.rounds.len().saturating_sub(1) - self.top()
-    }
-
-    fn trees_at_top(&self) -> usize {
-        self.rounds.get(self.top()).map_or(0, |(trees, _)| *trees)
-    }
 }
 
 /// A group while trees grow.

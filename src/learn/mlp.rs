@@ -1,6 +1,7 @@
 //! Trains the perceptron: binary cross-entropy over schemes, those that were not measured on a matrix left out (AG-SpTRSV,
 //! section 6).
 
+use super::curve::Curve;
 use super::network::{Adam, Target, back_propagate, cross_entropy, fresh, zeros};
 use super::perceptron::{Layer, activations, mean_probabilities, order};
 use super::{Dataset, Group, Perceptron, polynomial};
@@ -85,8 +86,8 @@ struct Member {
     order: Vec<usize>,
 }
 
-/// Trains on the groups `train`, and keeps the epoch whose first choices are best on `held_out`; the last one if nothing is
-/// held out. `inputs` are places of shared features. `progress` is told the share that is done, and ends it by `false`.
+/// Trains on the groups `train` to see after how many epochs first choices are best on `held_out`, then so many epochs on all of
+/// them; where nothing is held out, all epochs. `inputs` are places of shared features. `progress` is told the share that is done, and ends it by `false`.
 ///
 /// None if that happens, and where there is nothing to learn: no inputs, or no scheme measured in enough groups. The same
 /// model comes of the same data and seed on any number of threads.
@@ -98,6 +99,27 @@ pub fn train(
     params: &Params,
     progress: &mut dyn FnMut(f64) -> bool,
 ) -> Option<Perceptron> {
+    if held_out.is_empty() {
+        return fit(data, train, held_out, inputs, params, progress).map(|(model, _)| model);
+    }
+    let (_, epochs) =
+        fit(data, train, held_out, inputs, params, &mut |share| progress(0.5 * share))?;
+    let mut all: Vec<usize> = train.iter().chain(held_out).copied().collect();
+    all.sort_unstable();
+    let params = Params { epochs, ..params.clone() };
+    let mut progress = |share: f64| progress(0.5 + 0.5 * share);
+    fit(data, &all, &[], inputs, &params, &mut progress).map(|(model, _)| model)
+}
+
+/// A perceptron after all epochs, and after how many it was best on what was held out.
+fn fit(
+    data: &Dataset,
+    train: &[usize],
+    held_out: &[usize],
+    inputs: &[u16],
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<(Perceptron, usize)> {
     let schemes = schemes(data, train, params.min_groups);
     if schemes.is_empty() || inputs.is_empty() {
         return None;
@@ -115,27 +137,21 @@ pub fn train(
         held_out.iter().filter_map(|&at| HeldOut::of(&data.groups[at], &model, params)).collect();
 
     let mut members = begin(&examples, &model, params);
-    let mut best: Option<(f64, Vec<Vec<Layer>>)> = None;
+    let mut curve = Curve::default();
     for epoch in 0..params.epochs {
         let turn = std::f64::consts::PI * epoch as f64 / params.epochs as f64;
         let rate = (params.rate * 0.5 * (1.0 + turn.cos())) as f32;
         members.par_iter_mut().for_each(|member| member.epoch(&examples, rate, params));
         if !held_out.is_empty() {
             let layers: Vec<Vec<Layer>> = members.iter().map(|m| m.layers.clone()).collect();
-            let merit = merit(&held_out, &layers, model.schemes.len());
-            if best.as_ref().is_none_or(|(before, _)| merit > *before) {
-                best = Some((merit, layers));
-            }
+            curve.push(epoch + 1, merit(&held_out, &layers, model.schemes.len()));
         }
         if !progress((epoch + 1) as f64 / params.epochs as f64) {
             return None;
         }
     }
-    model.members = match best {
-        Some((_, layers)) => layers,
-        None => members.into_iter().map(|member| member.layers).collect(),
-    };
-    Some(model)
+    model.members = members.into_iter().map(|member| member.layers).collect();
+    Some((model, curve.top()))
 }
 
 /// Texts of the candidates that ran in at least so many groups, sorted.

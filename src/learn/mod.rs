@@ -3,6 +3,7 @@
 
 mod answers;
 pub mod bins;
+mod curve;
 pub mod data;
 pub mod file;
 pub mod folds;

@@ -1,6 +1,6 @@
 //! Tests of the gradients, the growth and what it promises.
 
-use super::{Curve, Gain, Params, importance, sample, train, train_on};
+use super::{Gain, Params, importance, sample, train, train_on};
 use crate::learn::data::{Dataset, Group, Row};
 use crate::learn::forest::Forest;
 use crate::learn::ndcg::ndcg;
@@ -146,23 +146,6 @@ fn growth_stops_where_held_out_groups_gain_no_more() {
     for trees in [1, forest.trees.len() / 2, rounds] {
         assert!(at(trees.max(1)) <= kept + 1e-3, "{trees}");
     }
-}
-
-#[test]
-fn a_lucky_tree_among_the_first_ends_nothing() {
-    let mut curve = Curve::default();
-    for trees in 0..200 {
-        let rising = 0.9 - 0.3 * (-(trees as f64) / 40.0).exp();
-        curve.push(trees, if trees == 7 { 0.95 } else { rising - 1e-3 * trees as f64 });
-    }
-    // The summit of the curve without the seventh: 40 ln(0.3 / 0.04).
-    assert!(curve.trees_at_top().abs_diff(81) <= 2, "{}", curve.trees_at_top());
-    assert!(curve.since_top().abs_diff(199 - 81) <= 2);
-    // Too short to be smoothed: the last round.
-    let mut short = Curve::default();
-    (0..5).for_each(|trees| short.push(trees, 0.5));
-    assert_eq!((short.trees_at_top(), short.since_top()), (4, 0));
-    assert_eq!(Curve::default().trees_at_top(), 0);
 }
 
 #[test]

@@ -16,6 +16,10 @@ const FOLDS: usize = 5;
 /// The last training of a perceptron leaves one part of so many out, to know when to stop.
 const HELD_OUT: usize = 10;
 
+/// With fewer trials a forest that held-out groups have told how far to grow is grown again with them: they are a good part of what
+/// is known. With more they are not, and growing takes its time.
+const REGROWN_BELOW: usize = 50_000;
+
 /// What comes of the learning.
 pub(super) struct Lesson {
     pub learner: Learner,
@@ -127,9 +131,24 @@ fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> Chooser {
     chooser
 }
 
+/// Held-out groups say how many trees to grow; where trials are few, so many are then grown on those groups, too.
 fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
     let train: Train<'_> = Box::new(move |data, train, held_out, progress| {
-        lambdamart::train(data, train, held_out, params, progress).map(Model::Lambdamart)
+        let again = !held_out.is_empty()
+            && data.groups.iter().map(|group| group.rows.len()).sum::<usize>() < REGROWN_BELOW;
+        let (first, second) = if again { (0.5, 0.5) } else { (1.0, 0.0) };
+        let mut grow = |train: &[usize], held_out: &[usize], params, from: f64, part: f64| {
+            let mut tell = |share: f64| progress(from + part * share);
+            lambdamart::train(data, train, held_out, params, &mut tell)
+        };
+        let forest = grow(train, held_out, params, 0.0, first)?;
+        if !again {
+            return Some(Model::Lambdamart(forest));
+        }
+        let mut all: Vec<usize> = train.iter().chain(held_out).copied().collect();
+        all.sort_unstable();
+        let params = lambdamart::Params { trees: forest.trees.len().max(1), ..params.clone() };
+        grow(&all, &[], &params, first, second).map(Model::Lambdamart)
     });
     Trainer { learner: Learner::Lambdamart, train }
 }
