@@ -9,12 +9,12 @@ use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
 use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
-use sparsetune::ops::sptrsv::slices::equations::{ByLevel, Equations};
+use sparsetune::ops::sptrsv::slices::equations::Equations;
 use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
 use sparsetune::ops::sptrsv::slices::split::split;
-use sparsetune::ops::sptrsv::slices::survey::survey;
+use sparsetune::ops::sptrsv::slices::survey::{Ground, survey};
 use sparsetune::ops::sptrsv::slices::{Estimate, Lowerer, share};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
@@ -356,7 +356,7 @@ fn a_survey_tells_what_rewriting_comes_to() {
         let levels = system.levels.widths.len() as f64;
         let rows = system.triangular.rows() as f64;
         let terms: usize = whole.segments.iter().map(|segment| segment.terms()).sum();
-        let seen = survey(&system, &ByLevel::of(&system.levels), how);
+        let seen = survey(&Ground::of(&system), how);
         let mut longest = vec![0; whole.windows as usize];
         for (place, &window) in whole.places.iter().zip(&whole.window_of) {
             let (unknowns, _) =
@@ -379,9 +379,13 @@ fn a_survey_tells_what_rewriting_comes_to() {
         ("ilu0_poisson2d:nx=300,ny=300,seed=1", 1000, 0.6, 0.2),
         ("ilu0_rmat:scale=14,edge_factor=8,a=0.5,b=0.2,c=0.2,d=0.1,seed=1", 1000, 0.2, 0.2),
         ("ilu0_random:n=40000,per_row=6,seed=1", 500, 0.6, 0.5),
+        ("lower:tail=300,growth=0.5,of=banded:n=60000,half=1", 1000, 0.6, 0.5),
+        ("lower:tail=300,growth=0.5,of=banded:n=60000,half=1", 0, 1e-9, 1e-9),
+        ("lower:unknowns=3,order=rcm,growth=0.5,of=mesh:nx=90,ny=80", 1000, 0.6, 0.5),
     ] {
-        let (seen, levels, terms, _) = of(spec, window_ns);
+        let (seen, levels, terms, longest) = of(spec, window_ns);
         assert!(off(seen.levels, levels) < windows, "{spec}: {seen:?}, {levels}");
         assert!(off(seen.terms, terms) < by_terms, "{spec}: {seen:?}, {terms}");
+        assert!(off(seen.longest, longest) < windows, "{spec}: {seen:?}, {longest}");
     }
 }

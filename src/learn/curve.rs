@@ -20,23 +20,23 @@ impl Curve {
         self.rounds.get(self.summit()).map_or(0, |(size, _)| *size)
     }
 
-    /// Rounds since the summit.
+    /// Rounds since the summit whose neighbourhoods are known, and no better.
     pub fn since_top(&self) -> usize {
-        self.rounds.len().saturating_sub(1) - self.summit()
+        let known = self.rounds.len().saturating_sub(1 + SMOOTHED_OVER);
+        known.saturating_sub(self.summit())
     }
 
-    /// The first round whose neighbourhood is best, of those that have one on their left; else the last.
+    /// The first round whose neighbourhood is best, of those that have a whole one; else the last. A model of no size, which
+    /// is what training began with, is taken as it is.
     fn summit(&self) -> usize {
-        let near = |at: usize| {
-            let last = (at + SMOOTHED_OVER + 1).min(self.rounds.len());
-            let near = &self.rounds[at.saturating_sub(SMOOTHED_OVER)..last];
-            near.iter().map(|(_, merit)| merit).sum::<f64>() / near.len() as f64
-        };
         let mut best = (self.rounds.len().saturating_sub(1), f64::NEG_INFINITY);
-        for at in SMOOTHED_OVER..self.rounds.len() {
-            let merit = near(at);
+        if let Some(&(0, merit)) = self.rounds.first() {
+            best = (0, merit);
+        }
+        for (at, near) in self.rounds.windows(2 * SMOOTHED_OVER + 1).enumerate() {
+            let merit = near.iter().map(|(_, merit)| merit).sum::<f64>() / near.len() as f64;
             if merit > best.1 {
-                best = (at, merit);
+                best = (at + SMOOTHED_OVER, merit);
             }
         }
         best.0
@@ -52,18 +52,25 @@ mod tests {
         let mut curve = Curve::default();
         for round in 0..200 {
             let rising = 0.9 - 0.3 * (-(round as f64) / 40.0).exp();
-            curve.push(2 * round, if round == 7 { 0.95 } else { rising - 1e-3 * round as f64 });
+            curve.push(2 * round + 1, if round == 7 { 0.95 } else { rising - 1e-3 * round as f64 });
         }
         // The summit of the curve without the seventh: 40 ln(0.3 / 0.04).
-        assert!(curve.top().abs_diff(2 * 81) <= 4, "{}", curve.top());
-        assert!(curve.since_top().abs_diff(199 - 81) <= 2);
+        assert!(curve.top().abs_diff(2 * 81 + 1) <= 4, "{}", curve.top());
+        assert!(curve.since_top().abs_diff(189 - 81) <= 2);
     }
 
     #[test]
     fn what_is_too_short_to_be_smoothed_ends_at_its_end() {
         let mut short = Curve::default();
-        (0..5).for_each(|round| short.push(round, 0.5));
-        assert_eq!((short.top(), short.since_top()), (4, 0));
+        (1..6).for_each(|round| short.push(round, 0.5));
+        assert_eq!((short.top(), short.since_top()), (5, 0));
         assert_eq!((Curve::default().top(), Curve::default().since_top()), (0, 0));
+    }
+
+    #[test]
+    fn what_training_began_with_may_be_best() {
+        let mut curve = Curve::default();
+        (0..50).for_each(|round| curve.push(round, 0.8 - 1e-3 * round as f64));
+        assert_eq!((curve.top(), curve.since_top()), (0, 39));
     }
 }

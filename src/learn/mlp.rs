@@ -226,7 +226,7 @@ fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
     let mut targets: Vec<Target> = times.into_iter().map(target).collect();
     let all: f32 = targets.iter().map(|t| t.weight).sum();
     let good: f32 = targets.iter().filter(|t| t.label > 0.5).map(|t| t.weight).sum();
-    let bad = all - good;
+    let bad: f32 = targets.iter().filter(|t| t.label <= 0.5).map(|t| t.weight).sum();
     let halved = by_regret && good > 0.0 && bad > 0.0;
     for target in &mut targets {
         let side = if target.label > 0.5 { good } else { bad };

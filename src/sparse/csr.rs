@@ -58,6 +58,11 @@ impl Csr {
         Ok(Self { rows, cols, indptr, indices, values })
     }
 
+    /// Row pointers, column indices and values.
+    pub fn into_parts(self) -> (Vec<usize>, Vec<u32>, Vec<f64>) {
+        (self.indptr, self.indices, self.values)
+    }
+
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -1,5 +1,6 @@
 //! The corpus: generated matrices and problems drawn at random over structures, sizes and sparsities, as LO-SpMM trains on
-//! synthetic kernels (section 3.5). Draw `i` of a seed is always the same, so a corpus can be gone on with.
+//! synthetic kernels (section 3.5). Draw `i` of a seed is always the same, so a corpus can be gone on with; only a later
+//! sparsetune may draw others.
 
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
@@ -98,15 +99,17 @@ fn cube(points: f64) -> u64 {
     (points.max(8.0)).cbrt().round() as u64
 }
 
-/// Draws of a recursive graph, about so many.
-fn rmat(stream: &mut Stream, kind: &str, nnz: f64) -> String {
+/// Rows of a recursive graph, and the graph, of about so many draws.
+fn rmat(stream: &mut Stream, kind: &str, nnz: f64) -> (f64, String) {
     let factor = 1 << (1 + stream.below(5));
     let scale = ((nnz / factor as f64).log2().round() as u64).clamp(7, 21);
     let a = (log(stream, [0.3, 0.68]) * 100.0).round() / 100.0;
     let b = ((1.0 - a) * 0.4 * 100.0).round() / 100.0;
     let d = ((1.0 - a - 2.0 * b) * 100.0).round() / 100.0;
     let seed = seed(stream);
-    format!("{kind}:scale={scale},edge_factor={factor},a={a},b={b},c={b},d={d},seed={seed}")
+    let spec =
+        format!("{kind}:scale={scale},edge_factor={factor},a={a},b={b},c={b},d={d},seed={seed}");
+    ((1u64 << scale) as f64, spec)
 }
 
 /// A matrix with about so many entries.
@@ -127,7 +130,7 @@ fn any(stream: &mut Stream, nnz: f64) -> String {
             let n = cube(nnz / 243.0);
             format!("elasticity:nx={n},ny={n},nz={n},seed={seed}")
         }
-        3..=5 => rmat(stream, "rmat", nnz),
+        3..=5 => rmat(stream, "rmat", nnz).1,
         6 => {
             let half = whole(stream, 1.0, 60.0);
             let n = (nnz / (2 * half + 1) as f64).max(2.0 * half as f64) as u64;
@@ -217,7 +220,10 @@ fn lower(stream: &mut Stream, nnz: f64) -> String {
             let n = rows(1, 4.0 + hubs.min(2) as f64);
             (1, n, format!("circuit:n={},hubs={hubs},seed={seed}", n as u64))
         }
-        9 | 10 => (1, nnz / 8.0, rmat(stream, "rmat", 1.6 * nnz)),
+        9 | 10 => {
+            let (rows, spec) = rmat(stream, "rmat", 1.6 * nnz);
+            (1, rows, spec)
+        }
         11 | 12 => {
             let per_row = log(stream, [2.0, 60.0]);
             let n = rows(1, 1.0 + per_row / 2.0).max(2.0 * per_row) as u64;
@@ -306,7 +312,7 @@ fn factor(stream: &mut Stream, nnz: f64) -> String {
             let n = cube(nnz / 120.0).max(3);
             format!("ilu0_elasticity:nx={n},ny={n},nz={n},seed={seed}")
         }
-        6 | 7 => rmat(stream, "ilu0_rmat", 2.0 * nnz),
+        6 | 7 => rmat(stream, "ilu0_rmat", 2.0 * nnz).1,
         8 => {
             let (nx, ny) = sides(stream, nnz / 20.0);
             format!("cholesky_poisson2d:nx={nx},ny={ny},seed={seed}")

@@ -66,6 +66,9 @@ fn bearable() -> f64 {
 /// Trial right-hand sides; half of them are solved with a unit diagonal, which a problem may ask for.
 const TRIALS: usize = 4;
 
+/// A row takes 32 bytes for its trials, beside its entries.
+const MOST_ROWS: u64 = 1 << 26;
+
 impl Lower {
     /// `None` where it is larger than numbers go.
     pub fn size(&self) -> Option<Size> {
@@ -75,13 +78,17 @@ impl Lower {
         };
         let more = self.constraints.checked_add(self.tail)?;
         let grown = |n: u64| n.checked_mul(self.unknowns)?.checked_add(more);
+        let rows = grown(rows)?;
+        Some(Size { rows, cols: grown(cols)?, entries: self.grown(rows as f64, entries) })
+    }
+
+    /// Entries of so many rows, `entries` of them in `of`; half of those are below the diagonal, more of a triangle.
+    fn grown(&self, rows: f64, entries: f64) -> f64 {
         let (unknowns, tail) = (self.unknowns as f64, self.tail as f64);
-        let nodes = grown(rows)? as f64;
         // What `keep` leaves out is drawn all the same.
         let below = 0.5 * entries * unknowns * unknowns;
-        let last = 0.5 * tail * tail + nodes * (tail + 1.0).ln();
-        let entries = below + last + 5.0 * self.constraints as f64 + nodes;
-        Some(Size { rows: grown(rows)?, cols: grown(cols)?, entries })
+        let last = 0.5 * tail * tail + rows * (tail + 1.0).ln();
+        below + last + 5.0 * self.constraints as f64 + rows
     }
 
     pub fn generate(&self) -> Result<Csr, GenerateError> {
@@ -102,9 +109,12 @@ impl Lower {
         };
         within("cols", size.cols, size.rows, size.rows, "the rows of `of`: it must be square")?;
         dimension("rows", size.rows)?;
+        within("rows", size.rows, 0, MOST_ROWS, "at most 67108864")?;
         // What is too large for a whole number becomes the largest there is.
         bounded(size.entries as u64)?;
         let of = self.of.generate()?;
+        // Factors have more entries than their parameters tell.
+        bounded(self.grown(size.rows as f64, of.nnz() as f64) as u64)?;
         let pattern = Pattern::of(self, &of);
         let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
             columns.copy_from_slice(&pattern.columns(row));
@@ -112,6 +122,8 @@ impl Lower {
         };
         let rows = size.rows as usize;
         let matrix = build(rows, rows, |row| pattern.columns(row).len(), fill)?;
+        drop(pattern);
+        drop(of);
         tamed(matrix, self.largest, self.seed)
     }
 
@@ -218,12 +230,12 @@ impl<'a> Pattern<'a> {
 /// few rows or none where chains do not grow. Sequential, as a solve is.
 fn tamed(matrix: Csr, largest: f64, seed: u64) -> Result<Csr, GenerateError> {
     let rows = matrix.rows();
-    let mut values = matrix.values().to_vec();
+    let (indptr, indices, mut values) = matrix.into_parts();
     let mut x = vec![[0.0; TRIALS]; rows];
     for row in 0..rows {
-        let range = matrix.indptr()[row]..matrix.indptr()[row + 1] - 1;
+        let range = indptr[row]..indptr[row + 1] - 1;
         let mut sums = [0.0; TRIALS];
-        for (&column, value) in matrix.indices()[range.clone()].iter().zip(&values[range.clone()]) {
+        for (&column, value) in indices[range.clone()].iter().zip(&values[range.clone()]) {
             for (sum, x) in sums.iter_mut().zip(x[column as usize]) {
                 *sum += value * x;
             }
@@ -241,6 +253,5 @@ fn tamed(matrix: Csr, largest: f64, seed: u64) -> Result<Csr, GenerateError> {
             *x = (stream.range(-1.0, 1.0) - factor * sum) / divisor;
         }
     }
-    let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
     Ok(Csr::new(rows, rows, indptr, indices, values)?)
 }

@@ -8,6 +8,7 @@
 use super::equations::ByLevel;
 use super::rewrite::{Rewrite, Rewriting, WindowCost};
 use crate::ops::sptrsv::System;
+use std::ops::Range;
 
 /// What a rewriting comes to, as far as some of the levels tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,13 +26,14 @@ pub struct Reach {
 pub struct Effort {
     /// Terms that are built, about.
     pub terms: usize,
-    /// Strata of as many levels each, at most.
+    /// Strata at most.
     pub strata: usize,
 }
 
-/// Chosen by the error over 46 generated and real systems, each rewritten with 250, 1000 and 4000 ns a window: the absolute
-/// logarithm of what was seen over what came of it is 0.14 for windows and 0.09 for terms in the median, and no more than 0.71
-/// and 0.44 for nine of ten. With 3 strata it is 0.15 and 0.13, with 12 it is 0.19 and 0.10.
+/// Chosen by the error over 20 generated systems, each rewritten with 250, 1000 and 4000 ns a window (`cargo bench --bench
+/// survey`): the absolute logarithm of what was seen over what came of it is 0.21 for windows and 0.11 for terms in the
+/// median, and no more than 0.67 and 0.27 for nine of ten. With 3 strata it is 0.17 and 0.15 (0.59 and 0.40), with 12 it is
+/// 0.32 and 0.10 (0.70 and 0.28).
 pub const EFFORT: Effort = Effort { terms: 180_000, strata: 6 };
 
 /// Strata that there are in any case.
@@ -48,25 +50,80 @@ const MOST_GROWTH: f64 = 16.0;
 struct Window {
     first: usize,
     levels: usize,
-    rows: usize,
-    /// Terms that its rows have as they come, and those that they have rewritten.
-    plain: usize,
+    /// Terms that its rows have rewritten.
     terms: usize,
     longest: usize,
     /// The longest equation, in unknowns or in b.
     most: usize,
 }
 
+impl Window {
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.levels
+    }
+}
+
+/// A system as it comes, all of it: what a sample is held against.
+pub struct Ground<'a> {
+    system: &'a System,
+    by_level: ByLevel,
+    /// Terms of all levels before each, a row's own in b counted.
+    terms: Vec<usize>,
+    /// Unknowns of the levels' longest rows, summed.
+    longest: usize,
+}
+
+impl<'a> Ground<'a> {
+    pub fn of(system: &'a System) -> Self {
+        let by_level = ByLevel::of(&system.levels);
+        let (mut terms, mut before, mut longest) = (vec![0], 0, 0);
+        let ends = &system.triangular.indptr;
+        for level in 0..system.levels.widths.len() {
+            let unknowns =
+                by_level.rows(level).iter().map(|&row| ends[row as usize + 1] - ends[row as usize]);
+            let (sum, most) = unknowns.fold((0, 0), |(sum, most), n| (sum + 1 + n, n.max(most)));
+            (before, longest) = (before + sum, longest + most);
+            terms.push(before);
+        }
+        Self { system, by_level, terms, longest }
+    }
+
+    fn levels(&self) -> usize {
+        self.system.levels.widths.len()
+    }
+
+    fn terms(&self, levels: Range<usize>) -> usize {
+        self.terms[levels.end] - self.terms[levels.start]
+    }
+
+    fn rows(&self, levels: Range<usize>) -> usize {
+        self.by_level.start[levels.end] - self.by_level.start[levels.start]
+    }
+
+    /// What no rewriting comes to.
+    fn plain(&self) -> Reach {
+        let all = 0..self.levels();
+        Reach {
+            levels: 1.0,
+            terms: self.terms(all.clone()) as f64 / self.system.triangular.rows().max(1) as f64,
+            longest: self.longest as f64 / all.len().max(1) as f64,
+        }
+    }
+}
+
 /// Surveys a rewriting; a system that comes to few terms is rewritten whole, and what is told of it is exact.
-pub fn survey(system: &System, by_level: &ByLevel, how: Rewrite) -> Reach {
-    survey_by(system, by_level, how, EFFORT)
+pub fn survey(ground: &Ground<'_>, how: Rewrite) -> Reach {
+    survey_by(ground, how, EFFORT)
 }
 
 /// [`survey`] with an effort of one's own.
-pub fn survey_by(system: &System, by_level: &ByLevel, how: Rewrite, effort: Effort) -> Reach {
-    let levels = system.levels.widths.len();
-    let strata = strata(system, by_level, effort);
-    let edge = |stratum: usize| levels * stratum / strata;
+pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
+    if how.window_ns == 0 {
+        return ground.plain();
+    }
+    let (system, by_level, levels) = (ground.system, &ground.by_level, ground.levels());
+    let edges = edges(ground, effort);
+    let (edge, strata) = (|stratum: usize| edges[stratum], edges.len() - 1);
     let mut work = Rewriting::new(&system.triangular, how, 1);
     let mut whole = Sums::default();
     let (mut stratum, mut from) = (0, 0);
@@ -91,9 +148,7 @@ pub fn survey_by(system: &System, by_level: &ByLevel, how: Rewrite, effort: Effo
                     window.longest = unknown.max(window.longest);
                     window.most = known.max(unknown).max(window.most);
                 }
-                window.plain += plain(system, rows);
                 window.levels += 1;
-                window.rows += rows.len();
                 window.terms += work.stored - built;
             }
             level += 1;
@@ -103,35 +158,51 @@ pub fn survey_by(system: &System, by_level: &ByLevel, how: Rewrite, effort: Effo
         }
         let end = if spent { edge(stratum + 1) } else { levels };
         let seen = Seen { stratum: edge(stratum), cut: spent && level < levels, end };
-        whole.add(run, &seen, by_level, &Growth { most: cost.window_terms(), how });
+        whole.add(run, &seen, ground, &Growth { most: cost.window_terms(), how });
         stratum += 1;
         from = end;
     }
     whole.reach(levels, system.triangular.rows())
 }
 
-/// Terms of rows as they come, their own in b counted.
-fn plain(system: &System, rows: &[u32]) -> usize {
-    let ends = &system.triangular.indptr;
-    rows.iter().map(|&row| 1 + ends[row as usize + 1] - ends[row as usize]).sum()
+/// Where strata begin, and the end: so many that their first levels alone do not spend the terms.
+fn edges(ground: &Ground<'_>, effort: Effort) -> Vec<usize> {
+    let levels = ground.levels();
+    let least = |edges: &[usize]| -> usize {
+        let first = edges.windows(2).map(|ends| ends[0]..ends[1].min(ends[0] + LEVELS));
+        first.map(|first| ground.terms(first)).sum()
+    };
+    let mut strata = effort.strata.min(levels / (2 * LEVELS)).max(1);
+    let mut edges = even(ground, strata);
+    while strata > FEWEST && least(&edges) > effort.terms / 2 {
+        strata = (strata * 2 / 3).max(FEWEST);
+        edges = even(ground, strata);
+    }
+    edges
 }
 
-/// So many strata that their first levels alone do not spend the terms.
-fn strata(system: &System, by_level: &ByLevel, effort: Effort) -> usize {
-    let levels = system.levels.widths.len();
-    let least = |strata: usize| -> usize {
-        let first = (0..strata).map(|stratum| levels * stratum / strata);
-        first
-            .flat_map(|from| from..levels.min(from + LEVELS))
-            .map(|level| plain(system, by_level.rows(level)))
-            .sum()
+/// Strata that have a like share in levels and in terms, the mean of both: a dense end of few levels, which is most of the
+/// work of a factor, is seen by itself.
+fn even(ground: &Ground<'_>, strata: usize) -> Vec<usize> {
+    let levels = ground.levels();
+    let all = ground.terms(0..levels).max(1) as f64;
+    let share = |level: usize| {
+        let by_levels = level as f64 / levels.max(1) as f64;
+        0.5 * (by_levels + ground.terms[level] as f64 / all)
     };
-    let most = effort.strata.min(levels / (2 * LEVELS)).max(1);
-    let mut strata = most;
-    while strata > FEWEST && least(strata) > effort.terms / 2 {
-        strata = (strata * 2 / 3).max(FEWEST);
+    let mut edges = vec![0];
+    for stratum in 1..strata {
+        let at = stratum as f64 / strata as f64;
+        let (mut low, mut high) = (0, levels);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if share(middle) < at { low = middle + 1 } else { high = middle }
+        }
+        edges.push(low);
     }
-    strata
+    edges.push(levels);
+    edges.dedup();
+    edges
 }
 
 /// How far a run was seen.
@@ -157,8 +228,9 @@ impl Growth {
     /// Each level that joins has some more terms than the one before, so that what substituting adds rises with the square
     /// of the levels. A window closes where the last level has more terms than the mean and the window's own cost together,
     /// which is where the terms added come to what the window costs; or where an equation reaches the most terms.
-    fn of(&self, window: &Window, left: usize) -> f64 {
-        let added = window.terms.saturating_sub(window.plain).max(1) as f64;
+    fn of(&self, window: &Window, ground: &Ground<'_>) -> f64 {
+        let added = window.terms.saturating_sub(ground.terms(window.range())).max(1) as f64;
+        let left = ground.levels() - window.first;
         let by_cost = (self.most / added).sqrt();
         let by_length = f64::from(self.how.terms) / window.most.max(1) as f64;
         let by_levels = left as f64 / window.levels.max(1) as f64;
@@ -176,7 +248,9 @@ struct Sums {
 
 impl Sums {
     /// Adds a run; of what was not seen of its levels, those windows tell that began in the last stratum.
-    fn add(&mut self, mut run: Vec<Window>, seen: &Seen, by_level: &ByLevel, growth: &Growth) {
+    ///
+    /// What rewriting adds goes by rows, and comes to the terms that all of those levels have anyway.
+    fn add(&mut self, mut run: Vec<Window>, seen: &Seen, ground: &Ground<'_>, growth: &Growth) {
         let tail = run.iter().position(|window| window.first >= seen.stratum);
         let tail = tail.unwrap_or(run.len().saturating_sub(1));
         let begin = run.get(tail).map_or(seen.end, |window| window.first);
@@ -195,28 +269,28 @@ impl Sums {
             self.longest += window.longest as f64;
             self.terms += window.terms as f64;
         }
-        // Levels, rows, windows, terms and longest equations of the sample; a window cut off counts as it would close.
+        // Of the sample: levels, rows, windows, terms added and longest equations; a window cut off counts as it would close.
         let mut sums = [0.0; 5];
         let whole = sample.iter().map(|window| (window, 1.0));
-        let levels = by_level.start.len() - 1;
-        let grown = cut.iter().map(|last| (last, growth.of(last, levels - last.first)));
+        let grown = cut.iter().map(|last| (last, growth.of(last, ground)));
         for (window, times) in whole.chain(grown) {
-            let added = window.terms as f64 - window.plain as f64;
+            let added = window.terms as f64 - ground.terms(window.range()) as f64;
             let of_window = [
                 window.levels as f64 * times,
-                window.rows as f64 * times,
+                ground.rows(window.range()) as f64 * times,
                 1.0,
-                (window.plain as f64 + added * times) * times,
+                added * times * times,
                 window.longest as f64 * times,
             ];
             sums.iter_mut().zip(of_window).for_each(|(sum, one)| *sum += one);
         }
-        let [sampled, sampled_rows, windows, terms, longest] = sums;
-        let of_levels = (seen.end - begin) as f64 / sampled.max(1.0);
-        let rows = by_level.start[seen.end] - by_level.start[begin];
+        let [levels, rows, windows, added, longest] = sums;
+        let rest = begin..seen.end;
+        let of_levels = rest.len() as f64 / levels.max(1.0);
+        let of_rows = ground.rows(rest.clone()) as f64 / rows.max(1.0);
         self.windows += of_levels * windows;
         self.longest += of_levels * longest;
-        self.terms += rows as f64 / sampled_rows.max(1.0) * terms;
+        self.terms += ground.terms(rest) as f64 + of_rows * added;
     }
 
     fn reach(&self, levels: usize, rows: usize) -> Reach {

@@ -176,7 +176,7 @@ fn refuses_what_is_too_large_before_making_it() {
         "road:nx=1e4,ny=1e4",
         "mesh:nx=1e4,ny=1e4",
         "lower:unknowns=30,of=mesh:nx=1e3,ny=1e3",
-        "lower:tail=16384,of=arrow:n=1e8",
+        "lower:tail=16384,of=arrow:n=6e7",
         "lower:of=mesh:nx=1e4,ny=1e4",
     ] {
         assert!(matches!(refusal(text), GenerateError::TooManyEntries { .. }), "{text}");
