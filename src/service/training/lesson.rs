@@ -139,7 +139,9 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
         let (first, second) = if again { (0.5, 0.5) } else { (1.0, 0.0) };
         let mut grow = |train: &[usize], held_out: &[usize], params, from: f64, part: f64| {
             let mut tell = |share: f64| progress(from + part * share);
+            // Without trees there is no order.
             lambdamart::train(data, train, held_out, params, &mut tell)
+                .filter(|forest| !forest.trees.is_empty())
         };
         let forest = grow(train, held_out, params, 0.0, first)?;
         if !again {
@@ -151,4 +153,59 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
         grow(&all, &[], &params, first, second).map(Model::Lambdamart)
     });
     Trainer { learner: Learner::Lambdamart, train }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{boosted, median};
+    use crate::learn::{Dataset, Group, Model, Row, lambdamart};
+
+    #[test]
+    fn the_middle_count_is_taken() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[7]), Some(7));
+        assert_eq!(median(&[6, 300, 120, 90, 200]), Some(120));
+        assert_eq!(median(&[1, 2, 3, 4]), Some(3));
+    }
+
+    /// Of every two rows the first is faster, as its feature tells.
+    fn data(groups: usize, alike: bool) -> Dataset {
+        let row = |at: usize| {
+            let slow = at % 2;
+            let us = if alike { 5.0 } else { 10.0 + 10.0 * slow as f64 };
+            Row { candidate: at.to_string(), own: vec![slow as f32], us, predicted_us: 1.0 }
+        };
+        let group = |at: usize| Group {
+            pattern: at.to_string(),
+            shared: vec![at as f32],
+            rows: (0..40).map(row).collect(),
+        };
+        let (shared, own) = (vec!["s".to_owned()], vec!["slow".to_owned()]);
+        Dataset { shared, own, groups: (0..groups).map(group).collect() }
+    }
+
+    #[test]
+    fn few_trials_are_grown_on_again_with_what_was_held_out() {
+        let params = lambdamart::Params { trees: 30, ..lambdamart::Params::default() };
+        let (data, train, held_out) = (data(12, false), [0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11]);
+        let mut told = Vec::new();
+        let model = (boosted(&params).train)(&data, &train, &held_out, &mut |share| {
+            told.push(share);
+            true
+        });
+        let Some(Model::Lambdamart(forest)) = model else { panic!("it learned nothing") };
+        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
+        // The same as of all groups with that many trees.
+        let all: Vec<usize> = (0..12).collect();
+        let trees = lambdamart::Params { trees: forest.trees.len(), ..params.clone() };
+        let again = lambdamart::train(&data, &all, &[], &trees, &mut |_| true);
+        assert_eq!(Some(forest), again);
+    }
+
+    #[test]
+    fn lists_without_an_order_leave_no_model() {
+        let params = lambdamart::Params::default();
+        let model = (boosted(&params).train)(&data(6, true), &[0, 1, 2, 3], &[4, 5], &mut |_| true);
+        assert_eq!(model, None);
+    }
 }

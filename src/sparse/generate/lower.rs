@@ -109,9 +109,9 @@ impl Lower {
         };
         within("cols", size.cols, size.rows, size.rows, "the rows of `of`: it must be square")?;
         dimension("rows", size.rows)?;
-        within("rows", size.rows, 0, MOST_ROWS, "at most 67108864")?;
         // What is too large for a whole number becomes the largest there is.
         bounded(size.entries as u64)?;
+        within("rows", size.rows, 0, MOST_ROWS, "at most 67108864")?;
         let of = self.of.generate()?;
         // Factors have more entries than their parameters tell.
         bounded(self.grown(size.rows as f64, of.nnz() as f64) as u64)?;
