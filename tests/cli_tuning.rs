@@ -326,6 +326,36 @@ fn shipped() -> BTreeSet<Scope> {
     fit.map(|card| card.scope).collect()
 }
 
+#[test]
+fn who_waits_for_the_turn_to_open_can_be_stopped() {
+    for command in ["serve", "worker"] {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = std::fs::File::create(folder.path().join("sparsetune.db.lock")).unwrap();
+        lock.lock().unwrap();
+        let child = binary()
+            .args([command, "--data", folder.path().to_str().unwrap()])
+            .env("SPARSETUNE_SERVER__LISTEN", "127.0.0.1:0")
+            .env("SPARSETUNE_DEVICES__USE", if command == "worker" { r#"["cpu"]"# } else { "[]" })
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let waits = log.any(|line| line.unwrap().contains("waiting for the turn"));
+        signal(&child, libc::SIGTERM);
+        let asked = Instant::now();
+        while child.try_wait().unwrap().is_none() && asked.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It would wait for ten minutes else.
+        child.kill().unwrap();
+        let rest: Vec<String> = log.map(Result::unwrap).collect();
+        let code = child.wait().unwrap().code();
+        assert!(waits && code == Some(0), "{command}: {rest:?}");
+        assert!(!folder.path().join("sparsetune.db").exists(), "{command}: it has waited");
+    }
+}
+
 #[tokio::test]
 async fn servers_that_begin_a_folder_together_all_serve_it() {
     let folder = tempfile::tempdir().unwrap();
