@@ -2,11 +2,14 @@
 
 use serde_json::Value;
 use sparsetune::domain::JobState;
-use sparsetune::domain::learned::Activation;
+use sparsetune::domain::learned::{LearnedModel, Scope};
+use sparsetune::ops::features;
 use sparsetune::store::{Jobs, Learning, SqliteStore};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 fn binary() -> Command {
@@ -269,15 +272,88 @@ fn a_server_whose_output_nobody_reads_serves_all_the_same() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// A server without devices, all of whose output is kept.
-fn beginner(data: &Path) -> Child {
-    binary()
-        .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
-        .env("SPARSETUNE_DEVICES__USE", "[]")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+/// A server without devices, all of whose output is kept. It is killed when it is dropped.
+struct Beginner {
+    child: Child,
+    line: Receiver<String>,
+}
+
+impl Beginner {
+    fn start(data: &Path) -> Self {
+        let mut child = binary()
+            .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+            .env("SPARSETUNE_DEVICES__USE", "[]")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (told, line) = mpsc::channel();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            // Nobody may be asking any more.
+            let _ = lines.read_line(&mut line).map(|_| told.send(line));
+        });
+        Self { child, line }
+    }
+
+    /// The first line on standard output, and the log up to that, or to the end of its patience.
+    fn begun(&mut self) -> (String, String) {
+        let line = self.line.recv_timeout(Duration::from_secs(60)).unwrap_or_default();
+        self.child.kill().unwrap();
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (line, log)
+    }
+}
+
+impl Drop for Beginner {
+    fn drop(&mut self) {
+        // Fails only where the child has ended, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The scopes of models that ship for the features of here.
+fn shipped() -> BTreeSet<Scope> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/models");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let cards = files.filter(|file| file.to_str().unwrap().ends_with(".card.json"));
+    let cards = cards
+        .map(|file| serde_json::from_slice::<LearnedModel>(&std::fs::read(file).unwrap()).unwrap());
+    let fit = cards.filter(|card| card.features_version == features::version(card.scope.op));
+    fit.map(|card| card.scope).collect()
+}
+
+#[test]
+fn who_waits_for_the_turn_to_open_can_be_stopped() {
+    for command in ["serve", "worker"] {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = std::fs::File::create(folder.path().join("sparsetune.db.lock")).unwrap();
+        lock.lock().unwrap();
+        let child = binary()
+            .args([command, "--data", folder.path().to_str().unwrap()])
+            .env("SPARSETUNE_SERVER__LISTEN", "127.0.0.1:0")
+            .env("SPARSETUNE_DEVICES__USE", if command == "worker" { r#"["cpu"]"# } else { "[]" })
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let waits = log.any(|line| line.unwrap().contains("waiting for the turn"));
+        signal(&child, libc::SIGTERM);
+        let asked = Instant::now();
+        while child.try_wait().unwrap().is_none() && asked.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It would wait for ten minutes else.
+        child.kill().unwrap();
+        let rest: Vec<String> = log.map(Result::unwrap).collect();
+        let code = child.wait().unwrap().code();
+        assert!(waits && code == Some(0), "{command}: {rest:?}");
+        assert!(!folder.path().join("sparsetune.db").exists(), "{command}: it has waited");
+    }
 }
 
 #[tokio::test]
@@ -285,23 +361,19 @@ async fn servers_that_begin_a_folder_together_all_serve_it() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let data = folder.path().join(round.to_string());
-        let mut servers: Vec<Child> = (0..4).map(|_| beginner(&data)).collect();
+        let mut servers: Vec<Beginner> = (0..4).map(|_| Beginner::start(&data)).collect();
         for server in &mut servers {
-            let mut line = String::new();
-            BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            server.kill().unwrap();
-            let mut log = String::new();
-            server.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-            server.wait().unwrap();
+            let (line, log) = server.begun();
             assert!(line.starts_with("listening on "), "round {round}: {log}");
             assert!(!log.contains("not taken in"), "round {round}: {log}");
         }
         // The models that ship with the program were put to use by one of them.
         let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
         let active = store.active().await.unwrap();
-        assert!(!active.is_empty());
-        for Activation { scope, .. } in active {
-            assert_eq!(store.activations(&scope, 9).await.unwrap().len(), 1, "round {round}");
+        let scopes: BTreeSet<Scope> = active.into_iter().map(|change| change.scope).collect();
+        assert_eq!(scopes, shipped());
+        for scope in &scopes {
+            assert_eq!(store.activations(scope, 9).await.unwrap().len(), 1, "round {round}");
         }
     }
 }

@@ -129,7 +129,13 @@ pub async fn serve<F>(
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    let running = start(config, shutdown.clone(), workers).await?;
+    // Another may be at the store for long; a start that is not waited out has begun nothing yet.
+    let starting = start(config, shutdown.clone(), workers);
+    let Some(running) = shutdown.run_until_cancelled(starting).await else {
+        tracing::info!("stopped before anything was served");
+        return Ok(());
+    };
+    let running = running?;
     // Not beside `tune` and its like: they end before any model would be made.
     running.train();
     // On standard output, for scripts that asked for port 0; the log goes elsewhere.

@@ -51,7 +51,12 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let export = logging::install(&config.log, &config.telemetry)?;
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = assemble::workers(&config)?;
-    let service = serve::open(&config).await?;
+    let Some(service) = shutdown.run_until_cancelled(serve::open(&config)).await else {
+        tracing::info!("stopped before the store was open");
+        export.finish().await;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let service = service?;
     let tasks = TaskTracker::new();
     tasks.spawn(service.clone().upkeep(shutdown.clone()));
     for worker in workers.loops(&service, &shutdown) {

@@ -148,14 +148,14 @@ pub struct HeldOut {
     /// Parts that the patterns were dealt into; each part is judged by models trained on the others.
     pub folds: u32,
     pub groups: u64,
-    /// One for each way to choose: the learners, the analytic model, chance.
+    /// One for each way to choose: the learners, the analytic model, that model corrected as a search goes, chance.
     pub choosers: Vec<Chooser>,
 }
 
 /// One way to choose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chooser {
-    /// A learner's name, `analytic` or `random`.
+    /// A learner's name, `analytic`, `analytic_corrected` or `random`.
     pub name: String,
     /// Normalised discounted cumulative gain of its first ten; absent for chance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,4 +210,28 @@ pub struct JobFeatures {
     pub features_version: u32,
     pub shared: Vec<f32>,
     pub created_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Learner;
+
+    /// The learner after this one, in the order of their list: whoever adds one has to say here where it stands.
+    const fn next(learner: Learner) -> Option<Learner> {
+        match learner {
+            Learner::Lambdamart => Some(Learner::Mlp),
+            Learner::Mlp => Some(Learner::MlpRegret),
+            Learner::MlpRegret => Some(Learner::MlpGraded),
+            Learner::MlpGraded => None,
+        }
+    }
+
+    #[test]
+    fn all_learners_are_listed_and_stored_by_their_names() {
+        let walked = std::iter::successors(Some(Learner::Lambdamart), |learner| next(*learner));
+        assert_eq!(walked.collect::<Vec<_>>(), Learner::ALL);
+        for learner in Learner::ALL {
+            assert_eq!(serde_json::to_value(learner).unwrap(), learner.name());
+        }
+    }
 }

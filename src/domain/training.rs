@@ -23,7 +23,8 @@ const fn first_seed() -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activate {
-    /// It is put to use if it chooses better than the analytic model and no worse than the one in use.
+    /// It is put to use if it chooses better than the analytic model, and than a ranked search of ten that corrects that as it
+    /// goes, and no worse than the one in use.
     #[default]
     IfBetter,
     Always,

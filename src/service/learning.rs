@@ -17,6 +17,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelStanding {
     pub model: LearnedModel,
+    /// Put to use, and of the features that are computed here.
     pub active: bool,
     /// How well it ranked, over the plans of jobs that searched by it; absent where none did.
     pub ranked: Option<Ranked>,
@@ -48,7 +49,8 @@ impl Ranked {
 
 impl ModelStanding {
     fn of(model: LearnedModel, newest: &[Activation], quality: &[ModelQuality]) -> Self {
-        let active = newest.iter().any(|change| change.model.as_ref() == Some(&model.id));
+        let in_use = newest.iter().any(|change| change.model.as_ref() == Some(&model.id));
+        let active = in_use && fits(&model);
         let ranked = Ranked::of(&model, quality);
         Self { model, active, ranked }
     }
@@ -134,7 +136,7 @@ impl Service {
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        if model.features_version != features::version(model.scope.op) {
+        if !fits(&model) {
             return Err(other_features(id, model.scope.op, model.features_version));
         }
         if reason == Activation::ROLLED_BACK {
@@ -152,7 +154,7 @@ impl Service {
     }
 
     /// Takes the newest change of the model in use back that was not taken back before: what was in use before it ranks
-    /// again, be it the analytic model. `Conflict` where that is a model which reads other features.
+    /// again, be it the analytic model. Models that read other features than are computed here are passed over.
     pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
         let now = Timestamp::now();
         match self.inner.store.roll_back(scope, features::version(scope.op), now).await? {
@@ -163,9 +165,6 @@ impl Service {
             RollBack::Nothing => {
                 let id = format!("to take back for {} on {}", scope.op, scope.device_class);
                 Err(ServiceError::not_found("activation", id))
-            }
-            RollBack::Unfit { model, features_version } => {
-                Err(other_features(&model, scope.op, features_version))
             }
         }
     }
@@ -248,6 +247,11 @@ impl Service {
         // Whole entries come and go: a panic elsewhere leaves none half made.
         self.inner.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a model reads the features that are computed here; any other ranks nothing.
+pub(super) fn fits(model: &LearnedModel) -> bool {
+    model.features_version == features::version(model.scope.op)
 }
 
 /// A model that would rank nothing here.

@@ -89,7 +89,8 @@ pub trait Learning: Send + Sync {
     async fn activate(&self, activation: &Activation) -> Result<()>;
     /// As [`Learning::activate`], but only where what is in use is what the change was decided by; `false` where it is not.
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool>;
-    /// Takes the newest change back that was not taken back before.
+    /// Takes the newest change back that was not taken back before, and with it those to models that read other features
+    /// than of this version, as far as they follow one another.
     async fn roll_back(
         &self,
         scope: &Scope,
@@ -109,8 +110,6 @@ pub enum RollBack {
     Done(Activation),
     /// The scope has no change that was not taken back before.
     Nothing,
-    /// The model in use before reads other features than those asked for; nothing is changed.
-    Unfit { model: ModelId, features_version: u32 },
 }
 
 /// A change of the model in use that looks at what it changes.

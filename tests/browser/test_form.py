@@ -75,4 +75,19 @@ def test_a_link_fills_in_what_can_be_chosen_and_nothing_else(visit):
     assert {**wanted, "problem.transpose": True}.items() <= filled.items(), filled
     plain = visit("/#submit=").evaluate(FILLED)
     odd = "problem.op=%3Cimg%20src=x%3E&problem.n=1e9&problem.dtype=f8&problem.layout=&device=%22%3E&problem.tf32=yes"
-    assert visit(f"/#submit={'<b>' * 9}&{odd}").evaluate(FILLED) == plain
+    # What is folded away would not be seen before it is sent.
+    folded = "search.seconds=9&search.strategy=exhaustive&search.top_k=9&search.trials=9&expected_calls=9"
+    page = visit(f"/#submit={'<b>' * 9}&{odd}&{folded}")
+    assert page.evaluate(FILLED) == plain
+    assert page.evaluate("document.getElementById('search-options').open") is False
+
+
+def test_a_device_that_a_link_names_and_nobody_knows_is_told_of(visit):
+    page = visit("/#submit=&device=cuda:%3Cb%3E7")
+    told = page.locator("#submit-message")
+    expect(told).to_contain_text("cuda:<b>7")
+    expect(told).to_have_class("bad")
+    expect(told).to_have_attribute("role", "alert")
+    expect(page.locator("#device")).to_have_value("auto")
+    for known in ["/#submit=", "/#submit=&device=cpu", "/#submit=&device=auto"]:
+        expect(visit(known).locator("#submit-message")).to_be_empty()

@@ -152,6 +152,21 @@ async fn a_model_is_put_to_use_and_taken_back() {
     let refused = problem(app.post("/v1/models/other/activate", &json!({})).await, 409, "conflict");
     assert!(refused.await["detail"].as_str().unwrap().contains("version 999"));
     assert_eq!(app.json("/v1/models/other").await["active"], false);
+    // In use since before the features changed: it ranks nothing, and that is what is told.
+    let scope = Scope { op: Op::Spmm, device_class: class.clone() };
+    let left = Activation {
+        scope,
+        model: Some(other.id),
+        reason: "long ago".to_owned(),
+        at: Timestamp(1),
+    };
+    app.running.service.store().activate(&left).await.unwrap();
+    assert_eq!(app.json("/v1/models/other").await["active"], false);
+    assert_eq!(active(&app.json("/v1/models").await, 0), json!(false));
+    let page = app.get("/models").await.text().await.unwrap();
+    assert!(page.contains("data-activate=\"other\"") && !page.contains(">in use<"));
+    let now: Value = app.post("/v1/models/roll-back", &back).await.json().await.unwrap();
+    assert_eq!(now["model"], "one");
 
     problem(app.post("/v1/models/none/activate", &json!({})).await, 404, "not-found").await;
     for odd in [

@@ -100,7 +100,7 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert_eq!(Some(&active.card.id), training.model.as_ref());
     assert_eq!(active.card.data.groups, GROUPS as u64);
     assert_eq!(active.card.data.trials, GROUPS as u64 * u64::from(ROWS));
-    // The search that would run without it was judged on the same trials, as far as it goes.
+    // A ranked search without a learned model was judged on the same trials, as far as it goes.
     let choosers = &active.card.quality.choosers;
     let of = |name: &str| choosers.iter().find(|chooser| chooser.name == name).unwrap();
     let unlearned = of("analytic_corrected");

@@ -5,8 +5,10 @@ use crate::words::*;
 use sparsetune::domain::{Candidate, Digest, JobState, L2Policy, Timestamp};
 use sparsetune::store::{Devices, JobFilter, Quarantined, SqliteStore, Store, StoreError};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
     let store = harness.open().await;
@@ -150,17 +152,43 @@ pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
     assert_eq!(numbers, (1..=kept as u64 + 2).collect::<Vec<_>>());
 }
 
+/// What is waited for comes within a minute, or something hangs.
+fn until(condition: impl Fn() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[tokio::test]
 #[ignore = "a child process of a_new_file_is_opened_by_many_at_once"]
 async fn child_opens() {
     let file = std::env::var_os(CHILD_STORE).expect("started by its parent alone");
     // Processes take their time to start: those of one round begin together, by its file.
-    let go = std::path::Path::new(&file).with_extension("go");
-    while !go.exists() {
-        std::thread::yield_now();
-    }
-    let store = SqliteStore::open(file.as_ref()).await.unwrap();
+    let file = Path::new(&file);
+    std::fs::write(ready(file, std::process::id()), "").unwrap();
+    until(|| file.with_extension("go").exists(), "the others");
+    let store = SqliteStore::open(file).await.unwrap();
     assert_eq!(store.devices().await.unwrap(), []);
+}
+
+/// The file by which a child says that it is about to open.
+fn ready(file: &Path, child: u32) -> PathBuf {
+    file.with_extension(format!("ready{child}"))
+}
+
+/// A child process that does not outlive its test, however that ends.
+struct Kept(Option<Child>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // Fails only where the child has ended, which is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 pub async fn a_new_file_is_opened_by_many_at_once(_: &Sqlite) {
@@ -168,22 +196,24 @@ pub async fn a_new_file_is_opened_by_many_at_once(_: &Sqlite) {
         let harness = Sqlite::new();
         let children: Vec<_> = (0..3)
             .map(|_| {
-                Command::new(std::env::current_exe().unwrap())
+                let child = Command::new(std::env::current_exe().unwrap())
                     .args(["--exact", "durability::child_opens", "--ignored"])
                     .env(CHILD_STORE, harness.file())
                     .stdout(Stdio::piped())
                     .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap()
+                    .spawn();
+                Kept(Some(child.unwrap()))
             })
             .collect();
-        std::fs::write(harness.file().with_extension("go"), "").unwrap();
+        // The parent's own count, too: the last to come lets all begin.
+        let barrier = Arc::new(Barrier::new(8 + 1));
         let threads: Vec<_> = (0..8)
             .map(|_| {
-                let file = harness.file();
+                let (file, barrier) = (harness.file(), Arc::clone(&barrier));
                 std::thread::spawn(move || {
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    barrier.wait();
                     runtime.block_on(async {
                         let store = SqliteStore::open(&file).await.map_err(|e| e.to_string())?;
                         store.devices().await.map_err(|e| e.to_string())
@@ -191,11 +221,15 @@ pub async fn a_new_file_is_opened_by_many_at_once(_: &Sqlite) {
                 })
             })
             .collect();
+        let waits = |kept: &Kept| ready(&harness.file(), kept.0.as_ref().unwrap().id()).exists();
+        until(|| children.iter().all(waits), "the children");
+        std::fs::write(harness.file().with_extension("go"), "").unwrap();
+        barrier.wait();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), Ok(Vec::new()), "round {round}");
         }
-        for child in children {
-            let ended = child.wait_with_output().unwrap();
+        for mut child in children {
+            let ended = child.0.take().unwrap().wait_with_output().unwrap();
             let told = String::from_utf8_lossy(&ended.stdout);
             assert!(ended.status.success() && told.contains("1 passed"), "round {round}: {told}");
         }

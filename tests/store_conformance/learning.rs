@@ -273,15 +273,35 @@ pub async fn changes_are_taken_back_one_by_one(harness: &Sqlite) {
     }
     assert_eq!(back().await, RollBack::Nothing);
     assert_eq!(store.active().await.unwrap()[0].model, None);
+}
 
-    let other = LearnedModel { features_version: VERSION + 1, ..model("other", 7) };
-    store.insert_model(&other, b"file").await.unwrap();
-    for id in ["other", "d"] {
-        store.activate(&activation(Some(id), 7)).await.unwrap();
+pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Sqlite) {
+    let store = harness.open().await;
+    let back = async || store.roll_back(&scope(), VERSION, Timestamp(9)).await.unwrap();
+    let to = |model: Option<&str>| {
+        let reason = Activation::ROLLED_BACK.to_owned();
+        RollBack::Done(Activation { reason, ..activation(model, 9) })
+    };
+    for (id, version) in [("a", 0), ("old", 1), ("older", 2), ("b", 0), ("c", 0)] {
+        let features_version = VERSION + version;
+        let model = LearnedModel { features_version, ..model(id, 1) };
+        store.insert_model(&model, b"file").await.unwrap();
     }
-    let (model, features_version) = (other.id, VERSION + 1);
-    assert_eq!(back().await, RollBack::Unfit { model, features_version });
-    assert_eq!(store.active().await.unwrap(), [activation(Some("d"), 7)]);
+    for id in ["older", "a", "old", "older", "b", "c", "old"] {
+        store.activate(&activation(Some(id), 5)).await.unwrap();
+    }
+    // Each brings what ranks: none stays where it was, and none comes to a model twice.
+    for model in [Some("c"), Some("b"), Some("a"), None] {
+        assert_eq!(back().await, to(model));
+        assert_eq!(RollBack::Done(store.active().await.unwrap().remove(0)), to(model));
+    }
+    assert_eq!(back().await, RollBack::Nothing);
+    let changes = store.activations(&scope(), 99).await.unwrap();
+    let told: Vec<_> = changes.iter().rev().map(|change| change.model.clone()).collect();
+    let ids =
+        ["older", "a", "old", "older", "b", "c", "old", "c", "b", "older", "old", "a", "older"];
+    let ids = ids.map(|id| Some(ModelId(id.to_owned()))).into_iter().chain([None]);
+    assert_eq!(told, ids.collect::<Vec<_>>());
 }
 
 pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {

@@ -103,6 +103,7 @@ conform! { Sqlite:
     learning::ended_jobs_are_described_once,
     learning::models_are_kept_and_put_to_use,
     learning::changes_are_taken_back_one_by_one,
+    learning::a_roll_back_passes_over_models_of_other_features,
     learning::unused_models_are_pruned_but_for_the_newest,
     learning::what_is_spoilt_is_left_out,
     learning::a_predicted_plan_answers_no_key,

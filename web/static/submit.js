@@ -254,8 +254,9 @@
     // A page that comes back from the browser's memory keeps what was chosen.
     switchFields();
     if (file.files.length) chosen();
-    // A link from another page may name the matrix, and with it whatever else goes into a job. It may come from anywhere, so
-    // it fills in what could be chosen here and nothing else; what it fills in is seen before it is sent.
+    // A link from another page may name the matrix, and with it the problem and the device. It may come from anywhere, so it
+    // fills in what could be chosen here and nothing else, and no field that is folded away: it is seen before it is sent.
+    const linkable = /^(problem\..+|device)$/;
     const fill = (field, value) => {
         if (field.type === "checkbox") field.checked = value === "true";
         else if (field.type === "number") { if (/^[0-9]{1,10}$/.test(value)) field.value = value; }
@@ -269,7 +270,11 @@
         if (linked.has("problem.op")) { fill(op, linked.get("problem.op")); switchFields(); }
         for (const field of form.querySelectorAll("[data-member]")) {
             const value = linked.get(field.dataset.member);
-            if (value !== null && !field.closest("[hidden]")) fill(field, value);
+            if (value !== null && linkable.test(field.dataset.member) && !field.closest("[hidden]")) fill(field, value);
+        }
+        const device = linked.get("device");
+        if (device !== null && $("device").value !== device) {
+            say(`The device ${device.slice(0, 100)}, which the link names, is not known here: the job would go to ${$("device").value}.`, "bad");
         }
     }
 })();

@@ -255,3 +255,38 @@ impl From<Activation> for ActivationOut {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ModelKind;
+    use crate::domain::learned::Learner;
+    use crate::http::OPENAPI;
+    use serde_json::{Value, json};
+
+    /// Every list of kinds in the contract, with where it stands.
+    fn kinds(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
+        for (name, member) in value.as_object().into_iter().flatten() {
+            if name == "enum" && at.to_lowercase().ends_with("kind") {
+                found.push((at.to_owned(), member.clone()));
+            }
+            kinds(member, &format!("{at}/{name}"), found);
+        }
+    }
+
+    #[test]
+    fn the_contract_lists_the_learners_that_there_are() {
+        let learned = Learner::ALL.map(Learner::name).to_vec();
+        let told =
+            Learner::ALL.map(|learner| serde_json::to_value(ModelKind::from(learner)).unwrap());
+        assert_eq!(json!(told), json!(learned));
+        let mut found = Vec::new();
+        let contract: Value = serde_yaml_ng::from_str(OPENAPI).unwrap();
+        kinds(&contract["components"]["schemas"], "", &mut found);
+        let of = |at: &str| found.iter().find(|(of, _)| of == at).map(|(_, kinds)| kinds.clone());
+        for at in ["/LearnedModel/properties/kind", "/WholeModel/properties/kind"] {
+            assert_eq!(of(at), Some(json!(learned)), "{at}");
+        }
+        assert_eq!(of("/ModelKind"), Some(json!([vec!["analytic"], learned].concat())));
+        assert_eq!(of("/Model/properties/kind"), Some(json!(["analytic"])));
+    }
+}

@@ -147,7 +147,8 @@ impl Trainer {
                     }
                     error => Halt::Failed(error.to_string()),
                 })?;
-                let verdict = verdict::chosen_otherwise(newest.as_ref()).and_then(|()| {
+                let chosen = verdict::chosen_otherwise(newest.as_ref(), in_use.is_some());
+                let verdict = chosen.and_then(|()| {
                     verdict::better(&quality, learner, in_use.as_ref().map(|model| &model.card))
                 });
                 (verdict, Some(newest))

@@ -1,4 +1,5 @@
-//! The search that would run if nothing had been learned, played again over what was recorded.
+//! A search of strategy `ranked` with ten tries and without a learned model, played again over what was recorded. It is what a
+//! new model is held against, for both operations; searches have tries and strategies of their own.
 
 use crate::domain::Candidate;
 use crate::ops;

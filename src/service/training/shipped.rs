@@ -5,8 +5,9 @@ use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::{Digest, Timestamp};
 use crate::learn::ModelFile;
 use crate::ops::features;
+use crate::service::learning::fits;
 use crate::service::{Result, Service};
-use crate::store::PutToUse;
+use crate::store::{PutToUse, StoreError};
 use rust_embed::RustEmbed;
 use std::borrow::Cow;
 
@@ -20,7 +21,8 @@ pub(super) type Shipped = (LearnedModel, Vec<u8>);
 const CARD: &str = ".card.json";
 
 impl Service {
-    /// Puts the shipped models into the store where they are not known, and to use where no model of their scope ever was.
+    /// Puts the shipped models into the store where they are not known, and to use where no model of their scope ever was, or
+    /// where the one in use ranks nothing.
     pub async fn ship_models(&self) -> Result<()> {
         self.take_models(read(Files::iter(), |name| Some(Files::get(name)?.data))).await
     }
@@ -32,8 +34,10 @@ impl Service {
                 store.insert_model(&model, &file).await?;
                 tracing::info!(model = %model.id, "a model that ships with sparsetune was taken in");
             }
-            // An operator who put all models out of use has an activation, and keeps that.
-            if !store.activations(&model.scope, 1).await?.is_empty() {
+            let newest = store.activations(&model.scope, 1).await?.pop();
+            if let Some(newest) = &newest
+                && self.stands(newest).await?
+            {
                 continue;
             }
             let activation = Activation {
@@ -42,13 +46,24 @@ impl Service {
                 reason: "shipped with sparsetune".to_owned(),
                 at: Timestamp::now(),
             };
-            // Not where another process that opens the same new store has just done so.
-            let change = PutToUse { activation: &activation, only_after: Some(None) };
+            // Not where another process that opens the same store has just done so.
+            let change = PutToUse { activation: &activation, only_after: Some(newest.as_ref()) };
             if store.put_to_use(change).await? {
                 self.inner.signals.changed_here();
             }
         }
         Ok(())
+    }
+
+    /// Whether a shipped model leaves what is in use alone. An operator who put all models out of use keeps that; a model that
+    /// reads other features than are computed here, or that cannot be read, ranks nothing, whoever put it to use.
+    async fn stands(&self, Activation { model, .. }: &Activation) -> Result<bool> {
+        let Some(id) = model else { return Ok(true) };
+        match self.inner.store.learned_model(id).await {
+            Ok(card) => Ok(card.is_some_and(|card| fits(&card))),
+            Err(StoreError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -67,7 +82,9 @@ pub(super) fn read<'a>(
         match pair.ok_or_else(|| "its file is missing".to_owned()).and_then(|(c, f)| model(&c, &f))
         {
             Ok(Some(model)) => found.push(model),
-            Ok(None) => tracing::debug!(%card, "a shipped model is of other features"),
+            Ok(None) => {
+                tracing::info!(%card, "a shipped model is passed over: it is of other features")
+            }
             Err(why) => tracing::error!(%card, why, "a shipped model cannot be used"),
         }
     }
@@ -79,7 +96,7 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
     if card.version != MODEL_VERSION {
         return Err(format!("its card is of version {}", card.version));
     }
-    if card.features_version != features::version(card.scope.op) {
+    if !fits(&card) {
         return Ok(None);
     }
     if card.digest != Digest::of(file) {
@@ -184,8 +201,14 @@ mod tests {
     #[test]
     fn what_ships_for_the_features_of_here_can_be_used() {
         let found = read(Files::iter(), |name| Some(Files::get(name)?.data));
-        let of_spmm = found.iter().filter(|(card, _)| card.scope.op == Op::Spmm).count();
-        assert!(of_spmm > 0, "its features are still of the version that it was trained on");
+        for op in Op::ALL {
+            let of_op = found.iter().filter(|(card, _)| card.scope.op == op).count();
+            assert!(
+                of_op > 0,
+                "nothing ships for {op} with features of version {}",
+                features::version(op)
+            );
+        }
         let cards = Files::iter().filter(|name| name.ends_with(CARD));
         let here = cards.filter(|name| {
             let card: LearnedModel =
@@ -222,5 +245,47 @@ mod tests {
         assert_eq!(service.learned_models().await.unwrap().len(), 2);
         assert_eq!(in_use().await, None);
         assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_shipped_model_takes_the_place_of_one_that_ranks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        // What a release before this one left: two of older features, each of which was in use.
+        let (card, bytes) = sound("shipped");
+        for id in ["older", "old"] {
+            let features_version = features::version(Op::Spmm) + 1;
+            let old = LearnedModel { id: ModelId(id.to_owned()), features_version, ..card.clone() };
+            service.inner.store.insert_model(&old, &bytes).await.unwrap();
+            let reason = "at that time".to_owned();
+            let change =
+                Activation { scope: scope(), model: Some(old.id), reason, at: Timestamp(1) };
+            service.put_in_use(&change).await.unwrap();
+        }
+        let told = async || {
+            let all = service.learned_models().await.unwrap().into_iter();
+            all.filter(|standing| standing.active).map(|s| s.model.id.0).collect::<Vec<_>>()
+        };
+        assert!(told().await.is_empty(), "in use, and of no use");
+        let unfit = service.learned_model(&ModelId("old".to_owned())).await.unwrap();
+        assert!(!unfit.active);
+
+        let second = LearnedModel { id: ModelId("too".to_owned()), ..card.clone() };
+        for _ in 0..2 {
+            let ships = vec![(card.clone(), bytes.clone()), (second.clone(), bytes.clone())];
+            service.take_models(ships).await.unwrap();
+            assert_eq!(told().await, ["shipped"]);
+            let active = service.active_model(&scope()).await.unwrap().unwrap();
+            assert_eq!(active.card.id, card.id);
+            assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 3);
+        }
+        // Back past both, to the analytic order, where it stays.
+        assert_eq!(service.roll_back(&scope()).await.unwrap().model, None);
+        assert!(service.roll_back(&scope()).await.is_err(), "there is nothing more");
+        service.take_models(vec![(second, bytes)]).await.unwrap();
+        assert_eq!(told().await, [""; 0]);
+        assert!(service.active_model(&scope()).await.unwrap().is_none());
     }
 }

@@ -39,14 +39,14 @@ pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
 }
 
 /// Refuses to put a model to use, however good, where whoever runs this server chose last what is in use: took a change back, or
-/// put all models out of use.
-pub(super) fn chosen_otherwise(newest: Option<&Activation>) -> Result<(), String> {
+/// put all models out of use. A model that cannot be used here any more (`ranks` false) was chosen for nothing.
+pub(super) fn chosen_otherwise(newest: Option<&Activation>, ranks: bool) -> Result<(), String> {
     match newest {
         Some(Activation { model: None, .. }) => {
             Err("the models of this operation and class were put out of use: activate one by hand"
                 .to_owned())
         }
-        Some(Activation { reason, .. }) if reason == Activation::ROLLED_BACK => {
+        Some(Activation { reason, .. }) if ranks && reason == Activation::ROLLED_BACK => {
             Err("the model in use was chosen by a roll-back: activate another by hand".to_owned())
         }
         _ => Ok(()),
@@ -56,9 +56,9 @@ pub(super) fn chosen_otherwise(newest: Option<&Activation>) -> Result<(), String
 /// Whether a new model is to be used (why), or not (why not).
 ///
 /// It must choose better than the analytic model at K = 1 and at K = 10, on held-out patterns both. With ten tries that is
-/// the better of the plain order and the search that would run without it, which corrects predictions as it goes. The one in use was trained
-/// on part of the new one's data, so it cannot be judged on that again without being flattered: what it was found to be when
-/// it was made is compared instead, at K = 10, less [`MARGIN`].
+/// the better of the plain order and the ranked search without a learned model, which corrects predictions as it goes
+/// ([`CORRECTED`]). The one in use was trained on part of the new one's data, so it cannot be judged on that again without
+/// being flattered: what it was found to be when it was made is compared instead, at K = 10, less [`MARGIN`].
 pub(super) fn better(
     quality: &HeldOut,
     learner: Learner,
@@ -72,12 +72,18 @@ pub(super) fn better(
         return Err("it was not judged beside the analytic model".to_owned());
     };
     let corrected = chooser(quality, CORRECTED).and_then(|chooser| share(chooser, 10));
-    let old_10 = corrected.map_or(old_10, |corrected| old_10.max(corrected));
-    let told = format!(
+    let mut told = format!(
         "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10, the analytic model {old_1:.3} and {old_10:.3}"
     );
+    if let Some(corrected) = corrected {
+        told.push_str(&format!(", its corrected search {corrected:.3}"));
+    }
     if new_1 <= old_1 || new_10 <= old_10 {
         return Err(format!("it does not choose better than the analytic model: {told}"));
+    }
+    if corrected.is_some_and(|corrected| new_10 <= corrected) {
+        let why = "it does not choose better than the analytic model's corrected search";
+        return Err(format!("{why}: {told}"));
     }
     let used = in_use.and_then(|model| share(chooser(&model.quality, model.learner.name())?, 10));
     match used {
@@ -153,33 +159,46 @@ mod tests {
         assert!(against((0.85, 0.9), None).is_err());
         assert!(against((0.85, 0.95), Some(0.954)).is_ok());
         assert!(against((0.85, 0.95), Some(0.956)).is_err_and(|why| why.contains("0.956")));
-        // The search that would run without it chooses better with ten tries; with one it is the analytic model's own.
+        // The ranked search without it chooses better with ten tries; with one it is the analytic model's own.
         let beside = |corrected: f64| {
             let plain = [judged("mlp", 0.85, 0.95), judged(ANALYTIC, 0.8, 0.9)];
             let all = [&plain[..], &[judged(CORRECTED, 0.99, corrected)]].concat();
             better(&quality(all), Learner::Mlp, None)
         };
-        assert!(beside(0.94).unwrap().contains("0.800 and 0.940"));
-        assert!(beside(0.7).unwrap().contains("0.800 and 0.900"));
-        assert!(beside(0.95).is_err_and(|why| why.contains("0.950")));
+        for corrected in [0.94, 0.7] {
+            let told = format!("model 0.800 and 0.900, its corrected search {corrected:.3}");
+            assert!(beside(corrected).unwrap().ends_with(&told));
+        }
+        let why = beside(0.95).unwrap_err();
+        assert!(
+            why.contains("model's corrected search: 0.850") && why.ends_with(" 0.950"),
+            "{why}"
+        );
+        assert!(!reason.contains("corrected"), "{reason}");
         let alone = quality(vec![judged("mlp", 1.0, 1.0)]);
         assert!(better(&alone, Learner::Mlp, None).is_err());
     }
 
     #[test]
     fn what_was_chosen_by_hand_stands() {
-        let newest = |model: Option<&str>, reason: &str| {
+        let of = |model: Option<&str>, reason: &str, ranks| {
             let scope = Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) };
             let model = model.map(|id| ModelId(id.to_owned()));
             let newest = Activation { scope, model, reason: reason.to_owned(), at: Timestamp(0) };
-            chosen_otherwise(Some(&newest))
+            chosen_otherwise(Some(&newest), ranks)
         };
+        let newest = |model: Option<&str>, reason: &str| of(model, reason, model.is_some());
         assert!(newest(None, "by hand").is_err_and(|why| why.contains("out of use")));
         assert!(
             newest(Some("m"), Activation::ROLLED_BACK).is_err_and(|why| why.contains("roll-back"))
         );
         assert_eq!(newest(Some("m"), "by hand"), Ok(()));
-        assert_eq!(chosen_otherwise(None), Ok(()));
+        assert_eq!(
+            of(Some("m"), Activation::ROLLED_BACK, false),
+            Ok(()),
+            "it reads other features"
+        );
+        assert_eq!(chosen_otherwise(None, false), Ok(()));
     }
 
     #[test]

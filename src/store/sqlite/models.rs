@@ -130,8 +130,9 @@ pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation)
     upkeep::revise(tx).await
 }
 
-/// Takes the newest change back that was not taken back before. Each roll-back undoes one change, so going back in time each
-/// makes one older change count for nothing, and itself, too.
+/// Takes the newest change back that was not taken back before. Each row of a roll-back undoes one change, so going back in
+/// time each makes one older change count for nothing, and itself, too. What reads other features than `reads` is passed over:
+/// it is put back and taken back in the same transaction, so that no later roll-back comes to it again.
 pub(super) async fn roll_back(
     tx: &mut SqliteConnection,
     scope: &Scope,
@@ -153,21 +154,19 @@ pub(super) async fn roll_back(
     if standing.next().is_none() {
         return Ok(RollBack::Nothing);
     }
-    let mut model = None;
-    if let Some((Some(id), _, version)) = standing.next() {
-        let version = codec::count("features version", version.unwrap_or_default())?;
-        if version != reads {
-            return Ok(RollBack::Unfit { model: ModelId(id), features_version: version });
+    loop {
+        let (id, version) = standing.next().map_or((None, None), |(id, _, version)| (id, version));
+        let fits = id.is_none() || version == Some(i64::from(reads));
+        let reason = Activation::ROLLED_BACK.to_owned();
+        let model = id.map(ModelId);
+        let activation = Activation { scope: scope.clone(), model, reason, at };
+        activate(tx, &activation).await?;
+        if fits {
+            return Ok(RollBack::Done(activation));
         }
-        model = Some(ModelId(id));
     }
-    let reason = Activation::ROLLED_BACK.to_owned();
-    let activation = Activation { scope: scope.clone(), model, reason, at };
-    activate(tx, &activation).await?;
-    Ok(RollBack::Done(activation))
 }
 
-/// The scope's newest activation, as the transaction sees it.
 /// False where what is in use is not what it was: nothing changes then.
 pub(super) async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>) -> Result<bool> {
     if let Some(seen) = change.only_after
@@ -179,6 +178,7 @@ pub(super) async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>)
     Ok(true)
 }
 
+/// The scope's newest activation, as the transaction sees it.
 pub(super) async fn newest(tx: &mut SqliteConnection, scope: &Scope) -> Result<Option<Activation>> {
     let row: Option<ActivationRow> = sqlx::query_as(NEWEST)
         .bind(scope.op.name())

@@ -3,16 +3,19 @@
 use crate::store::{Result, StoreError};
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Links that are followed from a database's name to its file: as many as Linux follows.
+const LINKS: usize = 40;
 
-/// The turn, until it is dropped or its process ends, however it ends.
+/// The turn, until it is dropped or its process ends, however it ends. Empty where the file system has no locks.
 #[derive(Debug)]
-pub(super) struct Turn(#[expect(dead_code, reason = "held, not read")] File);
+pub(super) struct Turn(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
 impl Turn {
     /// Waits for the lock on a file beside the database. SQLite's own locks are not enough: sqlx looks for what is to be
@@ -22,29 +25,86 @@ impl Turn {
     /// # Errors
     /// Where the file cannot be made or locked, or the turn has not come after `patience`.
     pub(super) async fn wait(database: &Path, patience: Duration) -> Result<Self> {
-        let path = beside(database);
-        let failed = |error| {
-            StoreError::Backend(format!("the lock file {} is of no use: {error}", path.display()))
-        };
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(failed)?;
+        let path = beside(&real(database));
+        let file = open(&path).map_err(|error| unfit(&path, &error))?;
         let end = Instant::now() + patience;
+        let mut waits = false;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Self(file)),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Ok(()) => return Ok(Self(Some(file))),
+                Err(TryLockError::Error(error)) if lockless(&error) => {
+                    tracing::warn!(
+                        lock = %path.display(), %error,
+                        "this file system has no locks: let no two processes open the store for the first time at once"
+                    );
+                    return Ok(Self(None));
+                }
+                Err(TryLockError::Error(error)) => return Err(unfit(&path, &error)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                    if !waits {
+                        tracing::info!(lock = %path.display(), "another opens the store: waiting for the turn");
+                        waits = true;
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::Backend(format!(
-                        "another process has held {} for {} s: it is bringing the schema up to date, or hangs",
-                        path.display(),
-                        patience.as_secs()
+                        "the turn to open the store did not come in {} s: another opener holds {}. It is bringing the \
+                         schema up to date, or hangs and is to be ended",
+                        patience.as_secs(),
+                        path.display()
                     )));
                 }
             }
         }
+    }
+}
+
+/// The lock file, made where it is missing.
+fn open(path: &Path) -> io::Result<File> {
+    let made = File::options().create(true).truncate(false).write(true).open(path);
+    made.or_else(|refusal| as_it_is(path, refusal))
+}
+
+/// Opens what another user made, or what lies where nothing may be written: a lock needs no leave to write.
+fn as_it_is(path: &Path, refusal: io::Error) -> io::Result<File> {
+    match refusal.kind() {
+        // Where there is none to be opened, that none could be made says more.
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            File::open(path).map_err(|_| refusal)
+        }
+        _ => Err(refusal),
+    }
+}
+
+/// Whether the file system knows no such locks, as some that are mounted from elsewhere.
+fn lockless(error: &io::Error) -> bool {
+    let unknown = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS];
+    error.kind() == ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|code| unknown.contains(&code))
+}
+
+fn unfit(path: &Path, error: &io::Error) -> StoreError {
+    StoreError::Backend(format!(
+        "the lock file {} is of no use: {error}. Its folder must be there and this user's to write to, or the file this \
+         user's to read",
+        path.display()
+    ))
+}
+
+/// The database's one name: a link to it, or a folder by another name, shares its lock. The file need not be there.
+fn real(database: &Path) -> PathBuf {
+    let within = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+    let mut path = database.to_owned();
+    // By hand, for a link may be to what is yet to be made.
+    for _ in 0..LINKS {
+        let Ok(target) = std::fs::read_link(&path) else { break };
+        path = within(&path).join(target);
+    }
+    let here = Path::new(".").join(within(&path));
+    match (here.canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path,
     }
 }
 
@@ -56,7 +116,10 @@ fn beside(database: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::Turn;
+    use super::{Turn, as_it_is, lockless, real};
+    use std::io::{self, ErrorKind};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::Path;
     use std::time::Duration;
 
     #[tokio::test]
@@ -66,7 +129,7 @@ mod tests {
         let patience = Duration::from_millis(50);
         let turn = Turn::wait(&file, patience).await.unwrap();
         let error = Turn::wait(&file, patience).await.unwrap_err().to_string();
-        assert!(error.contains("store.lock") && error.contains("another process"), "{error}");
+        assert!(error.contains("store.lock") && error.contains("another opener"), "{error}");
         let (next, ()) = tokio::join!(Turn::wait(&file, Duration::from_secs(9)), async {
             tokio::time::sleep(patience).await;
             drop(turn);
@@ -76,6 +139,59 @@ mod tests {
 
         let nowhere = folder.path().join("nowhere/store");
         let error = Turn::wait(&nowhere, patience).await.unwrap_err().to_string();
-        assert!(error.contains("is of no use"), "{error}");
+        assert!(error.contains("is of no use") && error.contains("must be there"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_lock_file_that_cannot_be_written_is_locked_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store");
+        let lock = folder.path().join("store.lock");
+        std::fs::write(&lock, "").unwrap();
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o444)).unwrap();
+        let patience = Duration::from_millis(50);
+        let turn = Turn::wait(&file, patience).await.unwrap();
+        assert!(Turn::wait(&file, patience).await.is_err());
+        drop(turn);
+
+        // Root is refused nothing, so that the above alone would say little there.
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
+            as_it_is(&lock, kind.into()).unwrap().try_lock().unwrap();
+            assert_eq!(as_it_is(&file, kind.into()).unwrap_err().kind(), kind);
+        }
+        assert!(as_it_is(&lock, ErrorKind::StorageFull.into()).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_link_shares_its_targets_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let of = |name: &str| root.join(name);
+        std::fs::create_dir(of("data")).unwrap();
+        symlink("data", of("again")).unwrap();
+        symlink("again/store", of("link")).unwrap();
+        symlink(of("link"), of("link of a link")).unwrap();
+        for _ in 0..2 {
+            for name in ["data/store", "again/store", "link", "link of a link", "data/../link"] {
+                assert_eq!(real(&of(name)), of("data/store"), "{name}");
+            }
+            // The same with the file there.
+            std::fs::write(of("data/store"), "").unwrap();
+        }
+        let patience = Duration::from_millis(50);
+        let turn = Turn::wait(&of("link"), patience).await.unwrap();
+        assert!(Turn::wait(&of("data/store"), patience).await.is_err());
+        drop(turn);
+        symlink("round", of("round")).unwrap();
+        assert_eq!(real(&of("round")), of("round"));
+        assert!(real(Path::new("store")).is_absolute());
+    }
+
+    #[test]
+    fn a_file_system_without_locks_is_known_by_its_refusal() {
+        for code in [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS] {
+            assert!(lockless(&io::Error::from_raw_os_error(code)));
+        }
+        assert!(!lockless(&io::Error::from_raw_os_error(libc::EIO)));
     }
 }

@@ -1,4 +1,4 @@
-//! Checks that a store written under the previous schema is opened with all it has, and learned from.
+//! Checks that a store written under an earlier schema is opened with all it has, and learned from.
 
 use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
@@ -8,8 +8,8 @@ use crate::store::{Jobs, Learning, Plans, Trials};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
-/// Migrations up to the dashboard's: all that there was before anything was learned.
-const PREVIOUS: i64 = 3;
+/// Migrations up to the dashboard's, all that there was before anything was learned, and up to the first for learning.
+const PREVIOUS: [i64; 2] = [3, 4];
 
 /// A plan as it was stored then.
 const PLAN: &str = include_str!("../../../tests/http/plan.json");
@@ -28,19 +28,31 @@ const FILL: &str = r#"
     VALUES ('job', 0, 'c', 'measured', 1, '{}'), ('job', 1, 'd', 'pruned', 1, '{}');"#;
 
 #[tokio::test]
-async fn a_store_of_the_previous_schema_is_opened_with_all_it_has() {
+async fn a_store_of_an_earlier_schema_is_opened_with_all_it_has() {
+    for version in PREVIOUS {
+        opened_after(version).await;
+    }
+}
+
+async fn opened_after(version: i64) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store");
     let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
     let old = SqlitePool::connect_with(options).await.unwrap();
-    let before: Vec<_> = MIGRATIONS.iter().filter(|m| m.version <= PREVIOUS).cloned().collect();
-    assert!(before.len() == 3 && MIGRATIONS.iter().count() > 3);
+    let before: Vec<_> = MIGRATIONS.iter().filter(|m| m.version <= version).cloned().collect();
+    assert_eq!(before.len(), version as usize);
+    assert!(MIGRATIONS.iter().count() > before.len());
     Migrator { migrations: before.into(), ..Migrator::DEFAULT }.run(&old).await.unwrap();
     sqlx::raw_sql(FILL).execute(&old).await.unwrap();
     sqlx::query("UPDATE plans SET body = ?").bind(PLAN).execute(&old).await.unwrap();
+    const SINCE: &str = "SELECT count(*) FROM sqlite_schema WHERE name = 'job_features_since'";
+    let since: i64 = sqlx::query_scalar(SINCE).fetch_one(&old).await.unwrap();
+    assert_eq!(since, i64::from(version == 4));
     old.close().await;
 
     let store = SqliteStore::open(&file).await.unwrap();
+    let since: i64 = sqlx::query_scalar(SINCE).fetch_one(&store.readers).await.unwrap();
+    assert_eq!(since, 0, "an index that nothing asks");
     let job = JobId("job".to_owned());
     let counts = store.trial_counts(&job).await.unwrap();
     assert_eq!(counts.iter().map(|count| count.count).sum::<u64>(), 2);
