@@ -126,7 +126,7 @@ mod tests {
         for family in FAMILIES {
             assert_eq!(
                 header_domains(family.header()),
-                space_domains(&family.domains()),
+                space_domains(family.domains()),
                 "{:?}",
                 family.names()
             );
