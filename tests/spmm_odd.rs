@@ -86,7 +86,7 @@ fn only_listed_values_are_parameters() {
         for family in FAMILIES {
             let Some(candidate) = family.candidates(&problem).into_iter().next() else { continue };
             let domains = family.domains();
-            let odd = changed(&candidate).into_iter().filter(|it| !family::among(it, &domains));
+            let odd = changed(&candidate).into_iter().filter(|it| !family::among(it, domains));
             for other in odd {
                 let taken = family::kernel(&other, &problem).is_some();
                 assert!(!taken, "{problem:?} {other} is taken for a kernel");
