@@ -23,7 +23,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-const USUAL: [&str; 20] = [
+const USUAL: [&str; 22] = [
     "ilu0_poisson2d:nx=300,ny=300,seed=1",
     "ilu0_poisson2d:nx=900,ny=60,seed=2",
     "ilu0_poisson3d:nx=40,ny=40,nz=40,seed=1",
@@ -44,6 +44,8 @@ const USUAL: [&str; 20] = [
     "lower:growth=0.7,constraints=4000,of=circuit:n=30000,hubs=3",
     "lower:growth=1.4,spread=1,order=degree,tail=40,of=circuit:n=30000,hubs=2",
     "lower:growth=0.6,keep=0.5,of=banded:n=20000,half=40",
+    "ilu0_poisson3d:nx=80,ny=80,nz=80,seed=2",
+    "ilu0_elasticity:nx=20,ny=20,nz=20,seed=2",
 ];
 /// Nanoseconds a window, and most terms.
 const REWRITINGS: [(u32, u32); 3] = [(250, 1024), (1000, 256), (4000, 1024)];

@@ -30,7 +30,9 @@ impl Curve {
     /// is what training began with, is taken as it is.
     fn summit(&self) -> usize {
         let mut best = (self.rounds.len().saturating_sub(1), f64::NEG_INFINITY);
-        if let Some(&(0, merit)) = self.rounds.first() {
+        if let Some(&(0, merit)) = self.rounds.first()
+            && self.rounds.len() > 2 * SMOOTHED_OVER
+        {
             best = (0, merit);
         }
         for (at, near) in self.rounds.windows(2 * SMOOTHED_OVER + 1).enumerate() {

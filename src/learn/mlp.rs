@@ -106,6 +106,8 @@ pub fn train(
         fit(data, train, held_out, inputs, params, &mut |share| progress(0.5 * share))?;
     let mut all: Vec<usize> = train.iter().chain(held_out).copied().collect();
     all.sort_unstable();
+    // Where nothing that is held out tells, all epochs.
+    let epochs = if epochs == 0 { params.epochs } else { epochs };
     let params = Params { epochs, ..params.clone() };
     let mut progress = |share: f64| progress(0.5 + 0.5 * share);
     fit(data, &all, &[], inputs, &params, &mut progress).map(|(model, _)| model)

@@ -141,7 +141,7 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
             let mut tell = |share: f64| progress(from + part * share);
             // Without trees there is no order.
             lambdamart::train(data, train, held_out, params, &mut tell)
-                .filter(|forest| !forest.trees.is_empty())
+                .filter(|forest| forest.prior.is_some() || !forest.trees.is_empty())
         };
         let forest = grow(train, held_out, params, 0.0, first)?;
         if !again {

@@ -30,9 +30,18 @@ impl Service {
     pub(super) async fn take_models(&self, models: Vec<Shipped>) -> Result<()> {
         let store = &self.inner.store;
         for (model, file) in models {
-            if store.learned_model(&model.id).await?.is_none() {
-                store.insert_model(&model, &file).await?;
-                tracing::info!(model = %model.id, "a model that ships with sparsetune was taken in");
+            match store.learned_model(&model.id).await {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    store.insert_model(&model, &file).await?;
+                    tracing::info!(model = %model.id, "a model that ships with sparsetune was taken in");
+                }
+                // The others can still be taken in.
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    tracing::error!(model = %model.id, %error, "a shipped model cannot be read from the store");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
             }
             let newest = store.activations(&model.scope, 1).await?.pop();
             if let Some(newest) = &newest
@@ -56,11 +65,14 @@ impl Service {
     }
 
     /// Whether a shipped model leaves what is in use alone. An operator who put all models out of use keeps that; a model that
-    /// reads other features than are computed here, or that cannot be read, ranks nothing, whoever put it to use.
+    /// reads earlier features than are computed here, or that cannot be read, ranks nothing, whoever put it to use. One that
+    /// reads later features is a later sparsetune's, which may run beside this one.
     async fn stands(&self, Activation { model, .. }: &Activation) -> Result<bool> {
         let Some(id) = model else { return Ok(true) };
         match self.inner.store.learned_model(id).await {
-            Ok(card) => Ok(card.is_some_and(|card| fits(&card))),
+            Ok(card) => Ok(card.is_some_and(|card| {
+                fits(&card) || card.features_version > features::version(card.scope.op)
+            })),
             Err(StoreError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }

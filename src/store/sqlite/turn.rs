@@ -79,7 +79,8 @@ fn as_it_is(path: &Path, refusal: io::Error) -> io::Result<File> {
 
 /// Whether the file system knows no such locks, as some that are mounted from elsewhere.
 fn lockless(error: &io::Error) -> bool {
-    let unknown = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS];
+    // NFS answers EBADF where the file could be opened for reading alone.
+    let unknown = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS, libc::EBADF];
     error.kind() == ErrorKind::Unsupported
         || error.raw_os_error().is_some_and(|code| unknown.contains(&code))
 }

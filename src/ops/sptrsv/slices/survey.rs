@@ -30,10 +30,10 @@ pub struct Effort {
     pub strata: usize,
 }
 
-/// Chosen by the error over 20 generated systems, each rewritten with 250, 1000 and 4000 ns a window (`cargo bench --bench
-/// survey`): the absolute logarithm of what was seen over what came of it is 0.21 for windows and 0.11 for terms in the
-/// median, and no more than 0.67 and 0.27 for nine of ten. With 3 strata it is 0.17 and 0.15 (0.59 and 0.40), with 12 it is
-/// 0.32 and 0.10 (0.70 and 0.28).
+/// Chosen by the error over 22 generated systems, each rewritten with 250, 1000 and 4000 ns a window (`cargo bench --bench
+/// survey`): the absolute logarithm of what was seen over what came of it is 0.28 for windows and 0.12 for terms in the
+/// median, and no more than 0.69 and 0.39 for nine of ten. With 3 strata it is 0.19 and 0.24 (0.69 and 0.45), with 12 it is
+/// 0.38 and 0.12 (0.76 and 0.40).
 pub const EFFORT: Effort = Effort { terms: 180_000, strata: 6 };
 
 /// Strata that there are in any case.
@@ -229,6 +229,10 @@ impl Growth {
     /// of the levels. A window closes where the last level has more terms than the mean and the window's own cost together,
     /// which is where the terms added come to what the window costs; or where an equation reaches the most terms.
     fn of(&self, window: &Window, ground: &Ground<'_>) -> f64 {
+        // Of one level it is not known whether others join.
+        if window.levels < 2 {
+            return 1.0;
+        }
         let added = window.terms.saturating_sub(ground.terms(window.range())).max(1) as f64;
         let left = ground.levels() - window.first;
         let by_cost = (self.most / added).sqrt();
@@ -254,9 +258,11 @@ impl Sums {
         let tail = run.iter().position(|window| window.first >= seen.stratum);
         let tail = tail.unwrap_or(run.len().saturating_sub(1));
         let begin = run.get(tail).map_or(seen.end, |window| window.first);
-        // The last one is cut off: it tells something only where it is longer than those before it by then.
+        // The last one is cut off. Where it was seen up to the end it counts as it is: a heavy level that ends a stratum is
+        // such. Else it tells something only where it is no shorter than those before it by then.
         let mut cut = None;
         if seen.cut
+            && run.last().is_some_and(|last| last.range().end < seen.end)
             && let Some(last) = run.pop()
         {
             let before = run.get(tail..).unwrap_or_default();
