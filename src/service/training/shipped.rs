@@ -268,7 +268,7 @@ mod tests {
         // What a release before this one left: two of older features, each of which was in use.
         let (card, bytes) = sound("shipped");
         for id in ["older", "old"] {
-            let features_version = features::version(Op::Spmm) + 1;
+            let features_version = features::version(Op::Spmm) - 1;
             let old = LearnedModel { id: ModelId(id.to_owned()), features_version, ..card.clone() };
             service.inner.store.insert_model(&old, &bytes).await.unwrap();
             let reason = "at that time".to_owned();
@@ -299,5 +299,24 @@ mod tests {
         service.take_models(vec![(second, bytes)]).await.unwrap();
         assert_eq!(told().await, [""; 0]);
         assert!(service.active_model(&scope()).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_a_later_release_put_to_use_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        let (card, bytes) = sound("shipped");
+        let features_version = features::version(Op::Spmm) + 1;
+        let id = ModelId("later".to_owned());
+        let later = LearnedModel { id: id.clone(), features_version, ..card.clone() };
+        service.inner.store.insert_model(&later, &bytes).await.unwrap();
+        let (model, reason) = (Some(id), "by hand".to_owned());
+        let change = Activation { scope: scope(), model, reason, at: Timestamp(1) };
+        service.put_in_use(&change).await.unwrap();
+        service.take_models(vec![(card, bytes)]).await.unwrap();
+        assert_eq!(service.activations(&scope(), 9).await.unwrap(), [change]);
+        assert_eq!(service.learned_models().await.unwrap().len(), 2);
     }
 }
