@@ -136,6 +136,12 @@ mod tests {
         Scope { op: Op::Spmm, device_class: DeviceClass("cuda/a GPU/cc9.0/132sm".to_owned()) }
     }
 
+    async fn service(folder: &Path) -> Service {
+        let store = SqliteStore::open(&folder.join("store")).await.unwrap();
+        let blobs = Blobs::open(&folder.join("blobs")).unwrap();
+        Service::new(Arc::new(store), blobs, ServiceSettings::default())
+    }
+
     /// A model that can be used, and its card.
     fn sound(id: &str) -> (LearnedModel, Vec<u8>) {
         let (shared, own) = features::names(Op::Spmm);
@@ -233,9 +239,7 @@ mod tests {
     #[tokio::test]
     async fn shipped_models_are_taken_in_once_and_used_where_none_ever_was() {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        let service = service(folder.path()).await;
         let models = folder.path().join("models");
         std::fs::create_dir(&models).unwrap();
         let (card, bytes) = sound("first");
@@ -262,9 +266,7 @@ mod tests {
     #[tokio::test]
     async fn a_shipped_model_takes_the_place_of_one_that_ranks_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        let service = service(folder.path()).await;
         // What a release before this one left: two of older features, each of which was in use.
         let (card, bytes) = sound("shipped");
         for id in ["older", "old"] {
@@ -304,9 +306,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_later_release_put_to_use_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-        let service = Service::new(Arc::new(store), blobs, ServiceSettings::default());
+        let service = service(folder.path()).await;
         let (card, bytes) = sound("shipped");
         let features_version = features::version(Op::Spmm) + 1;
         let id = ModelId("later".to_owned());
