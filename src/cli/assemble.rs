@@ -29,24 +29,24 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         serve::serve(&config, shutdown, |service, stop| workers.loops(service, stop)).await;
     export.finish().await;
     served?;
-    spoken(verdict).await?;
+    startup_result(verdict).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The verdict as far as it was spoken. A server that has ended waits for none: a device that hangs while it is opened
+/// The result of opening the devices, as far as it is known. A server that has ended waits for none: a device that hangs while it is opened
 /// holds its worker's end of the channel for as long.
-async fn spoken(verdict: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
+async fn startup_result(verdict: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
     verdict.abort();
     match verdict.await {
         Err(error) if error.is_cancelled() => Ok(()),
-        spoken => spoken?,
+        startup_result => startup_result?,
     }
 }
 
 /// The workers that a configuration asks for, not yet started.
 pub struct Workers {
     members: Vec<EvaluatorSpec>,
-    told: mpsc::UnboundedSender<Opened>,
+    tx: mpsc::UnboundedSender<Opened>,
 }
 
 /// What became of opening a device.
@@ -60,7 +60,7 @@ pub struct Opening {
     wanted: usize,
     /// The devices were found, not named: one that does not work is left out.
     automatic: bool,
-    heard: mpsc::UnboundedReceiver<Opened>,
+    rx: mpsc::UnboundedReceiver<Opened>,
 }
 
 /// Looks for the devices; each gets an evaluator and a worker.
@@ -69,18 +69,18 @@ pub fn workers(config: &Config) -> anyhow::Result<(Workers, Opening)> {
         .iter()
         .map(|device| evaluator_spec(config, device))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let (told, heard) = mpsc::unbounded_channel();
+    let (tx, rx) = mpsc::unbounded_channel();
     let automatic = config.devices.r#use.iter().any(|name| name == "auto");
-    let opening = Opening { wanted: members.len(), automatic, heard };
-    Ok((Workers { members, told }, opening))
+    let opening = Opening { wanted: members.len(), automatic, rx };
+    Ok((Workers { members, tx }, opening))
 }
 
 impl Workers {
-    /// Each opens its device, then works until told to stop.
+    /// Each opens its device, then works until it is told to stop.
     pub fn loops(self, service: &Service, stop: &CancellationToken) -> WorkerLoops {
-        let Self { members, told } = self;
+        let Self { members, tx } = self;
         let one = |spec: EvaluatorSpec| {
-            let (service, stop, told) = (service.clone(), stop.clone(), told.clone());
+            let (service, stop, tx) = (service.clone(), stop.clone(), tx.clone());
             // From before any of them opens: the process is not ready while one is still to come.
             let coming = service.opening(spec.device.clone());
             async move {
@@ -89,8 +89,8 @@ impl Workers {
                 let Some(opened) = stop.run_until_cancelled(opening).await else { return };
                 drop(coming);
                 let error = opened.as_ref().err().map(ToString::to_string);
-                // Nobody listens once the verdict is spoken; the log has it too.
-                let _ = told.send(Opened { device: device.clone(), error });
+                // Nobody listens once the startup result is known; the log has it too.
+                let _ = tx.send(Opened { device: device.clone(), error });
                 match opened {
                     Ok(worker) => worker.run(stop).await,
                     Err(error) => tracing::error!(%device, %error, "the device is not worked on"),
@@ -108,7 +108,7 @@ impl Opening {
         let mut open = 0;
         for _ in 0..self.wanted {
             // The senders are gone when the workers were told to stop first.
-            let Some(Opened { device, error }) = self.heard.recv().await else { return Ok(()) };
+            let Some(Opened { device, error }) = self.rx.recv().await else { return Ok(()) };
             match error {
                 None => open += 1,
                 Some(error) if !self.automatic => bail!("device {device}: {error}"),
@@ -173,33 +173,34 @@ pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<Eval
 
 #[cfg(test)]
 mod tests {
-    use super::{Opened, Opening, spoken};
+    use super::{Opened, Opening, startup_result};
     use crate::domain::DeviceId;
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
     #[tokio::test]
     async fn a_server_that_has_ended_waits_for_no_device() {
-        let (told, heard) = mpsc::unbounded_channel();
-        let opening = Opening { wanted: 1, automatic: false, heard };
+        let (tx, rx) = mpsc::unbounded_channel();
+        let opening = Opening { wanted: 1, automatic: false, rx };
         let stop = CancellationToken::new();
         let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
         tokio::task::yield_now().await;
-        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), spoken(verdict)).await;
+        let ended =
+            tokio::time::timeout(std::time::Duration::from_secs(10), startup_result(verdict)).await;
         assert!(ended.unwrap().is_ok());
-        drop(told);
+        drop(tx);
     }
 
     #[tokio::test]
     async fn a_verdict_that_ended_the_server_is_told() {
-        let (told, heard) = mpsc::unbounded_channel();
-        let opening = Opening { wanted: 1, automatic: false, heard };
+        let (tx, rx) = mpsc::unbounded_channel();
+        let opening = Opening { wanted: 1, automatic: false, rx };
         let stop = CancellationToken::new();
         let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
         let error = Some("it is on fire".to_owned());
-        told.send(Opened { device: DeviceId("cuda:0".to_owned()), error }).unwrap();
+        tx.send(Opened { device: DeviceId("cuda:0".to_owned()), error }).unwrap();
         stop.cancelled().await;
-        let error = spoken(verdict).await.unwrap_err();
+        let error = startup_result(verdict).await.unwrap_err();
         assert_eq!(error.to_string(), "device cuda:0: it is on fire");
     }
 }

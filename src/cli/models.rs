@@ -157,7 +157,7 @@ fn list(models: &[ModelView]) -> Table {
     ]);
     for model in models {
         let quality = &model.quality;
-        let own = quality.choosers.iter().find(|chooser| chooser.name == model.kind);
+        let own = quality.rankers.iter().find(|ranker| ranker.name == model.kind);
         let share = |k| {
             let at = own.and_then(|own| own.at.iter().find(|at| at.k == k));
             at.map(|at| percent(at.share)).unwrap_or_default()
@@ -184,7 +184,7 @@ fn ranked_by(ranked: &RankedView) -> String {
 }
 
 /// A row for each way to choose: shares of the best with 1, 8, 10 and 16 tries, and the first choice's regret.
-pub fn choosers(quality: &QualityView) -> Table {
+pub fn rankers(quality: &QualityView) -> Table {
     let mut table = table(&[
         "held out",
         "K = 1",
@@ -197,13 +197,13 @@ pub fn choosers(quality: &QualityView) -> Table {
         "p90",
         "max",
     ]);
-    for chooser in &quality.choosers {
-        let at = |k: u32| chooser.at.iter().find(|at| at.k == k);
+    for ranker in &quality.rankers {
+        let at = |k: u32| ranker.at.iter().find(|at| at.k == k);
         let share = |k| at(k).map(|at| percent(at.share)).unwrap_or_default();
         let within = |k| at(k).map(|at| percent(at.within_85)).unwrap_or_default();
-        let regret = &chooser.regret;
+        let regret = &ranker.regret;
         table.add_row([
-            chooser.name.clone(),
+            ranker.name.clone(),
             share(1),
             share(8),
             share(10),

@@ -225,7 +225,7 @@ fn trained(training: &TrainingView, model: &ModelView) -> String {
         data.matrices,
         data.generated,
         model.quality.folds,
-        models::choosers(&model.quality),
+        models::rankers(&model.quality),
     )
 }
 

@@ -149,12 +149,13 @@ pub struct HeldOut {
     pub folds: u32,
     pub groups: u64,
     /// One for each way to choose: the learners, the analytic model, that model corrected as a search goes, chance.
-    pub choosers: Vec<Chooser>,
+    #[serde(rename = "choosers")]
+    pub rankers: Vec<RankerScore>,
 }
 
 /// One way to choose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Chooser {
+pub struct RankerScore {
     /// A learner's name, `analytic`, `analytic_corrected` or `random`.
     pub name: String,
     /// Normalised discounted cumulative gain of its first ten; absent for chance.

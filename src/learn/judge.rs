@@ -3,7 +3,7 @@
 use super::folds::{folds, split};
 use super::mlp::Labels;
 use super::{Dataset, Group, Model, ndcg};
-use crate::domain::learned::{AtK, Chooser, HeldOut, Learner};
+use crate::domain::learned::{AtK, HeldOut, Learner, RankerScore};
 
 /// Numbers of candidates that may be tried.
 pub const KS: [u32; 7] = [1, 2, 4, 8, 10, 16, 32];
@@ -170,10 +170,10 @@ fn judgement(
     orders: &[Vec<Vec<usize>>],
     folds: usize,
 ) -> Judgement {
-    let mut choosers = Vec::new();
+    let mut rankers = Vec::new();
     let mut verdicts = Vec::new();
     for (trainer, orders) in trainers.iter().zip(orders) {
-        choosers.push(chooser(trainer.learner.name(), data, |at| orders[at].clone()));
+        rankers.push(ranker(trainer.learner.name(), data, |at| orders[at].clone()));
         for (at, group) in measured(data) {
             let best = group.rows.iter().min_by(|a, b| a.us.total_cmp(&b.us));
             let first = orders[at].first().map(|&row| &group.rows[row]);
@@ -190,10 +190,10 @@ fn judgement(
             }
         }
     }
-    choosers.push(chooser("analytic", data, |at| analytic(&data.groups[at])));
-    choosers.push(chance(data));
+    rankers.push(ranker("analytic", data, |at| analytic(&data.groups[at])));
+    rankers.push(chance(data));
     let groups = measured(data).count() as u64;
-    let held_out = HeldOut { folds: folds as u32, groups, choosers };
+    let held_out = HeldOut { folds: folds as u32, groups, rankers };
     Judgement { held_out, verdicts, trees: Vec::new() }
 }
 
@@ -214,7 +214,7 @@ fn shares(group: &Group) -> Vec<f64> {
 }
 
 /// Judges one way to choose; `order` gives the rows of a group in the order in which to try them.
-pub fn chooser(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) -> Chooser {
+pub fn ranker(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) -> RankerScore {
     let mut sums = [(0.0, 0.0); KS.len()];
     let (mut ndcg, mut regrets) = (0.0, Vec::new());
     for (at, group) in measured(data) {
@@ -230,7 +230,12 @@ pub fn chooser(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) 
     }
     let groups = regrets.len();
     let ndcg10 = (groups > 0).then(|| ndcg / groups as f64);
-    Chooser { name: name.to_owned(), ndcg10, at: at_ks(sums, groups), regret: quantiles(regrets) }
+    RankerScore {
+        name: name.to_owned(),
+        ndcg10,
+        at: at_ks(sums, groups),
+        regret: quantiles(regrets),
+    }
 }
 
 /// Chance, exactly: the expectation over all orders of a group's rows.
@@ -238,7 +243,7 @@ pub fn chooser(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) 
 /// With the shares sorted, the best of `k` of `n` drawn without replacement is the i-th (from 0) with the probability
 /// `C(n - 1 - i, k - 1) / C(n, k)`; the geometric mean takes the expectation of its logarithm. None of `m` satisfactory rows is
 /// among them with the probability `C(n - m, k) / C(n, k)`. The first choice is each row with `1 / n`.
-pub fn chance(data: &Dataset) -> Chooser {
+pub fn chance(data: &Dataset) -> RankerScore {
     let mut sums = [(0.0, 0.0); KS.len()];
     let (mut groups, mut regrets) = (0, Vec::new());
     for (_, group) in measured(data) {
@@ -262,7 +267,7 @@ pub fn chance(data: &Dataset) -> Chooser {
         groups += 1;
     }
     let at = at_ks(sums, groups);
-    Chooser { name: "random".to_owned(), ndcg10: None, at, regret: quantiles(regrets) }
+    RankerScore { name: "random".to_owned(), ndcg10: None, at, regret: quantiles(regrets) }
 }
 
 fn at_ks(sums: [(f64, f64); KS.len()], groups: usize) -> Vec<AtK> {
@@ -332,7 +337,7 @@ mod tests {
         // Shares of the first: 1/2 and 1; of the best of two: 0.9 and 1. The third group never ran.
         let none = group("c", &[f64::INFINITY; 2]);
         let data = data(vec![group("a", &[18.0, 10.0, 9.0]), group("b", &[4.0, 8.0]), none]);
-        let found = chooser("analytic", &data, |at| analytic(&data.groups[at]));
+        let found = ranker("analytic", &data, |at| analytic(&data.groups[at]));
         near(found.at[0].share, 0.5f64.sqrt());
         near(found.at[0].within_85, 0.5);
         near(found.at[1].share, 0.9f64.sqrt());
@@ -350,7 +355,7 @@ mod tests {
     #[test]
     fn a_choice_that_failed_counts_as_tenfold() {
         let data = data(vec![group("a", &[f64::INFINITY, 3.0]), group("b", &[1e9, 3.0])]);
-        let found = chooser("analytic", &data, |at| analytic(&data.groups[at]));
+        let found = ranker("analytic", &data, |at| analytic(&data.groups[at]));
         near(found.at[0].share, 0.1);
         near(found.at[1].share, 1.0);
         near(found.regret[2], 9.0);
@@ -414,7 +419,7 @@ mod tests {
         });
         let found = found.unwrap();
         assert_eq!((found.held_out.folds, found.held_out.groups), (3, 12));
-        let names: Vec<&str> = found.held_out.choosers.iter().map(|c| c.name.as_str()).collect();
+        let names: Vec<&str> = found.held_out.rankers.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["lambdamart", "analytic", "random"]);
         assert_eq!(shares, [1.0 / 3.0, 2.0 / 3.0, 1.0]);
         assert_eq!(found.verdicts.len(), 12);
@@ -440,7 +445,7 @@ mod tests {
         let params = mlp::Params { epochs: 20, members: 1, min_groups: 4, ..Default::default() };
         let trainers = [Trainer::mlp(&[0], &params)];
         let found = cross_validate(&data, &trainers, 4, 1, &mut |_| true).unwrap();
-        near(found.held_out.choosers[0].at[0].share, 1.0);
-        near(found.held_out.choosers[1].at[0].share, 1.0 / 3.0);
+        near(found.held_out.rankers[0].at[0].share, 1.0);
+        near(found.held_out.rankers[1].at[0].share, 1.0 / 3.0);
     }
 }

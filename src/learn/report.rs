@@ -1,7 +1,7 @@
 //! The table of a judgement, in plain text: a row for each way to choose.
 
 use super::judge::KS;
-use crate::domain::learned::{Chooser, HeldOut};
+use crate::domain::learned::{HeldOut, RankerScore};
 use std::fmt::Write;
 
 /// Numbers of candidates that the table tells of.
@@ -19,23 +19,23 @@ pub fn table(held_out: &HeldOut) -> String {
     let _ = writeln!(text, "{:<11}{ks}  {:>23}  {:>7}", "", "regret", "NDCG");
     let _ =
         writeln!(text, "{:<11}{halves}  {:>7} {:>7} {:>7}  {:>7}", "", "p50", "p90", "max", "@10");
-    for chooser in &held_out.choosers {
-        let _ = writeln!(text, "{}", row(chooser));
+    for ranker in &held_out.rankers {
+        let _ = writeln!(text, "{}", row(ranker));
     }
     text
 }
 
-fn row(chooser: &Chooser) -> String {
+fn row(ranker: &RankerScore) -> String {
     let percent =
         |value: Option<f64>| value.map_or("-".to_owned(), |x| format!("{:.1}", 100.0 * x));
-    let mut row = format!("{:<11}", chooser.name);
+    let mut row = format!("{:<11}", ranker.name);
     for k in SHOWN {
-        let at = chooser.at.iter().find(|at| at.k == k);
+        let at = ranker.at.iter().find(|at| at.k == k);
         let (share, within) = (at.map(|at| at.share), at.map(|at| at.within_85));
         let _ = write!(row, "  {:>6} {:>6}", percent(share), percent(within));
     }
-    let regret = chooser.regret.map(|regret| percent(Some(regret)));
-    let ndcg = chooser.ndcg10.map_or("-".to_owned(), |ndcg| format!("{ndcg:.4}"));
+    let regret = ranker.regret.map(|regret| percent(Some(regret)));
+    let ndcg = ranker.ndcg10.map_or("-".to_owned(), |ndcg| format!("{ndcg:.4}"));
     let _ = write!(row, "  {:>7} {:>7} {:>7}  {ndcg:>7}", regret[0], regret[1], regret[2]);
     row
 }
@@ -49,17 +49,17 @@ mod tests {
     use crate::domain::learned::AtK;
 
     #[test]
-    fn one_row_a_chooser_and_columns_in_line() {
+    fn one_row_per_ranker_and_columns_in_line() {
         let at = KS.map(|k| AtK { k, share: 0.5 + f64::from(k) / 100.0, within_85: 0.25 }).to_vec();
-        let learned = Chooser {
+        let learned = RankerScore {
             name: "lambdamart".to_owned(),
             ndcg10: Some(0.98765),
             at,
             regret: [0.011, 0.5, 99.0],
         };
         let random =
-            Chooser { name: "random".to_owned(), ndcg10: None, at: vec![], ..learned.clone() };
-        let text = table(&HeldOut { folds: 5, groups: 12, choosers: vec![learned, random] });
+            RankerScore { name: "random".to_owned(), ndcg10: None, at: vec![], ..learned.clone() };
+        let text = table(&HeldOut { folds: 5, groups: 12, rankers: vec![learned, random] });
         assert!(text.starts_with("12 groups in 5 parts"));
         let rows: Vec<&str> = text.lines().skip(3).collect();
         assert_eq!(rows.len(), 4);

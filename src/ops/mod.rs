@@ -246,7 +246,7 @@ pub const KERNEL_HEADERS: &[(&str, &[&str])] = &[
 
 /// Candidates that hang and fault on purpose, for a device whose evaluator was told to accept them: they show that a job
 /// survives both.
-pub fn provocations(device: &Device) -> Vec<Candidate> {
+pub fn hostile_candidates(device: &Device) -> Vec<Candidate> {
     let accepted = device.kernels.contains_key("hostile");
     let kinds: &[&str] = if accepted { &["hang", "fault"] } else { &[] };
     kinds.iter().map(|kind| Candidate::new("hostile").with_text("kind", kind)).collect()

@@ -66,8 +66,8 @@ impl<'a> Correction<'a> {
         Self { seen, mean, inverse, weights }
     }
 
-    /// The logarithm of a candidate's time as it is hoped to be: its prediction, corrected, less a share of the doubt.
-    pub fn hoped(&self, candidate: &Candidate, predicted_us: f64) -> f64 {
+    /// The logarithm of a candidate's time as it is lower_confidence_bound to be: its prediction, corrected, less a share of the doubt.
+    pub fn lower_confidence_bound(&self, candidate: &Candidate, predicted_us: f64) -> f64 {
         let near: Vec<f64> =
             self.seen.iter().map(|one| one.root * alike(one.candidate, candidate)).collect();
         let known: f64 = rows(&self.inverse, self.seen.len())
@@ -142,19 +142,28 @@ mod tests {
         let (slow, fast) = (of(2, 1), of(4, 1));
         let observed = [(&slow, 10.0, Some(20.0)), (&fast, 10.0, Some(10.0))];
         let correction = Correction::of(observed.into_iter());
-        assert!(correction.hoped(&of(4, 2), 10.0) < correction.hoped(&of(2, 2), 10.0));
+        assert!(
+            correction.lower_confidence_bound(&of(4, 2), 10.0)
+                < correction.lower_confidence_bound(&of(2, 2), 10.0)
+        );
         // What is observed is not doubted as much as what is not.
         let doubtful = Candidate::new("tiled").with("rows", 64);
-        assert!(correction.hoped(&doubtful, 10.0) < 10f64.ln() + correction.mean);
+        assert!(correction.lower_confidence_bound(&doubtful, 10.0) < 10f64.ln() + correction.mean);
     }
 
     #[test]
     fn without_observations_predictions_stand_and_failures_count_as_slow() {
         let nothing = Correction::of(std::iter::empty());
-        assert!(nothing.hoped(&of(2, 1), 10.0) < nothing.hoped(&of(2, 1), 11.0));
+        assert!(
+            nothing.lower_confidence_bound(&of(2, 1), 10.0)
+                < nothing.lower_confidence_bound(&of(2, 1), 11.0)
+        );
         let (failed, good) = (of(2, 1), of(4, 2));
         let observed = [(&failed, 10.0, None), (&good, 10.0, Some(10.0))];
         let correction = Correction::of(observed.into_iter());
-        assert!(correction.hoped(&of(8, 2), 10.0) < correction.hoped(&of(8, 1), 10.0));
+        assert!(
+            correction.lower_confidence_bound(&of(8, 2), 10.0)
+                < correction.lower_confidence_bound(&of(8, 1), 10.0)
+        );
     }
 }

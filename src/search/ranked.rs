@@ -58,7 +58,7 @@ pub fn ranked(
     let queue = filled(before, liked, places.div_ceil(2));
     let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     let parts = (places, places.div_ceil(2));
-    Ranked { strategy: Guided::boxed(scored, parts, queue, replayed, hoped), step }
+    Ranked { strategy: Guided::boxed(scored, parts, queue, replayed, lower_confidence_bound), step }
 }
 
 /// At most `top_k` candidates: the first of those that are `sure` of a place, what won on matrices like this one, then the best
@@ -142,17 +142,22 @@ fn spread(
     taken.map(|((candidate, _), _)| candidate.clone()).collect()
 }
 
-/// The candidates that are hoped to be fastest.
-fn hoped(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate> {
+/// The candidates that are lower_confidence_bound to be fastest.
+fn lower_confidence_bound(
+    observed: &Observed,
+    seen: &BTreeSet<&Candidate>,
+    count: usize,
+) -> Vec<Candidate> {
     let tried = observed.scored.iter().filter_map(|(candidate, predicted)| {
         observed.outcomes.get(candidate).map(|us| (candidate, *predicted, *us))
     });
     let correction = Correction::of(tried);
     let open = observed.scored.iter().filter(|(candidate, _)| !seen.contains(candidate));
-    let mut hoped: Vec<(f64, &Candidate)> =
-        open.map(|(candidate, us)| (correction.hoped(candidate, *us), candidate)).collect();
-    hoped.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-    hoped.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
+    let mut lower_confidence_bound: Vec<(f64, &Candidate)> = open
+        .map(|(candidate, us)| (correction.lower_confidence_bound(candidate, *us), candidate))
+        .collect();
+    lower_confidence_bound.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+    lower_confidence_bound.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
 }
 
 /// The cut to the best predicted, as the funnel's last step.

@@ -51,35 +51,35 @@ impl Guess {
 
 /// What a prediction is of: all that it follows from has a name, and that the matrix's values do not count is not known
 /// before it is made.
-type Asked = (PlanId, Digest);
+type PredictionKey = (PlanId, Digest);
 /// The error as text, for there may be several who wait for it.
-type Told = watch::Receiver<Option<std::result::Result<Guess, String>>>;
+type PredictionReceiver = watch::Receiver<Option<std::result::Result<Guess, String>>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
-    under_way: HashMap<Asked, Told>,
+    under_way: HashMap<PredictionKey, PredictionReceiver>,
     /// What would be found out again at each look: that nothing can be predicted, and plans that were not stored.
-    known: HashMap<Asked, Guess>,
+    known: HashMap<PredictionKey, Guess>,
 }
 
 impl Guesses {
-    fn remember(&mut self, asked: Asked, guess: Guess) {
+    fn remember(&mut self, key: PredictionKey, guess: Guess) {
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        self.known.insert(asked, guess);
+        self.known.insert(key, guess);
     }
 }
 
 /// Takes a prediction off the list however it ends.
 struct UnderWay {
     service: Service,
-    asked: Asked,
+    key: PredictionKey,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.service.guesses().under_way.remove(&self.asked);
+        self.service.guesses().under_way.remove(&self.key);
     }
 }
 
@@ -191,36 +191,36 @@ impl Service {
 
     /// One prediction for all who ask for it, which ends whether or not anybody waits.
     async fn guess_once(&self, basis: Basis, until: Instant) -> Result<Guess> {
-        let asked = (basis.id.clone(), basis.matrix.digest);
-        let mut told = {
+        let key = (basis.id.clone(), basis.matrix.digest);
+        let mut receiver = {
             let mut guesses = self.guesses();
-            if let Some(known) = guesses.known.get(&asked) {
+            if let Some(known) = guesses.known.get(&key) {
                 return Ok(known.clone());
             }
-            match guesses.under_way.get(&asked) {
-                Some(told) => told.clone(),
+            match guesses.under_way.get(&key) {
+                Some(receiver) => receiver.clone(),
                 None if guesses.under_way.len() >= MOST_UNDER_WAY => {
                     let why = format!("{MOST_UNDER_WAY} other predictions come first: ask again");
                     return Ok(Guess::None(why));
                 }
                 None => {
-                    let (tell, told) = watch::channel(None);
-                    guesses.under_way.insert(asked.clone(), told.clone());
-                    let under_way = UnderWay { service: self.clone(), asked };
+                    let (sender, receiver) = watch::channel(None);
+                    guesses.under_way.insert(key.clone(), receiver.clone());
+                    let under_way = UnderWay { service: self.clone(), key };
                     tokio::spawn(async move {
-                        let made = under_way.service.make(&basis, &under_way.asked).await;
+                        let made = under_way.service.make(&basis, &under_way.key).await;
                         if let Err(error) = &made {
                             tracing::warn!(matrix = %basis.matrix.digest, %error, "a prediction failed");
                         }
                         drop(under_way);
                         // Nobody may be waiting any more.
-                        drop(tell.send(Some(made.map_err(|error| error.to_string()))));
+                        drop(sender.send(Some(made.map_err(|error| error.to_string()))));
                     });
-                    told
+                    receiver
                 }
             }
         };
-        let ended = timeout_at(until, told.wait_for(Option::is_some)).await;
+        let ended = timeout_at(until, receiver.wait_for(Option::is_some)).await;
         match ended {
             Err(_) => Ok(Guess::None("a prediction is being made: ask again".to_owned())),
             Ok(Ok(answer)) => match &*answer {
@@ -232,7 +232,7 @@ impl Service {
         }
     }
 
-    async fn make(&self, basis: &Basis, asked: &Asked) -> Result<Guess> {
+    async fn make(&self, basis: &Basis, prediction: &PredictionKey) -> Result<Guess> {
         let Basis { key, matrix, device, .. } = basis;
         let store = &self.inner.store;
         // One at a time: it takes the matrix in memory.
@@ -241,7 +241,7 @@ impl Service {
         let started = std::time::Instant::now();
         let figures = match (&key.problem, device.kind) {
             (Problem::Spmm(_), DeviceKind::Cuda) => {
-                store.learnt(&key.device_class, Timestamp::now()).await?
+                store.kernel_figures(&key.device_class, Timestamp::now()).await?
             }
             _ => Figures::new(),
         };
@@ -261,7 +261,7 @@ impl Service {
             Ok(Ok(surveyed)) => surveyed,
             Ok(Err(unsupported)) => {
                 let guess = Guess::nothing(unsupported);
-                self.guesses().remember(asked.clone(), guess.clone());
+                self.guesses().remember(prediction.clone(), guess.clone());
                 return Ok(guess);
             }
             Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
@@ -274,7 +274,7 @@ impl Service {
         let subject = Subject { matrix, problem, device, least, funnel, job: None, seed, started };
         let Some(mut plan) = plan(self, subject, &ranking, 0) else {
             let guess = Guess::nothing("no candidate is left");
-            self.guesses().remember(asked.clone(), guess.clone());
+            self.guesses().remember(prediction.clone(), guess.clone());
             return Ok(guess);
         };
         plan.id = basis.id.clone();
@@ -282,7 +282,7 @@ impl Service {
             Ok(true) => {}
             Ok(false) => {
                 let guess = Guess::Plan { plan: Box::new(plan), stored: false };
-                self.guesses().remember(asked.clone(), guess.clone());
+                self.guesses().remember(prediction.clone(), guess.clone());
                 return Ok(guess);
             }
             // Deleted since it was read.

@@ -12,6 +12,7 @@ mod lookup;
 mod matrices;
 mod misses;
 mod neighbours;
+mod notifying_store;
 mod plans;
 mod predicted;
 mod request;
@@ -20,7 +21,6 @@ pub mod signals;
 pub mod training;
 pub mod tuning;
 mod upkeep;
-mod watched;
 
 pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
 pub use devices::{DeviceStatus, Opening};
@@ -78,8 +78,11 @@ impl Service {
     pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
         let max_attempts = settings.max_attempts.max(1);
-        let store =
-            Arc::new(watched::Watched { store, signals: Arc::clone(&signals), max_attempts });
+        let store = Arc::new(notifying_store::NotifyingStore {
+            store,
+            signals: Arc::clone(&signals),
+            max_attempts,
+        });
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let inner = Inner {
             store,

@@ -258,9 +258,13 @@ pub trait Devices: Send + Sync {
 pub trait Figures: Send + Sync {
     /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own go those that were not told of for
     /// longest.
-    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()>;
+    async fn record_kernel_figures(
+        &self,
+        class: &DeviceClass,
+        figures: &[(Digest, KernelFigures)],
+    ) -> Result<()>;
     /// All that was learnt before a moment.
-    async fn learnt(
+    async fn kernel_figures(
         &self,
         class: &DeviceClass,
         before: Timestamp,

@@ -17,7 +17,7 @@ async fn page(app: &TestApp, path: &str) -> String {
     response.text().await.unwrap()
 }
 
-fn island(page: &str) -> Value {
+fn data(page: &str) -> Value {
     let (_, rest) = page.split_once(r#"<script type="application/json" id="trials">"#).unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
@@ -76,7 +76,7 @@ async fn a_job_that_waits_listens_for_what_comes() {
         assert_has(&page, &[&format!(r#"id="{id}""#)]);
     }
     assert!(!page.contains("plan-link"));
-    assert_eq!(island(&page)["trials"]["ordinal"], Value::Array(Vec::new()));
+    assert_eq!(data(&page)["trials"]["ordinal"], Value::Array(Vec::new()));
 }
 
 #[tokio::test]
@@ -90,13 +90,13 @@ async fn an_ended_job_links_its_plan_and_listens_no_more() {
     // The job told no funnel; its plan has one.
     assert_has(&page, &["register resource", "the top 16 by the model", "−44"]);
     assert!(!page.contains("hx-sse:connect") && !page.contains("data-cancel"));
-    let island = island(&page);
-    let trials = &island["trials"];
+    let data = data(&page);
+    let trials = &data["trials"];
     assert_eq!(trials["ordinal"], json!([1]), "pruned candidates are not drawn");
     assert_eq!((&trials["median"], &trials["values"]), (&json!([2.0]), &json!([[8, "natural"]])));
     let shape = json!({"family": "row_split", "names": ["lanes", "order"]});
-    assert_eq!((&island["shapes"], &trials["shape"]), (&json!([shape]), &json!([0])));
-    assert_eq!((&island["states"], &trials["state"]), (&json!(["measured"]), &json!([0])));
+    assert_eq!((&data["shapes"], &trials["shape"]), (&json!([shape]), &json!([0])));
+    assert_eq!((&data["states"], &trials["state"]), (&json!(["measured"]), &json!([0])));
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn the_winner_is_marked_among_the_trials_and_its_two_times_explained() {
     assert_has(&page, &[again, "The fastest trial was 2.00 µs of", "chosen for 1,000 calls"]);
     assert_eq!(page.matches("<tr class=\"winner\">").count(), 1);
     assert_has(&page, &["12.5 µs in the finals", "/trials?state=tried&amp;limit=500"]);
-    assert_eq!(island(&page)["winner"], 70);
+    assert_eq!(data(&page)["winner"], 70);
 }
 
 #[tokio::test]
@@ -176,11 +176,11 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
         assert!(!shown.contains("<b>address"));
     }
     // Failures are drawn too: by kind, with their reason; and told where nothing is drawn.
-    let island = island(&whole);
-    let place = |name: &str| island["trials"][name][2].as_u64().unwrap() as usize;
-    assert_eq!(island["trials"]["ordinal"][2], 3);
-    assert_eq!(island["states"][place("state")], "crashed");
-    assert_eq!(island["why"]["3"], "illegal <b>address</b>");
+    let data = data(&whole);
+    let place = |name: &str| data["trials"][name][2].as_u64().unwrap() as usize;
+    assert_eq!(data["trials"]["ordinal"][2], 3);
+    assert_eq!(data["states"][place("state")], "crashed");
+    assert_eq!(data["why"]["3"], "illegal <b>address</b>");
     assert_has(&whole, &["3 of 4 trials measured, 1 crashed; fastest row_split"]);
     let other = page(&app, &format!("/fragments/jobs/{id}?family=row_split")).await;
     assert_has(
@@ -221,7 +221,7 @@ async fn a_name_is_text_wherever_it_stands() {
     app.running.service.store().record_trials(&claim.fence, &trials).await.unwrap();
     let page = page(&app, &format!("/jobs/{id}")).await;
     assert!(!page.contains("</script><script>") && !page.contains("<!--"));
-    assert_eq!(island(&page)["shapes"][0]["family"], "</script><script>");
+    assert_eq!(data(&page)["shapes"][0]["family"], "</script><script>");
 }
 
 #[tokio::test]
@@ -276,7 +276,7 @@ async fn a_page_draws_so_many_trials_and_says_so() {
     app.running.service.store().record_trials(&claim.fence, &trials).await.unwrap();
     let page = page(&app, &format!("/jobs/{id}")).await;
     assert_has(&page, &["The first 4,000 of 4,001 trials are drawn", "20 of 4,001 measured"]);
-    assert_eq!(island(&page)["trials"]["ordinal"].as_array().unwrap().len(), 4000);
+    assert_eq!(data(&page)["trials"]["ordinal"].as_array().unwrap().len(), 4000);
     let sent = app.request(Method::GET, &format!("/jobs/{id}")).header("accept-encoding", "gzip");
     let sent = sent.send().await.unwrap().bytes().await.unwrap();
     assert!(sent.len() < 150_000, "{} bytes, packed", sent.len());

@@ -14,7 +14,7 @@ const FILE: &[u8] = br#"{"version":1}"#;
 /// A model of this name for the test's device.
 pub fn model(id: &str, learner: Learner, created_at: i64) -> LearnedModel {
     let at = [1, 10].map(|k| AtK { k, share: 0.9, within_85: 0.75 }).to_vec();
-    let chooser = |name: &str, ndcg10| Chooser {
+    let ranker = |name: &str, ndcg10| RankerScore {
         name: name.to_owned(),
         ndcg10,
         at: at.clone(),
@@ -36,7 +36,7 @@ pub fn model(id: &str, learner: Learner, created_at: i64) -> LearnedModel {
         quality: HeldOut {
             folds: 5,
             groups: 40,
-            choosers: vec![chooser(learner.name(), Some(0.93)), chooser("random", None)],
+            rankers: vec![ranker(learner.name(), Some(0.93)), ranker("random", None)],
         },
         importance: vec![Importance { feature: "rows".to_owned(), share: 1.0 }],
         seed: 1,

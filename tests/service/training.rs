@@ -101,12 +101,12 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert_eq!(active.card.data.groups, GROUPS as u64);
     assert_eq!(active.card.data.trials, GROUPS as u64 * u64::from(ROWS));
     // A ranked search without a learned model was judged on the same trials, as far as it goes.
-    let choosers = &active.card.quality.choosers;
-    let of = |name: &str| choosers.iter().find(|chooser| chooser.name == name).unwrap();
+    let rankers = &active.card.quality.rankers;
+    let of = |name: &str| rankers.iter().find(|ranker| ranker.name == name).unwrap();
     let unlearned = of("analytic_corrected");
     assert_eq!(unlearned.at.iter().map(|at| at.k).collect::<Vec<_>>(), [1, 2, 4, 8, 10]);
     assert_eq!(unlearned.at[0], of("analytic").at[0], "with one try nothing was measured before");
-    assert!(unlearned.at[4].share >= of("random").at[4].share, "{choosers:?}");
+    assert!(unlearned.at[4].share >= of("random").at[4].share, "{rankers:?}");
     // Another process on the store uses the same model, and this one sees when it is taken back there.
     let other = world.elsewhere("elsewhere").await;
     assert_eq!(other.active_model(&scope()).await.unwrap().unwrap().card, active.card);
@@ -255,7 +255,7 @@ async fn used(service: &Service, id: &str, scope: &Scope, file: &ModelFile) {
         scope: scope.clone(),
         features_version: file.features_version,
         data: DataUsed { groups: 9, matrices: 8, generated: 7, trials: 99, newest: Timestamp(1) },
-        quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+        quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
         training: None,

@@ -43,7 +43,7 @@ pub fn model(id: &str, at: i64) -> LearnedModel {
         scope: scope(),
         features_version: VERSION,
         data: DataUsed { groups: 9, matrices: 8, generated: 7, trials: 99, newest: Timestamp(at) },
-        quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+        quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
         training: None,

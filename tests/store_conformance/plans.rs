@@ -193,15 +193,15 @@ pub async fn figures_are_learnt_once(harness: &Sqlite) {
     let class = device().class();
     let of = |registers| KernelFigures { registers, local_bytes: 8 };
     let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
-    store.learn(&class, &[(a, of(40))]).await.unwrap();
-    store.learn(&class, &[(a, of(99)), (b, of(255))]).await.unwrap();
-    store.learn(&class, &[]).await.unwrap();
+    store.record_kernel_figures(&class, &[(a, of(40))]).await.unwrap();
+    store.record_kernel_figures(&class, &[(a, of(99)), (b, of(255))]).await.unwrap();
+    store.record_kernel_figures(&class, &[]).await.unwrap();
     let ever = Timestamp(i64::MAX);
-    let known = store.learnt(&class, ever).await.unwrap();
+    let known = store.kernel_figures(&class, ever).await.unwrap();
     assert_eq!(known, [(a, of(40)), (b, of(255))].into());
-    assert!(store.learnt(&class, Timestamp(1)).await.unwrap().is_empty());
+    assert!(store.kernel_figures(&class, Timestamp(1)).await.unwrap().is_empty());
     let other = DeviceClass("another".to_owned());
-    assert!(store.learnt(&other, ever).await.unwrap().is_empty());
+    assert!(store.kernel_figures(&other, ever).await.unwrap().is_empty());
     // Bounded: what was told of last stays, however long ago it was learnt.
     const MOST: u32 = 16_384;
     let some = |range: std::ops::Range<u32>| -> Vec<_> {
@@ -209,17 +209,17 @@ pub async fn figures_are_learnt_once(harness: &Sqlite) {
         range.map(|i| (Digest::of(&i.to_le_bytes()), figures(i))).collect()
     };
     let later = async || tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    store.learn(&other, &some(0..10)).await.unwrap();
+    store.record_kernel_figures(&other, &some(0..10)).await.unwrap();
     later().await;
-    store.learn(&other, &some(10..MOST)).await.unwrap();
+    store.record_kernel_figures(&other, &some(10..MOST)).await.unwrap();
     later().await;
-    store.learn(&other, &some(0..5)).await.unwrap();
+    store.record_kernel_figures(&other, &some(0..5)).await.unwrap();
     later().await;
-    store.learn(&other, &some(MOST..MOST + 5)).await.unwrap();
-    let kept = store.learnt(&other, ever).await.unwrap();
+    store.record_kernel_figures(&other, &some(MOST..MOST + 5)).await.unwrap();
+    let kept = store.kernel_figures(&other, ever).await.unwrap();
     let expected = some(0..5).into_iter().chain(some(10..MOST + 5)).collect();
     assert!(kept == expected, "{} are kept", kept.len());
-    assert_eq!(store.learnt(&class, ever).await.unwrap().len(), 2);
+    assert_eq!(store.kernel_figures(&class, ever).await.unwrap().len(), 2);
 }
 
 pub async fn the_revision_grows_with_answers_alone(harness: &Sqlite) {

@@ -111,7 +111,7 @@ async fn a_job_taken_up_again_chooses_as_it_did() {
     let figures = KernelFigures { registers: 255, local_bytes: 4096 };
     let kernels = all.iter().filter_map(|c| ops::kernel_identity(c, &PROBLEM, &gpu));
     let figures: Vec<_> = kernels.map(|kernel| (kernel, figures)).collect();
-    bench.service.store().learn(&gpu.class(), &figures).await.unwrap();
+    bench.service.store().record_kernel_figures(&gpu.class(), &figures).await.unwrap();
 
     let worker = bench.work(&bench.service, &gpu, acts).await;
     let job = bench.ended(&id).await;

@@ -31,7 +31,7 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
         scope: scope.clone(),
         features_version: features::version(scope.op),
         data,
-        quality: HeldOut { folds: 2, groups: 2, choosers: Vec::new() },
+        quality: HeldOut { folds: 2, groups: 2, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
         training: None,

@@ -19,19 +19,19 @@
     const final = state => ["succeeded", "failed", "cancelled"].includes(state);
 
     function readIsland() {
-        const island = JSON.parse(byId("trials").textContent);
-        budget = island.seconds;
-        const told = island.trials, vendor = new Set(island.vendor);
+        const data = JSON.parse(byId("trials").textContent);
+        budget = data.seconds;
+        const told = data.trials, vendor = new Set(data.vendor);
         told.ordinal.forEach((ordinal, n) => {
-            const { family, names } = island.shapes[told.shape[n]];
+            const { family, names } = data.shapes[told.shape[n]];
             const values = told.values[n];
             trials.set(ordinal, {
-                ordinal, family, state: island.states[told.state[n]], predicted: told.predicted[n], median: told.median[n],
-                params: names.map((name, at) => `${name}=${values[at]}`).join(" "), at: island.from + told.at[n],
-                vendor: vendor.has(ordinal), why: island.why[ordinal],
+                ordinal, family, state: data.states[told.state[n]], predicted: told.predicted[n], median: told.median[n],
+                params: names.map((name, at) => `${name}=${values[at]}`).join(" "), at: data.from + told.at[n],
+                vendor: vendor.has(ordinal), why: data.why[ordinal],
             });
         });
-        winner = island.winner;
+        winner = data.winner;
         for (const entry of job.querySelectorAll(".legend .won")) entry.hidden = winner === undefined;
         draw();
     }

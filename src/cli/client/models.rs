@@ -2,7 +2,7 @@
 
 use super::{Answer, Client, accepted};
 use crate::domain::learned::{
-    AtK, Chooser, DataUsed, HeldOut, Importance, Learner, MODEL_VERSION, Op, Scope,
+    AtK, DataUsed, HeldOut, Importance, Learner, MODEL_VERSION, Op, RankerScore, Scope,
 };
 use crate::domain::training::TrainingStage;
 use crate::domain::{DeviceClass, Digest, JobState, LearnedModel, ModelId, Timestamp};
@@ -67,7 +67,7 @@ impl ModelView {
         let moment = |text: &str| text.parse::<Timestamp>().map_err(anyhow::Error::msg);
         let learner = Learner::ALL.into_iter().find(|learner| learner.name() == self.kind);
         let (data, quality) = (&self.data, &self.quality);
-        let chooser = |view: &ChooserView| Chooser {
+        let ranker = |view: &RankerView| RankerScore {
             name: view.name.clone(),
             ndcg10: view.ndcg10,
             at: view.at.clone(),
@@ -89,7 +89,7 @@ impl ModelView {
             quality: HeldOut {
                 folds: quality.folds,
                 groups: quality.groups,
-                choosers: quality.choosers.iter().map(chooser).collect(),
+                rankers: quality.rankers.iter().map(ranker).collect(),
             },
             importance: self.importance.clone(),
             seed: self.seed,
@@ -148,11 +148,12 @@ pub struct RankedView {
 pub struct QualityView {
     pub folds: u32,
     pub groups: u64,
-    pub choosers: Vec<ChooserView>,
+    #[serde(rename = "choosers")]
+    pub rankers: Vec<RankerView>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct ChooserView {
+pub struct RankerView {
     pub name: String,
     pub ndcg10: Option<f64>,
     pub at: Vec<AtK>,

@@ -1,8 +1,8 @@
 //! Facts of the host CPU, from /proc and /sys where they are there, and its measured copy bandwidth.
 
 use super::buffer::Buffer;
-use super::gang::{Alone, Gang, wait_until};
 use super::simd::Isa;
+use super::thread_team::{CachePadded, ThreadTeam, wait_until};
 use crate::domain::{Device, DeviceId, DeviceKind};
 use rayon::prelude::*;
 use std::fs;
@@ -91,8 +91,8 @@ pub fn hop_ns(threads: usize) -> f64 {
     if threads < 2 {
         return 0.0;
     }
-    let Ok(pair) = Gang::of(2) else { return 0.0 };
-    let (ball, best) = (Alone(AtomicU64::new(0)), Mutex::new(f64::INFINITY));
+    let Ok(pair) = ThreadTeam::of(2) else { return 0.0 };
+    let (ball, best) = (CachePadded(AtomicU64::new(0)), Mutex::new(f64::INFINITY));
     let ball = &ball.0;
     let answer = |from: u64| wait_until(|| ball.load(Ordering::Acquire) >= from);
     pair.run(|me| {

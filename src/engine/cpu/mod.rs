@@ -3,7 +3,6 @@
 mod buffer;
 mod check;
 mod dispatch;
-mod gang;
 mod host;
 mod kernel;
 mod load;
@@ -14,6 +13,7 @@ mod solve;
 mod solve_check;
 mod solve_load;
 mod solve_schedule;
+mod thread_team;
 mod vendor;
 mod work;
 
@@ -258,7 +258,7 @@ pub fn solve_digest() -> Digest {
         include_str!("solve.rs"),
         include_str!("solve_schedule.rs"),
         include_str!("solve_load.rs"),
-        include_str!("gang.rs"),
+        include_str!("thread_team.rs"),
         include_str!("schedule.rs"),
     ];
     Digest::of(texts.join("\0").as_bytes())

@@ -1,6 +1,6 @@
 //! Shares of the rows for parallel tasks, balanced by nonzeros, and the threads that take them.
 
-use super::gang::Gang;
+use super::thread_team::ThreadTeam;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ pub struct Threads {
     pool: rayon::ThreadPool,
     /// By number of threads, started when first asked for. One of each size, since waking all threads of the pool for a
     /// few would take longer than a small solve.
-    gangs: Mutex<BTreeMap<usize, Arc<Gang>>>,
+    teams: Mutex<BTreeMap<usize, Arc<ThreadTeam>>>,
 }
 
 impl Threads {
@@ -77,7 +77,7 @@ impl Threads {
     pub fn of(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let name = |i| format!("cpu-engine-{i}");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build()?;
-        Ok(Self { pool, gangs: Mutex::default() })
+        Ok(Self { pool, teams: Mutex::default() })
     }
 
     pub fn count(&self) -> usize {
@@ -85,14 +85,14 @@ impl Threads {
     }
 
     /// Threads that may wait for one another, `threads` of them, the caller among them; at least 2.
-    pub fn gang(&self, threads: usize) -> std::io::Result<Arc<Gang>> {
-        let mut gangs = self.gangs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gang) = gangs.get(&threads) {
-            return Ok(gang.clone());
+    pub fn team(&self, threads: usize) -> std::io::Result<Arc<ThreadTeam>> {
+        let mut teams = self.teams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(team) = teams.get(&threads) {
+            return Ok(team.clone());
         }
-        let gang = Arc::new(Gang::of(threads)?);
-        gangs.insert(threads, gang.clone());
-        Ok(gang)
+        let team = Arc::new(ThreadTeam::of(threads)?);
+        teams.insert(threads, team.clone());
+        Ok(team)
     }
 
     /// Runs rayon's parallel iterators on these threads.

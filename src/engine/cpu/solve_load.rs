@@ -1,11 +1,11 @@
 //! The loaded triangular system on the CPU: operands in the problem's type, schedules, and the calls that solve it.
 
 use super::buffer::Buffer;
-use super::gang::Gang;
 use super::schedule::Threads;
 use super::simd::Isa;
 use super::solve::{self, Element, Kernel, MOST_SIDES, Rows, View};
 use super::solve_schedule::{LevelOrder, LevelSchedule, MergedSchedule, Schedule};
+use super::thread_team::ThreadTeam;
 use super::{solve_check, vendor};
 use crate::domain::recipe::{HostProgram, Program};
 use crate::domain::{Dtype, Problem};
@@ -145,18 +145,18 @@ impl<T: vendor::Solved> Loaded<T> {
         match program {
             HostProgram::SolveSerial => Ok(Schedule::Serial { rows: self.system.rows() }),
             HostProgram::SolveLevels { threads: count, narrow } => {
-                let gang = gang(threads, count)?;
+                let team = team(threads, count)?;
                 let system = &self.system;
                 let levels = self.levels.get_or_insert_with(|| Arc::new(LevelOrder::of(system)));
-                let schedule = LevelSchedule::of(levels.clone(), narrow as usize, gang);
+                let schedule = LevelSchedule::of(levels.clone(), narrow as usize, team);
                 Ok(Schedule::Levels(Box::new(schedule)))
             }
             HostProgram::SolveMerged { rows: 0, .. } => {
                 Err(refused("a group must have at least 1 row"))
             }
             HostProgram::SolveMerged { threads: count, rows } => {
-                let gang = gang(threads, count)?;
-                let schedule = MergedSchedule::of(&self.system, rows as usize, gang);
+                let team = team(threads, count)?;
+                let schedule = MergedSchedule::of(&self.system, rows as usize, team);
                 Ok(Schedule::Merged(Box::new(schedule)))
             }
             HostProgram::RowPanel { .. } | HostProgram::RowSplit { .. } => {
@@ -242,7 +242,7 @@ impl<T: vendor::Solved> Solving for Loaded<T> {
 }
 
 /// `count` threads of the engine that run at the same time.
-fn gang(threads: &Threads, count: u32) -> Result<Arc<Gang>, EngineError> {
+fn team(threads: &Threads, count: u32) -> Result<Arc<ThreadTeam>, EngineError> {
     let most = threads.count();
     if count < 2 || count as usize > most {
         return Err(EngineError::Refused(format!(
@@ -250,7 +250,7 @@ fn gang(threads: &Threads, count: u32) -> Result<Arc<Gang>, EngineError> {
         )));
     }
     threads
-        .gang(count as usize)
+        .team(count as usize)
         .map_err(|error| EngineError::Refused(format!("no {count} threads could be had: {error}")))
 }
 

@@ -1,8 +1,8 @@
 //! Who solves which rows when: level by level with barriers, or merged groups that wait for the groups they need.
 
-use super::gang::{Barrier, Gang, Progress};
 use super::schedule::first_where;
 use super::solve::Rows;
+use super::thread_team::{Barrier, Progress, ThreadTeam};
 use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ pub struct LevelSchedule {
     levels: Arc<LevelOrder>,
     /// For each phase, `threads` + 1 places in the order: thread t takes those from its own to the next.
     cuts: Vec<u32>,
-    gang: Arc<Gang>,
+    team: Arc<ThreadTeam>,
     barrier: Barrier,
 }
 
 impl LevelSchedule {
-    pub fn of(levels: Arc<LevelOrder>, narrow: usize, gang: Arc<Gang>) -> Self {
+    pub fn of(levels: Arc<LevelOrder>, narrow: usize, team: Arc<ThreadTeam>) -> Self {
         let mut cuts = Vec::new();
         let (mut first, mut level) = (0, 0);
         while level < levels.ends.len() {
@@ -71,20 +71,20 @@ impl LevelSchedule {
                     level += 1;
                 }
                 cuts.push(start as u32);
-                cuts.extend(std::iter::repeat_n(first as u32, gang.threads()));
+                cuts.extend(std::iter::repeat_n(first as u32, team.threads()));
             } else {
-                share(&levels.weights, first, levels.ends[level], gang.threads(), &mut cuts);
+                share(&levels.weights, first, levels.ends[level], team.threads(), &mut cuts);
                 first = levels.ends[level];
                 level += 1;
             }
         }
-        Self { levels, cuts, gang, barrier: Barrier::default() }
+        Self { levels, cuts, team, barrier: Barrier::default() }
     }
 
     fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
-        let threads = self.gang.threads();
+        let threads = self.team.threads();
         let sense = self.barrier.sense();
-        self.gang.run(|me| {
+        self.team.run(|me| {
             let mut sense = sense;
             for (phase, cuts) in self.cuts.chunks_exact(threads + 1).enumerate() {
                 if phase > 0 {
@@ -122,7 +122,7 @@ pub struct MergedSchedule {
     waits: Vec<Wait>,
     progress: Progress,
     calls: AtomicU64,
-    gang: Arc<Gang>,
+    team: Arc<ThreadTeam>,
 }
 
 /// A thread must have finished so many of its groups.
@@ -134,8 +134,8 @@ struct Wait {
 
 impl MergedSchedule {
     /// One pass over the entries. A wait is left out where the thread has waited for as much in an earlier group.
-    pub fn of(system: &Triangular, height: usize, gang: Arc<Gang>) -> Self {
-        let (threads, rows) = (gang.threads(), system.rows());
+    pub fn of(system: &Triangular, height: usize, team: Arc<ThreadTeam>) -> Self {
+        let (threads, rows) = (team.threads(), system.rows());
         let groups = rows.div_ceil(height);
         let (mut firsts, mut waits) = (Vec::with_capacity(groups + 1), Vec::new());
         // How far each thread knows each other to be.
@@ -163,15 +163,15 @@ impl MergedSchedule {
             firsts.push(waits.len());
         }
         let (progress, calls) = (Progress::of(threads), AtomicU64::new(0));
-        Self { rows, height, groups, firsts, waits, progress, calls, gang }
+        Self { rows, height, groups, firsts, waits, progress, calls, team }
     }
 
     fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
-        let threads = self.gang.threads();
+        let threads = self.team.threads();
         let a_call = self.groups.div_ceil(threads) as u64;
         // No thread counts further in one call than where the next begins.
         let before = self.calls.fetch_add(1, Ordering::Relaxed) * a_call;
-        self.gang.run(|me| {
+        self.team.run(|me| {
             for (done, group) in (me..self.groups).step_by(threads).enumerate() {
                 for wait in &self.waits[self.firsts[group]..self.firsts[group + 1]] {
                     self.progress.wait_for(wait.thread as usize, before + u64::from(wait.count));
@@ -207,8 +207,8 @@ impl Schedule {
     pub fn threads(&self) -> usize {
         match self {
             Self::Serial { .. } => 1,
-            Self::Levels(levels) => levels.gang.threads(),
-            Self::Merged(merged) => merged.gang.threads(),
+            Self::Levels(levels) => levels.team.threads(),
+            Self::Merged(merged) => merged.team.threads(),
         }
     }
 }
@@ -235,14 +235,14 @@ mod tests {
 
     #[test]
     fn every_row_once_after_those_it_needs() {
-        let gang = Arc::new(Gang::of(3).unwrap());
+        let team = Arc::new(ThreadTeam::of(3).unwrap());
         for rows in [0, 1, 2, 7, 100] {
             let system = system(rows);
             let levels = Arc::new(LevelOrder::of(&system));
             let mut schedules = vec![Schedule::Serial { rows }];
             for size in [1, 4, 16, 1000] {
-                let by_level = LevelSchedule::of(levels.clone(), size, gang.clone());
-                let merged = MergedSchedule::of(&system, size, gang.clone());
+                let by_level = LevelSchedule::of(levels.clone(), size, team.clone());
+                let merged = MergedSchedule::of(&system, size, team.clone());
                 schedules.push(Schedule::Levels(Box::new(by_level)));
                 schedules.push(Schedule::Merged(Box::new(merged)));
             }
@@ -271,9 +271,9 @@ mod tests {
     fn narrow_levels_join_and_wide_ones_are_shared_by_weight() {
         let wide = system(64);
         let levels = Arc::new(LevelOrder::of(&wide));
-        let gang = Arc::new(Gang::of(2).unwrap());
+        let team = Arc::new(ThreadTeam::of(2).unwrap());
         let phases =
-            |narrow| LevelSchedule::of(levels.clone(), narrow, gang.clone()).cuts.len() / 3;
+            |narrow| LevelSchedule::of(levels.clone(), narrow, team.clone()).cuts.len() / 3;
         assert_eq!(phases(1), levels.ends.len());
         assert_eq!(phases(1000), 1);
         let mut cuts = Vec::new();

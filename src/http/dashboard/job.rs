@@ -1,9 +1,9 @@
 //! One job: its progress, its best so far, its funnel, its trials, live while it runs.
 
+mod chart_data;
 mod failures;
 mod finals;
 mod header;
-mod island;
 mod recorded;
 mod standing;
 mod summaries;
@@ -20,9 +20,9 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use chart_data::ChartData;
 use finals::Finals;
 use header::Header;
-use island::Island;
 use recorded::Recorded;
 use serde::Deserialize;
 use standing::Standing;
@@ -45,7 +45,7 @@ struct Page {
     summaries: Summaries,
     standing: Standing,
     /// Data of the charts, as JSON.
-    island: String,
+    chart_data: String,
     /// That not all trials are drawn, where that is so.
     cut: Option<String>,
     log: Vec<Line>,
@@ -93,7 +93,7 @@ pub async fn show(
         header: Header::new(&job, name, recorded.all_tried()),
         finals,
         summaries: Summaries::of(&job, &recorded.tried),
-        island: Island::of(&job, &recorded.tried).json()?,
+        chart_data: ChartData::of(&job, &recorded.tried).json()?,
         cut: recorded.cut(),
         standing,
         log: lines.collect(),

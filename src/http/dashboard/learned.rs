@@ -2,7 +2,7 @@
 
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
-use crate::domain::learned::{Activation, AtK, Chooser, Importance, Scope};
+use crate::domain::learned::{Activation, AtK, Importance, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
 use crate::http::App;
 use crate::http::error::Problem;
@@ -52,7 +52,7 @@ pub struct Version {
 pub struct Shown {
     pub id: String,
     pub groups: String,
-    pub choosers: Vec<Choice>,
+    pub rankers: Vec<Choice>,
     pub features: Vec<Feature>,
 }
 
@@ -126,22 +126,22 @@ impl From<&LearnedModel> for Shown {
         Self {
             id: model.id.to_string(),
             groups: count(model.quality.groups),
-            choosers: model.quality.choosers.iter().map(Choice::from).collect(),
+            rankers: model.quality.rankers.iter().map(Choice::from).collect(),
             features: model.importance.iter().take(FEATURES).map(feature).collect(),
         }
     }
 }
 
-impl From<&Chooser> for Choice {
-    fn from(chooser: &Chooser) -> Self {
+impl From<&RankerScore> for Choice {
+    fn from(ranker: &RankerScore) -> Self {
         let none = AtK { k: 0, share: 0.0, within_85: 0.0 };
-        let at = |k| chooser.at.iter().find(|at| at.k == k).copied().unwrap_or(none);
+        let at = |k| ranker.at.iter().find(|at| at.k == k).copied().unwrap_or(none);
         Self {
-            name: chooser.name.clone(),
+            name: ranker.name.clone(),
             first: Bar::of(at(1).share, 1.0),
             tenth: Bar::of(at(10).share, 1.0),
             within: percent(at(1).within_85),
-            regret: percent(chooser.regret[1]),
+            regret: percent(ranker.regret[1]),
         }
     }
 }

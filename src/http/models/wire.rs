@@ -1,7 +1,7 @@
 //! Models as the API tells them.
 
 use crate::domain::learned::{
-    Activation, AtK, Chooser, DataUsed, HeldOut, Importance, LearnedModel, Learner, Op, Scope,
+    Activation, AtK, DataUsed, HeldOut, Importance, LearnedModel, Learner, Op, RankerScore, Scope,
 };
 use crate::domain::{DeviceClass, Digest, ModelId, ModelQuality};
 use crate::http::plans::shown;
@@ -170,18 +170,19 @@ impl From<DataUsed> for DataOut {
 struct QualityOut {
     folds: u32,
     groups: u64,
-    choosers: Vec<ChooserOut>,
+    #[serde(rename = "choosers")]
+    rankers: Vec<RankerOut>,
 }
 
 impl From<HeldOut> for QualityOut {
     fn from(quality: HeldOut) -> Self {
-        let choosers = quality.choosers.into_iter().map(ChooserOut::from).collect();
-        Self { folds: quality.folds, groups: quality.groups, choosers }
+        let rankers = quality.rankers.into_iter().map(RankerOut::from).collect();
+        Self { folds: quality.folds, groups: quality.groups, rankers }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct ChooserOut {
+struct RankerOut {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     ndcg10: Option<f64>,
@@ -203,14 +204,14 @@ struct RegretOut {
     max: f64,
 }
 
-impl From<Chooser> for ChooserOut {
-    fn from(chooser: Chooser) -> Self {
+impl From<RankerScore> for RankerOut {
+    fn from(ranker: RankerScore) -> Self {
         let at = |AtK { k, share, within_85 }| AtOut { k, share, within_85 };
-        let [p50, p90, max] = chooser.regret;
+        let [p50, p90, max] = ranker.regret;
         Self {
-            name: chooser.name,
-            ndcg10: chooser.ndcg10,
-            at: chooser.at.into_iter().map(at).collect(),
+            name: ranker.name,
+            ndcg10: ranker.ndcg10,
+            at: ranker.at.into_iter().map(at).collect(),
             regret: RegretOut { p50, p90, max },
         }
     }

@@ -3,11 +3,11 @@
 
 use super::System;
 use super::ag::model::entries_on_path;
-use super::anatomy::{Anatomy, LONG, WIDTHS};
 use super::slices::Estimate;
 use super::slices::estimate::Parts;
 use super::slices::rewrite::Rewrite;
 use super::slices::survey::Reach;
+use super::structure_features::{LONG, StructureFeatures, WIDTHS};
 use crate::domain::matrix::Spread;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, Dtype, Sptrsv};
@@ -105,7 +105,7 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all.log("levels", levels);
     all.put("dep_dist", triangular.dep_dist());
     all.log("entries_on_path", entries_on_path(system));
-    anatomy(&mut all, &Anatomy::of(system));
+    structure(&mut all, &StructureFeatures::of(system));
     all.flag("rewritten", rewritten);
     let unit = problem.diagonal == Diagonal::Unit;
     all.log("rhs", problem.rhs.into());
@@ -140,21 +140,21 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     all
 }
 
-fn anatomy(all: &mut Numbers, anatomy: &Anatomy) {
-    for (width, share) in WIDTHS.iter().zip(anatomy.rows_in_narrow) {
+fn structure(all: &mut Numbers, structure: &StructureFeatures) {
+    for (width, share) in WIDTHS.iter().zip(structure.rows_in_narrow) {
         all.put(&format!("rows_in_levels_to_{width}"), share);
     }
-    all.put("narrow_levels", anatomy.narrow_levels);
-    all.log("narrow_run", anatomy.narrow_run as f64);
-    for (times, share) in LONG.iter().zip(anatomy.entries_in_long) {
+    all.put("narrow_levels", structure.narrow_levels);
+    all.log("narrow_run", structure.narrow_run as f64);
+    for (times, share) in LONG.iter().zip(structure.entries_in_long) {
         all.put(&format!("entries_in_rows_over_{times}"), share);
     }
-    all.put("entries_at_end", anatomy.entries_at_end);
-    all.log("weight", anatomy.weight);
-    all.put("heavy_rows", anatomy.heavy_rows);
-    all.log("gap_median", anatomy.gap_median as f64);
-    all.log("gap_most", anatomy.gap_most as f64);
-    all.log("gap_earliest", anatomy.gap_earliest);
+    all.put("entries_at_end", structure.entries_at_end);
+    all.log("weight", structure.weight);
+    all.put("heavy_rows", structure.heavy_rows);
+    all.log("gap_median", structure.gap_median as f64);
+    all.log("gap_most", structure.gap_most as f64);
+    all.log("gap_earliest", structure.gap_earliest);
 }
 
 /// Adds a candidate's own; `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.

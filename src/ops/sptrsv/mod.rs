@@ -1,11 +1,11 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
-pub mod anatomy;
 pub mod features;
 pub mod host;
 pub mod progress;
 pub mod slices;
+pub mod structure_features;
 
 use super::{Refusal, Space, Unsupported};
 use crate::domain::recipe::{Program, Recipe};

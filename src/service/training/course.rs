@@ -1,6 +1,6 @@
 //! One training from its claim to its end, whatever that is.
 
-use super::desk::{Desk, Keeper};
+use super::handle::{Keeper, TrainingHandle};
 use super::lesson::{self, Lesson};
 use super::material::{self, Material};
 use super::threads::Threads;
@@ -39,12 +39,12 @@ impl Trainer {
         training.features_version = Some(features::version(training.request.scope.op));
         let started = *training.started_at.get_or_insert_with(Timestamp::now);
         let lease_ms = self.service.settings().lease_ms;
-        let desk = Arc::new(Desk::new(training, shutdown));
-        let keeper = Keeper::start(store.clone(), fence.clone(), lease_ms, Arc::clone(&desk));
-        let made = self.make(&desk).await;
+        let handle = Arc::new(TrainingHandle::new(training, shutdown));
+        let keeper = Keeper::start(store.clone(), fence.clone(), lease_ms, Arc::clone(&handle));
+        let made = self.make(&handle).await;
         keeper.end().await;
-        let mut training = desk.snapshot();
-        if desk.lost.is_cancelled() {
+        let mut training = handle.snapshot();
+        if handle.lost.is_cancelled() {
             tracing::warn!(training = %training.id, "the training was taken over by another trainer");
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl Trainer {
                 training.state = JobState::Succeeded;
                 Some(made)
             }
-            Err(Halt::Stopped) if desk.cancelled.is_cancelled() => {
+            Err(Halt::Stopped) if handle.cancelled.is_cancelled() => {
                 training.state = JobState::Cancelled;
                 None
             }
@@ -113,25 +113,25 @@ impl Trainer {
     }
 
     /// From trials to a model, step by step.
-    async fn make(&self, desk: &Arc<Desk>) -> Result<Made, Halt> {
-        let Training { id, request, .. } = desk.snapshot();
+    async fn make(&self, handle: &Arc<TrainingHandle>) -> Result<Made, Halt> {
+        let Training { id, request, .. } = handle.snapshot();
         let (service, scope) = (&self.service, &request.scope);
         let settings = &service.settings().learning;
         let threads = Threads::start(settings.threads)?;
-        desk.stage(TrainingStage::Describing, "describing trials that have no features yet");
-        let described = describe::describe_all(service, scope, &threads, desk).await?;
-        desk.stage(
+        handle.stage(TrainingStage::Describing, "describing trials that have no features yet");
+        let described = describe::describe_all(service, scope, &threads, handle).await?;
+        handle.stage(
             TrainingStage::Reading,
             format!("{described} searches described; reading trials"),
         );
         let Material { data, corrected, used } =
-            material::read(service, scope, &threads, desk).await?;
+            material::read(service, scope, &threads, handle).await?;
         material::suffices(&used, scope, settings)?;
         let (groups, matrices, trials) = (used.groups, used.matrices, used.trials);
         let story =
             format!("judging by {groups} searches over {matrices} matrices, {trials} trials");
-        desk.stage(TrainingStage::Judging, story);
-        let (told, seed, of) = (Arc::clone(desk), request.seed, scope.clone());
+        handle.stage(TrainingStage::Judging, story);
+        let (told, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
         let give = move || lesson::give(&data, &corrected, &of, seed, &told);
         let lesson = threads.run(give).await??;
         let Lesson { learner, quality, importance, file } = lesson;

@@ -2,7 +2,7 @@
 //! candidates that were tried get their numbers.
 
 use super::Halt;
-use super::desk::Desk;
+use super::handle::TrainingHandle;
 use super::threads::Threads;
 use crate::domain::learned::Scope;
 use crate::domain::{CandidateId, DeviceKind, Digest, JobFeatures, Matrix, Problem, Timestamp};
@@ -26,7 +26,7 @@ pub(super) async fn describe_all(
     service: &Service,
     scope: &Scope,
     threads: &Threads,
-    desk: &Desk,
+    handle: &TrainingHandle,
 ) -> Result<u64, Halt> {
     let mut described = 0;
     let mut page = PageRequest { after: None, limit: CHUNK };
@@ -34,7 +34,7 @@ pub(super) async fn describe_all(
         let jobs = service.store().undescribed(scope, features::version(scope.op), &page).await?;
         let count = jobs.items.len();
         for (done, job) in jobs.items.iter().enumerate() {
-            if !desk.progress(done as f64 / count as f64) {
+            if !handle.progress(done as f64 / count as f64) {
                 return Err(Halt::Stopped);
             }
             match describe(service, scope, job, threads).await {
@@ -71,7 +71,7 @@ async fn describe(
     // What was known of kernels as the job began, so that features are those that it would have had then.
     let figures = match (&problem, device.kind, ended.started_at) {
         (Problem::Spmm(_), DeviceKind::Cuda, Some(started)) => {
-            store.learnt(&scope.device_class, started).await?
+            store.kernel_figures(&scope.device_class, started).await?
         }
         _ => Figures::new(),
     };

@@ -1,8 +1,8 @@
 //! The learning itself: each learner is judged on patterns that it has not seen, and the best is trained on everything.
 
-use super::desk::Desk;
+use super::handle::TrainingHandle;
 use super::{Halt, replay, verdict};
-use crate::domain::learned::{Chooser, HeldOut, Importance, Learner, Op, Scope};
+use crate::domain::learned::{HeldOut, Importance, Learner, Op, RankerScore, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
 use crate::learn::judge::{self, Judgement, Train, cross_validate};
@@ -51,7 +51,7 @@ pub(super) fn give(
     corrected: &[Vec<usize>],
     scope: &Scope,
     seed: u64,
-    desk: &Desk,
+    handle: &TrainingHandle,
 ) -> Result<Lesson, Halt> {
     let inputs = inputs(&data.shared);
     let alike = mlp::Params { seed, ..mlp::Params::default() };
@@ -67,17 +67,17 @@ pub(super) fn give(
             Learner::Lambdamart => boosted(&forest),
         })
         .collect();
-    let mut progress = |share: f64| desk.progress(share);
+    let mut progress = |share: f64| handle.progress(share);
     let judged = cross_validate(data, &trainers, FOLDS, seed, &mut progress);
     let Judgement { held_out: mut quality, trees, .. } = match judged {
         Ok(judgement) => judgement,
         Err(Unjudged::Ended) => return Err(Halt::Stopped),
         Err(why @ Unjudged::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
     };
-    quality.choosers.push(unlearned(data, corrected));
+    quality.rankers.push(unlearned(data, corrected));
     let learner = verdict::best(&quality, learners(scope.op))
         .ok_or_else(|| Halt::Failed("no learner could be judged".to_owned()))?;
-    desk.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
+    handle.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
     let all: Vec<usize> = (0..data.groups.len()).collect();
     let chosen = trainers.iter().position(|trainer| trainer.learner == learner);
     let model = chosen.and_then(|chosen| match median(&trees[chosen]) {
@@ -92,7 +92,7 @@ pub(super) fn give(
         }
     });
     let Some(model) = model else {
-        return Err(match desk.stop.is_cancelled() {
+        return Err(match handle.stop.is_cancelled() {
             true => Halt::Stopped,
             false => Halt::Failed(format!("{} found nothing to learn", learner.name())),
         });
@@ -124,11 +124,11 @@ fn median(counts: &[usize]) -> Option<usize> {
 }
 
 /// The search without a learned model, as far as it goes.
-fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> Chooser {
+fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> RankerScore {
     let tried = |group: usize| corrected.get(group).cloned().unwrap_or_default();
-    let mut chooser = judge::chooser(replay::CORRECTED, data, tried);
-    chooser.at.retain(|at| at.k as usize <= replay::TRIES);
-    chooser
+    let mut ranker = judge::ranker(replay::CORRECTED, data, tried);
+    ranker.at.retain(|at| at.k as usize <= replay::TRIES);
+    ranker
 }
 
 /// Held-out groups say how many trees to grow; where trials are few, so many are then grown on those groups, too.

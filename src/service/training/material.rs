@@ -1,6 +1,6 @@
 //! What a training reads: the scope's measured jobs as groups, and what is told of them on the model's card.
 
-use super::desk::Desk;
+use super::handle::TrainingHandle;
 use super::threads::Threads;
 use super::{Halt, replay};
 use crate::domain::learned::{DataUsed, Scope};
@@ -51,7 +51,7 @@ pub(super) async fn read(
     service: &Service,
     scope: &Scope,
     threads: &Threads,
-    desk: &Desk,
+    handle: &TrainingHandle,
 ) -> Result<Material, Halt> {
     let (shared, own) = features::names(scope.op);
     let widths = (shared.len(), own.len());
@@ -59,7 +59,7 @@ pub(super) async fn read(
     let (mut trials, mut after) = (0, None);
     // How many there are is not known before they are read.
     for page in 1.. {
-        if !desk.progress(1.0 - 1.0 / f64::from(page)) {
+        if !handle.progress(1.0 - 1.0 / f64::from(page)) {
             return Err(Halt::Stopped);
         }
         let store = service.store();

@@ -3,7 +3,7 @@
 
 mod course;
 mod describe;
-mod desk;
+mod handle;
 mod lesson;
 mod material;
 mod replay;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 /// Why a training comes to no model.
 #[derive(Debug)]
 enum Halt {
-    /// It was told to: cancelled, the lease lost, or the process ends. The desk knows which.
+    /// It was told to: cancelled, the lease lost, or the process ends. The handle knows which.
     Stopped,
     /// The store does not answer now (busy, I/O), with what it says: another time it may.
     Later(String),

@@ -6,7 +6,7 @@ use crate::ops;
 use crate::search::{First, ranked};
 use std::collections::BTreeMap;
 
-/// Its name among choosers: the analytic model, corrected by what was measured so far (`search/correction.rs`).
+/// Its name among rankers: the analytic model, corrected by what was measured so far (`search/correction.rs`).
 pub(super) const CORRECTED: &str = "analytic_corrected";
 
 /// Candidates that the search tries: what a verdict compares at.

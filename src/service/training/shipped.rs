@@ -162,7 +162,7 @@ mod tests {
             scope: scope(),
             features_version: features::version(Op::Spmm),
             data: DataUsed { groups: 9, matrices: 8, generated: 8, trials: 99, newest },
-            quality: HeldOut { folds: 5, groups: 9, choosers: Vec::new() },
+            quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
             importance: Vec::new(),
             seed: 1,
             training: None,

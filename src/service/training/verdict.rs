@@ -1,36 +1,36 @@
 //! Which learner's model is kept, and whether it is put to use.
 
 use super::replay::CORRECTED;
-use crate::domain::learned::{Activation, Chooser, HeldOut, LearnedModel, Learner};
+use crate::domain::learned::{Activation, HeldOut, LearnedModel, Learner, RankerScore};
 
-/// The name of the analytic model among choosers.
+/// The name of the analytic model among rankers.
 const ANALYTIC: &str = "analytic";
 
 /// What a new model may fall behind the one in use and still follow it: the two were judged on other data, so that less
 /// than this says nothing, and the new one has seen more.
 const MARGIN: f64 = 0.005;
 
-/// What the best of a chooser's first `k` comes to; of the next smaller number where groups were too small for that.
-fn share(chooser: &Chooser, k: u32) -> Option<f64> {
-    let at = chooser.at.iter().filter(|at| at.k <= k).max_by_key(|at| at.k)?;
+/// What the best of a ranker's first `k` comes to; of the next smaller number where groups were too small for that.
+fn share(ranker: &RankerScore, k: u32) -> Option<f64> {
+    let at = ranker.at.iter().filter(|at| at.k <= k).max_by_key(|at| at.k)?;
     Some(at.share).filter(|share| share.is_finite())
 }
 
 /// By what learners are compared: the share at K = 1, which a predicted plan has, and that at K = 10, which a ranked search
 /// has. Both are what models are for, so both count alike.
-fn merit(chooser: &Chooser) -> Option<f64> {
-    Some(share(chooser, 1)? + share(chooser, 10)?)
+fn merit(ranker: &RankerScore) -> Option<f64> {
+    Some(share(ranker, 1)? + share(ranker, 10)?)
 }
 
-fn chooser<'a>(quality: &'a HeldOut, name: &str) -> Option<&'a Chooser> {
-    quality.choosers.iter().find(|chooser| chooser.name == name)
+fn ranker<'a>(quality: &'a HeldOut, name: &str) -> Option<&'a RankerScore> {
+    quality.rankers.iter().find(|ranker| ranker.name == name)
 }
 
 /// The learner that judged best on held-out patterns; the first of equals. `None` where none was judged.
 pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
     let mut best: Option<(Learner, f64)> = None;
     for learner in learners {
-        let Some(merit) = chooser(quality, learner.name()).and_then(merit) else { continue };
+        let Some(merit) = ranker(quality, learner.name()).and_then(merit) else { continue };
         if best.is_none_or(|(_, most)| merit > most) {
             best = Some((*learner, merit));
         }
@@ -65,13 +65,13 @@ pub(super) fn better(
     in_use: Option<&LearnedModel>,
 ) -> Result<String, String> {
     let at = |name: &str| {
-        let chooser = chooser(quality, name)?;
-        Some((share(chooser, 1)?, share(chooser, 10)?))
+        let ranker = ranker(quality, name)?;
+        Some((share(ranker, 1)?, share(ranker, 10)?))
     };
     let (Some((new_1, new_10)), Some((old_1, old_10))) = (at(learner.name()), at(ANALYTIC)) else {
         return Err("it was not judged beside the analytic model".to_owned());
     };
-    let corrected = chooser(quality, CORRECTED).and_then(|chooser| share(chooser, 10));
+    let corrected = ranker(quality, CORRECTED).and_then(|ranker| share(ranker, 10));
     let mut told = format!(
         "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10, the analytic model {old_1:.3} and {old_10:.3}"
     );
@@ -85,7 +85,7 @@ pub(super) fn better(
         let why = "it does not choose better than the analytic model's corrected search";
         return Err(format!("{why}: {told}"));
     }
-    let used = in_use.and_then(|model| share(chooser(&model.quality, model.learner.name())?, 10));
+    let used = in_use.and_then(|model| share(ranker(&model.quality, model.learner.name())?, 10));
     match used {
         Some(used) if new_10 < used - MARGIN => Err(format!(
             "the model in use was found better: {used:.3} of the best at K = 10, this one {new_10:.3}"
@@ -100,9 +100,9 @@ mod tests {
     use crate::domain::learned::{AtK, DataUsed, MODEL_VERSION, Op, Scope};
     use crate::domain::{DeviceClass, Digest, ModelId, Timestamp};
 
-    fn judged(name: &str, at_1: f64, at_10: f64) -> Chooser {
+    fn judged(name: &str, at_1: f64, at_10: f64) -> RankerScore {
         let at = |k, share| AtK { k, share, within_85: share };
-        Chooser {
+        RankerScore {
             name: name.to_owned(),
             ndcg10: None,
             at: vec![at(1, at_1), at(8, 0.5), at(10, at_10), at(16, 1.0)],
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    fn quality(choosers: Vec<Chooser>) -> HeldOut {
-        HeldOut { folds: 5, groups: 100, choosers }
+    fn quality(rankers: Vec<RankerScore>) -> HeldOut {
+        HeldOut { folds: 5, groups: 100, rankers }
     }
 
     fn model(at_10: f64) -> LearnedModel {
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn a_model_that_is_not_better_everywhere_is_not_used() {
         let against = |mine: (f64, f64), in_use: Option<f64>| {
-            let choosers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
+            let rankers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
             let model = in_use.map(model);
-            better(&quality(choosers), Learner::Mlp, model.as_ref())
+            better(&quality(rankers), Learner::Mlp, model.as_ref())
         };
         let reason = against((0.85, 0.95), None).unwrap();
         assert!(reason.contains("0.850") && reason.contains("0.900"), "{reason}");

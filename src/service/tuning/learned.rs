@@ -1,7 +1,7 @@
 //! What a session leaves for models to learn from, and what it has from those that learned: the order of candidates, and what
 //! won on matrices like this one.
 
-use super::field::Field;
+use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use crate::domain::learned::Scope;
 use crate::domain::{Candidate, JobFeatures, Learner, Matrix, Op, Strategy, Timestamp};
@@ -51,7 +51,7 @@ impl Session<'_> {
     /// to learn from, so none chooses it; halving reckons with times, and of a perceptron's only their order means anything.
     pub(super) async fn rank(
         &self,
-        field: &mut Field,
+        context: &mut SearchContext,
         wanted: Strategy,
     ) -> Result<(), SessionError> {
         let follows = |learned: &Arc<ActiveModel>| match wanted {
@@ -59,10 +59,10 @@ impl Session<'_> {
             Strategy::Halving => learned.card.learner == Learner::Lambdamart,
             Strategy::Sampled => false,
         };
-        field.learned = field.learned.take().filter(follows);
-        let Some(learned) = field.learned.clone() else { return Ok(()) };
+        context.learned = context.learned.take().filter(follows);
+        let Some(learned) = context.learned.clone() else { return Ok(()) };
         // What is quarantined keeps its place and is refused when its turn comes, so that it is recorded.
-        let ranking = rank(&field.space, Some(&learned), &Default::default());
+        let ranking = rank(&context.space, Some(&learned), &Default::default());
         let told = format!(
             "{} candidates ranked by model {} ({}, {} trials of {} matrices)",
             ranking.order.len(),
@@ -72,16 +72,16 @@ impl Session<'_> {
             learned.card.data.matrices,
         );
         self.recorder.log(told).await?;
-        field.predicted = ranking.order.iter().map(|(c, us)| (c.id(), *us)).collect();
-        field.model = ranking.model;
-        field.space.scored = ranking.order;
+        context.predicted = ranking.order.iter().map(|(c, us)| (c.id(), *us)).collect();
+        context.model = ranking.model;
+        context.space.scored = ranking.order;
         Ok(())
     }
 
     /// Legal candidates that won the same problem on the nearest matrices, for a search to try first.
     pub(super) async fn warm(
         &self,
-        field: &Field,
+        context: &SearchContext,
         top_k: u32,
     ) -> Result<Vec<Candidate>, SessionError> {
         let (settings, most) = (self.service.settings(), if top_k < FEW { 1 } else { WARM });
@@ -89,7 +89,7 @@ impl Session<'_> {
         let problem = &self.recorder.job.request.problem;
         let (l2_policy, bound) = (settings.l2_policy, settings.neighbour_distance);
         let near =
-            neighbours::winners(&self.service, &field.matrix, problem, &class, l2_policy, most);
+            neighbours::winners(&self.service, &context.matrix, problem, &class, l2_policy, most);
         let near = match near.await {
             Ok(near) => near,
             Err(error) => {
@@ -99,7 +99,7 @@ impl Session<'_> {
         };
         let mut warm = Vec::new();
         for (distance, candidate) in near {
-            if distance <= bound && field.predicted.contains_key(&candidate.id()) {
+            if distance <= bound && context.predicted.contains_key(&candidate.id()) {
                 let told = format!("{candidate} won on a matrix {distance:.3} away: tried first");
                 self.recorder.log(told).await?;
                 warm.push(candidate);

@@ -1,6 +1,6 @@
 //! The measuring of a session: which candidate comes next, one trial of it, and what a hang or a crash leaves behind.
 
-use super::field::Field;
+use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use super::watch::TrialWatch;
 use crate::domain::protocol::Effort;
@@ -35,12 +35,12 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn of(field: &Field, problem: &Problem) -> Self {
+    fn of(context: &SearchContext, problem: &Problem) -> Self {
         let most = match problem {
             Problem::Spmm(_) => AHEAD,
             // A scheme packs its values in the order of its own, with their columns.
             Problem::Sptrsv(solve) => {
-                let packed = field.matrix.nnz.max(1) * (4 + solve.dtype.bytes());
+                let packed = context.matrix.nnz.max(1) * (4 + solve.dtype.bytes());
                 ((AHEAD_BYTES / packed) as usize).clamp(4, AHEAD)
             }
         };
@@ -62,21 +62,21 @@ impl Session<'_> {
     /// budget end. At least one candidate is measured whatever the seconds.
     pub(super) async fn measure(
         &mut self,
-        field: &Field,
+        context: &SearchContext,
         strategy: &mut dyn Strategy,
         budget: &Budget,
     ) -> Result<StoppedBy, SessionError> {
         let own = strategy.left();
-        let fixed = field.always.len();
+        let fixed = context.always.len();
         let message = format!(
             "measuring {fixed} {} tried and {own} {}",
             if fixed == 1 { "routine that is always" } else { "routines that are always" },
             if own == 1 { "candidate" } else { "candidates" },
         );
         self.recorder.stage(Stage::Measuring, message).await?;
-        let mut ahead = Ahead::of(field, &self.recorder.job.request.problem);
+        let mut ahead = Ahead::of(context, &self.recorder.job.request.problem);
         self.prepare(strategy, &mut ahead, budget).await?;
-        let mut always = field.always.iter().cloned();
+        let mut always = context.always.iter().cloned();
         let mut handed_out = 0;
         loop {
             let candidate = match always.next() {
@@ -103,7 +103,7 @@ impl Session<'_> {
                     Some(stopped_by) => return Ok(stopped_by),
                     None => {}
                 }
-                self.try_one(field, &candidate, budget).await?;
+                self.try_one(context, &candidate, budget).await?;
             }
             let median = self.recorder.known(&candidate).and_then(Outcome::median_us);
             strategy.observe(&candidate, median);
@@ -142,7 +142,7 @@ impl Session<'_> {
 
     async fn try_one(
         &mut self,
-        field: &Field,
+        context: &SearchContext,
         candidate: &Candidate,
         budget: &Budget,
     ) -> Result<(), SessionError> {
@@ -150,7 +150,8 @@ impl Session<'_> {
             return Err(SessionError::Stopped);
         }
         let watch = TrialWatch::start(self.recorder.next_ordinal(), candidate);
-        let tried = self.try_watched(field, candidate, budget).instrument(watch.span.clone()).await;
+        let tried =
+            self.try_watched(context, candidate, budget).instrument(watch.span.clone()).await;
         if tried.is_ok() {
             watch.end(self.recorder.known(candidate));
         }
@@ -159,11 +160,11 @@ impl Session<'_> {
 
     async fn try_watched(
         &mut self,
-        field: &Field,
+        context: &SearchContext,
         candidate: &Candidate,
         budget: &Budget,
     ) -> Result<(), SessionError> {
-        let outcome = if field.quarantined.contains(&candidate.id()) {
+        let outcome = if context.quarantined.contains(&candidate.id()) {
             let detail = "quarantined: it hung or killed this device before".to_owned();
             Outcome::Refused { detail }
         } else {
@@ -188,8 +189,8 @@ impl Session<'_> {
         }
         // What hangs takes its child along: a job that runs for long is watched meanwhile.
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
-        let predicted = field.predicted.get(&candidate.id()).copied();
-        let features = field.own.get(&candidate.id()).cloned();
+        let predicted = context.predicted.get(&candidate.id()).copied();
+        let features = context.own.get(&candidate.id()).cloned();
         self.recorder.outcome(candidate, outcome, predicted, features, budget.spent()).await?;
         Ok(())
     }

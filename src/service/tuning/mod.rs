@@ -1,7 +1,6 @@
 //! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, every step recorded.
 
 mod answer;
-mod field;
 mod finals;
 mod keep;
 mod learned;
@@ -9,6 +8,7 @@ mod lease;
 mod measure;
 mod predicted;
 mod recorder;
+mod search_context;
 mod session;
 mod watch;
 mod worker;

@@ -1,6 +1,6 @@
 //! Strategy `predicted`: the plan of the candidate that the model takes first, compiled and not timed.
 
-use super::field::Field;
+use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use crate::domain::{JobId, Plan, Stage};
 use crate::ops::limit::Least;
@@ -15,14 +15,18 @@ use tracing::Instrument;
 const CHOICES: usize = 8;
 
 impl Session<'_> {
-    pub(super) async fn predict(&mut self, field: Field, seed: u64) -> Result<Plan, SessionError> {
+    pub(super) async fn predict(
+        &mut self,
+        context: SearchContext,
+        seed: u64,
+    ) -> Result<Plan, SessionError> {
         let started = Instant::now();
         let request = self.recorder.job.request.clone();
-        let ranking = rank(&field.space, field.learned.as_deref(), &field.quarantined);
+        let ranking = rank(&context.space, context.learned.as_deref(), &context.quarantined);
         let left = ranking.order.len();
         let told = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
         self.recorder.stage(Stage::Pruning, told).await?;
-        self.recorder.funnel(&field.funnel).await?;
+        self.recorder.funnel(&context.funnel).await?;
         let mut why = "no candidate is left".to_owned();
         for at in 0..left.min(CHOICES) {
             let candidate = &ranking.order[at].0;
@@ -38,15 +42,15 @@ impl Session<'_> {
                 Err(error) => return Err(error),
             };
             let subject = Subject {
-                matrix: &field.matrix,
+                matrix: &context.matrix,
                 problem: request.problem,
                 device: self.device,
                 least: Least {
-                    us: field.loaded.limit_us,
-                    bound: field.loaded.bound,
-                    bytes: field.loaded.compulsory_bytes,
+                    us: context.loaded.limit_us,
+                    bound: context.loaded.bound,
+                    bytes: context.loaded.compulsory_bytes,
                 },
-                funnel: field.funnel,
+                funnel: context.funnel,
                 job: Some(self.recorder.job.id.clone()),
                 seed,
                 started,

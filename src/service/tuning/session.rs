@@ -2,10 +2,10 @@
 
 use super::Measuring;
 use super::answer;
-use super::field::Field;
 use super::keep;
 use super::lease::Signals;
 use super::recorder::Recorder;
+use super::search_context::SearchContext;
 use crate::domain::funnel::RANK;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
@@ -149,28 +149,28 @@ impl Session<'_> {
         let spent =
             Duration::try_from_secs_f64(self.recorder.job.search_seconds).unwrap_or_default();
 
-        let mut field = self.enter(seed).await?;
+        let mut context = self.enter(seed).await?;
         if wanted == Wanted::Predicted {
-            return self.predict(field, seed).await;
+            return self.predict(context, seed).await;
         }
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
-        self.rank(&mut field, wanted).await?;
-        let mut strategy = self.narrow(&mut field, wanted, (top_k, trials)).await?;
-        let stopped_by = self.measure(&field, strategy.as_mut(), &budget).await?;
+        self.rank(&mut context, wanted).await?;
+        let mut strategy = self.narrow(&mut context, wanted, (top_k, trials)).await?;
+        let stopped_by = self.measure(&context, strategy.as_mut(), &budget).await?;
         if stopped_by == StoppedBy::Completed {
-            self.leave_out(&field, wanted).await?;
+            self.leave_out(&context, wanted).await?;
         }
-        self.learn().await?;
+        self.record_kernel_figures().await?;
         let (contenders, decision) =
-            self.finals(&budget, wanted, request.expected_calls, field.matrix.nnz).await?;
+            self.finals(&budget, wanted, request.expected_calls, context.matrix.nnz).await?;
         let outcomes = Outcomes {
-            matrix: field.matrix,
-            loaded: field.loaded,
-            model: field.model,
-            learned: field.learned.map(|learned| learned.card.id.clone()),
-            funnel: field.funnel,
-            predicted: field.predicted,
+            matrix: context.matrix,
+            loaded: context.loaded,
+            model: context.model,
+            learned: context.learned.map(|learned| learned.card.id.clone()),
+            funnel: context.funnel,
+            predicted: context.predicted,
             contenders,
             decision,
             stopped_by,
@@ -222,11 +222,11 @@ impl Session<'_> {
     /// Chooses what to measure and records what fell through the funnel.
     async fn narrow(
         &mut self,
-        field: &mut Field,
+        context: &mut SearchContext,
         wanted: Wanted,
         (top_k, trials): (u32, u32),
     ) -> Result<Box<dyn Strategy>, SessionError> {
-        let mut scored = field.space.scored.clone();
+        let mut scored = context.space.scored.clone();
         let chosen_before = self.recorder.chosen_before();
         if let Some(dropped) = &chosen_before {
             // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
@@ -234,29 +234,29 @@ impl Session<'_> {
         }
         let strategy = match wanted {
             Wanted::Exhaustive => search::exhaustive(scored),
-            Wanted::Halving => self.halving(field, scored, trials),
+            Wanted::Halving => self.halving(context, scored, trials),
             Wanted::Ranked => {
-                let warm = self.warm(field, top_k).await?;
-                self.ranked(field, scored, top_k, warm)
+                let warm = self.warm(context, top_k).await?;
+                self.ranked(context, scored, top_k, warm)
             }
-            Wanted::Sampled => self.sampled(field, scored, trials),
+            Wanted::Sampled => self.sampled(context, scored, trials),
             Wanted::Predicted => {
                 let why = "a predicted plan has no candidates to measure";
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
         };
         if chosen_before.is_none() {
-            let removed = field.space.pruned.removed.iter();
+            let removed = context.space.pruned.removed.iter();
             let removed: Vec<_> = removed.map(|(c, by)| (c.clone(), (*by).to_owned())).collect();
             self.recorder.pruned(&removed).await?;
         }
-        self.begin(field, strategy).await
+        self.begin(context, strategy).await
     }
 
     /// Goes on from what an earlier attempt tried.
     fn ranked(
         &self,
-        field: &mut Field,
+        context: &mut SearchContext,
         scored: Vec<(Candidate, f64)>,
         top_k: u32,
         warm: Vec<Candidate>,
@@ -264,22 +264,26 @@ impl Session<'_> {
         // Where preprocessing counts, something that needs none is measured whatever its rank.
         let counts = self.recorder.job.request.expected_calls.is_some();
         let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
-        let before = self.tried_before(field);
+        let before = self.tried_before(context);
         let first = First { before, warm };
-        let mut ranked = match &field.learned {
+        let mut ranked = match &context.learned {
             Some(_) => search::top(scored, top_k as usize, first, ops::preparation, sure),
             None => search::ranked(scored, top_k as usize, first, ops::variety, sure),
         };
         // A finished search has recorded what it left out, so that it is not among the scored any more.
         ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
-        field.funnel.push(ranked.step);
+        context.funnel.push(ranked.step);
         ranked.strategy
     }
 
     /// What a finished ranked search left out is known only now; it is recorded as the funnel's last step.
-    async fn leave_out(&mut self, field: &Field, wanted: Wanted) -> Result<(), SessionError> {
+    async fn leave_out(
+        &mut self,
+        context: &SearchContext,
+        wanted: Wanted,
+    ) -> Result<(), SessionError> {
         if wanted == Wanted::Ranked {
-            let untried = field.space.scored.iter().map(|(candidate, _)| candidate);
+            let untried = context.space.scored.iter().map(|(candidate, _)| candidate);
             let untried = untried.filter(|candidate| self.recorder.known(candidate).is_none());
             let left_out: Vec<_> = untried.map(|c| (c.clone(), RANK.to_owned())).collect();
             self.recorder.pruned(&left_out).await?;
@@ -288,54 +292,54 @@ impl Session<'_> {
     }
 
     /// The strategy's candidates that an earlier attempt tried, in its order.
-    fn tried_before(&self, field: &Field) -> Vec<Candidate> {
+    fn tried_before(&self, context: &SearchContext) -> Vec<Candidate> {
         let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
-        tried.filter(|candidate| !field.always.contains(candidate)).cloned().collect()
+        tried.filter(|candidate| !context.always.contains(candidate)).cloned().collect()
     }
 
     /// Goes on from what an earlier attempt tried; the routines that are always tried count as trials, too.
     fn halving(
         &self,
-        field: &mut Field,
+        context: &mut SearchContext,
         scored: Vec<(Candidate, f64)>,
         trials: u32,
     ) -> Box<dyn Strategy> {
-        let before = self.tried_before(field);
-        let places = (trials as usize).saturating_sub(field.always.len());
+        let before = self.tried_before(context);
+        let places = (trials as usize).saturating_sub(context.always.len());
         let halved = search::halving(scored, places, before, ops::preparation);
-        field.funnel.push(halved.step);
+        context.funnel.push(halved.step);
         halved.strategy
     }
 
     /// The choice depends on matrix, seed and analytic predictions, never on what models learned: they learn from it.
     fn sampled(
         &self,
-        field: &mut Field,
+        context: &mut SearchContext,
         scored: Vec<(Candidate, f64)>,
         trials: u32,
     ) -> Box<dyn Strategy> {
-        let places = (trials as usize).saturating_sub(field.always.len());
+        let places = (trials as usize).saturating_sub(context.always.len());
         let request = &self.recorder.job.request;
         let (matrix, seed) = (request.matrix, request.search.seed);
         let draw = |candidate: &Candidate| {
             let lot = Digest::of(format!("{matrix} {seed:?} {candidate}").as_bytes());
             lot.as_bytes()[..8].iter().fold(0, |lot, byte| lot << 8 | u64::from(*byte))
         };
-        let before = self.tried_before(field);
+        let before = self.tried_before(context);
         let sampled = search::sampled(scored, places, before, ops::preparation, draw);
-        field.funnel.push(sampled.step);
+        context.funnel.push(sampled.step);
         sampled.strategy
     }
 
     async fn begin(
         &mut self,
-        field: &Field,
+        context: &SearchContext,
         strategy: Box<dyn Strategy>,
     ) -> Result<Box<dyn Strategy>, SessionError> {
-        let (left, always) = (strategy.left(), field.always.len());
+        let (left, always) = (strategy.left(), context.always.len());
         self.recorder.job.progress.total = (left + always) as u32;
-        self.recorder.stage(Stage::Pruning, funnel_line(&field.funnel, left)).await?;
-        self.recorder.funnel(&field.funnel).await?;
+        self.recorder.stage(Stage::Pruning, funnel_line(&context.funnel, left)).await?;
+        self.recorder.funnel(&context.funnel).await?;
         Ok(strategy)
     }
 }

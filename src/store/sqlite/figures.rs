@@ -11,7 +11,11 @@ const MOST: i64 = 16_384;
 
 #[async_trait]
 impl Figures for SqliteStore {
-    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()> {
+    async fn record_kernel_figures(
+        &self,
+        class: &DeviceClass,
+        figures: &[(Digest, KernelFigures)],
+    ) -> Result<()> {
         let rows: Vec<(String, u32, u32)> =
             figures.iter().map(|(k, f)| (k.to_string(), f.registers, f.local_bytes)).collect();
         let mut tx = self.begin().await?;
@@ -40,7 +44,7 @@ impl Figures for SqliteStore {
         Ok(())
     }
 
-    async fn learnt(
+    async fn kernel_figures(
         &self,
         class: &DeviceClass,
         before: Timestamp,

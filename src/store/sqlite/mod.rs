@@ -11,17 +11,18 @@ mod jobs;
 mod learning;
 mod leases;
 mod matrices;
+mod migration_lock;
 mod models;
 mod plans;
 mod quality;
 mod trainings;
 mod trials;
-mod turn;
 #[cfg(test)]
 mod upgrade;
 mod upkeep;
 
 use super::{Result, StoreError};
+use migration_lock::MigrationLock;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
@@ -29,14 +30,13 @@ use sqlx::sqlite::{
 use sqlx::{Sqlite, Transaction};
 use std::path::Path;
 use std::time::Duration;
-use turn::Turn;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// How long a writer waits for the writer of another process before the store reports itself busy.
 const BUSY: Duration = Duration::from_secs(10);
 /// How long an opener waits for others that open the same file: a schema may be changed by reading all of a large store.
-const TURN: Duration = Duration::from_secs(600);
+const MIGRATION_LOCK_PATIENCE: Duration = Duration::from_secs(600);
 /// Read-only connections; each owns a thread, so a few.
 const READERS: u32 = 8;
 
@@ -63,7 +63,7 @@ impl SqliteStore {
             .foreign_keys(true)
             .pragma("temp_store", "memory")
             .optimize_on_close(true, None);
-        let turn = Turn::wait(path, TURN).await?;
+        let lock = MigrationLock::wait(path, MIGRATION_LOCK_PATIENCE).await?;
         // The writer never goes away while the store lives: read-only connections cannot make the WAL files anew.
         let writer = SqlitePoolOptions::new()
             .min_connections(1)
@@ -74,7 +74,7 @@ impl SqliteStore {
             .connect_with(options.clone().create_if_missing(true))
             .await?;
         MIGRATIONS.run(&writer).await?;
-        drop(turn);
+        drop(lock);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .idle_timeout(None)

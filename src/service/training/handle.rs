@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// How often progress is stored and a cancel is asked for.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-pub(super) struct Desk {
+pub(super) struct TrainingHandle {
     training: Mutex<Training>,
     /// The client asked for it: end the training as cancelled.
     pub cancelled: CancellationToken,
@@ -21,7 +21,7 @@ pub(super) struct Desk {
     pub stop: CancellationToken,
 }
 
-impl Desk {
+impl TrainingHandle {
     pub fn new(training: Training, shutdown: &CancellationToken) -> Self {
         Self {
             training: Mutex::new(training),
@@ -82,11 +82,12 @@ impl Keeper {
         store: Arc<dyn Store>,
         fence: TrainingFence,
         lease_ms: i64,
-        desk: Arc<Desk>,
+        handle: Arc<TrainingHandle>,
     ) -> Self {
         let ended = CancellationToken::new();
         let end = ended.clone();
-        let task = tokio::spawn(async move { keep(&*store, &fence, lease_ms, &desk, &end).await });
+        let task =
+            tokio::spawn(async move { keep(&*store, &fence, lease_ms, &handle, &end).await });
         Self { task, ended }
     }
 
@@ -103,7 +104,7 @@ async fn keep(
     store: &dyn Store,
     fence: &TrainingFence,
     lease_ms: i64,
-    desk: &Desk,
+    handle: &TrainingHandle,
     end: &CancellationToken,
 ) {
     let lease = Duration::from_millis(lease_ms.max(0) as u64);
@@ -114,12 +115,12 @@ async fn keep(
             return;
         }
         let asked = Instant::now();
-        match store.update_training(fence, &desk.snapshot(), lease_ms).await {
+        match store.update_training(fence, &handle.snapshot(), lease_ms).await {
             Ok(renewal) => {
                 renewed = asked;
                 if renewal.cancel_requested {
-                    desk.cancelled.cancel();
-                    desk.stop.cancel();
+                    handle.cancelled.cancel();
+                    handle.stop.cancel();
                 }
             }
             Err(StoreError::Fenced(_)) => break,
@@ -132,8 +133,8 @@ async fn keep(
             }
         }
     }
-    desk.lost.cancel();
-    desk.stop.cancel();
+    handle.lost.cancel();
+    handle.stop.cancel();
 }
 
 #[cfg(test)]
@@ -149,15 +150,15 @@ mod tests {
         let request = TrainRequest { scope, activate: Activate::Never, seed: 1 };
         let training = Training { created_at: Timestamp(0), ..Training::queued(request) };
         let shutdown = CancellationToken::new();
-        let desk = Desk::new(training, &shutdown);
-        desk.stage(TrainingStage::Judging, "judging");
-        assert!(desk.progress(0.5));
-        let half = desk.snapshot().progress;
+        let handle = TrainingHandle::new(training, &shutdown);
+        handle.stage(TrainingStage::Judging, "judging");
+        assert!(handle.progress(0.5));
+        let half = handle.snapshot().progress;
         assert!((0.1..0.85).contains(&half));
-        assert!(desk.progress(0.25));
-        assert_eq!(desk.snapshot().progress, half);
+        assert!(handle.progress(0.25));
+        assert_eq!(handle.snapshot().progress, half);
         shutdown.cancel();
-        assert!(!desk.progress(f64::NAN));
-        assert_eq!(desk.snapshot().progress, half);
+        assert!(!handle.progress(f64::NAN));
+        assert_eq!(handle.snapshot().progress, half);
     }
 }

@@ -19,14 +19,14 @@ use metrics::{counter, histogram};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub(super) struct Watched {
+pub(super) struct NotifyingStore {
     pub(super) store: Arc<dyn Store>,
     pub(super) signals: Arc<Signals>,
     /// How often a job is taken up before it is given up.
     pub(super) max_attempts: u32,
 }
 
-impl Watched {
+impl NotifyingStore {
     /// After a write that may change answers. The write stands whether or not this succeeds.
     async fn look_at_revision(&self) {
         match self.store.revision().await {
@@ -45,7 +45,7 @@ impl Watched {
 }
 
 #[async_trait]
-impl Matrices for Watched {
+impl Matrices for NotifyingStore {
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool> {
         let new = self.store.insert_matrix(matrix).await?;
         if new {
@@ -90,7 +90,7 @@ impl Matrices for Watched {
 }
 
 #[async_trait]
-impl Jobs for Watched {
+impl Jobs for NotifyingStore {
     async fn submit(&self, new: &NewJob) -> Result<Submission> {
         let submission = self.store.submit(new).await?;
         if let Submission::Created(_) = submission {
@@ -190,7 +190,7 @@ impl Jobs for Watched {
 }
 
 #[async_trait]
-impl Trials for Watched {
+impl Trials for NotifyingStore {
     async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()> {
         self.store.record_trials(fence, trials).await?;
         self.signals.job_changed(&fence.job);
@@ -228,7 +228,7 @@ impl Trials for Watched {
 }
 
 #[async_trait]
-impl Plans for Watched {
+impl Plans for NotifyingStore {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>> {
         self.store.plan(id).await
     }
@@ -277,7 +277,7 @@ impl Plans for Watched {
 }
 
 #[async_trait]
-impl Devices for Watched {
+impl Devices for NotifyingStore {
     async fn put_device(&self, owner: &str, device: &Device) -> Result<()> {
         self.store.put_device(owner, device).await?;
         self.look_at_revision().await;
@@ -312,22 +312,26 @@ impl Devices for Watched {
 }
 
 #[async_trait]
-impl Figures for Watched {
-    async fn learn(&self, class: &DeviceClass, figures: &[(Digest, KernelFigures)]) -> Result<()> {
-        self.store.learn(class, figures).await
+impl Figures for NotifyingStore {
+    async fn record_kernel_figures(
+        &self,
+        class: &DeviceClass,
+        figures: &[(Digest, KernelFigures)],
+    ) -> Result<()> {
+        self.store.record_kernel_figures(class, figures).await
     }
 
-    async fn learnt(
+    async fn kernel_figures(
         &self,
         class: &DeviceClass,
         before: Timestamp,
     ) -> Result<HashMap<Digest, KernelFigures>> {
-        self.store.learnt(class, before).await
+        self.store.kernel_figures(class, before).await
     }
 }
 
 #[async_trait]
-impl Upkeep for Watched {
+impl Upkeep for NotifyingStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let pruned = self.store.prune(retention).await?;
         self.look_at_revision().await;

@@ -1,6 +1,6 @@
 //! Learning and trainings pass through; what a new model changes is told by the store's revision.
 
-use super::Watched;
+use super::NotifyingStore;
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
     CandidateId, JobFeatures, JobId, LearnedModel, ModelId, Timestamp, Training, TrainingId,
@@ -12,7 +12,7 @@ use crate::store::{
 use async_trait::async_trait;
 
 #[async_trait]
-impl Learning for Watched {
+impl Learning for NotifyingStore {
     async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()> {
         self.store.describe_job(fence, features).await
     }
@@ -93,7 +93,7 @@ impl Learning for Watched {
 }
 
 #[async_trait]
-impl Trainings for Watched {
+impl Trainings for NotifyingStore {
     async fn submit_training(&self, training: &Training) -> Result<(Training, bool)> {
         self.store.submit_training(training).await
     }

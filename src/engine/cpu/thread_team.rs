@@ -17,7 +17,7 @@ const OFFERS: u32 = 100;
 /// The calling thread and as many others as make up the number, each with a thread of its own. A task that waits for
 /// another in a work-stealing pool may wait for ever, for one that nobody took up; here nobody takes up two. Nor does
 /// anybody sleep between calls that follow each other closely: a wake-up takes longer than a small solve.
-pub struct Gang {
+pub struct ThreadTeam {
     shared: Arc<Shared>,
     others: Vec<JoinHandle<()>>,
     /// Held during a run: there is one job at a time.
@@ -26,9 +26,9 @@ pub struct Gang {
 
 struct Shared {
     /// Counts the runs; rises when a job is there.
-    run: Alone<AtomicU64>,
+    run: CachePadded<AtomicU64>,
     /// Threads, but for the caller's, that have not ended the run.
-    working: Alone<AtomicUsize>,
+    working: CachePadded<AtomicUsize>,
     ends: AtomicBool,
     job: Mutex<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -37,24 +37,24 @@ struct Shared {
 /// What a run does, lent for as long as it lasts.
 type Job = &'static (dyn Fn(usize) + Sync);
 
-impl Gang {
+impl ThreadTeam {
     /// `threads` is at least 2, the caller's among them.
     pub fn of(threads: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            run: Alone::default(),
-            working: Alone::default(),
+            run: CachePadded::default(),
+            working: CachePadded::default(),
             ends: AtomicBool::new(false),
             job: Mutex::new(None),
             panic: Mutex::new(None),
         });
         // From here on, dropping it ends the threads that did start.
-        let mut gang = Self { shared, others: Vec::new(), running: Mutex::new(()) };
+        let mut team = Self { shared, others: Vec::new(), running: Mutex::new(()) };
         for me in 1..threads.max(2) {
-            let shared = gang.shared.clone();
-            let builder = thread::Builder::new().name(format!("cpu-gang-{threads}-{me}"));
-            gang.others.push(builder.spawn(move || shared.serve(me))?);
+            let shared = team.shared.clone();
+            let builder = thread::Builder::new().name(format!("cpu-team-{threads}-{me}"));
+            team.others.push(builder.spawn(move || shared.serve(me))?);
         }
-        Ok(gang)
+        Ok(team)
     }
 
     pub fn threads(&self) -> usize {
@@ -93,7 +93,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-impl Drop for Gang {
+impl Drop for ThreadTeam {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
         for other in self.others.drain(..) {
@@ -153,13 +153,13 @@ fn spin_for(holds: impl Fn() -> bool) -> bool {
 /// A word alone on its cache lines (two, since neighbours are fetched in pairs).
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Alone<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
 /// A sense-reversing barrier (Mellor-Crummey and Scott, TOCS 1991, algorithm 7): it needs no reset between uses.
 #[derive(Default)]
 pub struct Barrier {
-    arrived: Alone<AtomicUsize>,
-    sense: Alone<AtomicBool>,
+    arrived: CachePadded<AtomicUsize>,
+    sense: CachePadded<AtomicBool>,
 }
 
 impl Barrier {
@@ -182,11 +182,11 @@ impl Barrier {
 }
 
 /// How many groups each thread has finished since the first call. Counting on over all calls, it needs no reset either.
-pub struct Progress(Vec<Alone<AtomicU64>>);
+pub struct Progress(Vec<CachePadded<AtomicU64>>);
 
 impl Progress {
     pub fn of(threads: usize) -> Self {
-        Self((0..threads).map(|_| Alone::default()).collect())
+        Self((0..threads).map(|_| CachePadded::default()).collect())
     }
 
     /// Everything that `thread` wrote before is visible to whoever sees the count.
@@ -202,17 +202,17 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::{Barrier, Gang, Progress};
+    use super::{Barrier, Progress, ThreadTeam};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn nobody_passes_the_barrier_alone() {
         // More threads than cores on most machines that run tests.
-        let gang = Gang::of(5).unwrap();
+        let team = ThreadTeam::of(5).unwrap();
         let (barrier, came) = (Barrier::default(), AtomicUsize::new(0));
         for call in 0..3 {
             let sense = barrier.sense();
-            gang.run(|_| {
+            team.run(|_| {
                 let mut sense = sense;
                 for round in 1..=50 {
                     came.fetch_add(1, Ordering::Relaxed);
@@ -227,10 +227,10 @@ mod tests {
 
     #[test]
     fn a_chain_through_all_threads_makes_progress() {
-        let gang = Gang::of(4).unwrap();
+        let team = ThreadTeam::of(4).unwrap();
         let progress = Progress::of(4);
         let sum = AtomicUsize::new(0);
-        gang.run(|me| {
+        team.run(|me| {
             for step in 1..=100 {
                 let (before, count) = if me == 0 { (3, step - 1) } else { (me - 1, step) };
                 progress.wait_for(before, count);

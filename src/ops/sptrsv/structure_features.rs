@@ -14,7 +14,7 @@ const MOST_WEIGHT: f64 = 1e9;
 
 /// Shares are of 1; of a system without rows, or without what they are shares of, they are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Anatomy {
+pub struct StructureFeatures {
     /// Rows in levels of at most `WIDTHS` rows.
     pub rows_in_narrow: [f64; 3],
     /// Levels of at most the first of `WIDTHS`.
@@ -36,7 +36,7 @@ pub struct Anatomy {
     pub gap_earliest: f64,
 }
 
-impl Anatomy {
+impl StructureFeatures {
     /// One pass over the entries.
     pub fn of(system: &System) -> Self {
         let (triangular, levels) = (&system.triangular, &system.levels);
@@ -113,7 +113,7 @@ mod tests {
     use crate::domain::{Device, Dtype, Sptrsv};
     use crate::sparse::Csr;
 
-    fn anatomy(rows: usize, lower: impl Fn(usize) -> Vec<(u32, f64)>) -> Anatomy {
+    fn structure(rows: usize, lower: impl Fn(usize) -> Vec<(u32, f64)>) -> StructureFeatures {
         let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
         for row in 0..rows {
             let entries = lower(row).into_iter().chain([(row as u32, -2.0)]);
@@ -125,20 +125,20 @@ mod tests {
         let matrix = Csr::new(rows, rows, indptr, indices, values).unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
-        Anatomy::of(&System::of(&matrix, &problem, &Device::NONE).unwrap())
+        StructureFeatures::of(&System::of(&matrix, &problem, &Device::NONE).unwrap())
     }
 
     #[test]
     fn wide_levels_a_chain_and_a_dense_end_are_told_apart() {
         // 300 rows of no entry; a chain of 99 from the last of them; one row of all but itself.
-        let found = anatomy(400, |row| match row {
+        let found = structure(400, |row| match row {
             0..300 => Vec::new(),
             399 => (0..399).map(|col| (col, 1.0)).collect(),
             row => vec![(row as u32 - 1, 1.0)],
         });
         let entries = 400.0 + 99.0 + 399.0;
         // 101 levels: of 300 rows, then of one each. The last hundredth of them are two.
-        let expected = Anatomy {
+        let expected = StructureFeatures {
             rows_in_narrow: [100.0 / 400.0, 100.0 / 400.0, 1.0],
             narrow_levels: 100.0 / 101.0,
             narrow_run: 100,
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn half_and_nine_tenths_of_the_gaps_are_no_more() {
         // A chain in which every fifth row reaches to the first, too: one gap in six is long.
-        let found = anatomy(51, |row| match row {
+        let found = structure(51, |row| match row {
             0 => Vec::new(),
             row if row % 5 == 0 => vec![(0, 0.5), (row as u32 - 1, 0.5)],
             row => vec![(row as u32 - 1, 0.5)],
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn nothing_and_what_overflows_are_numbers() {
-        assert_eq!(anatomy(0, |_| Vec::new()), Anatomy::default());
-        let found = anatomy(2, |row| if row == 1 { vec![(0, 1e308)] } else { Vec::new() });
+        assert_eq!(structure(0, |_| Vec::new()), StructureFeatures::default());
+        let found = structure(2, |row| if row == 1 { vec![(0, 1e308)] } else { Vec::new() });
         assert_eq!((found.weight, found.heavy_rows), (MOST_WEIGHT / 2.0, 0.5));
     }
 }

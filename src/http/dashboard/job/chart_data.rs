@@ -11,7 +11,7 @@ const WHY: usize = 160;
 
 /// Data of a job's page, by columns: with thousands of trials, names and words would be most of it.
 #[derive(Serialize)]
-pub struct Island<'a> {
+pub struct ChartData<'a> {
     state: &'static str,
     /// Budget of the search.
     seconds: Option<f64>,
@@ -51,10 +51,10 @@ struct Columns<'a> {
     at: Vec<i64>,
 }
 
-impl<'a> Island<'a> {
+impl<'a> ChartData<'a> {
     pub fn of(job: &Job, tried: &'a [Trial]) -> Self {
         let won = finals::winner(job);
-        let mut island = Self {
+        let mut chart_data = Self {
             state: job.state.name(),
             seconds: job.request.search.seconds,
             winner: tried.iter().find(|t| Some(&t.candidate) == won).map(|t| t.ordinal),
@@ -67,10 +67,10 @@ impl<'a> Island<'a> {
         };
         for trial in tried {
             if let Some(outcome) = trial.state.outcome() {
-                island.add(trial, outcome);
+                chart_data.add(trial, outcome);
             }
         }
-        island
+        chart_data
     }
 
     fn add(&mut self, trial: &'a Trial, outcome: &Outcome) {
@@ -150,12 +150,12 @@ mod tests {
             "search_seconds": 0.0, "created_at": 0, "started_at": null, "finished_at": null
         }))
         .unwrap();
-        let json = Island::of(&job, &trials).json().unwrap();
+        let json = ChartData::of(&job, &trials).json().unwrap();
         // Before it is compressed.
         assert!(json.len() < 440_000, "{}", json.len());
-        let island: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(island["trials"]["ordinal"].as_array().unwrap().len(), MOST_TRIED as usize);
-        assert_eq!(island["trials"]["median"][0], 33.3333);
-        assert_eq!(island["shapes"].as_array().unwrap().len(), 1);
+        let chart_data: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(chart_data["trials"]["ordinal"].as_array().unwrap().len(), MOST_TRIED as usize);
+        assert_eq!(chart_data["trials"]["median"][0], 33.3333);
+        assert_eq!(chart_data["shapes"].as_array().unwrap().len(), 1);
     }
 }

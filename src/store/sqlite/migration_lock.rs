@@ -15,9 +15,9 @@ const LINKS: usize = 40;
 
 /// The turn, until it is dropped or its process ends, however it ends. Empty where the file system has no locks.
 #[derive(Debug)]
-pub(super) struct Turn(#[expect(dead_code, reason = "held, not read")] Option<File>);
+pub(super) struct MigrationLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
-impl Turn {
+impl MigrationLock {
     /// Waits for the lock on a file beside the database. SQLite's own locks are not enough: sqlx looks for what is to be
     /// done before it locks anything, and the change of a new file to WAL fails at once where another is at it. The lock
     /// file stays: were it removed, one who waits for the old file and one who makes it anew would both have the turn.
@@ -117,7 +117,7 @@ fn beside(database: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{Turn, as_it_is, lockless, real};
+    use super::{MigrationLock, as_it_is, lockless, real};
     use std::io::{self, ErrorKind};
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::path::Path;
@@ -128,18 +128,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store");
         let patience = Duration::from_millis(50);
-        let turn = Turn::wait(&file, patience).await.unwrap();
-        let error = Turn::wait(&file, patience).await.unwrap_err().to_string();
+        let held = MigrationLock::wait(&file, patience).await.unwrap();
+        let error = MigrationLock::wait(&file, patience).await.unwrap_err().to_string();
         assert!(error.contains("store.lock") && error.contains("another opener"), "{error}");
-        let (next, ()) = tokio::join!(Turn::wait(&file, Duration::from_secs(9)), async {
+        let (next, ()) = tokio::join!(MigrationLock::wait(&file, Duration::from_secs(9)), async {
             tokio::time::sleep(patience).await;
-            drop(turn);
+            drop(held);
         });
         drop(next.unwrap());
         assert!(!file.exists(), "the database itself is left alone");
 
         let nowhere = folder.path().join("nowhere/store");
-        let error = Turn::wait(&nowhere, patience).await.unwrap_err().to_string();
+        let error = MigrationLock::wait(&nowhere, patience).await.unwrap_err().to_string();
         assert!(error.contains("is of no use") && error.contains("must be there"), "{error}");
     }
 
@@ -151,9 +151,9 @@ mod tests {
         std::fs::write(&lock, "").unwrap();
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o444)).unwrap();
         let patience = Duration::from_millis(50);
-        let turn = Turn::wait(&file, patience).await.unwrap();
-        assert!(Turn::wait(&file, patience).await.is_err());
-        drop(turn);
+        let held = MigrationLock::wait(&file, patience).await.unwrap();
+        assert!(MigrationLock::wait(&file, patience).await.is_err());
+        drop(held);
 
         // Root is refused nothing, so that the above alone would say little there.
         for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
@@ -180,9 +180,9 @@ mod tests {
             std::fs::write(of("data/store"), "").unwrap();
         }
         let patience = Duration::from_millis(50);
-        let turn = Turn::wait(&of("link"), patience).await.unwrap();
-        assert!(Turn::wait(&of("data/store"), patience).await.is_err());
-        drop(turn);
+        let held = MigrationLock::wait(&of("link"), patience).await.unwrap();
+        assert!(MigrationLock::wait(&of("data/store"), patience).await.is_err());
+        drop(held);
         symlink("round", of("round")).unwrap();
         assert_eq!(real(&of("round")), of("round"));
         assert!(real(Path::new("store")).is_absolute());

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What is known once a job's matrix is loaded.
-pub(super) struct Field {
+pub(super) struct SearchContext {
     pub matrix: Matrix,
     pub loaded: Loaded,
     pub space: Space,
@@ -34,7 +34,7 @@ pub(super) struct Field {
 
 impl Session<'_> {
     /// Loads the matrix in the evaluator, and meanwhile reads its pattern here to prune the space.
-    pub(super) async fn enter(&mut self, seed: u64) -> Result<Field, SessionError> {
+    pub(super) async fn enter(&mut self, seed: u64) -> Result<SearchContext, SessionError> {
         let request = self.recorder.job.request.clone();
         self.recorder.stage(Stage::Loading, format!("loading on {}", self.device.name)).await?;
         let matrix = self
@@ -69,7 +69,7 @@ impl Session<'_> {
         self.describe(&matrix, &space).await?;
         let learned = self.learned().await?;
         let named = space.scored.iter().zip(&space.described.own);
-        Ok(Field {
+        Ok(SearchContext {
             matrix,
             loaded,
             predicted: space.scored.iter().map(|(c, us)| (c.id(), *us)).collect(),
@@ -93,7 +93,7 @@ impl Session<'_> {
             return Ok(Figures::new());
         };
         let store = self.service.store();
-        let mut figures = store.learnt(&self.device.class(), started).await?;
+        let mut figures = store.kernel_figures(&self.device.class(), started).await?;
         let key = PlanKey {
             pattern_digest: matrix.pattern_digest,
             problem,
@@ -111,7 +111,7 @@ impl Session<'_> {
 
     /// Keeps what the compiler made of this job's kernels, for the next matrix: also of those that were wrong or gave up.
     /// Of what an earlier attempt compiled only the measured are known.
-    pub(super) async fn learn(&self) -> Result<(), StoreError> {
+    pub(super) async fn record_kernel_figures(&self) -> Result<(), StoreError> {
         let problem = &self.recorder.job.request.problem;
         let resources = |outcome: &Outcome| match outcome {
             Outcome::Measured { resources, .. } => *resources,
@@ -130,7 +130,7 @@ impl Session<'_> {
         if figures.is_empty() {
             return Ok(());
         }
-        self.service.store().learn(&self.device.class(), &figures).await
+        self.service.store().record_kernel_figures(&self.device.class(), &figures).await
     }
 
     async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {
@@ -145,7 +145,7 @@ impl Session<'_> {
     fn always(&self, space: &Space) -> Vec<Candidate> {
         let mut always = space.vendor.clone();
         let at = always.len().min(1);
-        always.splice(at..at, ops::provocations(self.device));
+        always.splice(at..at, ops::hostile_candidates(self.device));
         always
     }
 }
