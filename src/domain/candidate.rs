@@ -1,17 +1,18 @@
 //! A candidate: a kernel family and its parameters, as plain data.
 
 use super::Digest;
+use super::catalog::vendor::{self, Routine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One way to compute a problem. For SpTRSV the literature's word is *scheme*.
+/// One way to compute a problem. For triangular solves the literature's word is *scheme*.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// Kernel family, the name of a header under `kernels/`, or `vendor`.
+    /// Name of the kernel family. Several kernels may share one; `catalog::family` tells them apart.
     pub family: String,
-    /// Parameter values by name, ordered by name so that equal candidates are equal text.
+    /// Parameter values by name, sorted by name so that equal candidates have equal text.
     #[serde(default)]
     pub params: BTreeMap<String, Param>,
 }
@@ -24,7 +25,7 @@ pub enum Param {
     Text(String),
 }
 
-/// A short stable name for a candidate: 16 hex digits of the BLAKE3 of its canonical text.
+/// A short, stable name of a candidate: the first 16 hexadecimal digits of the BLAKE3 hash of its canonical text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CandidateId(pub String);
@@ -34,19 +35,19 @@ impl Candidate {
         Self { family: family.to_owned(), params: BTreeMap::new() }
     }
 
-    /// This candidate with one more integer parameter.
+    /// This candidate with another integer parameter.
     pub fn with(mut self, name: &str, value: i64) -> Self {
         self.params.insert(name.to_owned(), Param::Int(value));
         self
     }
 
-    /// This candidate with one more textual parameter.
+    /// This candidate with another text parameter.
     pub fn with_text(mut self, name: &str, value: &str) -> Self {
         self.params.insert(name.to_owned(), Param::Text(value.to_owned()));
         self
     }
 
-    /// An integer parameter, if it is there and is one.
+    /// The value of an integer parameter; `None` where it is absent or a text.
     pub fn int(&self, name: &str) -> Option<i64> {
         match self.params.get(name) {
             Some(Param::Int(value)) => Some(*value),
@@ -54,7 +55,7 @@ impl Candidate {
         }
     }
 
-    /// A textual parameter, if it is there and is one.
+    /// The value of a text parameter; `None` where it is absent or an integer.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.params.get(name) {
             Some(Param::Text(value)) => Some(value),
@@ -62,15 +63,21 @@ impl Candidate {
         }
     }
 
-    /// Whether plans are compared with it: the vendor's routine for the problem as it is. What first makes another problem
-    /// of it, the vendor's dense product of a densified matrix, competes, but nobody's speed-up is over that.
+    /// The vendor's routine that the candidate names; `None` for kernels of our own and for routines that no version of this
+    /// program knows.
+    pub fn routine(&self) -> Option<&'static Routine> {
+        (self.family == VENDOR).then(|| vendor::routine(self.text(ALGORITHM)?)).flatten()
+    }
+
+    /// Whether speed-ups are stated over it: a vendor's routine that solves the problem as it is given. The vendor's dense
+    /// product of a densified matrix competes, but is no baseline.
     pub fn is_baseline(&self) -> bool {
-        is_baseline(&self.family, self.text("algorithm"))
+        self.routine().is_some_and(|routine| routine.library.is_baseline())
     }
 
     /// Whether it is the vendor's dense product of a densified matrix.
     pub fn is_densified(&self) -> bool {
-        self.family == VENDOR && !self.is_baseline()
+        self.routine().is_some_and(|routine| routine.library.densifies())
     }
 
     pub fn id(&self) -> CandidateId {
@@ -78,20 +85,24 @@ impl Candidate {
     }
 }
 
-/// The family of the vendor's routines.
+/// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";
 
-/// Whether a routine of the vendor's, by its name in recipes, multiplies a matrix made dense.
+/// The parameter of those candidates that names the routine.
+pub const ALGORITHM: &str = "algorithm";
+
+/// Whether a routine, by its name, multiplies a matrix that was made dense.
 pub fn is_dense_product(algorithm: &str) -> bool {
-    algorithm.starts_with("cublas_")
+    vendor::routine(algorithm).is_some_and(|routine| routine.library.densifies())
 }
 
-/// See [`Candidate::is_baseline`].
+/// Like [`Candidate::is_baseline`], for a candidate that is known by these two alone.
 pub fn is_baseline(family: &str, algorithm: Option<&str>) -> bool {
-    family == VENDOR && !algorithm.is_some_and(is_dense_product)
+    let routine = algorithm.filter(|_| family == VENDOR).and_then(vendor::routine);
+    routine.is_some_and(|routine| routine.library.is_baseline())
 }
 
-/// `row_split{block=128,lanes=8,order=natural}`: canonical, since parameters are ordered by name.
+/// `row_split{block=128,lanes=8,order=natural}`: canonical, because parameters are sorted by name.
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{{", self.family)?;

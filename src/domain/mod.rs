@@ -1,6 +1,7 @@
 //! The words of the house as types: no I/O, no async, and nothing of any other room.
 
 pub mod candidate;
+pub mod catalog;
 pub mod device;
 pub mod digest;
 pub mod event;

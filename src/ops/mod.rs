@@ -2,6 +2,8 @@
 
 pub mod features;
 pub mod limit;
+#[cfg(test)]
+mod pinned;
 pub mod spmm;
 pub mod sptrsv;
 

@@ -66,7 +66,8 @@ impl CandidateView {
 
     /// Whether it multiplies a matrix made dense.
     pub fn is_densified(&self) -> bool {
-        self.family == candidate::VENDOR && !self.is_baseline()
+        self.family == candidate::VENDOR
+            && self.algorithm().is_some_and(candidate::is_dense_product)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The finals of a session: the best few and the best vendor routine timed in turn, and the decision.
 
 use super::session::{Session, SessionError};
+use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{Candidate, Outcome, Stage, Strategy};
 use crate::ops;
@@ -27,8 +28,6 @@ const FEW_PREPARATIONS: usize = 4;
 
 /// What the pool gives one call of a candidate where nobody says otherwise.
 const POOLS_OWN: Duration = Duration::from_secs(10);
-
-const VENDOR: &str = "vendor";
 
 impl Session<'_> {
     /// Times the best few and the best vendor routine in turn, and decides. `halving` comes to the few by a rung more.
@@ -233,7 +232,11 @@ mod tests {
     /// Preprocessing in milliseconds, time of a call in microseconds.
     fn costing(name: &str, preprocess_ms: f64, median_us: f64) -> Contender {
         let timing = Timing::of(vec![median_us], 0).unwrap();
-        Contender { candidate: Candidate::new(name), timing, preprocess_ms, complexity: 1 }
+        let candidate = match name {
+            VENDOR => Candidate::new(name).with_text("algorithm", "sprs"),
+            own => Candidate::new(own),
+        };
+        Contender { candidate, timing, preprocess_ms, complexity: 1 }
     }
 
     #[test]

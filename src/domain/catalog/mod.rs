@@ -1,0 +1,4 @@
+//! The catalogue: what can be tuned and by which kernels, as plain data without behaviour.
+
+pub mod family;
+pub mod vendor;

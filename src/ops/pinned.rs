@@ -1,0 +1,106 @@
+//! What decisions about candidates were before kernels answered for themselves: a digest of all of them.
+
+use super::{complexity, dense_must_be_finite, preparation, space, variety};
+use crate::domain::problem::{Diagonal, Triangle};
+use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::sparse::generate::Spec;
+use std::collections::HashMap;
+
+fn products() -> Vec<Spmm> {
+    let mut all = Vec::new();
+    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+        for layout in [Layout::Row, Layout::Col] {
+            all.extend([1, 8, 32, 33, 128].map(|n| Spmm::new(n, dtype, layout)));
+        }
+    }
+    all.push(Spmm { tf32: true, ..Spmm::new(32, Dtype::F32, Layout::Row) });
+    all.push(Spmm { accumulate: true, ..Spmm::new(32, Dtype::F32, Layout::Row) });
+    all
+}
+
+fn device(kind: DeviceKind) -> Device {
+    let line = include_str!("../../tests/pool/recording.jsonl").lines().next().unwrap();
+    let header: serde_json::Value = serde_json::from_str(line).unwrap();
+    let device: Device = serde_json::from_value(header["device"].clone()).unwrap();
+    Device { kind, multiprocessors: 64, hop_ns: 600.0, copy_gbps: 2000.0, ..device }
+}
+
+fn routine(name: &str) -> Candidate {
+    Candidate::new("vendor").with_text("algorithm", name)
+}
+
+/// Every candidate of several problems, on both kinds of device, and every routine of the vendors.
+pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
+    let mut all = Vec::new();
+    let mut add = |problem: Problem, kind, candidates: Vec<Candidate>| {
+        all.extend(candidates.into_iter().map(|candidate| (problem, kind, candidate)));
+    };
+    for product in products() {
+        for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
+            add(Problem::Spmm(product), kind, super::spmm::space::enumerate(&product, kind));
+        }
+        let gpu = ["csr_alg1", "csr_alg2", "csr_alg3", "cublas_dense", "cublas_dense_tf32"];
+        add(Problem::Spmm(product), DeviceKind::Cuda, gpu.map(routine).to_vec());
+        add(Problem::Spmm(product), DeviceKind::Cpu, vec![routine("sprs")]);
+    }
+    let matrix = Spec::parse("poisson2d:nx=200,ny=100,seed=1").unwrap().generate().unwrap();
+    for (rhs, dtype) in [(1, Dtype::F64), (1, Dtype::F32), (3, Dtype::F64)] {
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let solve = Sptrsv { rhs, dtype, triangle, diagonal, transpose: false };
+        let problem = Problem::Sptrsv(solve);
+        for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
+            let mut listed: Vec<Candidate> = space(&matrix, &problem, &device(kind))
+                .unwrap()
+                .scored
+                .into_iter()
+                .map(|(candidate, _)| candidate)
+                .collect();
+            // Their order is that of predicted times, which is not what is pinned here.
+            listed.sort();
+            add(problem, kind, listed);
+        }
+        add(problem, DeviceKind::Cuda, ["spsv", "spsm"].map(routine).to_vec());
+        add(problem, DeviceKind::Cpu, vec![routine("sprs")]);
+    }
+    all
+}
+
+#[derive(Default)]
+struct Classes(HashMap<String, usize>);
+
+impl Classes {
+    /// The place of a name among the distinct ones, in the order in which they came.
+    fn of(&mut self, name: String) -> usize {
+        let next = self.0.len();
+        *self.0.entry(name).or_insert(next)
+    }
+}
+
+#[test]
+fn decisions_about_candidates_stay() {
+    let mut text = String::new();
+    let (mut preparations, mut varieties) = (Classes::default(), Classes::default());
+    let mut before = None;
+    for (problem, kind, candidate) in everything() {
+        if before != Some((problem, kind)) {
+            before = Some((problem, kind));
+            (preparations, varieties) = (Classes::default(), Classes::default());
+        }
+        let line = format!(
+            "{problem} {kind:?} {candidate} {} {} {} {} {} {}\n",
+            preparations.of(preparation(&candidate)),
+            varieties.of(variety(&candidate)),
+            complexity(&candidate),
+            dense_must_be_finite(&candidate, kind),
+            candidate.is_baseline(),
+            candidate.is_densified(),
+        );
+        text.push_str(&line);
+    }
+    let mut headers = super::KERNEL_HEADERS.to_vec();
+    headers.sort_unstable();
+    text.push_str(&format!("{headers:?}"));
+    let lines = text.lines().count();
+    let expected = "928ed7845a7818b81398f4f9b4251bd5ea7c451358c5cba6e31671557fac9aa6";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (25921, expected.to_owned()));
+}
