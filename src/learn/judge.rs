@@ -15,8 +15,7 @@ const SATISFACTORY: f64 = 0.85;
 /// the bad are is not known, and must not make the others look good.
 const WORST_SHARE: f64 = 0.1;
 
-/// Where there are [`ENOUGH`] groups with at least so many rows, only they are judged by: of a few rows that a model chose to
-/// try, the first ten tell nothing.
+/// Only groups with this many rows are judged by, where there are [`ENOUGH`] of them: the first ten of few rows tell nothing.
 const TELLING: usize = 40;
 const ENOUGH: usize = 10;
 
