@@ -10,7 +10,8 @@ use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::{Binary, Nvrtc};
 use sparsetune::engine::cuda::source::{program_digest, unit};
 use sparsetune::ops::sptrsv::slices::rewrite::Rewrite;
-use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take, source};
+use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
+use sparsetune::ops::sptrsv::slices::text::source;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -10,7 +10,8 @@ use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
-use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync, Text, source as text_of};
+use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync};
+use sparsetune::ops::sptrsv::ag::text::{Text, source as text_of};
 use std::path::PathBuf;
 
 fn nvrtc() -> Option<Nvrtc> {

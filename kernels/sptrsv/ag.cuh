@@ -52,12 +52,13 @@ struct AgArguments {
     Value* x;                          // in the matrix's row order
     const u32* __restrict__ rows_of;   // matrix row of a permuted row; null where rows are not permuted
     const uint2* __restrict__ tasks;   // kNg a group, groups in the order of the queues: {first row, end and flags}
-    const u32* __restrict__ queue_ptr; // warps + 1: groups of each warp
+    const u32* __restrict__ queue_ptr; // from `queue` on warps + 1: groups of each warp
     Slot* work;                        // this call's values, in (permuted) solve order
     Slot* other;                       // the next call's
     u32 epoch;
     u32 rows;
     u32 reversed;                      // row s is the matrix's row rows - 1 - s
+    u32 queue;                         // where this launch's queues begin in queue_ptr
     u32 warps;
     u32 span;                          // rows of the largest node
     u32 stage;                         // entries of a warp's buffer
@@ -332,8 +333,8 @@ struct AgSolver : AgArguments<Config> {
         const u32 warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
         if (warp >= this->warps) return;
         const u32 subwarp = threadIdx.x % 32 / kLanes;
-        u32 group = __ldg(this->queue_ptr + warp);
-        const u32 end = __ldg(this->queue_ptr + warp + 1);
+        u32 group = __ldg(this->queue_ptr + this->queue + warp);
+        const u32 end = __ldg(this->queue_ptr + this->queue + warp + 1);
         if (group >= end) return;
         uint2 ahead = __ldg(this->tasks + static_cast<u64>(group) * Config::kNg + subwarp);
         for (; group < end; ++group) {
@@ -361,21 +362,10 @@ struct AgSolver : AgArguments<Config> {
     }
 };
 
-}  // namespace sparsetune
+// Solves all tasks of a launch.
+template <class Config>
+__device__ __forceinline__ void ag(const AgArguments<Config>& arguments, u64 deadline_ns, u32* status) {
+    AgSolver<Config>(arguments, deadline_ns, status).Run();
+}
 
-// Names one instance as a kernel. `queue` is where the launch's own queues begin in `queue_ptr`; `threads` a block and
-// `blocks` a multiprocessor are what its registers must leave room for.
-#define SPARSETUNE_AG_KERNEL(name, value, sync, ng, waits, modes, stages, threads, blocks)                             \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(                                                \
-        const unsigned* row_ptr, const unsigned* cols, const value* vals, const value* diagonal, const value* b,       \
-        value* x, const unsigned* rows_of, const uint2* tasks, const unsigned* queue_ptr, void* work, void* other,     \
-        unsigned epoch, unsigned rows, unsigned reversed, unsigned queue, unsigned warps, unsigned span,               \
-        unsigned stage, unsigned long long deadline_ns, unsigned* status) {                                            \
-        constexpr bool kTight = threads * blocks > 512;                                                                \
-        using Config = sparsetune::AgConfig<value, sparsetune::sync, ng, waits, modes, stages, kTight>;                \
-        using Slot = Config::Sync::Slot;                                                                               \
-        const sparsetune::AgArguments<Config> arguments = {                                                            \
-            row_ptr, cols,  vals,  diagonal, b, x, rows_of, tasks, queue_ptr + queue, static_cast<Slot*>(work),        \
-            static_cast<Slot*>(other), epoch, rows, reversed, warps, span, stage};                                     \
-        sparsetune::AgSolver<Config>(arguments, deadline_ns, status).Run();                                            \
-    }
+}  // namespace sparsetune

@@ -77,7 +77,12 @@ pub struct Step {
 impl CudaProgram {
     /// A program of one launch.
     pub fn of(source: String, step: Step) -> Self {
-        Self { source, max_registers: None, steps: vec![step], zero_output: false }
+        Self::of_steps(source, vec![step])
+    }
+
+    /// A program of several launches.
+    pub fn of_steps(source: String, steps: Vec<Step>) -> Self {
+        Self { source, max_registers: None, steps, zero_output: false }
     }
 }
 
@@ -142,6 +147,11 @@ pub enum Arg {
     /// SpMM with `accumulate`: alpha, and beta, in the type that sums are kept in (f32 for f16). The engine chooses them.
     Alpha,
     Beta,
+}
+
+impl Arg {
+    /// A null pointer.
+    pub const NULL: Self = Self::U64(0);
 }
 
 /// An array that a recipe brings along.

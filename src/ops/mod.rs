@@ -4,6 +4,7 @@ pub mod features;
 pub mod limit;
 #[cfg(test)]
 mod pinned;
+pub mod program;
 pub mod spmm;
 pub mod sptrsv;
 

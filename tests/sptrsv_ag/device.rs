@@ -3,7 +3,7 @@
 use sparsetune::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Recipe, Step};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::ag::assemble::{COLLABORATES, PUBLISHES, STAGES};
-use sparsetune::ops::sptrsv::ag::prepare::WAITING;
+use sparsetune::ops::sptrsv::ag::text::WAITING;
 
 const ROW_BITS: u32 = STAGES - 1;
 

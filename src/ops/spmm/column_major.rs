@@ -1,17 +1,18 @@
 //! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
-    program,
+    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::row_split::row_order;
 use super::shared::{Lowered, Shared};
-use super::walk::{element, scale, scale_arguments};
+use super::text::{self, element, elements, output, scale};
+use super::walk::Bound;
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -77,6 +78,28 @@ impl Family for ColumnMajors {
     }
 }
 
+impl ColumnMajor {
+    fn kernel(&self, bound: Bound) -> EntryPoint {
+        let Self { lanes, r, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
+        let (element, full) = (element(dtype), n.is_multiple_of(r));
+        let operands = vec![
+            parameter("const u32*", "row_ptr", Arg::RowPtr),
+            parameter("const u32*", "cols", Arg::ColIdx),
+            parameter(elements(dtype), "vals", Arg::Values),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),
+            number("rows", bound.rows),
+            number("b_rows", bound.b_rows),
+            number("n", n),
+            scale(&self.problem),
+        ];
+        let function =
+            format!("column_major<{element}, {lanes}, {r}, {unroll}, {full}, {accumulate}>");
+        text::kernel(function, operands)
+    }
+}
+
 impl Kernel for ColumnMajor {
     fn tile(&self) -> Tile {
         let words = self.problem.dtype.bytes().div_ceil(4) as u32;
@@ -128,30 +151,16 @@ impl Kernel for ColumnMajor {
     }
 
     fn source(&self) -> String {
-        let full = self.problem.n.is_multiple_of(self.r);
-        let Self { lanes, r, unroll, .. } = self;
-        let element = element(self.problem.dtype);
-        let (alpha_beta, scale) = scale(&self.problem);
-        let parameters = format!(
-            "const u32* ptr, const u32* cols, const {element}* vals, const {element}* b, {element}* c, const u32* order, u32 rows, u32 b_rows, u32 n{alpha_beta}"
-        );
-        let call = format!(
-            "column_major<{element}, {lanes}, {r}, {unroll}, {full}, {}>(ptr, cols, vals, b, c, order, rows, b_rows, n, {scale})",
-            self.problem.accumulate
-        );
-        program("column_major", &parameters, &call)
+        program(&["spmm/column_major.cuh"], "", &[self.kernel(Bound::default())])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let (arrays, order, ms) = row_order(shared, self.order, 0);
+        let (arrays, order, ms) = row_order(shared, self.order);
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let mut args = vec![Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::B, Arg::C, order];
-        args.extend([rows, b_rows, self.problem.n].map(Arg::U32));
-        args.extend(scale_arguments(&self.problem));
         let tile = self.tile();
         let step = Step {
             grid: [rows.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.r), 1],
-            ..Step::of(ENTRY, 1, tile.threads, args)
+            ..self.kernel(Bound { rows, b_rows, order }).step(1, tile.threads)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         Ok(Lowered { arrays, ms, ..Lowered::bare(program) })

@@ -6,16 +6,15 @@
 
 pub mod pack;
 
-use super::family::{
-    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, order, program,
-};
+use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, order};
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
-use super::walk::{element, scale, scale_arguments};
+use super::text::{self, element, elements, output, scale};
 use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
 use std::sync::{Arc, LazyLock};
@@ -296,20 +295,7 @@ impl Kernel for CondensedTc {
     }
 
     fn source(&self) -> String {
-        let full = self.problem.n.is_multiple_of(self.columns);
-        let element = element(self.problem.dtype);
-        let Self { columns, stages, .. } = self;
-        let (terms, residue) = (self.terms(), self.residue > 0);
-        let (parameters, scale) = scale(&self.problem);
-        program(
-            FAMILY,
-            &format!(
-                "const u32* step_ptr, const u32* cols, const u32* values, const u32* residue_ptr, const u32* residue, const u32* order, u32 rows, const {element}* b, {element}* c, u32 n, float4* partial, u32* arrived{parameters}"
-            ),
-            &format!(
-                "condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>({{step_ptr, cols, values, residue_ptr, residue, order, rows}}, b, c, n, {{partial, arrived}}, {scale})"
-            ),
-        )
+        program(&["spmm/condensed_tc.cuh"], "", &[self.kernel(&Bound::default())])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -318,12 +304,13 @@ impl Kernel for CondensedTc {
             Dtype::F16 => self.packed::<u16>(shared, rows.clone(), ArrayData::F16)?,
             _ => self.packed::<f32>(shared, rows.clone(), ArrayData::F32)?,
         };
-        let mut args: Vec<Arg> =
-            (0..5).map(|at| if at < arrays.len() { Arg::Array(at) } else { Arg::U64(0) }).collect();
-        args.push(rows.as_ref().map_or(Arg::U64(0), |_| Arg::Array(arrays.len())));
-        arrays.extend(rows.map(|rows| self.order.array(rows)));
+        let mut bound = Bound { residue: self.residue > 0, ..Bound::default() };
+        if let Some(rows) = rows {
+            bound.order = Some(arrays.len());
+            arrays.push(self.order.array(rows));
+        }
         let height = shared.matrix.rows() as u32;
-        args.extend([Arg::U32(height), Arg::B, Arg::C, Arg::U32(self.problem.n)]);
+        bound.rows = height;
         let panels = height.div_ceil(ROWS as u32);
         let steps = match &arrays[1].data {
             ArrayData::U32(cols) => cols.len() as u64 / u64::from(self.depth()),
@@ -336,14 +323,11 @@ impl Kernel for CondensedTc {
             let partials = self.partial_bytes(panels.into(), parts);
             scratch.push(shared::scratch("sums of parts", partials, &shared.device)?);
             scratch.push(shared::scratch("counters of parts", counters, &shared.device)?);
-            args.extend([Arg::Scratch(0), Arg::Scratch(1)]);
-        } else {
-            args.extend([Arg::U64(0), Arg::U64(0)]);
+            bound.cut = true;
         }
-        args.extend(scale_arguments(&self.problem));
         let step = Step {
             grid: [panels.div_ceil(self.warps), self.column_tiles(), parts],
-            ..Step::of(ENTRY, 1, 32 * self.warps, args)
+            ..self.kernel(&bound).step(1, 32 * self.warps)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
@@ -351,7 +335,52 @@ impl Kernel for CondensedTc {
     }
 }
 
+/// What a matrix decides of the operands; the default serves where only the text is wanted.
+#[derive(Default)]
+struct Bound {
+    rows: u32,
+    /// Whether a residue was packed.
+    residue: bool,
+    /// The array that holds the order of rows; none in natural order.
+    order: Option<usize>,
+    /// Whether panels are cut in parts, which leave their sums in scratch.
+    cut: bool,
+}
+
 impl CondensedTc {
+    fn kernel(&self, bound: &Bound) -> EntryPoint {
+        let Self { columns, stages, problem: Spmm { n, dtype, .. }, .. } = *self;
+        let pointer = |name, argument: Option<Arg>| {
+            parameter("const u32*", name, argument.unwrap_or(Arg::NULL))
+        };
+        let panels = vec![
+            pointer("step_ptr", Some(Arg::Array(0))),
+            pointer("cols", Some(Arg::Array(1))),
+            pointer("values", Some(Arg::Array(2))),
+            pointer("residue_ptr", bound.residue.then_some(Arg::Array(3))),
+            pointer("residue", bound.residue.then_some(Arg::Array(4))),
+            pointer("order", bound.order.map(Arg::Array)),
+            number("rows", bound.rows),
+        ];
+        let part = |ctype: &str, name, at| {
+            parameter(ctype, name, if bound.cut { Arg::Scratch(at) } else { Arg::NULL })
+        };
+        let parts = vec![part("float4*", "partial", 0), part("u32*", "arrived", 1)];
+        let operands = vec![
+            aggregate("CondensedPanels", panels),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            number("n", n),
+            aggregate("CondensedParts", parts),
+            scale(&self.problem),
+        ];
+        let (element, terms, residue) = (element(dtype), self.terms(), self.residue > 0);
+        let full = n.is_multiple_of(columns);
+        let function =
+            format!("condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>");
+        text::kernel(function, operands)
+    }
+
     /// The packed arrays in the kernel's order, those of the residue only where one is kept.
     fn packed<V: Operand + 'static>(
         &self,

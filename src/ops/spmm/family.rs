@@ -164,13 +164,3 @@ pub fn order(candidate: &Candidate) -> Option<RowOrder> {
         _ => None,
     }
 }
-
-/// A program of one instance of a kernel template.
-pub fn program(header: &str, parameters: &str, call: &str) -> String {
-    format!(
-        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void {ENTRY}({parameters}) {{\n    {call};\n}}\n"
-    )
-}
-
-/// Name of the kernel in programs of one step.
-pub const ENTRY: &str = "spmm";

@@ -19,6 +19,7 @@ pub mod similarity;
 pub mod space;
 pub mod strips;
 pub mod tca;
+pub mod text;
 pub mod tiled;
 pub mod tiled_model;
 pub mod tiled_row;

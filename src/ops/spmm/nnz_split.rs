@@ -1,15 +1,17 @@
 //! Family `nnz_split`: rows above a threshold are cut into segments (`kernels/spmm/nnz_split.cuh`), so that neither one huge
 //! row nor few long ones leave the device idle.
 
-use super::family::{ENTRY, Family, Kernel, Tile, count, program};
+use super::family::{Family, Kernel, Tile, count};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::row_split::row_order;
 use super::shared::{self, Lowered, Shared, array};
-use super::walk::{self, Walk};
+use super::text;
+use super::walk::{self, Bound, Walk};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::Domain;
 use crate::sparse::Csr;
 use rayon::prelude::*;
@@ -26,6 +28,40 @@ pub struct NnzSplits;
 struct NnzSplit {
     walk: Walk,
     chunk: u32,
+}
+
+/// What a matrix decides of the operands besides those of the walk.
+#[derive(Default)]
+struct Cut {
+    segments: u32,
+    bundles: u32,
+    /// The first of the six arrays that describe segments.
+    arrays: usize,
+    /// The scratch of the segments' sums; their counters follow it.
+    scratch: usize,
+}
+
+impl NnzSplit {
+    fn kernel(&self, bound: Bound, cut: &Cut) -> EntryPoint {
+        let element = text::element(self.walk.problem.dtype);
+        let parts = ["bounds", "owner", "place", "row", "first", "bundle"];
+        let parts = parts.into_iter().zip(cut.arrays..);
+        let parts = parts.map(|(part, at)| parameter("const u32*", part, Arg::Array(at)));
+        let mut segments: Vec<_> = parts.collect();
+        segments.extend([
+            number("segments", cut.segments),
+            number("bundles", cut.bundles),
+            parameter(format!("Sum<{element}>*"), "partial", Arg::Scratch(cut.scratch)),
+            parameter("u32*", "arrived", Arg::Scratch(cut.scratch + 1)),
+        ]);
+        let mut operands = self.walk.operands(bound);
+        operands.extend([
+            number("chunk", self.chunk),
+            aggregate(format!("Segments<{element}>"), segments),
+            text::scale(&self.walk.problem),
+        ]);
+        text::kernel(format!("nnz_split<{}>", self.walk.template()), operands)
+    }
 }
 
 impl Family for NnzSplits {
@@ -100,18 +136,8 @@ impl Kernel for NnzSplit {
     }
 
     fn source(&self) -> String {
-        let (alpha_beta, scale) = walk::scale(&self.walk.problem);
-        let element = walk::element(self.walk.problem.dtype);
-        let call = format!(
-            "nnz_split<{}>(row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, chunk,\n        Segments<{element}>{{bounds, owner, place, row, first, bundle, segments, bundles, partial, arrived}}, {scale})",
-            self.walk.template()
-        );
-        let parameters = self.walk.parameters()
-            + &format!(
-                ", u32 chunk, const u32* bounds, const u32* owner, const u32* place, const u32* row, const u32* first, const u32* bundle, u32 segments, u32 bundles, Sum<{element}>* partial, u32* arrived"
-            )
-            + &alpha_beta;
-        program(FAMILY, &parameters, &call) + &self.walk.stage_source()
+        let kernel = self.kernel(Bound::default(), &Cut::default());
+        self.walk.source("spmm/nnz_split.cuh", kernel)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -126,7 +152,7 @@ impl Kernel for NnzSplit {
         if segments.owner.is_empty() {
             return Err(Refusal(format!("no row has more than {chunk} entries")));
         }
-        let (mut arrays, order, order_ms) = row_order(shared, walk.order, 0);
+        let (mut arrays, order, order_ms) = row_order(shared, walk.order);
         let first = arrays.len();
         let named = |part: &str, data: &Arc<[u32]>| {
             array(format!("{name}_{part}"), ArrayData::U32(data.clone()))
@@ -149,19 +175,13 @@ impl Kernel for NnzSplit {
         scratch.push(shared::scratch("sums of segments", partial, &shared.device)?);
         scratch.push(shared::scratch("counters of segments", counters, &shared.device)?);
 
-        let mut args = walk.arguments(order, rows, b_rows);
-        args.push(Arg::U32(chunk));
-        args.extend((first..first + 6).map(Arg::Array));
-        args.extend([Arg::U32(count), Arg::U32(bundles)]);
-        args.extend([Arg::Scratch(at), Arg::Scratch(at + 1)]);
-        args.extend(walk::scale_arguments(&walk.problem));
         let blocks = count.div_ceil(walk.groups()) + rows.div_ceil(walk.groups());
+        let cut = Cut { segments: count, bundles, arrays: first, scratch: at };
         steps.push(Step {
             grid: [blocks, walk.column_tiles(), 1],
-            ..Step::of(ENTRY, 1, walk.block, args)
+            ..self.kernel(Bound { rows, b_rows, order }, &cut).step(1, walk.block)
         });
-        let program =
-            CudaProgram { source: self.source(), max_registers: None, steps, zero_output: false };
+        let program = CudaProgram::of_steps(self.source(), steps);
         let ms = cut_ms + order_ms;
         Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
     }

@@ -1,9 +1,9 @@
 //! Packed panels: the union of the columns of M1 rows, with M1 values for each (LO-SpMM, section 3.1, A as data).
 
 use super::family::RowOrder;
-use super::shared::{MOST_KEPT, Shared, Sparse, array};
+use super::shared::{MOST_KEPT, Shared, array};
 use crate::domain::Dtype;
-use crate::domain::recipe::{Arg, ArrayData};
+use crate::domain::recipe::{Array, ArrayData};
 use crate::ops::Refusal;
 use crate::sparse::{Csr, operand};
 use rayon::prelude::*;
@@ -32,8 +32,13 @@ impl Panels {
     }
 }
 
-/// Packed panels of `m1` rows taken in an order, and B and C.
-pub fn panel_arguments(shared: &mut Shared, m1: u32, order: RowOrder) -> Result<Sparse, Refusal> {
+/// Packed panels of `m1` rows taken in an order, as the arrays `panel_ptr`, `panel_cols`, `panel_values` and that order, with
+/// the milliseconds that the order and the packing took.
+pub fn panel_arrays(
+    shared: &mut Shared,
+    m1: u32,
+    order: RowOrder,
+) -> Result<(Vec<Array>, [f64; 2]), Refusal> {
     let (rows, order_ms) = shared.ordered(order);
     let rows = rows.unwrap_or_else(|| (0..shared.matrix.rows() as u32).collect());
     let name = format!("panels_{m1}_{}", order.name());
@@ -49,8 +54,7 @@ pub fn panel_arguments(shared: &mut Shared, m1: u32, order: RowOrder) -> Result<
         named("panel_values", panels.values.clone()),
         order.array(rows),
     ];
-    let args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C, Arg::Array(3)];
-    Ok(Sparse { arrays, args, ms: order_ms + pack_ms, update_ms: Some(pack_ms) })
+    Ok((arrays, [order_ms, pack_ms]))
 }
 
 /// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.

@@ -4,19 +4,17 @@
 
 pub mod cuts;
 
-use super::family::{
-    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout,
-};
+use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, Shared, array};
-use super::tiled_row::bounded_program;
+use super::text::{self, element, elements, output, scale};
 use super::tiled_row::estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use super::tiled_row::groups::{self, Rows};
-use super::walk::{element, scale, scale_arguments};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
 
@@ -83,6 +81,27 @@ impl Family for Residents {
 }
 
 impl Resident {
+    fn kernel(&self, b_rows: u32) -> EntryPoint {
+        let Self { n1, vec, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
+        let operands = vec![
+            parameter("const u32*", "ptr", Arg::Array(0)),
+            parameter("const u16*", "cols", Arg::Array(1)),
+            parameter(elements(dtype), "vals", Arg::Array(2)),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            parameter("const u32*", "cuts", Arg::Array(3)),
+            number("b_rows", b_rows),
+            number("n", n),
+            scale(&self.problem),
+        ];
+        let (element, aligned) = (element(dtype), (n * self.element()).is_multiple_of(16));
+        let function =
+            format!("resident<{element}, {n1}, {vec}, {unroll}, {aligned}, {accumulate}>");
+        // One block per multiprocessor: without the 1 the compiler aims at two, and spills for it.
+        let launch_bounds = Some(format!("{}, 1", self.block));
+        EntryPoint { launch_bounds, ..text::kernel(function, operands) }
+    }
+
     fn element(&self) -> u32 {
         self.problem.dtype.bytes() as u32
     }
@@ -193,21 +212,7 @@ impl Kernel for Resident {
     }
 
     fn source(&self) -> String {
-        let t = element(self.problem.dtype);
-        let (parameters, scale) = scale(&self.problem);
-        let aligned = (self.problem.n * self.element()).is_multiple_of(16);
-        let Self { n1, vec, unroll, problem: Spmm { accumulate, .. }, .. } = self;
-        bounded_program(
-            "resident",
-            // One block a multiprocessor: without the 1 the compiler aims at two, and spills for it.
-            format!("{}, 1", self.block),
-            &format!(
-                "const u32* ptr, const u16* cols, const {t}* vals, const {t}* b, {t}* c, const u32* cuts, u32 b_rows, u32 n{parameters}"
-            ),
-            &format!(
-                "resident<{t}, {n1}, {vec}, {unroll}, {aligned}, {accumulate}>(ptr, cols, vals, b, c, cuts, b_rows, n, {scale})"
-            ),
-        )
+        program(&["spmm/resident.cuh"], "", &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -243,13 +248,10 @@ impl Kernel for Resident {
             array("resident_values", rows.values.clone()),
             array(cuts, ArrayData::U32((*dealt).clone())),
         ];
-        let mut args = vec![Arg::Array(0), Arg::Array(1), Arg::Array(2), Arg::B, Arg::C];
-        args.extend([Arg::Array(3), Arg::U32(cols as u32), Arg::U32(self.problem.n)]);
-        args.extend(scale_arguments(&self.problem));
         let step = Step {
             grid: [blocks, self.column_tiles(), 1],
             shared_bytes: needed as u32,
-            ..Step::of(ENTRY, 1, self.block, args)
+            ..self.kernel(cols as u32).step(1, self.block)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         let update_ms = Some(pack_ms);

@@ -1,17 +1,18 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    ENTRY, Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
-    program,
+    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
 };
 use super::inspect::Inspection;
 use super::model::Work;
-use super::panels::panel_arguments;
-use super::shared::{Lowered, Shared, Sparse};
-use super::walk::{element, scale, scale_arguments, widest_vector};
+use super::panels::panel_arrays;
+use super::shared::{Lowered, Shared};
+use super::text::{self, element, elements, output, scale};
+use super::walk::widest_vector;
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -143,37 +144,44 @@ impl Kernel for RowPanel {
     }
 
     fn source(&self) -> String {
-        let Self { m1, n1, vec, unroll, .. } = self;
-        let element = element(self.problem.dtype);
-        let (alpha_beta, scale) = scale(&self.problem);
-        let parameters = format!(
-            "const u32* ptr, const u32* cols, const {element}* vals, const {element}* b, {element}* c, const u32* order, u32 rows, u32 tiles, u32 n{alpha_beta}"
-        );
-        let call = format!(
-            "row_panel<{element}, {m1}, {n1}, {vec}, {unroll}, {}>(ptr, cols, vals, b, c, order, rows, tiles, n, {scale})",
-            self.problem.accumulate
-        );
-        program("row_panel", &parameters, &call)
+        program(&["spmm/row_panel.cuh"], "", &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let Sparse { arrays, mut args, ms, update_ms } =
-            panel_arguments(shared, self.m1, self.order)?;
+        let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
         let rows = shared.matrix.rows() as u32;
-        let tiles = rows.div_ceil(self.m1);
-        args.extend([rows, tiles, self.problem.n].map(Arg::U32));
-        args.extend(scale_arguments(&self.problem));
         let tile = self.tile();
+        let blocks = rows.div_ceil(self.m1).div_ceil(tile.tiles_a_block);
         let step = Step {
-            grid: [tiles.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.n1), 1],
-            ..Step::of(ENTRY, 1, self.block, args)
+            grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
+            ..self.kernel(rows).step(1, self.block)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
+        let (ms, update_ms) = (order_ms + pack_ms, Some(pack_ms));
         Ok(Lowered { arrays, ms, update_ms, ..Lowered::bare(program) })
     }
 }
 
 impl RowPanel {
+    fn kernel(&self, rows: u32) -> EntryPoint {
+        let Self { m1, n1, vec, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
+        let element = element(dtype);
+        let operands = vec![
+            parameter("const u32*", "panel_ptr", Arg::Array(0)),
+            parameter("const u32*", "panel_cols", Arg::Array(1)),
+            parameter(elements(dtype), "panel_vals", Arg::Array(2)),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            parameter("const u32*", "order", Arg::Array(3)),
+            number("rows", rows),
+            number("tiles", rows.div_ceil(m1)),
+            number("n", n),
+            scale(&self.problem),
+        ];
+        let function = format!("row_panel<{element}, {m1}, {n1}, {vec}, {unroll}, {accumulate}>");
+        text::kernel(function, operands)
+    }
+
     /// Entries over distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others gain
     /// in proportion.
     fn reuse(&self, seen: &Inspection) -> f64 {

@@ -1,13 +1,15 @@
 //! Family `row_split`: a group of threads per row, output columns in registers (`kernels/spmm/row_split.cuh`).
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, program};
+use super::family::{Family, Kernel, RowOrder, Tile};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, Shared};
-use super::walk::{self, Walk};
-use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
+use super::text;
+use super::walk::{self, Bound, Walk};
+use crate::domain::recipe::{Array, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, Operand};
 use crate::search::domain::Domain;
 
 const FAMILY: &str = "row_split";
@@ -16,6 +18,15 @@ pub struct RowSplits;
 
 struct RowSplit {
     walk: Walk,
+}
+
+impl RowSplit {
+    fn kernel(&self, bound: Bound) -> EntryPoint {
+        let mut operands = ["blockIdx.x", "blockIdx.y"].map(Operand::Expression).to_vec();
+        operands.extend(self.walk.operands(bound));
+        operands.extend([Operand::Expression("~0u"), text::scale(&self.walk.problem)]);
+        text::kernel(format!("row_split<{}>", self.walk.template()), operands)
+    }
 }
 
 impl Family for RowSplits {
@@ -56,43 +67,27 @@ impl Kernel for RowSplit {
     }
 
     fn source(&self) -> String {
-        let (alpha_beta, scale) = walk::scale(&self.walk.problem);
-        let element = walk::element(self.walk.problem.dtype);
-        let call = format!(
-            "row_split<{}>(blockIdx.x, blockIdx.y, row_ptr, cols, vals, Dense<{element}>{{b, tile_step, stride}}, c, order, rows, n, ~0u, {scale})",
-            self.walk.template()
-        );
-        let parameters = self.walk.parameters() + &alpha_beta;
-        program(FAMILY, &parameters, &call) + &self.walk.stage_source()
+        self.walk.source("spmm/row_split.cuh", self.kernel(Bound::default()))
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
         let walk = &self.walk;
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-        let (arrays, order, ms) = row_order(shared, walk.order, 0);
-        let mut args = walk.arguments(order, rows, b_rows);
-        args.extend(walk::scale_arguments(&walk.problem));
+        let (arrays, order, ms) = row_order(shared, walk.order);
         let (mut steps, scratch) = walk.stage(b_rows, &shared.device)?;
         steps.push(Step {
             grid: [rows.div_ceil(walk.groups()), walk.column_tiles(), 1],
-            ..Step::of(ENTRY, 1, walk.block, args)
+            ..self.kernel(Bound { rows, b_rows, order }).step(1, walk.block)
         });
-        let program = CudaProgram {
-            steps,
-            ..CudaProgram::of(self.source(), Step::of(ENTRY, 1, 1, Vec::new()))
-        };
+        let program = CudaProgram::of_steps(self.source(), steps);
         Ok(Lowered { arrays, scratch, ms, ..Lowered::bare(Program::Cuda(program)) })
     }
 }
 
-/// The order of rows as array `at`, or a null pointer for the natural one.
-pub fn row_order(
-    shared: &mut Shared,
-    order: RowOrder,
-    at: usize,
-) -> (Vec<crate::domain::recipe::Array>, Arg, f64) {
+/// The order of rows as the first array, none for the natural one, and the milliseconds that it took.
+pub fn row_order(shared: &mut Shared, order: RowOrder) -> (Vec<Array>, Option<usize>, f64) {
     match shared.ordered(order) {
-        (None, ms) => (Vec::new(), Arg::U64(0), ms),
-        (Some(rows), ms) => (vec![order.array(rows)], Arg::Array(at), ms),
+        (None, ms) => (Vec::new(), None, ms),
+        (Some(rows), ms) => (vec![order.array(rows)], Some(0), ms),
     }
 }

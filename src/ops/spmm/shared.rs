@@ -3,7 +3,7 @@
 use super::family::RowOrder;
 use super::inspect::rows_by_length;
 use super::similarity;
-use crate::domain::recipe::{Arg, Array, ArrayData, Program, Scratch};
+use crate::domain::recipe::{Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
 use crate::ops::Refusal;
 use crate::sparse::Csr;
@@ -43,14 +43,6 @@ pub struct Lowered {
     /// Host time of sorting and packing, also where an earlier candidate spent it.
     pub ms: f64,
     /// The part of it that new values take again; see `Recipe::update_ms`.
-    pub update_ms: Option<f64>,
-}
-
-/// The sparse operand as a kernel takes it: its arguments up to the dimensions, and what they bring along.
-pub struct Sparse {
-    pub arrays: Vec<Array>,
-    pub args: Vec<Arg>,
-    pub ms: f64,
     pub update_ms: Option<f64>,
 }
 

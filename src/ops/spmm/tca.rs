@@ -4,16 +4,15 @@
 mod emulation;
 mod table;
 
-use super::family::{
-    ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, program,
-};
+use super::family::{Family, Kernel, RowOrder, Tile, among, count, effective_layout};
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
-use super::walk::{scale, scale_arguments};
-use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
+use super::text::{self, elements, output, scale};
+use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
 use table::Shape;
@@ -94,6 +93,24 @@ impl Family for TensorDots {
 }
 
 impl TensorDot {
+    fn kernel(&self) -> EntryPoint {
+        let Spmm { n, dtype, accumulate, .. } = self.problem;
+        let operands = vec![
+            parameter("const u32*", "cols", Arg::ColIdx),
+            parameter(elements(dtype), "vals", Arg::Values),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            number("n", n),
+            scale(&self.problem),
+        ];
+        let operands = vec![
+            parameter("const u32*", "table", Arg::Array(0)),
+            aggregate(format!("TcaOperands<{accumulate}>"), operands),
+        ];
+        let (width, shared, aligned) = (self.width(), self.shared, self.aligned());
+        text::kernel(format!("tca<{width}, {shared}, {aligned}>"), operands)
+    }
+
     /// Columns a lane holds.
     fn width(&self) -> u32 {
         self.columns / 8
@@ -189,19 +206,7 @@ impl Kernel for TensorDot {
     }
 
     fn source(&self) -> String {
-        let (accumulate, width) = (self.problem.accumulate, self.width());
-        let (parameters, scale) = scale(&self.problem);
-        program(
-            "tca",
-            &format!(
-                "const u32* table, const u32* cols, const Half* vals, const Half* b, Half* c, u32 n{parameters}"
-            ),
-            &format!(
-                "tca<{width}, {}, {}>(table, TcaOperands<{accumulate}>{{cols, vals, b, c, n, {scale}}})",
-                self.shared,
-                self.aligned()
-            ),
-        )
+        program(&["spmm/tca.cuh"], "", &[self.kernel()])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -216,11 +221,8 @@ impl Kernel for TensorDot {
             })?;
             Ok::<Arc<[u32]>, Refusal>(table.into())
         })?;
-        let mut args = vec![Arg::Array(0), Arg::ColIdx, Arg::Values, Arg::B, Arg::C];
-        args.push(Arg::U32(self.problem.n));
-        args.extend(scale_arguments(&self.problem));
         let blocks = table.len() / (table::WORDS * warps as usize);
-        let step = Step::of(ENTRY, blocks as u32, 32 * warps, args);
+        let step = self.kernel().step(blocks as u32, 32 * warps);
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         let arrays = vec![array(name, ArrayData::U32((*table).clone()))];
         Ok(Lowered { arrays, ms, ..Lowered::bare(program) })

@@ -7,14 +7,15 @@ pub mod pack;
 #[cfg(test)]
 mod tests;
 
-use super::family::{ENTRY, Family, Kernel, RowOrder, Tile, among, count, effective_layout, order};
+use super::family::{Family, Kernel, RowOrder, Tile, among, count, effective_layout, order};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
-use super::walk::{element, scale, scale_arguments};
+use super::text::{self, element, elements, output, scale};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use pack::{Packed, Shape, blockwise, pack};
@@ -312,22 +313,7 @@ impl Kernel for TiledRow {
     }
 
     fn source(&self) -> String {
-        let t = element(self.problem.dtype);
-        let (parameters, scale) = scale(&self.problem);
-        let aligned = self.aligned();
-        let Self { rows, n1, problem: Spmm { accumulate, .. }, .. } = self;
-        let threads = self.threads();
-        let least_blocks = (self.resident_threads() / threads).max(1);
-        bounded_program(
-            "tiled_row",
-            format!("{threads}, {least_blocks}"),
-            &format!(
-                "const u32* order, const u32* block_stages, const u32* stage_map, const u32* map, const u32* bounds, const u16* places, const {t}* vals, const {t}* b, {t}* c, Sum<{t}>* partials, u32* arrived, u32 rows, u32 n, u32 split{parameters}"
-            ),
-            &format!(
-                "tiled_row<{t}, {rows}, {n1}, {aligned}, {accumulate}>(order, block_stages, stage_map, map, bounds, places, vals, b, c, partials, arrived, rows, n, split, {scale})"
-            ),
-        )
+        program(&["spmm/tiled_row.cuh"], "", &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -350,22 +336,13 @@ impl Kernel for TiledRow {
         }
         let named = |(part, data): (_, &_)| array(format!("{name}_{part}"), Clone::clone(data));
         let arrays = packed.arrays().map(named).to_vec();
-        let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
         let height = shared.matrix.rows() as u32;
         let (row_blocks, tiles) = (height.div_ceil(rows), self.column_tiles());
         let scratch = self.scratch(u64::from(row_blocks) * u64::from(tiles), &shared.device)?;
-        args.extend([Arg::B, Arg::C]);
-        args.extend(if scratch.is_empty() {
-            [Arg::U64(0), Arg::U64(0)]
-        } else {
-            [Arg::Scratch(0), Arg::Scratch(1)]
-        });
-        args.extend([height, self.problem.n, split].map(Arg::U32));
-        args.extend(scale_arguments(&self.problem));
         let step = Step {
             grid: [row_blocks * split, tiles, 1],
             shared_bytes: self.tile().shared_bytes,
-            ..Step::of(ENTRY, 1, self.threads(), args)
+            ..self.kernel(height).step(1, self.threads())
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));
         let update_ms = Some(ms);
@@ -374,6 +351,35 @@ impl Kernel for TiledRow {
 }
 
 impl TiledRow {
+    fn kernel(&self, height: u32) -> EntryPoint {
+        let Self { rows, n1, split, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
+        let (element, aligned, threads) = (element(dtype), self.aligned(), self.threads());
+        let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
+        let scratch = |at| if split > 1 { Arg::Scratch(at) } else { Arg::NULL };
+        let operands = vec![
+            pointer("order", 0),
+            pointer("block_stages", 1),
+            pointer("stage_map", 2),
+            pointer("map", 3),
+            pointer("bounds", 4),
+            parameter("const u16*", "places", Arg::Array(5)),
+            parameter(elements(dtype), "vals", Arg::Array(6)),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            parameter(format!("Sum<{element}>*"), "partials", scratch(0)),
+            parameter("u32*", "arrived", scratch(1)),
+            number("rows", height),
+            number("n", n),
+            number("split", split),
+            scale(&self.problem),
+        ];
+        // Without bounds the compiler might use more registers than such blocks can have.
+        let least_blocks = (self.resident_threads() / threads).max(1);
+        let launch_bounds = Some(format!("{threads}, {least_blocks}"));
+        let function = format!("tiled_row<{element}, {rows}, {n1}, {aligned}, {accumulate}>");
+        EntryPoint { launch_bounds, ..text::kernel(function, operands) }
+    }
+
     /// Partial sums of every part of every tile of C, and how many parts of each have arrived.
     fn scratch(&self, tiles: u64, device: &Device) -> Result<Vec<Scratch>, Refusal> {
         if self.split == 1 {
@@ -385,17 +391,4 @@ impl TiledRow {
         // Far smaller than what was just granted.
         Ok(vec![partials, Scratch { bytes: 4 * tiles, fill: 0 }])
     }
-}
-
-/// A program of one instance of a kernel template, for blocks of so many threads, and optionally so many blocks a
-/// multiprocessor: without that bound the compiler might use more registers than such blocks can have.
-pub fn bounded_program(
-    header: &str,
-    bounds: impl std::fmt::Display,
-    parameters: &str,
-    call: &str,
-) -> String {
-    format!(
-        "#include \"spmm/{header}.cuh\"\nusing namespace sparsetune;\nextern \"C\" __global__ void __launch_bounds__({bounds}) {ENTRY}({parameters}) {{\n    {call};\n}}\n"
-    )
 }

@@ -5,9 +5,11 @@ use super::family::{MOST_GRID_Y, RowOrder, Tile, among, count, order};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::scratch;
+use super::text::{element, elements, output};
 use crate::domain::recipe::{Arg, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, Operand, aggregate, number, parameter, program};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -35,6 +37,15 @@ pub struct Walk {
     /// B is copied into panels before each call.
     pub staged: bool,
     pub problem: Spmm,
+}
+
+/// What a matrix decides of a walk's operands; the default serves where only the text is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound {
+    pub rows: u32,
+    pub b_rows: u32,
+    /// The array that holds the order of rows; none in natural order.
+    pub order: Option<usize>,
 }
 
 /// The domains of a walk, as the headers' `tune:` lines list them.
@@ -254,40 +265,55 @@ impl Walk {
         )
     }
 
-    /// Parameters up to the dimensions, and how the kernel's text names them.
-    pub fn parameters(&self) -> String {
-        let element = element(self.problem.dtype);
-        format!(
-            "const u32* row_ptr, const u32* cols, const {element}* vals, const {element}* b, u64 tile_step, u32 stride, {element}* c, const u32* order, u32 rows, u32 n"
-        )
-    }
-
-    /// Arguments for `parameters`, of a matrix with `rows` rows and `b_rows` columns.
-    pub fn arguments(&self, order: Arg, rows: u32, b_rows: u32) -> Vec<Arg> {
+    /// The operands up to the dimensions.
+    pub fn operands(&self, bound: Bound) -> Vec<Operand> {
+        let Spmm { n, dtype, .. } = self.problem;
         let tile = u64::from(self.columns());
         let (b, step, stride) = if self.staged {
-            (Arg::Scratch(0), tile * u64::from(b_rows), self.columns())
+            (Arg::Scratch(0), tile * u64::from(bound.b_rows), self.columns())
         } else {
-            (Arg::B, tile, self.problem.n)
+            (Arg::B, tile, n)
         };
-        let operands = [Arg::RowPtr, Arg::ColIdx, Arg::Values, b, Arg::U64(step), Arg::U32(stride)];
-        let mut args = operands.to_vec();
-        args.extend([Arg::C, order, Arg::U32(rows), Arg::U32(self.problem.n)]);
-        args
+        let dense = vec![
+            parameter(elements(dtype), "b", b),
+            parameter("u64", "tile_step", Arg::U64(step)),
+            number("stride", stride),
+        ];
+        vec![
+            parameter("const u32*", "row_ptr", Arg::RowPtr),
+            parameter("const u32*", "cols", Arg::ColIdx),
+            parameter(elements(dtype), "vals", Arg::Values),
+            aggregate(format!("Dense<{}>", element(dtype)), dense),
+            output(dtype),
+            parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),
+            number("rows", bound.rows),
+            number("n", n),
+        ]
     }
 
-    /// The staging kernel's text, empty where B is walked as given.
-    pub fn stage_source(&self) -> String {
-        if !self.staged {
-            return String::new();
+    /// The text of a family's program: its kernel, and the one that stages B where B is staged.
+    pub fn source(&self, header: &str, kernel: EntryPoint) -> String {
+        match self.staged {
+            true => program(&[header, "spmm/stage.cuh"], "", &[kernel, self.staging(0)]),
+            false => program(&[header], "", &[kernel]),
         }
-        let element = element(self.problem.dtype);
-        let (columns, from_columns) = (self.columns(), by_columns(&self.problem));
-        format!(
-            "#include \"spmm/stage.cuh\"\nextern \"C\" __global__ void stage(const sparsetune::{element}* b, sparsetune::{element}* staged, unsigned b_rows, unsigned n) {{\n    sparsetune::stage<sparsetune::{element}, {columns}, {from_columns}>(b, staged, b_rows, n);\n}}\n"
-        )
-        .replace("sparsetune::float", "float")
-        .replace("sparsetune::double", "double")
+    }
+
+    /// The kernel that stages a B of `b_rows` rows.
+    fn staging(&self, b_rows: u32) -> EntryPoint {
+        let Spmm { n, dtype, .. } = self.problem;
+        let (element, from_columns) = (element(dtype), by_columns(&self.problem));
+        EntryPoint {
+            name: "stage",
+            launch_bounds: None,
+            function: format!("sparsetune::stage<{element}, {}, {from_columns}>", self.columns()),
+            operands: vec![
+                parameter(elements(dtype), "b", Arg::B),
+                parameter(format!("{element}*"), "staged", Arg::Scratch(0)),
+                number("b_rows", b_rows),
+                number("n", n),
+            ],
+        }
     }
 
     /// The staging step and the panels that it fills, scratch 0; nothing where B is walked as given.
@@ -299,38 +325,12 @@ impl Walk {
         if !self.staged {
             return Ok((Vec::new(), Vec::new()));
         }
-        let args = vec![Arg::B, Arg::Scratch(0), Arg::U32(b_rows), Arg::U32(self.problem.n)];
         let step = Step {
             grid: [b_rows.div_ceil(STAGED_ROWS).max(1), self.staged_tiles(), 1],
-            ..Step::of("stage", 1, STAGING_THREADS, args)
+            ..self.staging(b_rows).step(1, STAGING_THREADS)
         };
         let elements = u64::from(self.column_tiles() * self.columns()) * u64::from(b_rows);
         let bytes = elements * self.problem.dtype.bytes();
         Ok((vec![step], vec![scratch("staged panels of B", bytes, device)?]))
     }
-}
-
-/// The kernels' name of an element type.
-pub fn element(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F16 => "Half",
-        Dtype::F32 => "float",
-        Dtype::F64 => "double",
-    }
-}
-
-/// The parameters alpha and beta where the problem has them, and the value that a kernel makes of them.
-pub fn scale(problem: &Spmm) -> (String, String) {
-    let element = element(problem.dtype);
-    if problem.accumulate {
-        let parameters = format!(", Sum<{element}> alpha, Sum<{element}> beta");
-        (parameters, format!("Scale<{element}, true>{{alpha, beta}}"))
-    } else {
-        (String::new(), format!("Scale<{element}, false>{{}}"))
-    }
-}
-
-/// The arguments for them.
-pub fn scale_arguments(problem: &Spmm) -> Vec<Arg> {
-    if problem.accumulate { vec![Arg::Alpha, Arg::Beta] } else { Vec::new() }
 }

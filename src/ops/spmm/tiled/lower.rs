@@ -1,14 +1,14 @@
 //! Family `tiled`, lowered: its kernel text, its tables as arrays, and one launch, or two where rows leave partial sums.
 
-use super::super::family::ENTRY;
 use super::super::shared::{self, Lowered, MOST_KEPT, Shared, array};
-use super::super::walk::{element, scale, scale_arguments};
+use super::super::text::{self, element, elements, output, scale};
 use super::Tiled;
 use super::pack::pack;
 use super::slots::{self, LongRows};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
+use crate::ops::program::{EntryPoint, Operand, number, parameter, program};
 use crate::sparse::operand::half_bits;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -33,24 +33,75 @@ struct Packed {
 }
 
 pub fn source(tiled: &Tiled) -> String {
-    let Spmm { dtype, accumulate, .. } = tiled.problem;
-    let element = element(dtype);
-    let (scalars, scale) = scale(&tiled.problem);
-    let Tiled { r, buffer, segmented, .. } = tiled;
-    let main = format!(
-        "extern \"C\" __global__ void {ENTRY}(const u32* stage_ptr, const u32* map_ptr, const u32* map, const u32* ell_ptr, \
-         const u16* ell_index, const {element}* ell_value, const u32* keys, const {element}* b, {element}* c, \
-         Sum<{element}>* partials, u32 partial_count, u32 rows, u32 b_rows, u32 n{scalars}) {{\n    \
-         tiled<{element}, {r}, {buffer}, {segmented}, {accumulate}>(stage_ptr, map_ptr, map, ell_ptr, ell_index, ell_value, \
-         keys, b, c, partials, partial_count, rows, b_rows, n, {scale});\n}}\n"
-    );
-    let combine = format!(
-        "extern \"C\" __global__ void {COMBINE}(const u32* long_rows, const u32* long_ptr, const Sum<{element}>* partials, \
-         u32 partial_count, {element}* c, u32 rows, u32 n{scalars}) {{\n    \
-         tiled_combine<{element}, {accumulate}>(long_rows, long_ptr, partials, partial_count, c, rows, n, {scale});\n}}\n"
-    );
-    let combine = if *segmented { combine } else { String::new() };
-    format!("#include \"spmm/tiled.cuh\"\nusing namespace sparsetune;\n{main}{combine}")
+    let bound = Bound::default();
+    let mut kernels = vec![bound.kernel(tiled)];
+    if tiled.segmented {
+        kernels.push(bound.combine(tiled));
+    }
+    program(&["spmm/tiled.cuh"], "", &kernels)
+}
+
+/// What a matrix decides of the operands; the default serves where only the text is wanted.
+#[derive(Clone, Copy, Default)]
+struct Bound {
+    rows: u32,
+    b_rows: u32,
+    /// The array of the slots' keys; none in natural order.
+    keys: Option<usize>,
+    /// Partial sums per column of C.
+    partials: u32,
+    /// The array of the rows that leave partial sums; that of their first sums follows it.
+    long_rows: usize,
+}
+
+impl Bound {
+    fn kernel(self, tiled: &Tiled) -> EntryPoint {
+        let Tiled { r, buffer, segmented, .. } = *tiled;
+        let Spmm { n, dtype, accumulate, .. } = tiled.problem;
+        let element = element(dtype);
+        let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
+        let operands = vec![
+            pointer("stage_ptr", 0),
+            pointer("map_ptr", 1),
+            pointer("map", 2),
+            pointer("ell_ptr", 3),
+            parameter("const u16*", "ell_index", Arg::Array(4)),
+            parameter(elements(dtype), "ell_value", Arg::Array(5)),
+            parameter("const u32*", "keys", self.keys.map_or(Arg::NULL, Arg::Array)),
+            parameter(elements(dtype), "b", Arg::B),
+            output(dtype),
+            self.partials(&format!("Sum<{element}>*")),
+            number("partial_count", self.partials),
+            number("rows", self.rows),
+            number("b_rows", self.b_rows),
+            number("n", n),
+            scale(&tiled.problem),
+        ];
+        let function = format!("tiled<{element}, {r}, {buffer}, {segmented}, {accumulate}>");
+        text::kernel(function, operands)
+    }
+
+    fn combine(self, tiled: &Tiled) -> EntryPoint {
+        let Spmm { n, dtype, accumulate, .. } = tiled.problem;
+        let element = element(dtype);
+        let operands = vec![
+            parameter("const u32*", "long_rows", Arg::Array(self.long_rows)),
+            parameter("const u32*", "long_ptr", Arg::Array(self.long_rows + 1)),
+            self.partials(&format!("const Sum<{element}>*")),
+            number("partial_count", self.partials),
+            output(dtype),
+            number("rows", self.rows),
+            number("n", n),
+            scale(&tiled.problem),
+        ];
+        let function = format!("tiled_combine<{element}, {accumulate}>");
+        EntryPoint { name: COMBINE, ..text::kernel(function, operands) }
+    }
+
+    fn partials(self, ctype: &str) -> Operand {
+        let sums = if self.partials > 0 { Arg::Scratch(0) } else { Arg::NULL };
+        parameter(ctype, "partials", sums)
+    }
 }
 
 pub fn lower(tiled: &Tiled, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -135,53 +186,35 @@ fn typed(values: Vec<f64>, dtype: Dtype) -> ArrayData {
 
 fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<Lowered, Refusal> {
     let Spmm { n, dtype, .. } = tiled.problem;
-    let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
-    let scalars = scale_arguments(&tiled.problem);
     let named = |part: &str, data| array(format!("{name}_{part}"), data);
     let mut arrays: Vec<_> =
         packed.tables.iter().map(|(part, data)| named(part, data.clone())).collect();
-    let mut args: Vec<Arg> = (0..arrays.len()).map(Arg::Array).collect();
-    args.push(match &packed.keys {
-        Some(keys) => {
-            arrays.push(named("keys", ArrayData::U32(keys.clone())));
-            Arg::Array(arrays.len() - 1)
-        }
-        None => Arg::U64(0),
-    });
     let partials = packed.long_ptr.last().copied().unwrap_or(0);
+    let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
+    let mut bound = Bound { rows, b_rows, partials, ..Bound::default() };
+    if let Some(keys) = &packed.keys {
+        bound.keys = Some(arrays.len());
+        arrays.push(named("keys", ArrayData::U32(keys.clone())));
+    }
     let mut scratch = Vec::new();
     if partials > 0 {
+        bound.long_rows = arrays.len();
+        arrays.push(named("long_rows", ArrayData::U32(packed.long_rows.clone())));
+        arrays.push(named("long_ptr", ArrayData::U32(packed.long_ptr.clone())));
         let bytes = u64::from(partials) * u64::from(n) * dtype.bytes().max(4);
         scratch.push(shared::scratch("its partial sums", bytes, &shared.device)?);
     }
-    let sums = if partials > 0 { Arg::Scratch(0) } else { Arg::U64(0) };
-    args.extend([Arg::B, Arg::C, sums]);
-    args.extend([partials, rows, b_rows, n].map(Arg::U32));
-    args.extend(&scalars);
     let mut steps = vec![Step {
         grid: [packed.panels, n.div_ceil(tiled.r), 1],
         shared_bytes: tiled.shared_bytes(),
-        ..Step::of(ENTRY, 1, tiled.rows, args)
+        ..bound.kernel(tiled).step(1, tiled.rows)
     }];
     if partials > 0 {
-        arrays.push(named("long_rows", ArrayData::U32(packed.long_rows.clone())));
-        arrays.push(named("long_ptr", ArrayData::U32(packed.long_ptr.clone())));
-        let at = arrays.len();
-        let mut args = vec![
-            Arg::Array(at - 2),
-            Arg::Array(at - 1),
-            Arg::Scratch(0),
-            Arg::U32(partials),
-            Arg::C,
-        ];
-        args.extend([rows, n].map(Arg::U32));
-        args.extend(&scalars);
         steps.push(Step {
             grid: [packed.long_rows.len() as u32, n.div_ceil(COMBINE_COLUMNS), 1],
-            ..Step::of(COMBINE, 1, COMBINE_THREADS, args)
+            ..bound.combine(tiled).step(1, COMBINE_THREADS)
         });
     }
-    let program =
-        CudaProgram { steps, ..CudaProgram::of(source(tiled), Step::of(ENTRY, 1, 1, Vec::new())) };
+    let program = CudaProgram::of_steps(source(tiled), steps);
     Ok(Lowered { arrays, scratch, ..Lowered::bare(Program::Cuda(program)) })
 }

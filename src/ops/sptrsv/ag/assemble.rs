@@ -2,10 +2,11 @@
 
 use super::Scheme;
 use super::lower::Proved;
-use super::prepare::{self, COLLABORATIVE, INDIVIDUAL, LEVEL, Read, Sync, Text, WAITING};
+use super::prepare::{Read, Sync};
 use super::schedule::Kernel;
+use super::text::{self, Bound, COLLABORATIVE, INDIVIDUAL, Kind, Text};
 use super::transform::{Graph, Pattern, Permuted};
-use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Scratch, Step};
+use crate::domain::recipe::{Array, ArrayData, CudaProgram, Scratch, Step};
 use crate::ops::Refusal;
 use crate::ops::sptrsv::System;
 
@@ -54,14 +55,17 @@ impl Lowering<'_> {
         };
         let scratch = self.scratch();
         let arrays = self.arrays(tasks.tasks);
-        let steps = schedule.kernels.iter().map(|kernel| self.step(kernel, shared, &scratch));
-        let steps = steps.collect();
-        let program = CudaProgram {
-            source: prepare::source(&text),
-            max_registers: None,
-            steps,
-            zero_output: false,
+        let bound = Bound {
+            rows: self.system.triangular.rows() as u32,
+            permuted: self.permuted.is_some(),
+            reversed: self.permuted.is_none() && self.system.triangular.reversed,
+            publishes: !scratch.is_empty(),
+            span: shared.span,
+            stage: shared.stage,
+            ..Bound::default()
         };
+        let steps = schedule.kernels.iter().map(|kernel| self.step(kernel, &text, bound));
+        let program = CudaProgram::of_steps(text::source(&text), steps.collect());
         Ok((program, arrays, scratch))
     }
 
@@ -192,33 +196,15 @@ impl Lowering<'_> {
         }
     }
 
-    fn step(&self, kernel: &Kernel, shared: SharedMemory, scratch: &[Scratch]) -> Step {
-        let (row_ptr, cols, values, diagonal, rows_of) = match self.permuted {
-            None => (Arg::RowPtr, Arg::ColIdx, Arg::Values, Arg::Diagonal, Arg::U64(0)),
-            Some(_) => (Arg::Array(2), Arg::Array(3), Arg::Array(4), Arg::Array(5), Arg::Array(6)),
-        };
-        let (work, other, epoch) = match (scratch.len(), self.scheme.variant.sync) {
-            (0, _) => (Arg::U64(0), Arg::U64(0), Arg::U32(0)),
-            (_, Sync::Sentinel) => {
-                (Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0))
-            }
-            (_, Sync::Packed) => (Arg::Scratch(0), Arg::U64(0), Arg::Epoch),
-        };
-        let reversed = self.permuted.is_none() && self.system.triangular.reversed;
-        let mut args = vec![row_ptr, cols, values, diagonal, Arg::B, Arg::C, rows_of];
-        args.extend([Arg::Array(0), Arg::Array(1), work, other, epoch]);
-        let rows = self.system.triangular.rows() as u32;
-        let sizes = [rows, u32::from(reversed), kernel.pointers as u32, kernel.warps() as u32];
-        args.extend(sizes.map(Arg::U32));
-        args.extend([shared.span, shared.stage].map(Arg::U32));
-        args.extend([Arg::DeadlineNs, Arg::Status]);
+    fn step(&self, kernel: &Kernel, text: &Text, bound: Bound) -> Step {
+        let bound = Bound { queue: kernel.pointers as u32, warps: kernel.warps() as u32, ..bound };
         let warps = kernel.warps_a_block;
-        let stage_bytes = u64::from(warps * shared.stage) * (self.value_bytes() + 4);
-        let entry = if kernel.waits { WAITING } else { LEVEL };
+        let stage_bytes = u64::from(warps * bound.stage) * (self.value_bytes() + 4);
+        let kind = if kernel.waits { Kind::Waiting } else { Kind::Level };
         Step {
-            shared_bytes: (self.local_bytes(warps, shared.span) + stage_bytes) as u32,
+            shared_bytes: (self.local_bytes(warps, bound.span) + stage_bytes) as u32,
             resident: kernel.waits,
-            ..Step::of(entry, kernel.blocks, warps * 32, args)
+            ..text.kernel(kind, bound).step(kernel.blocks, warps * 32)
         }
     }
 }

@@ -7,6 +7,7 @@ mod placing;
 pub mod prepare;
 pub mod schedule;
 pub mod select;
+pub mod text;
 pub mod transform;
 
 pub use lower::Lowerer;

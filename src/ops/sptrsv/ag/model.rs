@@ -1,8 +1,9 @@
 //! A simple model of a scheme's time: the path through the graph, the work beside it, the bytes, and the launches.
 
 use super::Scheme;
-use super::prepare::{LEVEL_WARPS, Sync};
+use super::prepare::Sync;
 use super::schedule::partition;
+use super::text::LEVEL_WARPS;
 use super::transform::{Graph, Merge, Pattern};
 use crate::ops::sptrsv::System;
 

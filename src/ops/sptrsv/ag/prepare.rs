@@ -1,6 +1,6 @@
 //! AG-SpTRSV's first stage (section 4.2): code variants, that is how a warp works once it has its task.
 
-use crate::domain::{Candidate, Dtype};
+use crate::domain::Candidate;
 
 /// Warps that solve on one multiprocessor, in one block.
 pub const NW: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -104,51 +104,4 @@ impl Variant {
             .with_text("read", if self.read == Read::Direct { "direct" } else { "shared" })
             .with_text("sync", if self.sync == Sync::Sentinel { "sentinel" } else { "packed" })
     }
-}
-
-/// Modes that occur among the nodes of a launch, as `AgConfig::kModes` counts them.
-pub const INDIVIDUAL: u32 = 1;
-pub const COLLABORATIVE: u32 = 2;
-
-/// Name of the kernel whose tasks may wait for one another, and of the one for a single level.
-pub const WAITING: &str = "ag_waiting";
-pub const LEVEL: &str = "ag_level";
-
-/// Warps of a block of a level's kernel. Nothing waits in it, so blocks may be many and small.
-pub const LEVEL_WARPS: u32 = 8;
-
-/// What decides the text of a program besides the variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Text {
-    pub dtype: Dtype,
-    pub sync: Sync,
-    pub ng: u32,
-    pub nw: u32,
-    /// Modes of the waiting launches and of the levels' own; 0 where there is no such launch.
-    pub waiting_modes: u32,
-    pub level_modes: u32,
-    /// Whether some group is read through shared memory.
-    pub staged: bool,
-}
-
-/// The program's text: an instance for each kind of launch that there is.
-pub fn source(text: &Text) -> String {
-    let mut source = "#include \"sptrsv/ag.cuh\"\n".to_owned();
-    let value = if text.dtype == Dtype::F64 { "double" } else { "float" };
-    let sync = if text.sync == Sync::Packed { "Packed" } else { "Sentinel" };
-    // 32 warps a block leave 64 registers a thread; below that half the registers of a multiprocessor are enough.
-    let waiting_threads = if text.nw > 16 { 1024 } else { 512 };
-    let kernels = [
-        (WAITING, text.waiting_modes, true, waiting_threads, 1),
-        (LEVEL, text.level_modes, false, LEVEL_WARPS * 32, 4),
-    ];
-    for (name, modes, waits, threads, blocks) in kernels {
-        if modes != 0 {
-            source += &format!(
-                "SPARSETUNE_AG_KERNEL({name}, {value}, {sync}, {}, {waits}, {modes}, {}, {threads}, {blocks})\n",
-                text.ng, text.staged
-            );
-        }
-    }
-    source
 }

@@ -1,7 +1,7 @@
 //! AG-SpTRSV's third stage (section 4.4): nodes into groups, groups onto warps, levels into kernels.
 
 use super::placing::Placing;
-use super::prepare::LEVEL_WARPS;
+use super::text::LEVEL_WARPS;
 use super::transform::{Graph, Pattern};
 use crate::domain::Device;
 use std::cmp::Reverse;

@@ -4,10 +4,11 @@ use super::equations::Equations;
 use super::pack::{Packed, Packing, pack};
 use super::prove::prove;
 use super::rewrite::{Rewrite, rewrite};
-use super::scheme::{ENTRY, ENTRY_OF_A_WINDOW, Scheme, Scope, Sync, Take, source};
+use super::scheme::{Scheme, Scope, Sync, Take};
 use super::space::legal;
 use super::split::split;
-use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
+use super::text::{Range, Text, source};
+use crate::domain::recipe::{Array, ArrayData, CudaProgram, Program, Recipe, Scratch, Step};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::Refusal;
 use crate::ops::sptrsv::{System, no_candidate};
@@ -117,9 +118,7 @@ impl Layout<'_> {
             Scope::Shared { blocks } => (vec![self.shared(blocks)?], Vec::new()),
             Scope::Global => (self.launches(), self.scratch()),
         };
-        let program =
-            CudaProgram { steps, ..CudaProgram::of(source, Step::of(ENTRY, 1, 32, vec![])) };
-        Ok((program, scratch))
+        Ok((CudaProgram::of_steps(source, steps), scratch))
     }
 
     fn work_bytes(&self) -> u64 {
@@ -127,11 +126,12 @@ impl Layout<'_> {
         self.packed.slots as u64 * u64::from(problem.rhs) * problem.dtype.bytes()
     }
 
-    fn slices(&self, first: u32, end: u32) -> Vec<Arg> {
-        let mut args: Vec<Arg> = (0..4).map(Arg::Array).collect();
-        args.extend([Arg::B, Arg::C, Arg::U32(first), Arg::U32(end)]);
-        args.push(Arg::U32(self.system.problem.rhs));
-        args
+    fn text(&self) -> Text<'_> {
+        Text { scheme: self.scheme, problem: &self.system.problem }
+    }
+
+    fn range(&self, first: u32, end: u32) -> Range {
+        Range { first, end, slots: self.packed.slots as u32 }
     }
 
     fn shared(&self, blocks: u32) -> Result<Step, Refusal> {
@@ -143,13 +143,12 @@ impl Layout<'_> {
                 self.packed.slots
             )));
         }
-        let mut args = self.slices(0, self.packed.slices());
-        args.extend([Arg::U32(self.packed.slots as u32), Arg::DeadlineNs, Arg::Status]);
+        let kernel = self.text().shared(blocks, self.range(0, self.packed.slices()));
         Ok(Step {
             cluster: blocks,
             shared_bytes: work as u32,
             resident: true,
-            ..Step::of(ENTRY, blocks, self.scheme.warps * 32, args)
+            ..kernel.step(blocks, self.scheme.warps * 32)
         })
     }
 
@@ -185,42 +184,13 @@ impl Layout<'_> {
         // No more blocks than there are slices for.
         let grid = blocks.min((end - first).div_ceil(a_block)).max(1);
         let resident = self.scheme.take != Take::Ticket;
-        Step { resident, ..Step::of(ENTRY, grid, a_block * 32, self.global(first, end)) }
+        let kernel = self.text().waiting(self.range(first, end));
+        Step { resident, ..kernel.step(grid, a_block * 32) }
     }
 
     fn window(&self, first: u32, end: u32) -> Step {
         let grid = (end - first).div_ceil(WINDOW_BLOCK / 32);
-        Step::of(ENTRY_OF_A_WINDOW, grid, WINDOW_BLOCK, self.global(first, end))
-    }
-
-    fn global(&self, first: u32, end: u32) -> Vec<Arg> {
-        let mut args = self.slices(first, end);
-        match self.scheme.sync {
-            Sync::Sentinel => args.extend([
-                Arg::Turn { even: 0, odd: 1 },
-                Arg::Turn { even: 1, odd: 0 },
-                Arg::U32(0),
-            ]),
-            // Never reset, so that there is no other.
-            Sync::Packed => args.extend([Arg::Scratch(0), Arg::U64(0), Arg::Epoch]),
-        }
-        match self.scheme.take {
-            Take::Ticket => {
-                let at = self.work_arrays();
-                let (even, odd) = (at, at + 1);
-                args.extend([Arg::Turn { even, odd }, Arg::Turn { even: odd, odd: even }]);
-            }
-            Take::Block | Take::Spread => args.extend([Arg::U64(0), Arg::U64(0)]),
-        }
-        args.extend([Arg::DeadlineNs, Arg::Status]);
-        args
-    }
-
-    fn work_arrays(&self) -> usize {
-        match self.scheme.sync {
-            Sync::Sentinel => 2,
-            Sync::Packed => 1,
-        }
+        self.text().window(self.range(first, end)).step(grid, WINDOW_BLOCK)
     }
 
     fn scratch(&self) -> Vec<Scratch> {

@@ -14,6 +14,7 @@ pub mod scheme;
 pub mod space;
 pub mod split;
 pub mod survey;
+pub mod text;
 
 pub use estimate::Estimate;
 pub use lower::Lowerer;

@@ -2,7 +2,7 @@
 
 use super::pack::Packing;
 use super::rewrite::Rewrite;
-use crate::domain::{Candidate, Dtype, Sptrsv};
+use crate::domain::Candidate;
 
 /// Where the unknowns that warps wait for are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,54 +146,4 @@ impl Columns {
         let lanes = rhs.next_power_of_two().min(32);
         Self { lanes, a_lane: rhs.div_ceil(lanes) }
     }
-}
-
-/// Names of the kernels in a program: one that waits, and one for windows that need not.
-pub const ENTRY: &str = "solve";
-pub const ENTRY_OF_A_WINDOW: &str = "solve_window";
-
-/// The text a compiler sees. The matrix is data, so one text serves all matrices of a problem.
-pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
-    let value = if problem.dtype == Dtype::F64 { "double" } else { "float" };
-    let sync = match scheme.sync {
-        Sync::Sentinel => "Sentinel",
-        Sync::Packed => "Packed",
-    };
-    let take = match scheme.take {
-        Take::Block => "kBlock",
-        Take::Spread => "kSpread",
-        Take::Ticket => "kTicket",
-    };
-    let Columns { lanes, a_lane } = Columns::of(problem.rhs);
-    // Two right-hand sides a lane are two loads a step.
-    let (unroll, pause) = (scheme.unroll / a_lane, scheme.pause);
-    let config = |take: &str, waits: bool| {
-        format!(
-            "SlicesConfig<{value}, {sync}<{value}>, {lanes}, {a_lane}, {unroll}, Take::{take}, {waits}, {pause}>"
-        )
-    };
-    let slices = format!(
-        "const uint4* meta, const u32* cols, const {value}* vals, const int* rows, const {value}* b, {value}* x, u32 first, u32 end, u32 rhs"
-    );
-    let pass = "{meta, cols, vals, rows, b, x, first, end, rhs}";
-    let mut text = "#include \"sptrsv/slices.cuh\"\nusing namespace sparsetune;\n".to_owned();
-    match scheme.scope {
-        Scope::Shared { blocks } => text.push_str(&format!(
-            "using Solve = {};\nextern \"C\" __global__ void {ENTRY}({slices}, u32 slots, u64 deadline_ns, u32* status) {{\n    SlicesShared<Solve, {blocks}>({pass}, slots, deadline_ns, status);\n}}\n",
-            config("kSpread", true)
-        )),
-        Scope::Global => {
-            let mut kernel = |name: &str, entry: &str, take: &str, waits: bool| {
-                text.push_str(&format!(
-                    "using {name} = {};\nextern \"C\" __global__ void {entry}({slices}, {name}::Sync::Slot* work, {name}::Sync::Slot* other, u32 epoch, u32* ticket, u32* other_ticket, u64 deadline_ns, u32* status) {{\n    SlicesGlobal<{name}>({pass}, work, other, epoch, ticket, other_ticket, deadline_ns, status);\n}}\n",
-                    config(take, waits)
-                ));
-            };
-            kernel("Solve", ENTRY, take, true);
-            if scheme.alpha > 0 {
-                kernel("SolveWindow", ENTRY_OF_A_WINDOW, "kBlock", false);
-            }
-        }
-    }
-    text
 }

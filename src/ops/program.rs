@@ -1,0 +1,137 @@
+//! Kernel programs: one list of operands gives a kernel's C++ parameters, the call that passes them on, and the arguments
+//! of its launch.
+
+use crate::domain::recipe::{Arg, Step};
+
+/// What a kernel passes on to the template that does the work, in the template's order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operand {
+    /// A parameter of the kernel, passed on by its name.
+    Parameter(Parameter),
+    /// Operands passed on together as one aggregate of a C++ type.
+    Aggregate { ctype: String, members: Vec<Operand> },
+    /// A C++ expression that stands in the text; the kernel has no parameter for it.
+    Expression(&'static str),
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its C++ type.
+    pub ctype: String,
+    pub name: &'static str,
+    /// What the host passes.
+    pub argument: Arg,
+}
+
+/// An `extern "C"` kernel that calls one instance of a template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EntryPoint {
+    pub name: &'static str,
+    /// Arguments of `__launch_bounds__`: threads per block, and optionally the least blocks per multiprocessor.
+    pub launch_bounds: Option<String>,
+    /// The template's instance, for example `resident<Config>`.
+    pub function: String,
+    pub operands: Vec<Operand>,
+}
+
+/// A parameter of type `ctype`.
+pub fn parameter(ctype: impl Into<String>, name: &'static str, argument: Arg) -> Operand {
+    Operand::Parameter(Parameter { ctype: ctype.into(), name, argument })
+}
+
+/// A parameter that is a 32-bit number.
+pub fn number(name: &'static str, value: u32) -> Operand {
+    parameter("u32", name, Arg::U32(value))
+}
+
+/// An aggregate of operands.
+pub fn aggregate(ctype: impl Into<String>, members: Vec<Operand>) -> Operand {
+    Operand::Aggregate { ctype: ctype.into(), members }
+}
+
+/// A program of kernels that are instances of the templates of `headers` (paths below `kernels/`).
+pub fn program(headers: &[&str], definitions: &str, kernels: &[EntryPoint]) -> String {
+    let includes: String =
+        headers.iter().map(|header| format!("#include \"{header}\"\n")).collect();
+    let kernels: String = kernels.iter().map(EntryPoint::text).collect();
+    format!("{includes}using namespace sparsetune;\n{definitions}{kernels}")
+}
+
+impl EntryPoint {
+    /// The kernel's definition.
+    pub fn text(&self) -> String {
+        let Self { name, launch_bounds, function, operands } = self;
+        let bounds = launch_bounds.as_ref().map(|bounds| format!(" __launch_bounds__({bounds})"));
+        let bounds = bounds.unwrap_or_default();
+        let declared = parameters(operands)
+            .iter()
+            .map(|parameter| format!("{} {}", parameter.ctype, parameter.name))
+            .collect::<Vec<_>>();
+        let (declared, passed) = (declared.join(", "), passed(operands));
+        format!(
+            "extern \"C\" __global__ void{bounds} {name}({declared}) {{\n    {function}({passed});\n}}\n"
+        )
+    }
+
+    /// A launch of `blocks` blocks along x, of `threads` threads each, without dynamic shared memory.
+    pub fn step(&self, blocks: u32, threads: u32) -> Step {
+        let arguments = parameters(&self.operands).into_iter().map(|it| it.argument);
+        Step::of(self.name, blocks, threads, arguments.collect())
+    }
+}
+
+/// All parameters, in the order in which they are passed on.
+fn parameters(operands: &[Operand]) -> Vec<&Parameter> {
+    let mut list = Vec::new();
+    for operand in operands {
+        match operand {
+            Operand::Parameter(parameter) => list.push(parameter),
+            Operand::Aggregate { members, .. } => list.extend(parameters(members)),
+            Operand::Expression(_) => {}
+        }
+    }
+    list
+}
+
+/// The list between the call's parentheses.
+fn passed(operands: &[Operand]) -> String {
+    let each = |operand: &Operand| match operand {
+        Operand::Parameter(parameter) => parameter.name.to_owned(),
+        Operand::Aggregate { ctype, members } => format!("{ctype}{{{}}}", passed(members)),
+        Operand::Expression(expression) => (*expression).to_owned(),
+    };
+    operands.iter().map(each).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_list_gives_parameters_call_and_arguments() {
+        let kernel = EntryPoint {
+            name: "spmm",
+            launch_bounds: Some("256, 1".to_owned()),
+            function: "product<float>".to_owned(),
+            operands: vec![
+                Operand::Expression("blockIdx.x"),
+                parameter("const u32*", "row_ptr", Arg::RowPtr),
+                aggregate(
+                    "Dense<float>",
+                    vec![parameter("const float*", "b", Arg::B), number("stride", 8)],
+                ),
+                aggregate("Scale<float, false>", Vec::new()),
+            ],
+        };
+        assert_eq!(
+            program(&["spmm/product.cuh"], "", &[kernel.clone()]),
+            "#include \"spmm/product.cuh\"\nusing namespace sparsetune;\n\
+             extern \"C\" __global__ void __launch_bounds__(256, 1) spmm(const u32* row_ptr, const float* b, u32 stride) {\n    \
+             product<float>(blockIdx.x, row_ptr, Dense<float>{b, stride}, Scale<float, false>{});\n}\n"
+        );
+        let step = kernel.step(7, 256);
+        assert_eq!(step.args, [Arg::RowPtr, Arg::B, Arg::U32(8)]);
+        assert_eq!((step.entry.as_str(), step.grid, step.block), ("spmm", [7, 1, 1], [256, 1, 1]));
+    }
+}

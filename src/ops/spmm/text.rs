@@ -1,0 +1,44 @@
+//! What the texts of SpMM kernels have in common: the name of the kernel, C++ types, and the operands alpha and beta.
+
+use crate::domain::recipe::Arg;
+use crate::domain::{Dtype, Spmm};
+use crate::ops::program::{EntryPoint, Operand, aggregate, parameter};
+
+/// Name of the kernel that computes C; it is the only one in programs of one step.
+pub const ENTRY: &str = "spmm";
+
+/// The kernel that computes C, an instance of a template, without launch bounds.
+pub fn kernel(function: String, operands: Vec<Operand>) -> EntryPoint {
+    EntryPoint { name: ENTRY, launch_bounds: None, function, operands }
+}
+
+/// The C++ type of elements.
+pub fn element(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "Half",
+        Dtype::F32 => "float",
+        Dtype::F64 => "double",
+    }
+}
+
+/// The C++ type of a pointer to elements that are read.
+pub fn elements(dtype: Dtype) -> String {
+    format!("const {}*", element(dtype))
+}
+
+/// The dense output.
+pub fn output(dtype: Dtype) -> Operand {
+    parameter(format!("{}*", element(dtype)), "c", Arg::C)
+}
+
+/// How a kernel scales its sums: by the parameters alpha and beta where the problem has them.
+pub fn scale(problem: &Spmm) -> Operand {
+    let element = element(problem.dtype);
+    let members = if problem.accumulate {
+        let factor = |name, argument| parameter(format!("Sum<{element}>"), name, argument);
+        vec![factor("alpha", Arg::Alpha), factor("beta", Arg::Beta)]
+    } else {
+        Vec::new()
+    };
+    aggregate(format!("Scale<{element}, {}>", problem.accumulate), members)
+}

@@ -1,0 +1,149 @@
+//! The text of a scheme's program, and what its kernels are given.
+
+use super::prepare::Sync;
+use crate::domain::Dtype;
+use crate::domain::recipe::Arg;
+use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
+
+/// Name of the kernel whose tasks may wait for one another.
+pub const WAITING: &str = "ag_waiting";
+
+/// Modes that occur among the nodes of a launch, as `AgConfig::kModes` counts them.
+pub const INDIVIDUAL: u32 = 1;
+pub const COLLABORATIVE: u32 = 2;
+
+/// Warps of a block of a level's kernel. Nothing waits in it, so blocks may be many and small.
+pub const LEVEL_WARPS: u32 = 8;
+
+/// What decides the text of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Text {
+    pub dtype: Dtype,
+    pub sync: Sync,
+    pub ng: u32,
+    pub nw: u32,
+    /// Modes of the waiting launches and of the levels' own; 0 where there is no such launch.
+    pub waiting_modes: u32,
+    pub level_modes: u32,
+    /// Whether some group is read through shared memory.
+    pub staged: bool,
+}
+
+/// What a matrix decides of a launch's operands; the default serves where only the text is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound {
+    pub rows: u32,
+    /// Whether the system is permuted by level: it is then array 2 and those after it.
+    pub permuted: bool,
+    /// Whether row s of the system is row `rows - 1 - s` of the matrix.
+    pub reversed: bool,
+    /// Whether some node publishes, so that there are work arrays.
+    pub publishes: bool,
+    /// Where the launch's own queues begin among all.
+    pub queue: u32,
+    /// Warps of the launch.
+    pub warps: u32,
+    /// Rows of the largest node; 0 where every node has one row.
+    pub span: u32,
+    /// Entries of a warp's buffer.
+    pub stage: u32,
+}
+
+/// The two kinds of launches: tasks that may wait for one another, and tasks of a single level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Waiting,
+    Level,
+}
+
+/// The program's text: an instance for each kind of launch that there is.
+pub fn source(text: &Text) -> String {
+    let kinds = [(Kind::Waiting, text.waiting_modes), (Kind::Level, text.level_modes)];
+    let (mut configs, mut kernels) = (String::new(), Vec::new());
+    for (kind, _) in kinds.into_iter().filter(|(_, modes)| *modes != 0) {
+        configs += &text.config(kind);
+        kernels.push(text.kernel(kind, Bound::default()));
+    }
+    program(&["sptrsv/ag.cuh"], &configs, &kernels)
+}
+
+impl Text {
+    /// The kernel for launches of one kind.
+    pub fn kernel(&self, kind: Kind, bound: Bound) -> EntryPoint {
+        let (name, config) = match kind {
+            Kind::Waiting => (WAITING, "Waiting"),
+            Kind::Level => ("ag_level", "Level"),
+        };
+        let value = self.value();
+        let values = format!("const {value}*");
+        let either = |at, operand| if bound.permuted { Arg::Array(at) } else { operand };
+        let [work, other, epoch] = match self.sync {
+            _ if !bound.publishes => [Arg::NULL, Arg::NULL, Arg::U32(0)],
+            Sync::Sentinel => {
+                [Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0)]
+            }
+            Sync::Packed => [Arg::Scratch(0), Arg::NULL, Arg::Epoch],
+        };
+        let slot = format!("{config}::Sync::Slot*");
+        let arguments = vec![
+            parameter("const u32*", "row_ptr", either(2, Arg::RowPtr)),
+            parameter("const u32*", "cols", either(3, Arg::ColIdx)),
+            parameter(&values, "vals", either(4, Arg::Values)),
+            parameter(&values, "diagonal", either(5, Arg::Diagonal)),
+            parameter(&values, "b", Arg::B),
+            parameter(format!("{value}*"), "x", Arg::C),
+            parameter("const u32*", "rows_of", either(6, Arg::NULL)),
+            parameter("const uint2*", "tasks", Arg::Array(0)),
+            parameter("const u32*", "queue_ptr", Arg::Array(1)),
+            parameter(&slot, "work", work),
+            parameter(&slot, "other", other),
+            parameter("u32", "epoch", epoch),
+            number("rows", bound.rows),
+            number("reversed", u32::from(bound.reversed)),
+            number("queue", bound.queue),
+            number("warps", bound.warps),
+            number("span", bound.span),
+            number("stage", bound.stage),
+        ];
+        let operands = vec![
+            aggregate(format!("AgArguments<{config}>"), arguments),
+            parameter("u64", "deadline_ns", Arg::DeadlineNs),
+            parameter("u32*", "status", Arg::Status),
+        ];
+        let (threads, blocks) = self.launch_bounds(kind);
+        EntryPoint {
+            name,
+            launch_bounds: Some(format!("{threads}, {blocks}")),
+            function: format!("ag<{config}>"),
+            operands,
+        }
+    }
+
+    fn value(&self) -> &'static str {
+        if self.dtype == Dtype::F64 { "double" } else { "float" }
+    }
+
+    /// Threads per block and blocks per multiprocessor that registers must leave room for.
+    fn launch_bounds(&self, kind: Kind) -> (u32, u32) {
+        match kind {
+            // 32 warps per block leave 64 registers per thread; with half of them the registers of a multiprocessor suffice.
+            Kind::Waiting => (if self.nw > 16 { 1024 } else { 512 }, 1),
+            Kind::Level => (LEVEL_WARPS * 32, 4),
+        }
+    }
+
+    fn config(&self, kind: Kind) -> String {
+        let (name, modes) = match kind {
+            Kind::Waiting => ("Waiting", self.waiting_modes),
+            Kind::Level => ("Level", self.level_modes),
+        };
+        let sync = if self.sync == Sync::Packed { "Packed" } else { "Sentinel" };
+        let (value, ng, waits, staged) =
+            (self.value(), self.ng, kind == Kind::Waiting, self.staged);
+        let (threads, blocks) = self.launch_bounds(kind);
+        let tight = threads * blocks > 512;
+        format!(
+            "using {name} = AgConfig<{value}, {sync}, {ng}, {waits}, {modes}, {staged}, {tight}>;\n"
+        )
+    }
+}

@@ -1,0 +1,149 @@
+//! The text of a scheme's program, and what its kernels are given.
+
+use super::scheme::{Columns, Scheme, Scope, Sync, Take};
+use crate::domain::recipe::Arg;
+use crate::domain::{Dtype, Sptrsv};
+use crate::ops::program::{EntryPoint, Operand, aggregate, number, parameter, program};
+
+/// What a launch works on; the default serves where only the text is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Range {
+    /// The first slice, and the one behind the last.
+    pub first: u32,
+    pub end: u32,
+    /// Unknowns and partial sums of the whole system.
+    pub slots: u32,
+}
+
+/// The kernels of one scheme for one problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    pub scheme: &'a Scheme,
+    pub problem: &'a Sptrsv,
+}
+
+/// The text a compiler sees. The matrix is data, so one text serves all matrices of a problem.
+pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
+    let text = Text { scheme, problem };
+    let range = Range::default();
+    let header = &["sptrsv/slices.cuh"];
+    match scheme.scope {
+        Scope::Shared { blocks } => {
+            let solve = format!("using Solve = {};\n", text.config("kSpread", true));
+            program(header, &solve, &[text.shared(blocks, range)])
+        }
+        Scope::Global => {
+            let take = match scheme.take {
+                Take::Block => "kBlock",
+                Take::Spread => "kSpread",
+                Take::Ticket => "kTicket",
+            };
+            let mut configs = format!("using Solve = {};\n", text.config(take, true));
+            let mut kernels = vec![text.waiting(range)];
+            if scheme.alpha > 0 {
+                configs += &format!("using SolveWindow = {};\n", text.config("kBlock", false));
+                kernels.push(text.window(range));
+            }
+            program(header, &configs, &kernels)
+        }
+    }
+}
+
+impl Text<'_> {
+    /// The kernel of a cluster of `blocks` blocks that keeps its unknowns in shared memory.
+    pub fn shared(&self, blocks: u32, range: Range) -> EntryPoint {
+        let operands = vec![
+            self.slices(range),
+            number("slots", range.slots),
+            parameter("u64", "deadline_ns", Arg::DeadlineNs),
+            parameter("u32*", "status", Arg::Status),
+        ];
+        let function = format!("SlicesShared<Solve, {blocks}>");
+        EntryPoint { name: "solve", launch_bounds: None, function, operands }
+    }
+
+    /// The kernel whose warps wait for unknowns in global memory.
+    pub fn waiting(&self, range: Range) -> EntryPoint {
+        self.global("solve", "Solve", range)
+    }
+
+    /// The kernel for one window, which need not wait.
+    pub fn window(&self, range: Range) -> EntryPoint {
+        self.global("solve_window", "SolveWindow", range)
+    }
+
+    fn global(&self, name: &'static str, config: &str, range: Range) -> EntryPoint {
+        let [work, other, epoch] = match self.scheme.sync {
+            Sync::Sentinel => {
+                [Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0)]
+            }
+            // Never reset, so that there is no other.
+            Sync::Packed => [Arg::Scratch(0), Arg::NULL, Arg::Epoch],
+        };
+        let [ticket, other_ticket] = match self.scheme.take {
+            Take::Ticket => {
+                let even = self.work_arrays();
+                let odd = even + 1;
+                [Arg::Turn { even, odd }, Arg::Turn { even: odd, odd: even }]
+            }
+            Take::Block | Take::Spread => [Arg::NULL; 2],
+        };
+        let slot = format!("{config}::Sync::Slot*");
+        let operands = vec![
+            self.slices(range),
+            parameter(&slot, "work", work),
+            parameter(&slot, "other", other),
+            parameter("u32", "epoch", epoch),
+            parameter("u32*", "ticket", ticket),
+            parameter("u32*", "other_ticket", other_ticket),
+            parameter("u64", "deadline_ns", Arg::DeadlineNs),
+            parameter("u32*", "status", Arg::Status),
+        ];
+        let function = format!("SlicesGlobal<{config}>");
+        EntryPoint { name, launch_bounds: None, function, operands }
+    }
+
+    /// Work arrays in scratch; the tickets' counters follow them.
+    pub fn work_arrays(&self) -> usize {
+        match self.scheme.sync {
+            Sync::Sentinel => 2,
+            Sync::Packed => 1,
+        }
+    }
+
+    fn value(&self) -> &'static str {
+        if self.problem.dtype == Dtype::F64 { "double" } else { "float" }
+    }
+
+    fn slices(&self, range: Range) -> Operand {
+        let value = self.value();
+        aggregate(
+            format!("Slices<{value}>"),
+            vec![
+                parameter("const uint4*", "meta", Arg::Array(0)),
+                parameter("const u32*", "cols", Arg::Array(1)),
+                parameter(format!("const {value}*"), "vals", Arg::Array(2)),
+                parameter("const int*", "rows", Arg::Array(3)),
+                parameter(format!("const {value}*"), "b", Arg::B),
+                parameter(format!("{value}*"), "x", Arg::C),
+                number("first", range.first),
+                number("end", range.end),
+                number("rhs", self.problem.rhs),
+            ],
+        )
+    }
+
+    fn config(&self, take: &str, waits: bool) -> String {
+        let (value, pause) = (self.value(), self.scheme.pause);
+        let sync = match self.scheme.sync {
+            Sync::Sentinel => "Sentinel",
+            Sync::Packed => "Packed",
+        };
+        let Columns { lanes, a_lane } = Columns::of(self.problem.rhs);
+        // Two right-hand sides per lane are two loads per step.
+        let unroll = self.scheme.unroll / a_lane;
+        format!(
+            "SlicesConfig<{value}, {sync}<{value}>, {lanes}, {a_lane}, {unroll}, Take::{take}, {waits}, {pause}>"
+        )
+    }
+}
