@@ -18,6 +18,8 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"sparsetune\"");
 /// Seconds to wait before asking again.
 const LATER: HeaderValue = HeaderValue::from_static("5");
+/// The same for a full disk, which somebody has to clear first.
+const MUCH_LATER: HeaderValue = HeaderValue::from_static("60");
 
 /// What went wrong, in the classes a client can tell apart. Each is a `type` of `/problems/…` in openapi.yaml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +43,12 @@ pub enum Kind {
     TimedOut,
     SlowClient,
     Unavailable,
+    StorageFull,
     Internal,
 }
 
 impl Kind {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
@@ -65,6 +68,7 @@ impl Kind {
         Self::TimedOut,
         Self::SlowClient,
         Self::Unavailable,
+        Self::StorageFull,
         Self::Internal,
     ];
 
@@ -113,6 +117,9 @@ impl Kind {
             Self::TimedOut => ("timed-out", S::SERVICE_UNAVAILABLE, "The answer took too long"),
             Self::SlowClient => ("slow-client", S::REQUEST_TIMEOUT, "The request took too long"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Not able to do it now"),
+            Self::StorageFull => {
+                ("storage-full", S::SERVICE_UNAVAILABLE, "The server has no room left")
+            }
             Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "The server failed"),
         }
     }
@@ -194,14 +201,21 @@ impl Problem {
 
     /// A failure that is the server's own: its cause goes to the log, the client gets a generic sentence.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
-        let cause = Some(cause.to_string());
-        Self { cause, ..Self::new(Kind::Internal, Kind::Internal.bare_detail()) }
+        Self::new(Kind::Internal, Kind::Internal.bare_detail()).caused(cause)
     }
 
-    /// Logs the cause, if there is one; called once, where the problem leaves the house.
+    /// A problem whose cause is for the log alone.
+    fn caused(self, cause: impl std::fmt::Display) -> Self {
+        Self { cause: Some(cause.to_string()), ..self }
+    }
+
+    /// Logs the cause, if there is one; called once, just before the response is sent.
     pub fn log_cause(&self, instance: &str) {
-        if let Some(cause) = &self.cause {
-            tracing::error!(id = instance, cause, "internal error");
+        let Some(cause) = &self.cause else { return };
+        match self.kind {
+            Kind::Busy => tracing::warn!(id = instance, cause, "the store is busy"),
+            Kind::StorageFull => tracing::error!(id = instance, cause, "the disk is full"),
+            _ => tracing::error!(id = instance, cause, "internal error"),
         }
     }
 
@@ -232,6 +246,9 @@ impl IntoResponse for Problem {
         match self.kind {
             Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
                 headers.insert(header::RETRY_AFTER, LATER);
+            }
+            Kind::StorageFull => {
+                headers.insert(header::RETRY_AFTER, MUCH_LATER);
             }
             Kind::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
@@ -302,6 +319,8 @@ impl From<ServiceError> for Problem {
             ServiceError::KeyReused => Self::new(Kind::KeyReused, text),
             ServiceError::TooLarge { .. } => Self::new(Kind::TooLarge, text),
             ServiceError::Unavailable { .. } => Self::new(Kind::Unavailable, text),
+            ServiceError::Busy(cause) => Self::new(Kind::Busy, text).caused(cause),
+            ServiceError::Full(cause) => Self::new(Kind::StorageFull, text).caused(cause),
             ServiceError::Internal(cause) => Self::internal(cause),
         }
     }

@@ -33,7 +33,7 @@ const OF_A_PAGE: [Subject; 2] = [Subject::Spy(PAGE_SPY), Subject::Profile];
 impl Drawing {
     fn of(matrix: &Csr, subject: Subject) -> Result<Self> {
         Ok(match subject {
-            Subject::Spy(size) => Self::Spy(spy::png(matrix, size).map_err(internal)?.into()),
+            Subject::Spy(size) => Self::Spy(spy::png(matrix, size).map_err(ServiceError::internal)?.into()),
             Subject::Profile => Self::Profile(Arc::new(profile::of(matrix))),
         })
     }
@@ -89,7 +89,7 @@ impl Service {
     pub async fn spy_png(&self, digest: &Digest, size: u32) -> Result<Bytes> {
         match self.drawn(digest, Subject::Spy(size)).await? {
             Drawing::Spy(png) => Ok(png),
-            Drawing::Profile(_) => Err(internal("a profile lies where a picture should")),
+            Drawing::Profile(_) => Err(ServiceError::internal("a profile lies where a picture should")),
         }
     }
 
@@ -97,7 +97,7 @@ impl Service {
     pub async fn matrix_profile(&self, digest: &Digest) -> Result<Arc<MatrixProfile>> {
         match self.drawn(digest, Subject::Profile).await? {
             Drawing::Profile(profile) => Ok(profile),
-            Drawing::Spy(_) => Err(internal("a picture lies where a profile should")),
+            Drawing::Spy(_) => Err(ServiceError::internal("a picture lies where a profile should")),
         }
     }
 
@@ -107,7 +107,7 @@ impl Service {
         if let Some(drawing) = self.drawings().get(&key) {
             return Ok(drawing);
         }
-        let permit = self.inner.drawing.clone().acquire_owned().await.map_err(internal)?;
+        let permit = self.inner.drawing.clone().acquire_owned().await?;
         // Another request may have drawn it while this one waited.
         if let Some(drawing) = self.drawings().get(&key) {
             return Ok(drawing);
@@ -117,7 +117,7 @@ impl Service {
         // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (matrix, _) = match canonical::open(&path).map_err(internal) {
+            let (matrix, _) = match canonical::open(&path).map_err(ServiceError::internal) {
                 Ok(read) => read,
                 Err(error) => return drop(tell.send(Err(error))),
             };
@@ -132,7 +132,7 @@ impl Service {
         match told.await {
             Ok(drawing) => drawing,
             Err(_) => {
-                Err(task.await.err().map_or_else(|| internal("nothing was drawn"), Into::into))
+                Err(task.await.err().map_or_else(|| ServiceError::internal("nothing was drawn"), Into::into))
             }
         }
     }
@@ -157,10 +157,6 @@ impl Service {
     pub(super) fn drawings(&self) -> MutexGuard<'_, Drawings> {
         self.inner.drawings.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn internal(error: impl std::fmt::Display) -> ServiceError {
-    ServiceError::Internal(error.to_string())
 }
 
 #[cfg(test)]

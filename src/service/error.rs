@@ -1,9 +1,10 @@
-//! What a use case can answer instead of a result. Knows no status code: that is the transport's to decide.
+//! Why a use case failed. Knows no status codes: those belong to the transport.
 
-use crate::store::StoreError;
 use crate::store::blobs::BlobError;
+use crate::store::{StoreError, is_full};
+use std::sync::Arc;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ServiceError {
     /// A part of the request is nonsense, or refers to what is not there.
     #[error("{message}")]
@@ -36,10 +37,19 @@ pub enum ServiceError {
     /// May work later.
     #[error("{message}")]
     Unavailable { message: String },
-    /// Our own fault, or the machine's. The text is for the log, not for the client.
-    #[error("{0}")]
-    Internal(String),
+    /// Another connection keeps the store busy: the same request may succeed later.
+    #[error("the server's store is busy: ask again later")]
+    Busy(#[source] Cause),
+    /// The disk of the server is full: the same request may succeed once its operator has made room.
+    #[error("the server's disk is full")]
+    Full(#[source] Cause),
+    /// A fault of this program or its machine. The text is for the log, not for the client.
+    #[error(transparent)]
+    Internal(Cause),
 }
+
+/// What lies under a failure; shared, so that several who wait for one answer get the same error.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 pub type Result<T> = std::result::Result<T, ServiceError>;
 
@@ -52,15 +62,30 @@ impl ServiceError {
         Self::NotFound { what, id: id.to_string() }
     }
 
-    /// A full disk passes; any other failure of the file system is ours.
-    pub(crate) fn of_io(what: &str, error: &std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::Unavailable { message: "the server's disk is full".to_owned() }
-            }
-            _ => Self::Internal(format!("{what}: {error}")),
-        }
+    /// A fault of this program, from an error or a text.
+    pub(crate) fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Internal(cause.into().into())
     }
+
+    /// A failed read or write of `what`.
+    pub(crate) fn of_io(what: &'static str, error: std::io::Error) -> Self {
+        if is_full(&error) {
+            return Self::Full(Arc::new(error));
+        }
+        Self::Internal(Arc::new(IoFailure { what, source: error }))
+    }
+
+    /// Whether the server failed, and not the request: nothing is wrong with what was asked for.
+    pub(crate) const fn is_failure(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+struct IoFailure {
+    what: &'static str,
+    source: std::io::Error,
 }
 
 impl From<StoreError> for ServiceError {
@@ -71,8 +96,10 @@ impl From<StoreError> for ServiceError {
             StoreError::Fenced(_) | StoreError::Missing(_) => {
                 Self::Conflict { message: error.to_string() }
             }
-            StoreError::Corrupt { .. } | StoreError::Backend(_) => {
-                Self::Internal(error.to_string())
+            StoreError::Busy(_) => Self::Busy(Arc::new(error)),
+            StoreError::Full(_) => Self::Full(Arc::new(error)),
+            StoreError::Corrupt { .. } | StoreError::Misuse(_) | StoreError::Backend(_) => {
+                Self::internal(error)
             }
         }
     }
@@ -82,14 +109,40 @@ impl From<BlobError> for ServiceError {
     fn from(error: BlobError) -> Self {
         match error {
             BlobError::NotFound(digest) => Self::not_found("blob", digest),
-            BlobError::Io(ref cause) => Self::of_io("the blob folder", cause),
-            BlobError::Store(_) => Self::Internal(error.to_string()),
+            BlobError::Io(cause) => Self::of_io("the blob folder", cause),
+            BlobError::Store(_) => Self::internal(error),
         }
     }
 }
 
 impl From<tokio::task::JoinError> for ServiceError {
     fn from(error: tokio::task::JoinError) -> Self {
-        Self::Internal(format!("a task of the service did not end well: {error}"))
+        Self::internal(format!("a task of the service did not end: {error}"))
+    }
+}
+
+impl From<tokio::sync::AcquireError> for ServiceError {
+    fn from(error: tokio::sync::AcquireError) -> Self {
+        Self::internal(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn kinds_and_causes_are_kept() {
+        let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = ServiceError::from(StoreError::Full(full().into()));
+        assert!(matches!(error, ServiceError::Full(_)));
+        assert!(error.source().and_then(|store| store.source()).unwrap().is::<std::io::Error>());
+        assert!(matches!(ServiceError::of_io("a file", full()), ServiceError::Full(_)));
+        let busy = ServiceError::from(StoreError::Busy("locked".into()));
+        assert!(matches!(busy, ServiceError::Busy(_)));
+        let internal = ServiceError::from(StoreError::Backend(full().into()));
+        assert!(internal.is_failure() && internal.to_string().starts_with("the store failed"));
+        assert!(internal.source().unwrap().is::<std::io::Error>());
     }
 }

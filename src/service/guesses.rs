@@ -52,8 +52,8 @@ impl Guess {
 /// What a prediction is of: all that it follows from has a name, and that the matrix's values do not count is not known
 /// before it is made.
 type PredictionKey = (PlanId, Digest);
-/// The error as text, for there may be several who wait for it.
-type PredictionReceiver = watch::Receiver<Option<std::result::Result<Guess, String>>>;
+/// Several requests may wait for one prediction.
+type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
@@ -163,7 +163,7 @@ impl Service {
         }
         match request::check(matrix, &key.problem, device, self.inner.settings.max_host_bytes) {
             Ok(()) => self.guess_once(basis, until).await,
-            Err(ServiceError::Internal(error)) => Err(ServiceError::Internal(error)),
+            Err(error) if error.is_failure() => Err(error),
             Err(refusal) => Ok(Guess::nothing(refusal)),
         }
     }
@@ -214,7 +214,7 @@ impl Service {
                         }
                         drop(under_way);
                         // Nobody may be waiting any more.
-                        drop(sender.send(Some(made.map_err(|error| error.to_string()))));
+                        drop(sender.send(Some(made)));
                     });
                     receiver
                 }
@@ -224,11 +224,10 @@ impl Service {
         match ended {
             Err(_) => Ok(Guess::None("a prediction is being made: ask again".to_owned())),
             Ok(Ok(answer)) => match &*answer {
-                Some(Ok(guess)) => Ok(guess.clone()),
-                Some(Err(error)) => Err(ServiceError::Internal(error.clone())),
-                None => Err(ServiceError::Internal("a prediction has no answer".to_owned())),
+                Some(made) => made.clone(),
+                None => Err(ServiceError::internal("a prediction has no answer")),
             },
-            Ok(Err(_)) => Err(ServiceError::Internal("a prediction broke off".to_owned())),
+            Ok(Err(_)) => Err(ServiceError::internal("a prediction ended without an answer")),
         }
     }
 
@@ -236,8 +235,7 @@ impl Service {
         let Basis { key, matrix, device, .. } = basis;
         let store = &self.inner.store;
         // One at a time: it takes the matrix in memory.
-        let permit = self.inner.predicting.clone().acquire_owned().await;
-        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let permit = self.inner.predicting.clone().acquire_owned().await?;
         let started = std::time::Instant::now();
         let figures = match (&key.problem, device.kind) {
             (Problem::Spmm(_), DeviceKind::Cuda) => {
@@ -267,7 +265,7 @@ impl Service {
             Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Guess::nothing("the entries of the matrix are not here (any more)"));
             }
-            Err(error) => return Err(ServiceError::Internal(error.to_string())),
+            Err(error) => return Err(ServiceError::internal(error)),
         };
         let seed = self.inner.settings.search.seed;
         let problem = key.problem;

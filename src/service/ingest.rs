@@ -62,8 +62,7 @@ impl Service {
     {
         let settings = &self.inner.settings;
         let file = receive(body, &settings.temp_dir, settings.max_upload_bytes).await?;
-        let permit = self.inner.parses.clone().acquire_owned().await;
-        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let permit = self.inner.parses.clone().acquire_owned().await?;
         let limits = settings.limits.clone();
         let read = tokio::task::spawn_blocking(move || parse(&file, &limits, permit)).await??;
         if let Some(matrix) = self.stored(&read.digest).await? {
@@ -85,10 +84,10 @@ impl Service {
             let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
             let mut staged = blobs.stage()?;
             canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
-                .map_err(|error| not_written(&error))?;
+                .map_err(not_written)?;
             // The blobs would do it, but under the lock of `publish`.
             let synced = staged.as_file().sync_all();
-            synced.map_err(|error| ServiceError::of_io("a matrix file", &error))?;
+            synced.map_err(|error| ServiceError::of_io("a matrix file", error))?;
             Ok((matrix, staged.into_temp_path()))
         })
         .await??;
@@ -106,7 +105,7 @@ impl Service {
         // Somebody else was first with the same matrix; theirs is the name that stays.
         let known = self.inner.store.matrix(&matrix.digest).await?;
         let matrix = known.ok_or_else(|| {
-            ServiceError::Internal(format!("matrix {} came and went at once", matrix.digest))
+            ServiceError::internal(format!("matrix {} came and went at once", matrix.digest))
         })?;
         Ok(Uploaded { matrix, created: false })
     }
@@ -123,7 +122,7 @@ where
         tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder)
     })
     .await?
-    .map_err(|error| ServiceError::of_io("an upload's temporary file", &error))?;
+    .map_err(|error| ServiceError::of_io("an upload's temporary file", error))?;
     let (file, path) = file.into_parts();
     let mut out = BufWriter::with_capacity(WRITE_BUFFER, tokio::fs::File::from_std(file));
     let mut body = std::pin::pin!(body);
@@ -138,9 +137,9 @@ where
                 format!("the upload is larger than {most} bytes, the most that is taken here");
             return Err(ServiceError::TooLarge { message });
         }
-        out.write_all(&chunk).await.map_err(|error| ServiceError::of_io("an upload", &error))?;
+        out.write_all(&chunk).await.map_err(|error| ServiceError::of_io("an upload", error))?;
     }
-    out.flush().await.map_err(|error| ServiceError::of_io("an upload", &error))?;
+    out.flush().await.map_err(|error| ServiceError::of_io("an upload", error))?;
     histogram!("sparsetune_upload_bytes").record(bytes as f64);
     Ok(path)
 }
@@ -167,9 +166,9 @@ fn refusal(error: ReadError) -> ServiceError {
         }
         ReadErrorKind::TooLarge => ServiceError::TooLarge { message: error.to_string() },
         ReadErrorKind::StorageFull => {
-            ServiceError::of_io("an upload", &std::io::ErrorKind::StorageFull.into())
+            ServiceError::of_io("an upload", std::io::ErrorKind::StorageFull.into())
         }
-        ReadErrorKind::Io => ServiceError::Internal(error.to_string()),
+        ReadErrorKind::Io => ServiceError::internal(error),
         ReadErrorKind::NotRecognised
         | ReadErrorKind::Malformed
         | ReadErrorKind::OutOfRange
@@ -181,10 +180,10 @@ fn refusal(error: ReadError) -> ServiceError {
     }
 }
 
-fn not_written(error: &canonical::CanonicalError) -> ServiceError {
+fn not_written(error: canonical::CanonicalError) -> ServiceError {
     match error {
         canonical::CanonicalError::Io(cause) => ServiceError::of_io("a matrix file", cause),
-        other => ServiceError::Internal(other.to_string()),
+        other => ServiceError::internal(other),
     }
 }
 
@@ -197,7 +196,7 @@ mod tests {
         let of = |kind| {
             refusal(ReadError { kind, message: "writing".to_owned(), line: None, byte: None })
         };
-        assert!(matches!(of(ReadErrorKind::StorageFull), ServiceError::Unavailable { .. }));
+        assert!(matches!(of(ReadErrorKind::StorageFull), ServiceError::Full(_)));
         assert!(matches!(of(ReadErrorKind::Io), ServiceError::Internal(_)));
     }
 }

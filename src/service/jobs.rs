@@ -65,8 +65,7 @@ impl Service {
             return Ok(());
         }
         // One at a time, like pictures: it takes the matrix in memory.
-        let permit = self.inner.drawing.clone().acquire_owned().await;
-        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let permit = self.inner.drawing.clone().acquire_owned().await?;
         let (path, problem) = (self.matrix_path(&matrix.digest), *problem);
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -141,8 +140,7 @@ fn unknown_matrix(digest: &Digest) -> ServiceError {
 }
 
 pub(super) fn digest_of(request: &JobRequest) -> Result<Digest> {
-    let json = serde_json::to_vec(request);
-    let json = json.map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let json = serde_json::to_vec(request).map_err(ServiceError::internal)?;
     Ok(Digest::of(&json))
 }
 

@@ -2,7 +2,7 @@
 
 use super::jobs::digest_of;
 use super::predicted::measuring;
-use super::{Result, Service, ServiceError};
+use super::{Result, Service};
 use crate::domain::plan::PlanKey;
 use crate::domain::{Device, Job, JobState, Matrix};
 use crate::store::Submission;
@@ -45,7 +45,7 @@ impl Service {
         let Ok(permit) = timeout_at(until, turn.acquire_owned()).await else {
             return Ok(later());
         };
-        let permit = permit.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let permit = permit?;
         let service = self.clone();
         let submitting = tokio::spawn(async move {
             let _permit = permit;
@@ -56,8 +56,8 @@ impl Service {
         };
         match submitted? {
             Ok(submitted) => Ok(Some(standing(&submitted.job))),
-            Err(ServiceError::Internal(error)) => {
-                tracing::warn!(matrix = %matrix.digest, error, "a miss could not be queued");
+            Err(error) if error.is_failure() => {
+                tracing::warn!(matrix = %matrix.digest, %error, "a miss could not be queued");
                 Ok(Some("a job that measures it could not be queued".to_owned()))
             }
             // The prediction says why it cannot be done.

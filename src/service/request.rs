@@ -99,8 +99,7 @@ pub(super) fn check(
 /// blocks meanwhile.
 pub(super) fn check_diagonal(path: &Path, problem: &Problem) -> Result<()> {
     let Problem::Sptrsv(solve) = problem else { return Ok(()) };
-    let (csr, _) =
-        canonical::open(path).map_err(|error| ServiceError::Internal(error.to_string()))?;
+    let (csr, _) = canonical::open(path).map_err(ServiceError::internal)?;
     match diagonal_of(&csr, solve) {
         Ok(_) => Ok(()),
         Err(error @ TriangleError::Diagonal { .. }) => {

@@ -38,7 +38,7 @@ type Result<T> = std::result::Result<T, BlobError>;
 
 impl From<BlobError> for StoreError {
     fn from(error: BlobError) -> Self {
-        Self::Backend(error.to_string())
+        Self::Backend(error.into())
     }
 }
 

@@ -8,7 +8,7 @@ pub use blobs::Blobs;
 pub use learning::{
     Learning, PutToUse, RollBack, TrainingFence, TrainingGroup, TrainingRow, Trainings, Undescribed,
 };
-pub use sqlite::SqliteStore;
+pub use sqlite::{SqliteOptions, SqliteStore};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
@@ -109,6 +109,10 @@ pub struct Quarantined {
     pub at: Timestamp,
 }
 
+/// What a database driver or the file system reported.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a call to the store failed. The last four keep their cause as `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another worker holds the job now, or it has ended.
@@ -124,8 +128,31 @@ pub enum StoreError {
     /// Stored JSON of a version or shape this binary does not know.
     #[error("stored {what} cannot be read: {why}")]
     Corrupt { what: String, why: String },
+    /// Another connection held the database for too long, or no connection was free: the same call may succeed later.
+    #[error("the store is busy: {0}")]
+    Busy(#[source] Cause),
+    /// The disk, a quota or the database's own limit is reached: the same call may succeed once there is room.
+    #[error("the store is full: {0}")]
+    Full(#[source] Cause),
+    /// A fault of the calling code: it broke a rule of these traits or a constraint of the schema. Never worth a retry.
+    #[error("the store was misused: {0}")]
+    Misuse(#[source] Cause),
+    /// The database failed otherwise, for example by an I/O error.
     #[error("the store failed: {0}")]
-    Backend(String),
+    Backend(#[source] Cause),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later, since it failed for the state of the database or its disk.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Full(_) | Self::Backend(_))
+    }
+}
+
+/// Whether the file system refused a write for lack of room.
+pub(crate) fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -19,3 +19,4 @@ mod predicted;
 mod problems;
 mod sign_in;
 mod solves;
+mod storage;

@@ -120,7 +120,7 @@ pub async fn a_job_ends_once(harness: &Sqlite) {
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     let unfinished = ended(&claim.job, JobState::Running, None);
-    assert!(matches!(store.finish(&claim.fence, &unfinished).await, Err(StoreError::Backend(_))));
+    assert!(matches!(store.finish(&claim.fence, &unfinished).await, Err(StoreError::Misuse(_))));
     store.finish(&claim.fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
     assert_fenced(&*store, &claim.fence, &claim.job).await;
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Failed);

@@ -36,7 +36,7 @@ pub async fn a_recorded_trial_stays(harness: &Sqlite) {
     // Another candidate under a used number would be lost: all of the batch is refused.
     let clash = Trial { candidate: Candidate::new("row_panel"), ..trial(&job.id, 0, 1.0) };
     let refused = store.record_trials(&fence, &[trial(&job.id, 1, 1.0), clash]).await;
-    assert!(matches!(refused, Err(StoreError::Backend(_))));
+    assert!(matches!(refused, Err(StoreError::Misuse(_))));
     assert_eq!(store.trials(&job.id).await.unwrap().len(), 1);
 }
 

@@ -78,7 +78,7 @@ pub async fn a_scope_has_one_training(harness: &Sqlite) {
     let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
     assert!(matches!(store.trainings(&foreign).await, Err(StoreError::BadCursor)));
     let running = Training { state: JobState::Running, ..training(Op::Spmm, 9) };
-    assert!(matches!(store.submit_training(&running).await, Err(StoreError::Backend(_))));
+    assert!(matches!(store.submit_training(&running).await, Err(StoreError::Misuse(_))));
 
     // One that is asked to stop makes way for the next.
     claim(&*store, "w", LEASE).await.unwrap();
@@ -115,7 +115,7 @@ pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
     assert!(!renewal.cancel_requested);
     assert_eq!(stored(&*store, &taken).await, taken);
     let unfinished = store.finish_training(&fence, &taken, None, None).await;
-    assert!(matches!(unfinished, Err(StoreError::Backend(_))));
+    assert!(matches!(unfinished, Err(StoreError::Misuse(_))));
 
     let (end, made) = (succeeded(&taken), model("made", 5));
     let before = store.revision().await.unwrap();
@@ -153,7 +153,7 @@ pub async fn a_lost_lease_fences_a_training(harness: &Sqlite) {
     store.update_training(&fence, &Training { attempts: 0, ..next.clone() }, LEASE).await.unwrap();
     assert_eq!(stored(&*store, &next).await, next);
     let foreign = store.update_training(&fence, &training(Op::Spmm, 1), LEASE).await;
-    assert!(matches!(foreign, Err(StoreError::Backend(_))));
+    assert!(matches!(foreign, Err(StoreError::Misuse(_))));
 }
 
 pub async fn a_released_training_is_queued_again(harness: &Sqlite) {

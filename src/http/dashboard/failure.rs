@@ -96,6 +96,7 @@ const fn advice(kind: Kind) -> &'static str {
         Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
             "This passes, most likely: load the page again in a few seconds."
         }
+        Kind::StorageFull => "Whoever runs this server has to make room on its disk first.",
         Kind::Internal => "The server's log has more under the request's id.",
         Kind::CrossOrigin | Kind::UnknownHost => {
             "Open the server by the address that it was given, and go on from there."

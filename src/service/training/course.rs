@@ -27,13 +27,14 @@ struct Made {
 
 impl Trainer {
     /// Carries a claimed training through and stores its end. Where the process ends, the training goes back to the queue; where
-    /// the lease is lost, nothing is stored. Either way it begins anew with whoever claims it next.
+    /// the lease is lost, nothing is stored. Either way it begins anew with whoever claims it next. False where the store did
+    /// not answer: the training is queued again, and the caller should wait before it claims the next.
     pub(super) async fn carry(
         &self,
         mut training: Training,
         fence: &TrainingFence,
         shutdown: &CancellationToken,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let store = self.service.store();
         training.state = JobState::Running;
         training.features_version = Some(features::version(training.request.scope.op));
@@ -46,7 +47,7 @@ impl Trainer {
         let mut training = handle.snapshot();
         if handle.lost.is_cancelled() {
             tracing::warn!(training = %training.id, "the training was taken over by another trainer");
-            return Ok(());
+            return Ok(true);
         }
         let made = match made {
             Ok(made) => {
@@ -59,12 +60,13 @@ impl Trainer {
             }
             Err(Halt::Stopped) => {
                 tracing::info!(training = %training.id, "the training is left to whoever claims it next");
-                return self.release(fence).await;
+                self.release(fence).await?;
+                return Ok(true);
             }
             Err(Halt::Later(why)) => {
+                tracing::error!(training = %training.id, why, "the training is queued again");
                 self.release(fence).await?;
-                // An error, so that the next claim waits a little.
-                return Err(StoreError::Backend(why));
+                return Ok(false);
             }
             Err(Halt::Failed(why)) => {
                 training.state = JobState::Failed;
@@ -93,7 +95,7 @@ impl Trainer {
         let training = match store.finish_training(fence, &training, stored, change).await {
             Err(StoreError::Fenced(_)) => {
                 tracing::warn!(training = %training.id, "the training was taken over by another trainer");
-                return Ok(());
+                return Ok(true);
             }
             ended => ended?,
         };
@@ -101,7 +103,7 @@ impl Trainer {
             self.service.signals().changed_here();
         }
         tell(&training, started);
-        Ok(())
+        Ok(true)
     }
 
     async fn release(&self, fence: &TrainingFence) -> Result<(), StoreError> {
@@ -142,9 +144,8 @@ impl Trainer {
                 // Before the look at the model: a change between the two is found as the training ends.
                 let newest = service.store().activations(scope, 1).await?.pop();
                 let in_use = service.active_model(scope).await.map_err(|error| match error {
-                    ServiceError::Unavailable { message } | ServiceError::Internal(message) => {
-                        Halt::Later(message)
-                    }
+                    error @ ServiceError::Unavailable { .. } => Halt::Later(error.to_string()),
+                    error if error.is_failure() => Halt::Later(error.to_string()),
                     error => Halt::Failed(error.to_string()),
                 })?;
                 let chosen = verdict::chosen_otherwise(newest.as_ref(), in_use.is_some());

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 enum Halt {
     /// It was told to: cancelled, the lease lost, or the process ends. The handle knows which.
     Stopped,
-    /// The store does not answer now (busy, I/O), with what it says: another time it may.
+    /// The store does not answer now (busy, full, I/O), with what it says: another time it may.
     Later(String),
     /// It cannot be done, with the reason.
     Failed(String),
@@ -31,7 +31,7 @@ enum Halt {
 impl From<StoreError> for Halt {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Backend(why) => Self::Later(why),
+            error if error.is_transient() => Self::Later(error.to_string()),
             error => Self::Failed(error.to_string()),
         }
     }
@@ -71,12 +71,11 @@ impl Trainer {
         }
     }
 
-    /// Claims and carries through one training; false when there is none.
+    /// Claims and carries through one training; false when there is none, or the store could not answer for long enough.
     async fn take_one(&self, stop: &CancellationToken) -> Result<bool, StoreError> {
         let lease_ms = self.service.settings().lease_ms;
         let claim = self.service.store().claim_training(&self.owner, lease_ms).await?;
         let Some((training, fence)) = claim else { return Ok(false) };
-        self.carry(training, &fence, stop).await?;
-        Ok(true)
+        self.carry(training, &fence, stop).await
     }
 }

@@ -5,7 +5,6 @@ use super::session::{Session, SessionError};
 use crate::domain::{JobId, Plan, Stage};
 use crate::ops::limit::Least;
 use crate::pool::PoolError;
-use crate::service::ServiceError;
 use crate::service::misses::standing;
 use crate::service::predicted::{Subject, measuring, plan, rank};
 use std::time::Instant;
@@ -83,7 +82,7 @@ impl Session<'_> {
                 self.recorder.log(standing(&submitted.job)).await?;
                 Ok(Some(submitted.job.id))
             }
-            Err(ServiceError::Internal(error)) => {
+            Err(error) if error.is_failure() => {
                 Err(SessionError::Hopeless(format!("the job that measures: {error}")))
             }
             Err(error) => {

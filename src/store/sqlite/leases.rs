@@ -119,7 +119,7 @@ pub(super) async fn update(store: &SqliteStore, fence: &Fence, job: &Job) -> Res
 pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) -> Result<()> {
     if !finish.job.state.is_final() {
         let state = finish.job.state.name();
-        return Err(StoreError::Backend(format!("a job cannot end as {state}")));
+        return Err(StoreError::Misuse(format!("a job cannot end as {state}").into()));
     }
     let mut tx = store.begin().await?;
     if let Some(plan) = &finish.plan {

@@ -48,12 +48,13 @@ impl MigrationLock {
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::Backend(format!(
+                    let why = format!(
                         "the turn to open the store did not come in {} s: another opener holds {}. It is bringing the \
                          schema up to date, or hangs and is to be ended",
                         patience.as_secs(),
                         path.display()
-                    )));
+                    );
+                    return Err(StoreError::Busy(why.into()));
                 }
             }
         }
@@ -86,11 +87,12 @@ fn lockless(error: &io::Error) -> bool {
 }
 
 fn unfit(path: &Path, error: &io::Error) -> StoreError {
-    StoreError::Backend(format!(
+    let why = format!(
         "the lock file {} is of no use: {error}. Its folder must be there and this user's to write to, or the file this \
          user's to read",
         path.display()
-    ))
+    );
+    StoreError::Backend(why.into())
 }
 
 /// The database's one name: a link to it, or a folder by another name, shares its lock. The file need not be there.

@@ -21,24 +21,38 @@ mod trials;
 mod upgrade;
 mod upkeep;
 
-use super::{Result, StoreError};
+use super::{Cause, Result, StoreError, is_full};
 use migration_lock::MigrationLock;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous, SqliteTransactionManager,
 };
-use sqlx::{Sqlite, Transaction};
+use sqlx::{Connection, Sqlite, Transaction, TransactionManager};
 use std::path::Path;
 use std::time::Duration;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-/// How long a writer waits for the writer of another process before the store reports itself busy.
-const BUSY: Duration = Duration::from_secs(10);
 /// How long an opener waits for others that open the same file: a schema may be changed by reading all of a large store.
 const MIGRATION_LOCK_PATIENCE: Duration = Duration::from_secs(600);
 /// Read-only connections; each owns a thread, so a few.
 const READERS: u32 = 8;
+
+/// How a store is opened; the default is what the service runs with.
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteOptions {
+    /// How long a writer waits for the writer of another process before the store reports that it is busy.
+    pub busy_timeout: Duration,
+    /// The most pages (of 4 KiB) that the database file may have; beyond them the store reports that it is full.
+    pub max_pages: Option<u32>,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { busy_timeout: Duration::from_secs(10), max_pages: None }
+    }
+}
 
 /// Cheap to clone: clones share their connections.
 #[derive(Clone, Debug)]
@@ -52,6 +66,11 @@ impl SqliteStore {
     /// Opens the file, makes it where there is none, and brings its schema up to date. Any number of threads and processes
     /// may open one file at once: they take turns.
     pub async fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, SqliteOptions::default()).await
+    }
+
+    /// [`Self::open`] with other options than the default.
+    pub async fn open_with(path: &Path, limits: SqliteOptions) -> Result<Self> {
         // NORMAL: in WAL mode a commit is in the operating system's hands when it returns, so it survives SIGKILL of
         // this process; only a loss of power can take the last commits back, and never tears the file. FULL would pay
         // an fsync for every recorded trial against that.
@@ -59,11 +78,15 @@ impl SqliteStore {
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Normal)
-            .busy_timeout(BUSY)
+            .busy_timeout(limits.busy_timeout)
             .foreign_keys(true)
             .pragma("temp_store", "memory")
             .optimize_on_close(true, None);
         let lock = MigrationLock::wait(path, MIGRATION_LOCK_PATIENCE).await?;
+        let mut writing = options.clone().create_if_missing(true);
+        if let Some(pages) = limits.max_pages {
+            writing = writing.pragma("max_page_count", pages.to_string());
+        }
         // The writer never goes away while the store lives: read-only connections cannot make the WAL files anew.
         let writer = SqlitePoolOptions::new()
             .min_connections(1)
@@ -71,7 +94,8 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .acquire_timeout(Duration::from_secs(30))
-            .connect_with(options.clone().create_if_missing(true))
+            .after_release(|connection, _| Box::pin(end_transaction(connection)))
+            .connect_with(writing)
             .await?;
         MIGRATIONS.run(&writer).await?;
         drop(lock);
@@ -97,19 +121,64 @@ impl SqliteStore {
     }
 }
 
+/// SQLite itself rolls a transaction back that met a full disk or an I/O error. The driver's own ROLLBACK then fails, so that
+/// it counts a transaction as open that is not, and every later one on this connection would be refused. A transaction opened
+/// past its count lets that ROLLBACK succeed. True where the connection can be used again.
+async fn end_transaction(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
+    // Commands are carried out in order: the answer comes after the ROLLBACK of a transaction that was dropped.
+    connection.ping().await?;
+    if SqliteTransactionManager::get_transaction_depth(connection) == 0 {
+        return Ok(true);
+    }
+    sqlx::query("BEGIN").execute(&mut *connection).await?;
+    SqliteTransactionManager::rollback(connection).await?;
+    Ok(SqliteTransactionManager::get_transaction_depth(connection) == 0)
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        Self::Backend(error.to_string())
+        let kind: fn(Cause) -> Self = match &error {
+            sqlx::Error::PoolTimedOut => Self::Busy,
+            sqlx::Error::Io(cause) if is_full(cause) => Self::Full,
+            // SQLite's primary result code is the lowest byte of the extended one.
+            sqlx::Error::Database(cause) => {
+                match cause.code().and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff)
+                {
+                    Some(SQLITE_BUSY | SQLITE_LOCKED) => Self::Busy,
+                    Some(SQLITE_FULL) => Self::Full,
+                    Some(SQLITE_CONSTRAINT | SQLITE_MISMATCH | SQLITE_MISUSE | SQLITE_RANGE) => {
+                        Self::Misuse
+                    }
+                    _ => Self::Backend,
+                }
+            }
+            _ => Self::Backend,
+        };
+        kind(error.into())
     }
 }
 
+// Primary result codes of SQLite, as https://sqlite.org/rescode.html lists them.
+const SQLITE_BUSY: u32 = 5;
+const SQLITE_LOCKED: u32 = 6;
+const SQLITE_FULL: u32 = 13;
+const SQLITE_CONSTRAINT: u32 = 19;
+const SQLITE_MISMATCH: u32 = 20;
+const SQLITE_MISUSE: u32 = 21;
+const SQLITE_RANGE: u32 = 25;
+
 impl From<MigrateError> for StoreError {
     fn from(error: MigrateError) -> Self {
-        Self::Backend(match error {
-            MigrateError::VersionMissing(version) => format!(
-                "the database was written by a newer sparsetune: it has migration {version}, which this one does not know"
+        match error {
+            MigrateError::VersionMissing(version) => Self::Backend(
+                format!(
+                    "the database was written by a newer sparsetune: it has migration {version}, which this one does not know"
+                )
+                .into(),
             ),
-            other => format!("the schema cannot be brought up to date: {other}"),
-        })
+            // A full disk or a lock stays what it is.
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
+            other => Self::Backend(other.into()),
+        }
     }
 }

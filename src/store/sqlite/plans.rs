@@ -130,7 +130,7 @@ impl Plans for SqliteStore {
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {
         if !plan.is_predicted() {
             let why = format!("plan {} was measured: it comes with its job's end", plan.id);
-            return Err(StoreError::Backend(why));
+            return Err(StoreError::Misuse(why.into()));
         }
         let mut tx = self.begin().await?;
         let known: Option<i64> = sqlx::query_scalar("SELECT 1 FROM plans WHERE id = ?")

@@ -45,7 +45,7 @@ impl Trainings for SqliteStore {
     async fn submit_training(&self, training: &Training) -> Result<(Training, bool)> {
         if training.state != JobState::Queued {
             let state = training.state.name();
-            return Err(StoreError::Backend(format!("a training cannot begin as {state}")));
+            return Err(StoreError::Misuse(format!("a training cannot begin as {state}").into()));
         }
         let scope = &training.request.scope;
         let mut tx = self.begin().await?;
@@ -188,7 +188,7 @@ impl Trainings for SqliteStore {
         held(fence, training)?;
         if !training.state.is_final() {
             let state = training.state.name();
-            return Err(StoreError::Backend(format!("a training cannot end as {state}")));
+            return Err(StoreError::Misuse(format!("a training cannot end as {state}").into()));
         }
         let mut tx = self.begin().await?;
         let cancelled: Option<bool> = sqlx::query_scalar(
@@ -303,7 +303,7 @@ fn held(fence: &TrainingFence, training: &Training) -> Result<()> {
         return Ok(());
     }
     let why = format!("the lease is on training {}, not on {}", fence.training, training.id);
-    Err(StoreError::Backend(why))
+    Err(StoreError::Misuse(why.into()))
 }
 
 /// A training is a job like others.

@@ -201,10 +201,10 @@ async fn check_known(
                 .fetch_optional(&mut *tx)
                 .await?;
         if known.is_none() {
-            return Err(StoreError::Backend(format!(
+            return Err(StoreError::Misuse(format!(
                 "trial {} of job {job} is already that of another candidate than {}",
                 trial.ordinal, trial.candidate
-            )));
+            ).into()));
         }
     }
     Ok(())
