@@ -116,11 +116,23 @@ pub fn main() -> ExitCode {
     run(args).unwrap_or_else(|error| {
         // `sparsetune generate ... | head`: whoever reads has had enough, and need not be told.
         if !is_broken_pipe(&error) {
-            eprintln!("sparsetune: {error:#}");
+            eprintln!("sparsetune: {}", in_one_line(&error));
         }
         match error.downcast_ref::<problem::Misuse>() {
             Some(_) => ExitCode::from(MISUSE),
             None => ExitCode::FAILURE,
+        }
+    })
+}
+
+/// The error with its causes. A cause whose text an error before it has said already is left out: drivers repeat theirs.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| {
+        let cause = cause.to_string();
+        match said.is_empty() {
+            true => cause,
+            false if said.contains(&cause) => said,
+            false => format!("{said}: {cause}"),
         }
     })
 }

@@ -33,7 +33,9 @@ const OF_A_PAGE: [Subject; 2] = [Subject::Spy(PAGE_SPY), Subject::Profile];
 impl Drawing {
     fn of(matrix: &Csr, subject: Subject) -> Result<Self> {
         Ok(match subject {
-            Subject::Spy(size) => Self::Spy(spy::png(matrix, size).map_err(ServiceError::internal)?.into()),
+            Subject::Spy(size) => {
+                Self::Spy(spy::png(matrix, size).map_err(ServiceError::internal)?.into())
+            }
             Subject::Profile => Self::Profile(Arc::new(profile::of(matrix))),
         })
     }
@@ -89,7 +91,9 @@ impl Service {
     pub async fn spy_png(&self, digest: &Digest, size: u32) -> Result<Bytes> {
         match self.drawn(digest, Subject::Spy(size)).await? {
             Drawing::Spy(png) => Ok(png),
-            Drawing::Profile(_) => Err(ServiceError::internal("a profile lies where a picture should")),
+            Drawing::Profile(_) => {
+                Err(ServiceError::internal("a profile lies where a picture should"))
+            }
         }
     }
 
@@ -131,9 +135,10 @@ impl Service {
         });
         match told.await {
             Ok(drawing) => drawing,
-            Err(_) => {
-                Err(task.await.err().map_or_else(|| ServiceError::internal("nothing was drawn"), Into::into))
-            }
+            Err(_) => Err(task
+                .await
+                .err()
+                .map_or_else(|| ServiceError::internal("nothing was drawn"), Into::into)),
         }
     }
 

@@ -11,8 +11,7 @@ use sqlx::{Connection, SqliteConnection};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 struct Served {
     address: String,
@@ -92,30 +91,29 @@ async fn a_database_locked_by_another_is_busy_for_now() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_database_is_said_to_be_and_takes_more_once_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
-    let first: Value = {
-        let served = Served::on(folder.path(), SqliteOptions::default()).await;
-        served.upload(5).await.json().await.unwrap()
-    };
+    Served::on(folder.path(), SqliteOptions::default()).await;
     let pages: u32 = sqlx::query_scalar("PRAGMA page_count")
         .fetch_one(&mut raw(folder.path()).await)
         .await
         .unwrap();
-    let options = SqliteOptions { max_pages: Some(pages + 2), ..SqliteOptions::default() };
+    let options = SqliteOptions { max_pages: Some(pages + 4), ..SqliteOptions::default() };
     let served = Served::on(folder.path(), options).await;
-    let mut refused = None;
-    for rows in 6..200 {
-        let response = served.upload(rows).await;
+    let mut kept = Vec::new();
+    let refused = loop {
+        let response = served.upload(5 + kept.len()).await;
         if response.status() != 201 {
-            refused = Some((rows, response));
-            break;
+            break response;
         }
-    }
-    let (rows, response) = refused.expect("the database is full in the end");
-    assert_eq!(response.headers()["retry-after"], "60");
-    problem(response, 503, "storage-full").await;
+        let matrix: Value = response.json().await.unwrap();
+        let digest = matrix["digest"].as_str().unwrap().to_owned();
+        kept.push(format!("{}/v1/matrices/{digest}", served.address));
+    };
+    assert_eq!(refused.headers()["retry-after"], "60");
+    problem(refused, 503, "storage-full").await;
     // What is there can be read, and removed, which makes room.
-    let url = format!("{}/v1/matrices/{}", served.address, first["digest"].as_str().unwrap());
-    assert_eq!(served.client.get(&url).send().await.unwrap().status(), 200);
-    assert_eq!(served.client.delete(&url).send().await.unwrap().status(), 204);
-    assert_eq!(served.upload(rows).await.status(), 201);
+    for url in &kept {
+        assert_eq!(served.client.get(url).send().await.unwrap().status(), 200);
+        assert_eq!(served.client.delete(url).send().await.unwrap().status(), 204);
+    }
+    assert_eq!(served.upload(5 + kept.len()).await.status(), 201);
 }

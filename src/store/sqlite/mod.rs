@@ -26,9 +26,9 @@ use migration_lock::MigrationLock;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous, SqliteTransactionManager,
+    SqliteSynchronous,
 };
-use sqlx::{Connection, Sqlite, Transaction, TransactionManager};
+use sqlx::{Connection, Sqlite, Transaction};
 use std::path::Path;
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .acquire_timeout(Duration::from_secs(30))
-            .after_release(|connection, _| Box::pin(end_transaction(connection)))
+            .after_release(|connection, _| Box::pin(is_sound(connection)))
             .connect_with(writing)
             .await?;
         MIGRATIONS.run(&writer).await?;
@@ -121,18 +121,13 @@ impl SqliteStore {
     }
 }
 
-/// SQLite itself rolls a transaction back that met a full disk or an I/O error. The driver's own ROLLBACK then fails, so that
-/// it counts a transaction as open that is not, and every later one on this connection would be refused. A transaction opened
-/// past its count lets that ROLLBACK succeed. True where the connection can be used again.
-async fn end_transaction(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
+/// Whether a connection can be used again. SQLite itself rolls a transaction back that met a full disk or an I/O error; the
+/// driver's own ROLLBACK then fails, so that it counts a transaction as open for ever and refuses every later one. Such a
+/// connection is replaced.
+async fn is_sound(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
     // Commands are carried out in order: the answer comes after the ROLLBACK of a transaction that was dropped.
     connection.ping().await?;
-    if SqliteTransactionManager::get_transaction_depth(connection) == 0 {
-        return Ok(true);
-    }
-    sqlx::query("BEGIN").execute(&mut *connection).await?;
-    SqliteTransactionManager::rollback(connection).await?;
-    Ok(SqliteTransactionManager::get_transaction_depth(connection) == 0)
+    Ok(!connection.is_in_transaction())
 }
 
 impl From<sqlx::Error> for StoreError {

@@ -201,10 +201,13 @@ async fn check_known(
                 .fetch_optional(&mut *tx)
                 .await?;
         if known.is_none() {
-            return Err(StoreError::Misuse(format!(
-                "trial {} of job {job} is already that of another candidate than {}",
-                trial.ordinal, trial.candidate
-            ).into()));
+            return Err(StoreError::Misuse(
+                format!(
+                    "trial {} of job {job} is already that of another candidate than {}",
+                    trial.ordinal, trial.candidate
+                )
+                .into(),
+            ));
         }
     }
     Ok(())
