@@ -84,10 +84,7 @@ pub enum Strategy {
 impl Strategy {
     /// What a request means that names no strategy.
     pub const fn default_for(problem: &Problem) -> Self {
-        match problem {
-            Problem::Spmm(_) => Self::Ranked,
-            Problem::Sptrsv(_) => Self::Halving,
-        }
+        problem.op().descriptor().strategy
     }
 }
 

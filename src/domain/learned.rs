@@ -1,5 +1,6 @@
 //! Learned models: what they are, what they were trained on, and how well they choose on what they had not seen.
 
+pub use super::Op;
 use super::{DeviceClass, Digest, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -35,38 +36,6 @@ impl TrainingId {
 impl fmt::Display for TrainingId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// The operation that a model ranks candidates of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Op {
-    Spmm,
-    Sptrsv,
-}
-
-impl Op {
-    pub const ALL: [Self; 2] = [Self::Spmm, Self::Sptrsv];
-
-    pub const fn of(problem: &Problem) -> Self {
-        match problem {
-            Problem::Spmm(_) => Self::Spmm,
-            Problem::Sptrsv(_) => Self::Sptrsv,
-        }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Spmm => "spmm",
-            Self::Sptrsv => "sptrsv",
-        }
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -21,12 +21,13 @@ pub mod training;
 pub mod trial;
 
 pub use candidate::{Candidate, CandidateId, Param};
+pub use catalog::operation::Op;
 pub use device::{Device, DeviceClass, DeviceId, DeviceKind};
 pub use digest::Digest;
 pub use event::{Event, EventKind};
 pub use funnel::FunnelStep;
 pub use job::{Job, JobId, JobRequest, JobState, Search, Stage, StoppedBy, Strategy};
-pub use learned::{JobFeatures, LearnedModel, Learner, ModelId, Op, TrainingId};
+pub use learned::{JobFeatures, LearnedModel, Learner, ModelId, TrainingId};
 pub use matrix::{Features, Matrix};
 pub use model::ModelQuality;
 pub use outcome::{KernelFigures, Outcome, Resources, Timing};

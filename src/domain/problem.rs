@@ -1,11 +1,15 @@
 //! A problem: the operation and everything that decides which kernels are legal for it.
 
-use serde::{Deserialize, Serialize};
+use super::Matrix;
+use super::catalog::operation::{Draft, Field, Op, Value};
+use serde::de::Error;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// What is to be computed with the matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
+/// What is to be computed with the matrix. Its fields are described in [`super::catalog::operation`], and its wire form and
+/// its key are made from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Problem {
     /// `C = A B`, or `alpha A B + beta C`, with A sparse (rows x cols) and B dense (cols x n).
     Spmm(Spmm),
@@ -14,25 +18,23 @@ pub enum Problem {
 }
 
 /// Sparse matrix times dense matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spmm {
-    /// Columns of B and C, at least 1.
+    /// Columns of B and C, at least 1; up to [`Self::MAX_N`] can be tuned.
     pub n: u32,
-    #[serde(default)]
     pub dtype: Dtype,
     /// Storage order of B and of C.
-    #[serde(default)]
     pub layout: Layout,
     /// `C = alpha A B + beta C` with alpha and beta given at each call, instead of `C = A B`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accumulate: bool,
     /// For f32: products may be computed from operands rounded to tf32 (10 bits of fraction), by the client's consent.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tf32: bool,
 }
 
 impl Spmm {
+    /// Widest B that can be tuned.
+    pub const MAX_N: u32 = 65_536;
+
     /// `C = A B`, as precise as the type.
     pub const fn new(n: u32, dtype: Dtype, layout: Layout) -> Self {
         Self { n, dtype, layout, accumulate: false, tf32: false }
@@ -40,16 +42,13 @@ impl Spmm {
 }
 
 /// Sparse triangular solve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sptrsv {
     /// Right-hand sides, 1 to [`Self::MAX_RHS`].
     pub rhs: u32,
-    #[serde(default)]
     pub dtype: Dtype,
     pub triangle: Triangle,
     pub diagonal: Diagonal,
-    #[serde(default)]
     pub transpose: bool,
 }
 
@@ -58,14 +57,168 @@ impl Sptrsv {
     pub const MAX_RHS: u32 = 64;
 }
 
-/// Element type of the dense operands and of A's values on the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dtype {
-    #[default]
-    F32,
-    F16,
-    F64,
+impl Problem {
+    pub const fn op(&self) -> Op {
+        match self {
+            Self::Spmm(_) => Op::Spmm,
+            Self::Sptrsv(_) => Op::Sptrsv,
+        }
+    }
+
+    /// Values in the order of the operation's fields.
+    pub fn values(&self) -> Vec<Value> {
+        match *self {
+            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
+                vec![n.into(), dtype.into(), layout.into(), accumulate.into(), tf32.into()]
+            }
+            Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
+                vec![rhs.into(), dtype.into(), triangle.into(), diagonal.into(), transpose.into()]
+            }
+        }
+    }
+
+    /// The reverse of [`Self::values`]; `None` unless there is one value of its kind for each field. Whether a value is in
+    /// its range is checked by [`super::catalog::operation::Draft::read`].
+    pub fn from_values(op: Op, values: &[Value]) -> Option<Self> {
+        match (op, values) {
+            (Op::Spmm, &[n, dtype, layout, accumulate, tf32]) => Some(Self::Spmm(Spmm {
+                n: n.try_into().ok()?,
+                dtype: dtype.try_into().ok()?,
+                layout: layout.try_into().ok()?,
+                accumulate: accumulate.try_into().ok()?,
+                tf32: tf32.try_into().ok()?,
+            })),
+            (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose]) => {
+                Some(Self::Sptrsv(Sptrsv {
+                    rhs: rhs.try_into().ok()?,
+                    dtype: dtype.try_into().ok()?,
+                    triangle: triangle.try_into().ok()?,
+                    diagonal: diagonal.try_into().ok()?,
+                    transpose: transpose.try_into().ok()?,
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Each field with its value, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&'static Field, Value)> + use<> {
+        self.op().descriptor().fields.iter().zip(self.values())
+    }
+
+    pub fn value(&self, name: &str) -> Option<Value> {
+        self.fields().find(|(field, _)| field.name == name).map(|(_, value)| value)
+    }
+
+    /// The fields that keys and stored problems name: those that came later only where they are not at their default.
+    pub fn key_fields(&self) -> impl Iterator<Item = (&'static Field, Value)> + use<> {
+        self.fields()
+            .filter(|(field, value)| field.in_key_at_default || field.default != Some(*value))
+    }
+
+    /// Columns of the dense operand.
+    pub fn columns(&self) -> u32 {
+        match self.value(self.op().descriptor().columns) {
+            Some(Value::Integer(columns)) => columns,
+            _ => 1,
+        }
+    }
+
+    /// Entries of the matrix that one call reads; a triangle's diagonal counts once a row. `None` where the matrix's facts do
+    /// not tell: the upper triangle follows from the lower one only where the whole diagonal is stored.
+    pub fn entries(&self, matrix: &Matrix) -> Option<u64> {
+        let Self::Sptrsv(solve) = self else { return Some(matrix.nnz) };
+        let lower = matrix.features.lower.as_ref()?.nnz;
+        match solve.triangle {
+            Triangle::Lower => Some(lower),
+            Triangle::Upper if matrix.symmetric => Some(lower),
+            Triangle::Upper if matrix.has_full_diagonal => {
+                (matrix.nnz + matrix.rows).checked_sub(lower)
+            }
+            Triangle::Upper => None,
+        }
+    }
+}
+
+/// An enum of named values that problems are made of.
+macro_rules! named_values {
+    ($($(#[$about:meta])* $type:ident { $($(#[$note:meta])* $variant:ident = $name:literal,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $type {
+            $($(#[$note])* #[serde(rename = $name)] $variant,)+
+        }
+
+        impl $type {
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl From<$type> for Value {
+            fn from(value: $type) -> Self {
+                Self::Choice(value.name())
+            }
+        }
+
+        impl TryFrom<Value> for $type {
+            type Error = WrongKind;
+
+            fn try_from(value: Value) -> Result<Self, WrongKind> {
+                match value {
+                    $(Value::Choice($name) => Ok(Self::$variant),)+
+                    _ => Err(WrongKind),
+                }
+            }
+        }
+    )+};
+}
+
+named_values! {
+    /// Element type of the dense operands and of A's values on the device.
+    #[derive(Default)]
+    Dtype {
+        #[default]
+        F32 = "f32",
+        F16 = "f16",
+        F64 = "f64",
+    }
+
+    /// Storage order of a dense matrix; leading dimensions are tight.
+    #[derive(Default)]
+    Layout {
+        #[default]
+        Row = "row",
+        Col = "col",
+    }
+
+    Triangle {
+        Lower = "lower",
+        Upper = "upper",
+    }
+
+    Diagonal {
+        Unit = "unit",
+        NonUnit = "non-unit",
+    }
+
+    /// Whether the L2 cache keeps the operands between two timed calls; part of the plan key.
+    #[derive(Default)]
+    L2Policy {
+        /// Calls follow each other on the same buffers.
+        #[default]
+        Warm = "warm",
+        /// The cache is swept before each timed call.
+        Cold = "cold",
+    }
 }
 
 impl Dtype {
@@ -79,74 +232,70 @@ impl Dtype {
     }
 }
 
-/// Storage order of a dense matrix; leading dimensions are tight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Layout {
-    #[default]
-    Row,
-    Col,
+/// A value that is not of the kind that a field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongKind;
+
+impl From<u32> for Value {
+    fn from(value: u32) -> Self {
+        Self::Integer(value)
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Triangle {
-    Lower,
-    Upper,
+impl TryFrom<Value> for u32 {
+    type Error = WrongKind;
+
+    fn try_from(value: Value) -> Result<Self, WrongKind> {
+        let Value::Integer(value) = value else { return Err(WrongKind) };
+        Ok(value)
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Diagonal {
-    #[serde(rename = "unit")]
-    Unit,
-    #[serde(rename = "non-unit")]
-    NonUnit,
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Boolean(value)
+    }
 }
 
-/// Whether the L2 cache keeps the operands between two timed calls; part of the plan key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum L2Policy {
-    /// Calls follow each other on the same buffers.
-    #[default]
-    Warm,
-    /// The cache is swept before each timed call.
-    Cold,
-}
+impl TryFrom<Value> for bool {
+    type Error = WrongKind;
 
-macro_rules! display_as_wire_name {
-    ($($type:ty),*) => {$(
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.serialize(f)
-            }
-        }
-    )*};
+    fn try_from(value: Value) -> Result<Self, WrongKind> {
+        let Value::Boolean(value) = value else { return Err(WrongKind) };
+        Ok(value)
+    }
 }
-display_as_wire_name!(Dtype, Layout, Triangle, Diagonal, L2Policy);
 
 /// The problem's key in the store and in plan keys: `spmm;n=32;dtype=f32;layout=row`.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
-                write!(f, "spmm;n={n};dtype={dtype};layout={layout}")?;
-                // Absent where off: keys of stored plans stay what they were.
-                let on = [(*accumulate, ";accumulate=true"), (*tf32, ";tf32=true")];
-                on.iter().filter(|(on, _)| *on).try_for_each(|(_, text)| f.write_str(text))
-            }
-            Self::Sptrsv(p) => write!(
-                f,
-                "sptrsv;rhs={};dtype={};triangle={};diagonal={};transpose={}",
-                p.rhs, p.dtype, p.triangle, p.diagonal, p.transpose
-            ),
+        f.write_str(self.op().name())?;
+        self.key_fields().try_for_each(|(field, value)| write!(f, ";{}={value}", field.name))
+    }
+}
+
+/// The flat object that is stored: `op`, then the fields of the key.
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("op", self.op().name())?;
+        for (field, value) in self.key_fields() {
+            map.serialize_entry(field.name, &value)?;
         }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Problem {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Draft::deserialize(deserializer)?.read().map_err(D::Error::custom)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::catalog::operation::Kind;
 
     #[test]
     fn wire_form_and_key() {
@@ -163,5 +312,42 @@ mod tests {
         let solve = r#"{"op":"sptrsv","rhs":1,"triangle":"lower","diagonal":"non-unit"}"#;
         let solve: Problem = serde_json::from_str(solve).unwrap();
         assert!(solve.to_string().ends_with("diagonal=non-unit;transpose=false"));
+        let stored = r#"{"op":"sptrsv","rhs":1,"dtype":"f32","triangle":"lower","diagonal":"non-unit","transpose":false}"#;
+        assert_eq!(serde_json::to_string(&solve).unwrap(), stored);
+        let key = "sptrsv;rhs=1;dtype=f32;triangle=lower;diagonal=non-unit;transpose=false";
+        assert_eq!(solve.to_string(), key);
+    }
+
+    /// Every value of every field, one field at a time, goes through values, wire form and key.
+    #[test]
+    fn fields_and_descriptors_agree() {
+        for op in Op::ALL {
+            let usual = Draft::new(op).read_with(|field| Some(field.usual)).unwrap();
+            assert_eq!(usual.op(), op);
+            for (at, field) in op.descriptor().fields.iter().enumerate() {
+                let all = match field.kind {
+                    Kind::Integer { min, max, .. } => {
+                        vec![Value::Integer(min), Value::Integer(max)]
+                    }
+                    Kind::Boolean => vec![Value::Boolean(false), Value::Boolean(true)],
+                    Kind::Choice(choices) => {
+                        choices.iter().map(|choice| Value::Choice(choice.name)).collect()
+                    }
+                };
+                for value in all {
+                    let mut values = usual.values();
+                    values[at] = value;
+                    let problem = Problem::from_values(op, &values).unwrap();
+                    assert_eq!(
+                        (problem.values(), problem.value(field.name)),
+                        (values, Some(value))
+                    );
+                    let json = serde_json::to_string(&problem).unwrap();
+                    assert_eq!(serde_json::from_str::<Problem>(&json).unwrap(), problem);
+                    let said = problem.to_string().contains(&format!(";{}={value}", field.name));
+                    assert_eq!(said, field.in_key_at_default || field.default != Some(value));
+                }
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::{ActiveModel, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    CandidateId, Device, DeviceKind, Digest, Matrix, Op, Plan, PlanId, Problem, Timestamp,
+    CandidateId, Device, DeviceKind, Digest, Matrix, Plan, PlanId, Problem, Timestamp,
 };
 use crate::ops::{self, Figures};
 use crate::sparse::canonical::{self, CanonicalError};
@@ -130,7 +130,7 @@ impl Service {
         problem: &Problem,
         device: &Device,
     ) -> Result<Option<Arc<ActiveModel>>> {
-        let scope = Scope { op: Op::of(problem), device_class: device.class() };
+        let scope = Scope { op: problem.op(), device_class: device.class() };
         self.active_model(&scope).await
     }
 

@@ -11,7 +11,6 @@ use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::OpArg;
 use super::{say, train};
-use crate::domain::learned::Op;
 use crate::domain::training::Activate;
 use crate::domain::{DeviceClass, Digest, Job, JobState, Problem, Strategy};
 use crate::service::{JobFilter, PageRequest, Service};
@@ -165,7 +164,7 @@ async fn carry(
                     Became::Tuned { .. } => tally.tuned += 1,
                     Became::Skipped => tally.skipped += 1,
                 }
-                ops.insert(Op::of(&draw.problem));
+                ops.insert(draw.problem.op());
                 became.to_string()
             }
             Err(error) => {

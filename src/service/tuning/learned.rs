@@ -4,7 +4,7 @@
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use crate::domain::learned::Scope;
-use crate::domain::{Candidate, JobFeatures, Learner, Matrix, Op, Strategy, Timestamp};
+use crate::domain::{Candidate, JobFeatures, Learner, Matrix, Strategy, Timestamp};
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
 use crate::service::{ActiveModel, neighbours};
@@ -23,12 +23,12 @@ impl Session<'_> {
     ) -> Result<(), SessionError> {
         let problem = self.recorder.job.request.problem;
         let described = JobFeatures {
-            scope: Scope { op: Op::of(&problem), device_class: self.device.class() },
+            scope: Scope { op: problem.op(), device_class: self.device.class() },
             problem,
             matrix: matrix.digest,
             pattern: matrix.pattern_digest,
             name: matrix.name.clone(),
-            features_version: features::version(Op::of(&problem)),
+            features_version: features::version(problem.op()),
             shared: space.described.shared.clone(),
             created_at: Timestamp::now(),
         };

@@ -1,0 +1,120 @@
+//! Sparse triangular solve.
+
+use super::spmm::DTYPE;
+use super::{Choice, Field, Kind, Limit, Op, Operation, Phrase, Tuned, Value};
+use crate::domain::{Sptrsv, Strategy};
+
+const LOWER: Value = Value::Choice("lower");
+const UPPER: Value = Value::Choice("upper");
+const UNIT: Value = Value::Choice("unit");
+const NON_UNIT: Value = Value::Choice("non-unit");
+const ONE: Value = Value::Integer(1);
+const FALSE: Value = Value::Boolean(false);
+
+pub(super) static OPERATION: Operation = Operation {
+    op: Op::Sptrsv,
+    name: "sptrsv",
+    title: "SpTRSV",
+    formula: "T x = b",
+    sentence: "Solves a triangular system whose matrix T is a triangle of a sparse matrix A.",
+    fields: &[
+        Field {
+            name: "rhs",
+            label: "Right-hand sides",
+            kind: Kind::Integer { min: 1, max: Sptrsv::MAX_RHS, tuned_max: Sptrsv::MAX_RHS },
+            default: None,
+            usual: ONE,
+            in_key_at_default: true,
+            sentence: "Number of right-hand sides.",
+        },
+        DTYPE,
+        Field {
+            name: "triangle",
+            label: "Triangle",
+            kind: Kind::Choice(&[
+                Choice {
+                    name: "lower",
+                    label: "lower",
+                    sentence: "Entries on and below the diagonal.",
+                },
+                Choice {
+                    name: "upper",
+                    label: "upper",
+                    sentence: "Entries on and above the diagonal.",
+                },
+            ]),
+            default: None,
+            usual: LOWER,
+            in_key_at_default: true,
+            sentence: "The triangle of A that T is; entries of the other one are ignored.",
+        },
+        Field {
+            name: "diagonal",
+            label: "Diagonal",
+            kind: Kind::Choice(&[
+                Choice {
+                    name: "unit",
+                    label: "unit",
+                    sentence: "All ones, whatever A holds there.",
+                },
+                Choice {
+                    name: "non-unit",
+                    label: "non-unit",
+                    sentence: "The diagonal of A, every element of which must be stored and not zero.",
+                },
+            ]),
+            default: None,
+            usual: NON_UNIT,
+            in_key_at_default: true,
+            sentence: "Whether the diagonal of T is all ones or the diagonal of A.",
+        },
+        Field {
+            name: "transpose",
+            label: "transposed",
+            kind: Kind::Boolean,
+            default: Some(FALSE),
+            usual: FALSE,
+            in_key_at_default: true,
+            sentence: "Solve with the transpose of that triangle.",
+        },
+    ],
+    limits: &[Limit {
+        field: "dtype",
+        value: Value::Choice("f16"),
+        only: Tuned::Nowhere,
+        why: "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are",
+    }],
+    strategy: Strategy::Halving,
+    columns: "rhs",
+    columns_words: "The number of right-hand sides",
+    dense: "b",
+    has_roofline: false,
+    arrays_follow_matrix: true,
+    suite: &[
+        ("rhs", ONE),
+        ("dtype", Value::Choice("f64")),
+        ("triangle", LOWER),
+        ("diagonal", NON_UNIT),
+    ],
+    brief: &[
+        Phrase::value("triangle", "{}"),
+        Phrase::value("diagonal", "{}"),
+        Phrase::value("dtype", "{}"),
+        Phrase::value("rhs", "rhs={}").unless("rhs", ONE),
+        Phrase::when_true("transpose", "transposed"),
+    ],
+    full: &[
+        Phrase::value("triangle", "{label} triangle"),
+        Phrase::value("diagonal", "{label} diagonal"),
+        Phrase::when_true("transpose", "transposed"),
+        Phrase::value("rhs", "1 right-hand side").only_if("rhs", ONE),
+        Phrase::value("rhs", "{} right-hand sides").unless("rhs", ONE),
+        Phrase::value("dtype", "{}"),
+    ],
+    bench: &[Phrase::value("dtype", "{}"), Phrase::value("rhs", "x{}")],
+    bench_marks: &[
+        Phrase::value("triangle", "up").only_if("triangle", UPPER),
+        Phrase::when_true("transpose", "T"),
+        Phrase::value("diagonal", "unit").only_if("diagonal", UNIT),
+    ],
+};
