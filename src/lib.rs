@@ -1,16 +1,12 @@
 //! sparsetune: finds the fastest kernel for a given sparse matrix on a given device, and remembers it.
 //!
-//! The rooms, from the ground up. `tests/tidy.rs` keeps each to the imports ARCHITECTURE.md allows it.
+//! The rooms, from the ground up. `tests/tidy.rs` keeps each to the imports ARCHITECTURE.md allows it. Those that compute
+//! are compiled as a library of their own, `core.rs`.
+
+pub use sparsetune_core::{domain, engine, evaluator, learn, ops, search, sparse};
 
 pub mod cli;
-pub mod domain;
-pub mod engine;
-pub mod evaluator;
 pub mod http;
-pub mod learn;
-pub mod ops;
 pub mod pool;
-pub mod search;
 pub mod service;
-pub mod sparse;
 pub mod store;

@@ -24,12 +24,12 @@ pub fn allowed(room: &str) -> Option<&'static [&'static str]> {
     TABLE.iter().find(|(name, _)| *name == room).map(|(_, allowed)| *allowed)
 }
 
-/// `src/sparse/read/mod.rs` is `["sparse", "read"]`; the crate root is empty, and so is the binary's.
+/// `src/sparse/read/mod.rs` is `["sparse", "read"]`; the root of either library is empty, and so is the binary's.
 pub fn module_of(path: &Path) -> Vec<String> {
     let path = path.strip_prefix("src").unwrap().with_extension("");
     let mut parts: Vec<String> =
         path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+    if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "core" | "main")) {
         parts.pop();
     }
     parts

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 #[derive(RustEmbed)]
-#[folder = "kernels/"]
+#[folder = "../../kernels/"]
 struct Kernels;
 
 /// A program's own text and every header it reaches, in the order first reached.
