@@ -1,4 +1,4 @@
-"""The page of models: what was learned is shown, put to use and taken back; a training is asked for and seen, and what the
+"""The models page: learned models are shown, activated and rolled back; a training is requested and shown, and what the
 server refuses is told."""
 
 from playwright.sync_api import expect
@@ -28,7 +28,7 @@ def test_what_is_refused_is_told(visit):
     expect(page.locator("#models-message")).to_contain_text("there is no model none")
 
 
-def test_what_was_learned_is_shown_put_to_use_and_taken_back(visit, learned):
+def test_learned_models_are_shown_activated_and_rolled_back(visit, learned):
     page = visit("/models", site=learned.api.url)
     part = page.locator("#learned article[data-op=spmm][data-class^='cpu/']")
     version = {name: part.locator("tr", has=page.locator(f"a[href='/v1/models/{name}']")) for name in (learned.first, learned.second)}
@@ -41,17 +41,17 @@ def test_what_was_learned_is_shown_put_to_use_and_taken_back(visit, learned):
     choosers = [chooser["name"] for chooser in told["quality"]["choosers"]]
     assert {"lambdamart", "analytic", "random"} <= set(choosers)
     assert held_out.locator("tbody th").all_text_contents() == choosers
-    features = part.get_by_role("table", name="What it goes by").locator("tbody th")
+    features = part.get_by_role("table", name="Feature importance").locator("tbody th")
     assert features.all_text_contents() == [part["feature"] for part in told["importance"]][:12] != []
     look(page)
 
-    part.get_by_role("button", name=f"Put {learned.first} to use").click()
+    part.get_by_role("button", name=f"Activate {learned.first}").click()
     expect(page.locator("#models-message")).to_have_text("The model is in use.")
     expect(other.locator(".badge")).to_have_text("in use")
     expect(in_use.locator(".badge")).to_have_count(0)
     assert learned.api.get(f"/v1/models/{learned.first}")["active"]
 
-    part.get_by_role("button", name="Take the newest change back").click()
+    part.get_by_role("button", name="Roll back").click()
     expect(page.locator("#models-message")).to_have_text("The change was taken back.")
     expect(in_use.locator(".badge")).to_have_text("in use")
     expect(part.locator("li").first).to_contain_text(learned.second)

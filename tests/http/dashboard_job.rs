@@ -170,7 +170,7 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
             shown,
             &[
                 "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32; the job&#39;s fastest trial took 8.00 µs (row_split).",
-                "m1 4, n1 64: 1 removed by panel fill",
+                "m1 4, n1 64: 1 pruned by panel fill",
             ],
         );
         assert!(!shown.contains("<b>address"));
@@ -185,7 +185,7 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
     let other = page(&app, &format!("/fragments/jobs/{id}?family=row_split")).await;
     assert_has(
         &other,
-        &[r#"<option value="row_split" selected>"#, "do not differ in two parameters"],
+        &[r#"<option value="row_split" selected>"#, "do not vary in two parameters"],
     );
 }
 
@@ -207,7 +207,7 @@ async fn failed_and_cancelled_jobs_say_why_and_what_is_kept() {
     end(&app, &claim, JobState::Cancelled, None).await;
     let cancelled = page(&app, &format!("/jobs/{id}")).await;
     assert_has(&cancelled, &["no plan was written", "No trial had been made.", "load balance"]);
-    assert_has(&cancelled, &["Counted from the recorded trials"]);
+    assert_has(&cancelled, &["Reconstructed from the recorded trials"]);
 }
 
 #[tokio::test]

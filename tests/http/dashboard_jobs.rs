@@ -91,7 +91,7 @@ async fn filters_narrow_the_list_and_stay_in_its_address() {
     let html = page(&app, &format!("/jobs?state=queued&matrix={digest}"), 200).await;
     assert!(html.contains("<option value=\"queued\" selected>"));
     assert!(html.contains(&format!("hx-get=\"/fragments/jobs?state=queued&#38;matrix={digest}\"")));
-    assert!(page(&app, "/jobs?state=failed", 200).await.contains("No job is like that"));
+    assert!(page(&app, "/jobs?state=failed", 200).await.contains("No matching jobs"));
     for wrong in ["?state=lost", "?cursor=nonsense", "?page=2"] {
         page(&app, &format!("/jobs{wrong}"), 400).await;
     }
@@ -211,8 +211,8 @@ async fn the_find_box_leads_to_what_is_named() {
         assert_eq!(response.headers()["location"], found.as_str());
     }
     for (asked, words) in [
-        ("0".repeat(64), "No matrix here has the digest"),
-        (ID.to_owned(), "No job and no plan here has the id"),
+        ("0".repeat(64), "No stored matrix has the digest"),
+        (ID.to_owned(), "No job or plan on this server has the id"),
         (digest[..5].to_owned(), "a part of a digest"),
         ("ffffffffff".to_owned(), "a part of a digest"),
         ("%3Cb%3Epoisson".to_owned(), "&#60;b&#62;poisson"),

@@ -169,7 +169,7 @@ async fn comparing_begins_with_a_choice() {
     let some = page(&app, "/compare?q=alph").await;
     has(&some, &["Alpha", &format!("/compare?matrix={}", digest(&one))]);
     assert!(!some.contains("Beta"));
-    has(&page(&app, "/compare?q=gamma").await, &["Nothing found"]);
+    has(&page(&app, "/compare?q=gamma").await, &["Not found"]);
     let begins = page(&app, &format!("/compare?q={}", &digest(&one)[..8].to_uppercase())).await;
     assert!(begins.contains("Alpha") && !begins.contains("Beta"));
     has(&page(&app, &format!("/compare?q={}", digest(&one))).await, &["Alpha", "No plan yet"]);
@@ -189,7 +189,7 @@ async fn plans_stand_side_by_side() {
         &text,
         &[
             "id=\"comparison\"",
-            "All its plans are for one class of devices",
+            "All plans of this matrix are for one device class",
             "by=problem",
             "a processor, 2 threads",
             "SpMM N=8 f32 row",

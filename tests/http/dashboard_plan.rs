@@ -28,12 +28,12 @@ async fn a_plan_says_what_won_and_why() {
         "row_panel{m1=4}",
         "8.0 % more",
         "csr_mulacc_dense (one thread)",
-        "Against copy bandwidth",
+        "Relative to copy bandwidth",
         "at copy bandwidth: 6.25 µs",
         "Copy bandwidth: each input read once",
         ">must stay</span> <span>The matrix&#39;s pattern.",
         "on up to 2 threads of the host",
-        "operations per compulsory byte",
+        "arithmetic intensity (FLOP per compulsory byte)",
         "41 calls",
         "1 refused",
         "the top 16 by the model",
@@ -103,27 +103,27 @@ async fn devices_and_what_is_kept_from_them() {
     app.running.service.set_device_trouble(&fixture().device.id, Some("it fell & broke".into()));
     let whole = page(&app, "/devices").await;
     assert!(whole.contains("row_split{lanes=8}"));
-    assert!(whole.contains("timed_out: &#60;no&#62; answer") && !whole.contains("The newest"));
+    assert!(whole.contains("timed_out: &#60;no&#62; answer") && !whole.contains("Only the newest"));
     for lanes in 0..50 {
         let candidate = Candidate::new("row_split").with("ways", lanes);
         store.quarantine(&Quarantined { candidate, ..entry.clone() }).await.unwrap();
     }
     let cut = page(&app, "/devices").await;
-    assert!(cut.contains("The newest 50") && cut.contains("href=\"/v1/quarantine\""));
+    assert!(cut.contains("Only the newest 50") && cut.contains("href=\"/v1/quarantine\""));
     let live = page(&app, "/fragments/devices").await;
     assert!(live.contains("<a href=\"#quarantine\">51</a>") && !live.contains("row_split{"));
-    assert!(live.contains(">in trouble<") && live.contains("it fell &#38; broke"));
+    assert!(live.contains(">failing<") && live.contains("it fell &#38; broke"));
     assert!(!live.contains("<html"));
 }
 
 #[tokio::test]
 async fn models_are_listed_once_a_plan_tells_of_them() {
     let app = TestApp::new().await;
-    assert!(page(&app, "/models").await.contains("No plan says yet"));
+    assert!(page(&app, "/models").await.contains("No data yet"));
     app.tuned(9, 32).await;
     let text = page(&app, "/models").await;
     assert!(text.contains("id=\"models\"") && text.contains("<code>intensity</code>"));
-    assert!(text.contains("1.25×") && text.contains("promises too much") && text.contains("0.75"));
+    assert!(text.contains("1.25×") && text.contains("too optimistic") && text.contains("0.75"));
     assert!(text.contains("close to the measured order"));
 }
 

@@ -304,7 +304,7 @@ async fn the_page_shows_learned_models_and_what_trains() {
     let app = TestApp::new().await;
     let page = async |path: &str| app.get(path).await.text().await.unwrap();
     let idle = page("/models").await;
-    assert!(idle.contains("No model has been learned yet"));
+    assert!(idle.contains("No model has been trained yet"));
     assert!(idle.contains("data-refresh=\"30\"") && !idle.contains("data-hurry"));
     app.insert(&model("old", Learner::Lambdamart, 1)).await;
     app.insert(&model("new", Learner::Lambdamart, 2)).await;

@@ -110,7 +110,7 @@ async fn a_learned_model_is_not_called_analytic() {
     assert_eq!(model["ranked"], ranked);
     assert_eq!(app.json("/v1/models?kind=analytic").await, json!({"items": []}));
     let text = page(&app, "/models").await;
-    assert!(text.contains("0.75, 15 trials") && text.contains("No plan says yet"), "{text}");
+    assert!(text.contains("0.75, 15 trials") && text.contains("No data yet"), "{text}");
 }
 
 #[tokio::test]
@@ -126,11 +126,11 @@ async fn its_page_says_predicted_and_leads_on() {
         "predicted, not measured</span>",
         "id=\"predicted\"",
         "The learned model <a href=\"/models\"><code>one</code></a>",
-        "\">Have it measured</a>",
+        "\">Measure it</a>",
         "by a lookup",
         "<h2 id=\"winner-title\">Choice:",
-        "Time of a call, predicted",
-        "nothing of it has been compiled",
+        "Time per call (predicted)",
+        "the kernel has not been compiled",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
@@ -138,7 +138,7 @@ async fn its_page_says_predicted_and_leads_on() {
         "Winner:",
         "95 % interval",
         "every chosen candidate",
-        "Over the vendor</dt><dd><span class=\"figure\">0",
+        "Speed-up over vendor</dt><dd><span class=\"figure\">0",
     ] {
         assert!(!text.contains(unsaid), "{unsaid}");
     }

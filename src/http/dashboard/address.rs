@@ -1,13 +1,13 @@
-//! Addresses as text: this server's own as a client came by it, values of a query, where one may be sent back to.
+//! Addresses as text: the server's own as the client used it, encoded query values, and safe redirect targets.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, header};
 
-/// Stands where the client named no address that can be repeated.
+/// Placeholder for a missing or unsafe Host header.
 const UNKNOWN: &str = "HOST";
 
-/// This server's address as the client came by it. It ends in lines for a shell, so a Host is repeated only if it is a
-/// plain name or number and a port.
+/// This server's address as the client used it. It is shown in shell commands, so a Host header is repeated only if it is a
+/// plain host name or IP address with an optional port.
 pub fn of_server(headers: &HeaderMap) -> String {
     let plain = |host: &&str| {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
@@ -17,7 +17,7 @@ pub fn of_server(headers: &HeaderMap) -> String {
     format!("{}://{host}", if by_tls(headers) { "https" } else { "http" })
 }
 
-/// Whether the client came by https, as the proxy in front says. The first of several is the outermost.
+/// Whether the client used https, according to the proxy in front. The first of several values is the outermost proxy's.
 pub fn by_tls(headers: &HeaderMap) -> bool {
     let said = text(headers, &HeaderName::from_static("x-forwarded-proto")).unwrap_or_default();
     said.split(',').next().unwrap_or_default().trim().eq_ignore_ascii_case("https")
@@ -27,7 +27,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// A value of a query string with all but the plainest bytes percent-encoded. A slash stays, so that paths can be read.
+/// Percent-encodes a query value. Slashes are kept, so that paths stay readable.
 pub fn encoded(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -48,7 +48,7 @@ pub fn local(next: &str) -> &str {
     let plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     let here = next.starts_with('/') && !next.starts_with("//");
     let path = next.split(['?', '#']).next().unwrap_or_default();
-    // Signing in leads anywhere but back to signing in or out.
+    // Signing in must not lead back to signing in or out.
     let elsewhere = path != "/login" && path != "/logout";
     if plain && here && elsewhere { next } else { "/" }
 }
@@ -59,7 +59,7 @@ mod tests {
     use axum::http::{HeaderMap, header};
 
     #[test]
-    fn a_host_that_would_leave_its_quotes_is_not_repeated() {
+    fn a_host_that_could_escape_shell_quotes_is_not_repeated() {
         let with = |host: &str| HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
         for good in ["[::1]:8080", "127.0.0.1:1", "tune.example", "a-b_c.example:80"] {
             assert_eq!(of_server(&with(good)), format!("http://{good}"));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_proxy_says_the_scheme() {
+    fn the_outermost_proxy_determines_the_scheme() {
         let with = |said: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-forwarded-proto", said.parse().unwrap());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_pages_are_gone_back_to() {
+    fn only_local_pages_are_redirect_targets() {
         for good in ["/", "/jobs", "/jobs?state=failed&device=cuda%3A0", "/a//b", "/../x"] {
             assert_eq!(local(good), good);
         }

@@ -1,4 +1,4 @@
-//! Style sheet, scripts and icons: embedded in the binary, named by content, compressed once.
+//! Style sheet, scripts and icons: embedded in the binary, addressed by content digest, compressed once.
 
 use crate::domain::Digest;
 use crate::http::accept::takes_gzip;
@@ -28,15 +28,15 @@ struct Asset {
     media_type: &'static str,
     digest: Digest,
     plain: Bytes,
-    /// gzip, where that is smaller.
+    /// Compressed with gzip, if that is smaller.
     packed: Option<Bytes>,
 }
 
-/// Every file by name. Packed when first asked for: a server that shows no dashboard spends nothing on it.
+/// Every file by name. Compressed on first use, so that a server whose dashboard is not used spends nothing on it.
 static ASSETS: LazyLock<HashMap<String, Asset>> = LazyLock::new(|| {
     let own = Own::iter().filter_map(|name| Some((Own::get(&name)?.data, name)));
     let vendored = Vendored::iter().filter_map(|name| Some((Vendored::get(&name)?.data, name)));
-    // The licences and the list of what is vendored are for those who read the repository.
+    // The licences and the list of vendored files are not served.
     let served = |name: &str| [".js", ".css", ".svg"].iter().any(|kind| name.ends_with(kind));
     own.chain(vendored)
         .filter(|(_, name)| served(name))
@@ -55,7 +55,7 @@ impl Asset {
         }
     }
 
-    /// What its address has in it.
+    /// The version in its address.
     fn version(&self) -> String {
         self.digest.to_string()[..12].to_owned()
     }
@@ -76,7 +76,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// The address of a file. It has the content's digest in it, so browsers keep what they have for ever.
+/// The address of a file. It contains the content's digest, so browsers can cache the file indefinitely.
 pub fn url(name: &str) -> String {
     match ASSETS.get(name) {
         Some(asset) => format!("/static/{name}?{}", asset.version()),
@@ -85,7 +85,7 @@ pub fn url(name: &str) -> String {
 }
 
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// An address without the content's digest has another content some day.
+/// The content behind an address without a digest may change.
 const FOR_NOW: HeaderValue = HeaderValue::from_static("public, no-cache");
 
 /// `GET /static/{name}`.
@@ -95,10 +95,10 @@ pub async fn serve(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let asset = ASSETS.get(&name);
-    let asset = asset.ok_or_else(|| Problem::new(Kind::NotFound, "there is no such file"))?;
+    let asset = asset.ok_or_else(|| Problem::new(Kind::NotFound, "file not found"))?;
     let packed = asset.packed.as_ref().filter(|_| takes_gzip(&headers));
     let body = packed.unwrap_or(&asset.plain).clone();
-    // Either form has a tag of its own: tags are of bytes.
+    // The plain and the compressed form have different tags, because tags identify bytes.
     let media_type = HeaderValue::from_static(asset.media_type);
     let named = uri.query() == Some(asset.version().as_str());
     let cache = if named { FOR_EVER } else { FOR_NOW };
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_carry_their_content() {
+    fn addresses_contain_the_content_digest() {
         assert!(url("app.css").starts_with("/static/app.css?"));
         assert_eq!(url("nothing.css"), "/static/nothing.css");
         assert!(ASSETS.values().all(|asset| asset.media_type != "application/octet-stream"));

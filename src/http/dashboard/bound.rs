@@ -1,11 +1,11 @@
-//! What a plan's time is held against, in the same words on every page.
+//! The performance bound that a plan's time is compared with, in the same words on every page.
 //!
-//! A bound is no limit: what stays in a cache, or goes through fewer levels than the system has, is faster.
+//! A kernel can beat the bound if its data stays in a cache, or if it goes through fewer levels than the system has.
 
 use super::format::{micros, percent, times};
 use crate::domain::plan::{Bound, Limit};
 
-/// `copy bandwidth`: what the time is held against.
+/// Name of the bound, such as `copy bandwidth`.
 pub const fn name(bound: Bound) -> &'static str {
     match bound {
         Bound::Bytes => "copy bandwidth",
@@ -14,12 +14,12 @@ pub const fn name(bound: Bound) -> &'static str {
     }
 }
 
-/// The time by the bound, named for what it is: `at copy bandwidth`.
+/// Label of the time that the bound implies, such as `at copy bandwidth`.
 pub const fn time_name(bound: Bound) -> &'static str {
     match bound {
         Bound::Bytes => "at copy bandwidth",
         Bound::Latency => "levels × hop",
-        Bound::Flops => "at the rate of arithmetic",
+        Bound::Flops => "at peak arithmetic throughput",
     }
 }
 
@@ -28,7 +28,7 @@ pub fn timed(limit: &Limit) -> String {
     format!("{}: {}", time_name(limit.bound), micros(limit.us))
 }
 
-/// One line on what a bound is and what beats it.
+/// One line that explains a bound and what can beat it.
 pub const fn meaning(bound: Bound) -> &'static str {
     match bound {
         Bound::Bytes => {
@@ -39,11 +39,11 @@ pub const fn meaning(bound: Bound) -> &'static str {
             "Levels × hop: the levels of the system as given, one after the other, each the time in which a value gets to \
              another processor. A solver that rewrites levels away is faster."
         }
-        Bound::Flops => "Arithmetic: all operations at the highest rate of the device.",
+        Bound::Flops => "Arithmetic: all operations at the device's peak throughput.",
     }
 }
 
-/// The lines for those bounds that occur, each once.
+/// The explanations of the bounds that occur, each once.
 pub fn meanings(bounds: impl IntoIterator<Item = Bound>) -> Vec<&'static str> {
     let mut lines = Vec::new();
     for bound in bounds {
@@ -54,25 +54,25 @@ pub fn meanings(bounds: impl IntoIterator<Item = Bound>) -> Vec<&'static str> {
     lines
 }
 
-/// How a time compares with its bound: a figure, and words that go behind it.
+/// How a time compares with its bound: a figure and the words that follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     pub figure: String,
     pub words: &'static str,
 }
 
-/// A share up to the bound; beyond it a factor, and what makes it possible: more than the whole is nobody's share.
+/// A percentage up to the bound; beyond it a factor, with the reason why that is possible.
 pub fn reach(limit: &Limit) -> Reach {
-    // What rounds to the whole is the whole.
+    // Whatever rounds to 100 % counts as 100 %.
     let beyond = limit.fraction >= 1.005;
     let figure = if beyond { times(limit.fraction) } else { percent(limit.fraction) };
     let words = match (limit.bound, beyond) {
         (Bound::Bytes, false) => "of copy bandwidth",
-        (Bound::Bytes, true) => "copy bandwidth: stays in cache",
-        (Bound::Latency, false) => "of the speed level by level",
+        (Bound::Bytes, true) => "copy bandwidth: data stays in cache",
+        (Bound::Latency, false) => "of level-by-level speed",
         (Bound::Latency, true) => "faster than level by level",
-        (Bound::Flops, false) => "of the rate of arithmetic",
-        (Bound::Flops, true) => "the rate of arithmetic",
+        (Bound::Flops, false) => "of peak arithmetic throughput",
+        (Bound::Flops, true) => "peak arithmetic throughput",
     };
     Reach { figure, words }
 }
@@ -86,20 +86,20 @@ mod tests {
     }
 
     #[test]
-    fn no_share_is_more_than_the_whole() {
+    fn beyond_the_bound_a_factor_replaces_the_percentage() {
         let said = |bound, fraction| {
             let reach = reach(&limit(bound, fraction));
             format!("{} {}", reach.figure, reach.words)
         };
         assert_eq!(said(Bound::Bytes, 0.72), "72 % of copy bandwidth");
         assert_eq!(said(Bound::Bytes, 1.004), "100 % of copy bandwidth");
-        assert_eq!(said(Bound::Bytes, 1.4), "1.40× copy bandwidth: stays in cache");
-        assert_eq!(said(Bound::Latency, 0.57), "57 % of the speed level by level");
+        assert_eq!(said(Bound::Bytes, 1.4), "1.40× copy bandwidth: data stays in cache");
+        assert_eq!(said(Bound::Latency, 0.57), "57 % of level-by-level speed");
         assert_eq!(said(Bound::Latency, 3.32), "3.32× faster than level by level");
     }
 
     #[test]
-    fn a_bound_goes_by_its_name() {
+    fn bounds_are_named_and_explained_once() {
         assert_eq!(timed(&limit(Bound::Bytes, 0.5)), "at copy bandwidth: 11.8 µs");
         assert_eq!(timed(&limit(Bound::Latency, 0.5)), "levels × hop: 11.8 µs");
         let lines = meanings([Bound::Bytes, Bound::Latency, Bound::Bytes]);

@@ -1,24 +1,24 @@
-//! The same questions from a shell: curl and the command line, with this server's address in them.
+//! Shell commands shown on pages: curl and the sparsetune command line, with this server's address filled in.
 
 use super::address::{encoded, of_server};
 use super::shell::Shell;
 use crate::domain::{Digest, Dtype, Plan, Problem, Spmm};
 use axum::http::HeaderMap;
 
-/// A line to copy, and what it does.
+/// A command to copy and what it does.
 pub struct Command {
     pub id: &'static str,
     pub what: &'static str,
-    /// The line up to this server's address, which the page's script corrects to the one that the browser has.
+    /// The command up to the server's address, which the page's script replaces with the address that the browser uses.
     pub before: String,
     pub address: String,
     pub after: String,
 }
 
-/// What the lines have to know of the server.
+/// What the commands need to know about the server.
 pub struct Server {
     address: String,
-    /// It knows its clients by tokens.
+    /// Whether the server requires API tokens.
     tokens: bool,
 }
 
@@ -28,7 +28,7 @@ impl Server {
     }
 
     fn curl(&self, digest: &Digest, query: &str) -> Command {
-        // With double quotes the shell puts the token in.
+        // In double quotes, so that the shell expands the token.
         let bearer = if self.tokens { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
         Command {
             id: "command-curl",
@@ -44,7 +44,7 @@ impl Server {
         Command {
             id,
             what,
-            // Quoted for the sake of [::1].
+            // Quoted because of addresses such as [::1].
             before: format!("sparsetune {asked} --server '"),
             address: self.address.clone(),
             after: format!("'{file}{flags}"),
@@ -57,7 +57,7 @@ impl Server {
     }
 }
 
-/// How to look up and to tune a matrix; `like` is a problem that has a plan already.
+/// Commands to look up and to tune a matrix; `like` is a problem that already has a plan.
 pub fn of_matrix(digest: &Digest, like: Option<&Problem>, server: &Server) -> Vec<Command> {
     let usual = Problem::Spmm(Spmm { n: 32, ..USUAL });
     let problem = like.unwrap_or(&usual);
@@ -70,7 +70,7 @@ pub fn of_matrix(digest: &Digest, like: Option<&Problem>, server: &Server) -> Ve
     ]
 }
 
-/// How to look up what a plan answers.
+/// Commands to look up the key of a plan.
 pub fn of_plan(plan: &Plan, server: &Server) -> Vec<Command> {
     let class = plan.device.class().to_string();
     let (query, flags) = (query(&plan.problem), flags(&plan.problem));
@@ -81,7 +81,7 @@ pub fn of_plan(plan: &Plan, server: &Server) -> Vec<Command> {
 
 const USUAL: Spmm = Spmm::new(32, Dtype::F32, crate::domain::Layout::Row);
 
-/// The query of `GET /v1/plans`, what is usual left out.
+/// The query of `GET /v1/plans`, without default values.
 fn query(problem: &Problem) -> String {
     let parts = match problem {
         Problem::Spmm(p) => vec![
@@ -100,7 +100,7 @@ fn query(problem: &Problem) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("&")
 }
 
-/// The flags of `sparsetune lookup` and `submit`, each with a space before it.
+/// The flags of `sparsetune lookup` and `submit`, each preceded by a space.
 fn flags(problem: &Problem) -> String {
     let parts = match problem {
         Problem::Spmm(p) => vec![
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ask_for_the_same() {
+    fn query_and_flags_describe_the_same_problem() {
         let [query, flags] =
             lines(r#"{"op":"spmm","n":8,"dtype":"f16","layout":"col","accumulate":true}"#);
         assert_eq!(query, "op=spmm&n=8&dtype=f16&layout=col&accumulate=true");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn where_tokens_are_needed_the_lines_have_a_place_for_one() {
+    fn commands_have_a_token_placeholder_if_the_server_requires_one() {
         let digest = Digest::of(b"m");
         let server = |tokens| Server { address: "http://h".to_owned(), tokens };
         let all = of_matrix(&digest, None, &server(true));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_names_the_whole_key_of_a_plan() {
+    fn a_lookup_command_names_the_complete_key_of_a_plan() {
         let plan: Plan =
             serde_json::from_str(include_str!("../../../tests/http/plan.json")).unwrap();
         let server = Server { address: "http://h".to_owned(), tokens: true };

@@ -1,4 +1,4 @@
-//! Devices: what is there and how it is.
+//! The devices page: registered devices, their state and the quarantined candidates.
 
 use super::format::{bytes, count, digits, micros};
 use super::moment::Moment;
@@ -19,11 +19,11 @@ struct Page {
     shell: Shell,
     cards: Vec<Card>,
     quarantine: Vec<QuarantineRow>,
-    /// There are older ones.
+    /// Whether there are older entries.
     more: bool,
 }
 
-/// What changes while the page is open.
+/// The part that changes while the page is open.
 #[derive(Template)]
 #[template(path = "devices_live.html")]
 struct Live {
@@ -50,7 +50,7 @@ struct Card {
     software: Vec<(&'static str, String)>,
 }
 
-/// How a device is, as its badge says it.
+/// State of a device, as shown by its badge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Online,
@@ -70,7 +70,7 @@ impl Standing {
     const fn name(self) -> &'static str {
         match self {
             Self::Online => "online",
-            Self::Trouble => "in trouble",
+            Self::Trouble => "failing",
             Self::Offline => "offline",
         }
     }
@@ -118,8 +118,8 @@ impl From<DeviceStatus> for Card {
             copy: format!("{} GB/s", digits(device.copy_gbps)),
             hop,
             hop_note: match device.kind {
-                DeviceKind::Cuda => "a value from one multiprocessor to another",
-                DeviceKind::Cpu => "a value from one thread to another",
+                DeviceKind::Cuda => "time for a value to get from one multiprocessor to another",
+                DeviceKind::Cpu => "time for a value to get from one thread to another",
             },
             facts: facts(device),
             software: software(device),
@@ -134,22 +134,22 @@ impl From<DeviceStatus> for Card {
     }
 }
 
-/// A processor's facts have names of their own: see [`Device`].
+/// For a CPU the fields of [`Device`] have other meanings, so they are named differently here.
 fn facts(device: &Device) -> Vec<(&'static str, String)> {
     let memory = ("Memory", bytes(device.memory_bytes));
     match device.kind {
         DeviceKind::Cuda => vec![
             ("Compute capability", device.compute_capability.clone()),
             ("Multiprocessors", count(device.multiprocessors.into())),
-            ("Shared memory a block", bytes(device.shared_bytes_per_block)),
-            ("Registers a multiprocessor", count(device.registers_per_multiprocessor.into())),
+            ("Shared memory per block", bytes(device.shared_bytes_per_block)),
+            ("Registers per multiprocessor", count(device.registers_per_multiprocessor.into())),
             ("L2 cache", bytes(device.l2_bytes)),
             memory,
         ],
         DeviceKind::Cpu => vec![
             ("Instruction set", device.compute_capability.clone()),
             ("Threads", count(device.multiprocessors.into())),
-            ("Lanes of f32", count(device.warp_size.into())),
+            ("SIMD lanes (f32)", count(device.warp_size.into())),
             ("Last-level cache", bytes(device.l2_bytes)),
             memory,
         ],
@@ -157,13 +157,13 @@ fn facts(device: &Device) -> Vec<(&'static str, String)> {
 }
 
 fn software(device: &Device) -> Vec<(&'static str, String)> {
-    let none = || "none installed".to_owned();
+    let none = || "not installed".to_owned();
     let mut software = vec![
         (if device.kind == DeviceKind::Cuda { "Driver" } else { "System" }, device.driver.clone()),
         ("Compiler", device.compiler.clone()),
-        ("Vendor's library", device.vendor.clone().unwrap_or_else(none)),
+        ("Vendor library", device.vendor.clone().unwrap_or_else(none)),
     ];
-    software.extend(device.dense_vendor.clone().map(|dense| ("For dense products", dense)));
+    software.extend(device.dense_vendor.clone().map(|dense| ("Dense vendor library", dense)));
     software
 }
 

@@ -1,4 +1,4 @@
-//! The API, rendered from openapi.yaml.
+//! The API documentation, rendered from openapi.yaml.
 
 use super::shell::{Place, Shell, html_with};
 use crate::http::App;
@@ -13,8 +13,8 @@ struct Page {
     shell: Shell,
 }
 
-/// As for every page, but for inline styles: RapiDoc writes them into its elements. What it shows is this server's own
-/// description of itself.
+/// As for every page, but inline styles are allowed, because RapiDoc writes them into its elements. It only shows this
+/// server's own openapi.yaml.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

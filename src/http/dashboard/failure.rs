@@ -1,4 +1,4 @@
-//! Errors as pages: what a browser shows where a program gets problem+json.
+//! Errors as HTML pages, for browsers; programs get problem+json.
 
 use super::address::encoded;
 use super::shell::{Place, Shell, html};
@@ -15,7 +15,7 @@ struct Failure<'a> {
     shell: Shell,
     title: &'a str,
     detail: &'a str,
-    /// What to do about it.
+    /// What the user can do about it.
     advice: &'a str,
     status: u16,
     instance: &'a str,
@@ -29,24 +29,24 @@ struct Fragment<'a> {
     instance: &'a str,
 }
 
-/// Marks an error response that is a page already, written by the handler that knows more.
+/// Marks an error response that its handler has already rendered as a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendered;
 
-/// What has asked, where it is somebody who looks at pages.
+/// The browser that sent a request for a page.
 #[derive(Clone, Debug)]
 pub struct Viewer {
-    /// Where to go back to after signing in.
+    /// Where to return after signing in.
     uri: Uri,
-    /// It can be gone back to.
+    /// Whether the address can be requested again (a GET).
     get: bool,
-    /// Asked from within a page, to be put into it.
+    /// Whether the response is inserted into a page by htmx.
     fragment: bool,
 }
 
 const HTMX: HeaderName = HeaderName::from_static("hx-request");
 
-/// The viewer of a request for a page or a fragment; `None` where a program asks, or for the API's own addresses.
+/// The viewer of a request for a page or a fragment; `None` for programs and for API paths.
 pub fn wants_page(request: &Request) -> Option<Viewer> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     let get = matches!(*method, Method::GET | Method::HEAD);
@@ -60,7 +60,7 @@ fn is_fragment(headers: &HeaderMap) -> bool {
     headers.contains_key(HTMX)
 }
 
-/// The answer that shows a problem. Whoever is not signed in is sent where one signs in.
+/// Renders a problem as a page. Clients that are not signed in are redirected to the sign-in page.
 pub fn page(viewer: &Viewer, problem: &Problem, instance: &str) -> Response {
     if problem.kind() == Kind::Unauthorized {
         return to_sign_in(viewer);
@@ -90,27 +90,28 @@ pub fn page(viewer: &Viewer, problem: &Problem, instance: &str) -> Response {
 const fn advice(kind: Kind) -> &'static str {
     match kind {
         Kind::NotFound => {
-            "It may have been removed, or the address is not whole. The box above finds matrices, jobs and plans."
+            "It may have been deleted, or the address is incomplete. Use the search box above to find matrices, jobs and plans."
         }
-        Kind::InvalidParameter => "Something in the address is not as it should be.",
+        Kind::InvalidParameter => "A parameter in the address is not valid.",
         Kind::Busy | Kind::TimedOut | Kind::Unavailable => {
-            "This passes, most likely: load the page again in a few seconds."
+            "This is probably temporary. Reload the page in a few seconds."
         }
-        Kind::StorageFull => "Whoever runs this server has to make room on its disk first.",
-        Kind::Internal => "The server's log has more under the request's id.",
+        Kind::StorageFull => "The server's disk is full; its operator has to free space.",
+        Kind::Internal => "The server's log has details under this request id.",
         Kind::CrossOrigin | Kind::UnknownHost => {
-            "Open the server by the address that it was given, and go on from there."
+            "Open the server by its configured address and try again."
         }
         _ => "",
     }
 }
 
-/// htmx follows no redirect of a fragment: it would put the page into the page. A header of its own sends the whole.
+/// A fragment request must not be redirected: htmx would insert the sign-in page into the page. The `HX-Refresh` header
+/// reloads the whole page instead.
 fn to_sign_in(viewer: &Viewer) -> Response {
     if viewer.fragment {
         return (StatusCode::NO_CONTENT, [("hx-refresh", "true")]).into_response();
     }
-    // A form that was refused is not there to be fetched.
+    // A refused POST cannot be repeated with GET, so there is no address to return to.
     let back = viewer.uri.path_and_query().filter(|_| viewer.get);
     let back = back.map_or("/", |whole| whole.as_str());
     let next = format!("/login?next={}", encoded(back));
@@ -127,7 +128,7 @@ mod tests {
     use crate::http::error::finish;
 
     #[test]
-    fn a_timeout_says_when_to_come_back_on_a_page_too() {
+    fn a_timeout_page_has_retry_after_too() {
         let viewer = Viewer { uri: Uri::from_static("/jobs"), get: true, fragment: false };
         let timeout = || StatusCode::SERVICE_UNAVAILABLE.into_response();
         for viewer in [None, Some(&viewer), Some(&Viewer { fragment: true, ..viewer.clone() })] {

@@ -1,4 +1,4 @@
-//! The find box: a digest or an id leads to its page.
+//! The search box: redirects from a digest or an id to its page.
 
 use super::failure::Rendered;
 use super::format;
@@ -14,11 +14,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-/// Fewer digits are of too many matrices.
+/// Fewest digits of a prefix; shorter ones match too many matrices.
 pub const FEWEST: usize = 6;
-/// Matrices listed where a beginning is of several.
+/// Most matrices listed for an ambiguous prefix.
 const MOST: u32 = 20;
-/// Longer ones are no names of ours; what a page repeats shall fit on it.
+/// Most characters of the query that the page repeats; no valid name is longer.
 const LONGEST: usize = 100;
 
 #[derive(Debug, Default, Deserialize)]
@@ -32,9 +32,9 @@ pub struct Asked {
 struct Page<'a> {
     shell: Shell,
     asked: &'a str,
-    /// What the text looks like.
+    /// What kind of name the text looks like.
     kind: Kind,
-    /// The matrices it may be.
+    /// The matrices that match the prefix.
     several: Vec<Several>,
 }
 
@@ -43,12 +43,12 @@ struct Several {
     name: String,
 }
 
-/// What was asked for, by its form.
+/// Kind of query, by its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
     Digest,
-    /// The first digits of one, or of an id.
+    /// The first digits of a digest or of an id.
     Part,
     Id,
     Other,
@@ -75,7 +75,7 @@ pub async fn find(State(app): State<App>, Query(asked): Query<Asked>) -> Result<
     Ok(response)
 }
 
-/// The matrices that begin so, or whose pattern does.
+/// The matrices whose digest or pattern digest begins with `text`.
 async fn several(app: &App, text: &str) -> Result<Vec<Several>, Problem> {
     if text.len() < FEWEST {
         return Ok(Vec::new());
@@ -89,7 +89,7 @@ async fn several(app: &App, text: &str) -> Result<Vec<Several>, Problem> {
     Ok(digests.into_iter().map(named).collect())
 }
 
-/// The page of the one thing that has this name.
+/// Address of the page of the matrix, job or plan with this name.
 async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
     if let Ok(digest) = text.parse::<Digest>() {
         let matrix = there(app.service.matrix(&digest).await)?;
@@ -103,7 +103,7 @@ async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
     Ok(plan.map(|plan| format!("/plans/{}", plan.id)))
 }
 
-/// Nothing of that name is an answer, not a failure; other errors are failures.
+/// Turns "not found" into `None`; other errors remain errors.
 pub fn there<T>(found: Result<T, ServiceError>) -> Result<Option<T>, Problem> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_told_by_its_form() {
+    fn the_kind_of_query_is_recognised_by_its_form() {
         assert_eq!(kind(""), Kind::Nothing);
         assert_eq!(kind(&"ab".repeat(32)), Kind::Digest);
         assert_eq!(kind("0193a7c4-1111-7222-8333-444455556666"), Kind::Id);

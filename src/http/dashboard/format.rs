@@ -1,4 +1,4 @@
-//! How figures are written for people: three or four digits and a unit that fits.
+//! Number formatting for display: three or four significant digits and a suitable unit.
 
 use crate::domain::plan::Baseline;
 use crate::domain::{DeviceKind, Digest, JobState, Problem, Timestamp};
@@ -14,7 +14,7 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A round time without digits that say nothing: `50 µs`, `0.1 µs`.
+/// A round time without trailing zeros: `50 µs`, `0.1 µs`.
 pub fn round_micros(us: f64) -> String {
     let text = micros(us);
     match text.split_once(' ') {
@@ -53,20 +53,20 @@ pub fn times(ratio: f64) -> String {
     format!("{}×", digits(ratio))
 }
 
-/// `83 %`; one place below ten.
+/// `83 %`; with one decimal place below ten.
 pub fn percent(fraction: f64) -> String {
     let value = fraction * 100.0;
     if value.abs() < 10.0 { format!("{value:.1} %") } else { format!("{value:.0} %") }
 }
 
-/// A correlation with a true minus: `−0.43`, `0.62`.
+/// A correlation with a typographic minus: `−0.43`, `0.62`.
 pub fn correlation(rank: f64) -> String {
     let text = format!("{:.2}", rank.abs());
     if rank < 0.0 && text != "0.00" { format!("\u{2212}{text}") } else { text }
 }
 
-/// `cuSPARSE 12.6.3's csr_alg2`; a library of one routine is not named twice. The host's runs on one thread, which says
-/// what a speed-up over it is worth.
+/// `cuSPARSE 12.6.3's csr_alg2`; the algorithm is omitted if it is named like the library. The host's library runs on one
+/// thread, which is mentioned because a speed-up over it has to be judged accordingly.
 pub fn routine(vendor: &Baseline, kind: DeviceKind) -> String {
     let Baseline { name, version, algorithm, .. } = vendor;
     let which = if algorithm.is_empty() || name == algorithm {
@@ -95,7 +95,7 @@ pub fn bytes(value: u64) -> String {
     format!("{} {}", digits(size), UNITS[unit])
 }
 
-/// Whole seconds as people say them: `45 s`, `3 min`, `2 h`, `5 d`.
+/// A duration in its largest suitable unit: `45 s`, `3 min`, `2 h`, `5 d`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
@@ -112,12 +112,12 @@ pub fn ago(then: Timestamp) -> String {
     if past < 1.0 { "now".to_owned() } else { format!("{} ago", seconds(past.floor())) }
 }
 
-/// The first digits of a digest: enough to tell matrices apart by eye.
+/// The first digits of a digest, enough to tell matrices apart.
 pub fn short(digest: &Digest) -> String {
     digest.to_string()[..10].to_owned()
 }
 
-/// A problem in a few words: `SpMM N=128 f32 row`, `SpTRSV lower unit f64`. What is off or alone goes without saying.
+/// A problem in a few words: `SpMM N=128 f32 row`, `SpTRSV lower unit f64`. Defaults are omitted.
 pub fn problem_words(problem: &Problem) -> String {
     let (mut words, extras) = match problem {
         Problem::Spmm(p) => (
@@ -133,7 +133,7 @@ pub fn problem_words(problem: &Problem) -> String {
     words
 }
 
-/// The class of a state's badge.
+/// CSS class of a state's badge.
 pub fn tone(state: JobState) -> &'static str {
     match state {
         JobState::Queued => "idle",
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_and_a_unit() {
+    fn numbers_have_three_digits_and_a_unit() {
         assert_eq!(micros(96.84), "96.8 µs");
         assert_eq!(micros(1240.0), "1.24 ms");
         assert_eq!(micros(2.5e6), "2.50 s");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_of_the_host_runs_on_one_thread() {
+    fn the_host_vendor_library_is_marked_as_single_threaded() {
         let vendor = |name: &str, algorithm: &str| Baseline {
             name: name.to_owned(),
             version: "1".to_owned(),
@@ -184,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn correlations_have_a_true_minus() {
+    fn correlations_have_a_typographic_minus() {
         assert_eq!([0.624, -0.43, -0.001].map(correlation), ["0.62", "\u{2212}0.43", "0.00"]);
     }
 
     #[test]
-    fn problems_are_named_by_what_tells_them_apart() {
+    fn problem_names_omit_defaults() {
         for (json, words) in [
             (r#"{"op":"spmm","n":128}"#, "SpMM N=128 f32 row"),
             (
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         for (value, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (5_054_400, "5,054,400")] {
             assert_eq!(count(value), text);
         }
     }
 
     #[test]
-    fn ages_take_the_unit_that_fits() {
+    fn ages_use_a_suitable_unit() {
         assert_eq!(seconds(3.21), "3.2 s");
         assert_eq!(seconds(119.0), "119 s");
         assert_eq!(seconds(600.0), "10 min");

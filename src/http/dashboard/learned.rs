@@ -1,4 +1,4 @@
-//! Learned models of each operation and class of device: versions, how well they choose, what they go by, what is in use.
+//! Learned models of each operation and device class: versions, evaluation, feature importance, activation history.
 
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
@@ -8,24 +8,24 @@ use crate::http::App;
 use crate::http::error::Problem;
 use crate::service::{ModelStanding, PageRequest};
 
-/// Features, versions and changes that are shown.
+/// How many features, versions and activations are shown.
 const FEATURES: usize = 12;
 const VERSIONS: usize = 20;
 const CHANGES: u32 = 10;
-/// The newest trainings, among which those under way are looked for.
+/// How many of the newest trainings are searched for one that is in progress.
 const TRAININGS: u32 = 20;
-/// Length of a whole bar.
+/// Length of a full bar.
 const BAR: f64 = 120.0;
 
-/// An operation on a class of device.
+/// An operation on a device class.
 pub struct Part {
     pub op: &'static str,
     pub class: String,
     /// The training that is queued or running.
     pub live: Option<Live>,
-    /// The newest first.
+    /// Newest first.
     pub versions: Vec<Version>,
-    /// Of the model in use, or else of the newest: its name, how each way to choose did, features.
+    /// Evaluation and features of the active model, or of the newest if none is active.
     pub shown: Option<Shown>,
     pub changes: Vec<Change>,
 }
@@ -44,7 +44,7 @@ pub struct Version {
     pub active: bool,
     pub trials: String,
     pub patterns: String,
-    /// Its rank correlation with what was measured after it had ranked.
+    /// Rank correlation between its ranking and the times measured afterwards.
     pub ranked: String,
     pub made: Moment,
 }
@@ -156,7 +156,7 @@ impl From<Activation> for Change {
     }
 }
 
-/// Every scope that has a model or a training under way, in order.
+/// Every scope that has a model or a training in progress, in order.
 pub async fn parts(app: &App) -> Result<Vec<Part>, Problem> {
     let models = app.service.learned_models().await?;
     let page = PageRequest { after: None, limit: TRAININGS };
@@ -189,7 +189,7 @@ mod tests {
     use super::Bar;
 
     #[test]
-    fn a_bar_is_no_longer_than_the_whole() {
+    fn a_bar_never_exceeds_its_full_length() {
         assert_eq!([Bar::of(0.5, 1.0).width, Bar::of(2.0, 1.0).width], [60.0, 120.0]);
         assert_eq!(Bar::of(0.0, 0.0).width, 0.0);
     }

@@ -22,7 +22,7 @@ struct Page {
     further: bool,
 }
 
-/// A matrix in one line; lists of other pages show it too.
+/// A matrix as one table row; other pages use it too.
 pub struct Row {
     pub name: Option<String>,
     pub digest: String,

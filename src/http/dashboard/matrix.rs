@@ -1,4 +1,4 @@
-//! One matrix: facts, pictures, its plans.
+//! The matrix page: properties, pictures and plans of one matrix.
 
 mod facts;
 pub mod plan_row;
@@ -22,7 +22,7 @@ use axum::response::Response;
 use facts::Group;
 use plan_row::PlanRow;
 
-/// Plans shown of one matrix.
+/// Most plans shown for one matrix.
 pub const MOST_PLANS: u32 = 200;
 
 #[derive(Template)]
@@ -35,11 +35,11 @@ struct Page {
     age: String,
     created_at: String,
     size: String,
-    /// Width and height of the picture, so that nothing moves when it comes.
+    /// Width and height of the sparsity picture, so that the layout does not shift when it loads.
     spy: (u64, u64),
     square: bool,
     groups: Vec<Group>,
-    /// Those that were measured first; predicted ones of keys that have none follow.
+    /// Measured plans first; then predicted plans for keys without a measured one.
     plans: Vec<PlanRow>,
     more_plans: bool,
     commands: Vec<Command>,
@@ -55,7 +55,7 @@ pub async fn show(
     let plans = app.service.plans_of(&digest, &page).await?;
     let predicted = app.service.unmeasured_of(&digest, MOST_PLANS).await?;
     let shell = Shell::new(&app, Place::Matrices);
-    // A product if there is one: its commands are the shorter ones.
+    // Prefer a plan for a product, because its commands are shorter.
     let product = |plan: &&Plan| matches!(plan.problem, domain::Problem::Spmm(_));
     let like = plans.items.iter().find(product).or(plans.items.first());
     let like = like.map(|plan| &plan.problem);
@@ -83,7 +83,7 @@ pub fn size(matrix: &Matrix) -> String {
     format!("{rows} × {cols}, {nnz} nonzeros")
 }
 
-/// The matrix, or why there may be nothing under this digest: plans outlive their matrix.
+/// The matrix, or an error that says why there may be none with this digest (plans outlive their matrix).
 pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
     let problem = match app.service.matrix(digest).await {
         Ok(matrix) => return Ok(matrix),
@@ -95,15 +95,15 @@ pub async fn stored(app: &App, digest: &Digest) -> Result<Matrix, Problem> {
     let page = PageRequest { after: None, limit: 1 };
     let plans = there(app.service.plans_of(digest, &page).await)?;
     let why = if plans.is_some_and(|plans| !plans.items.is_empty()) {
-        "it was removed; its plans are kept, and GET /v1/plans finds them by the same digest. Upload it again to see it \
+        "it was deleted; its plans are kept, and GET /v1/plans finds them by the same digest. Upload it again to see it \
          here"
     } else {
-        "it was removed or never uploaded, or this is the digest of a pattern"
+        "it was deleted or never uploaded, or this is a pattern digest"
     };
     Err(Problem::new(Kind::NotFound, format!("there is no matrix {digest}: {why}")))
 }
 
-/// Pixels of the picture: the longer side is [`PAGE_SPY`], the other follows the shape.
+/// Size of the picture in pixels: the longer side is [`PAGE_SPY`], the other follows the matrix's shape.
 fn spy_size(rows: u64, cols: u64) -> (u64, u64) {
     let longest = u128::from(rows.max(cols).max(1));
     let side = |length: u64| {
@@ -113,7 +113,7 @@ fn spy_size(rows: u64, cols: u64) -> (u64, u64) {
     (side(cols), side(rows))
 }
 
-/// A picture with what it says in words.
+/// A picture with its summary in words.
 struct Drawn {
     heading: &'static str,
     summary: String,
@@ -160,7 +160,7 @@ mod tests {
     use super::spy_size;
 
     #[test]
-    fn the_picture_has_the_shape_of_the_matrix() {
+    fn the_picture_has_the_aspect_ratio_of_the_matrix() {
         assert_eq!(spy_size(10, 10), (640, 640));
         assert_eq!(spy_size(256, 2304), (640, 72));
         assert_eq!(spy_size(1_000_000, 64), (1, 640));

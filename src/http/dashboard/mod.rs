@@ -1,7 +1,7 @@
-//! The dashboard: pages rendered on the server from what the public API gives, fragments that keep them live.
+//! The dashboard: pages rendered on the server from the data of the public API, and fragments that keep them current.
 //!
-//! A page is a handler, a struct of what it shows, and a template of `web/templates`. Handlers call the methods of the
-//! service that the API's handlers call, so that nothing is shown here that a client could not ask for itself.
+//! A page is a handler, a struct with the data it shows, and a template in `web/templates`. Handlers call the same service
+//! methods as the API's handlers, so everything shown here is also available to clients.
 
 mod address;
 mod assets;
@@ -35,7 +35,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-/// Every page and fragment; `/` is in the API's table, since it answers in JSON too.
+/// Every page and fragment; `/` is in the API's table, because it also answers in JSON.
 pub const PAGES: &[&str] = &[
     "/jobs",
     "/jobs/{id}",
@@ -58,10 +58,10 @@ pub const PAGES: &[&str] = &[
     "/fragments/models",
 ];
 
-/// Style sheet, scripts and icons. They come compressed already.
+/// Style sheet, scripts and icons, which are already compressed.
 pub const FILES: &str = "/static/{name}";
 
-/// The methods of a page; `None` for one that is not in the table.
+/// The methods of a page; `None` for an unknown path.
 pub fn methods(path: &str) -> Option<MethodRouter<App>> {
     Some(match path {
         "/jobs" => get(jobs::show),
@@ -90,7 +90,7 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
     })
 }
 
-/// `GET /`: the jobs for a browser, the index for everybody else.
+/// `GET /`: the jobs page for browsers, the API index for other clients.
 pub async fn home(
     app: axum::extract::State<App>,
     uri: axum::http::Uri,

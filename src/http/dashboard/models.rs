@@ -1,4 +1,4 @@
-//! Models: versions and quality.
+//! The models page: versions and prediction quality.
 
 use super::format::{correlation, count, times};
 use super::learned::{Part, parts};
@@ -20,7 +20,7 @@ struct Page {
     parts: Vec<Part>,
 }
 
-/// What changes while the page is open.
+/// The part that changes while the page is open.
 #[derive(Template)]
 #[template(path = "models_learned.html")]
 struct Learned {
@@ -34,13 +34,13 @@ struct Row {
     plans: String,
     trials: String,
     ratio: String,
-    /// What the ratio says, in words.
+    /// Verdict on the ratio, in words.
     verdict: &'static str,
     spread: String,
     rank: Option<Rank>,
 }
 
-/// A correlation, what it says in words, and its bar from the middle of 60.
+/// A correlation, its verdict in words, and its bar, drawn from the middle of an axis of length 60.
 struct Rank {
     text: String,
     words: &'static str,
@@ -76,12 +76,12 @@ impl From<ModelQuality> for Row {
     }
 }
 
-/// Within a tenth a model is called right: the spread is larger than that.
+/// A model within 10 % is called accurate, since the spread is larger than that.
 fn verdict(ratio: f64) -> &'static str {
     match ratio {
-        r if r > 1.1 => "promises too much",
-        r if r < 1.0 / 1.1 => "promises too little",
-        _ => "about right",
+        r if r > 1.1 => "too optimistic",
+        r if r < 1.0 / 1.1 => "too pessimistic",
+        _ => "accurate on average",
     }
 }
 
@@ -102,17 +102,17 @@ mod tests {
     use super::{Rank, verdict};
 
     #[test]
-    fn a_bar_goes_from_the_middle_to_its_side() {
+    fn a_bar_extends_from_the_middle_in_the_direction_of_its_sign() {
         let [bad, good] = [-0.5, 0.5].map(Rank::from);
         assert_eq!((bad.x, bad.width, good.x, good.width), (15.0, 15.0, 30.0, 15.0));
         assert_eq!((bad.text.as_str(), bad.words), ("\u{2212}0.50", "worse than chance"));
     }
 
     #[test]
-    fn a_ratio_is_said_in_words() {
+    fn a_ratio_has_a_verdict_in_words() {
         assert_eq!(
             [1.3, 1.0, 0.5].map(verdict),
-            ["promises too much", "about right", "promises too little"]
+            ["too optimistic", "accurate on average", "too pessimistic"]
         );
     }
 }

@@ -1,8 +1,9 @@
-//! Moments in fragments: written as they are, so that a part that stays is the same bytes; the page tells their ages.
+//! Points in time in fragments: written as absolute times, so that an unchanged fragment has the same bytes; the page's
+//! script shows their ages.
 
 use crate::domain::Timestamp;
 
-/// A moment for the page's script to tell the age of, and in words for who has no scripts.
+/// A point in time: in ISO form for the page's script, and as text for browsers without JavaScript.
 pub struct Moment {
     pub iso: String,
     pub text: String,

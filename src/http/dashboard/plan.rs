@@ -1,4 +1,4 @@
-//! One plan: what won and why.
+//! The plan page: the winner of one plan and why it won.
 
 mod meaning;
 mod parts;
@@ -30,7 +30,7 @@ use words::Check;
 struct Page {
     shell: Shell,
     problem: String,
-    /// The matrix by its name, where it is still stored and has one; else by its digest.
+    /// The matrix's name, or its digest if it has no name or is no longer stored.
     matrix: String,
     age: String,
     created: String,
@@ -41,7 +41,7 @@ struct Page {
     roofline: Option<Roofline>,
     times: Times,
     limit: String,
-    /// What the bound is, in a line.
+    /// Explanation of the bound, in one line.
     bound: &'static str,
     costs: Vec<Fact>,
     checks: Vec<Check>,
@@ -51,7 +51,7 @@ struct Page {
     steps: Vec<StepRow>,
     arrays: Vec<ArrayRow>,
     has_source: bool,
-    /// The form that has it measured, filled in.
+    /// Address of the submit form, filled in so that it measures this plan's problem.
     measure: String,
     scratch: Vec<String>,
     host_run: Option<String>,
@@ -73,7 +73,7 @@ pub async fn show(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let plan = app.service.plan(&id).await?;
-    // The plan outlives its matrix: without it there is a digest, and no count of operations.
+    // A plan outlives its matrix. Without the matrix only its digest is known, and the number of operations is not.
     let facts = match app.service.matrix(&plan.matrix).await {
         Ok(facts) => Some(facts),
         Err(ServiceError::NotFound { .. }) => None,
@@ -145,7 +145,7 @@ fn marks(plan: &Plan) -> Vec<Mark> {
     marks
 }
 
-/// As much of a kernel's text as is shown; the download has all of it.
+/// Most bytes of kernel source that are shown; the download has all of it.
 const SHOWN_BYTES: usize = 400_000;
 
 #[derive(Template)]
@@ -157,7 +157,7 @@ struct Source {
     cut: bool,
 }
 
-/// `GET /fragments/plans/{id}/source`: the kernel's text, which only some want to see.
+/// `GET /fragments/plans/{id}/source`: the kernel source, loaded on demand.
 pub async fn source(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Response, Refusal> {
     let plan = app.service.plan(&id).await?;
     let digest = plan.launch.and_then(|launch| launch.source);
@@ -181,7 +181,7 @@ pub async fn source(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Re
     })
 }
 
-/// The text up to a limit, cut behind a line.
+/// The text up to a limit, cut after a complete line.
 fn whole_lines(read: &[u8], most: usize) -> String {
     if read.len() <= most {
         return String::from_utf8_lossy(read).into_owned();
@@ -196,7 +196,7 @@ mod tests {
     use super::whole_lines;
 
     #[test]
-    fn long_text_ends_with_a_line() {
+    fn truncated_text_ends_with_a_complete_line() {
         assert_eq!(whole_lines(b"ab\ncd\nef", 8), "ab\ncd\nef");
         assert_eq!(whole_lines(b"ab\ncd\nef", 7), "ab\ncd\n");
         assert_eq!(whole_lines(b"abcdef", 3), "abc");

@@ -1,4 +1,4 @@
-//! What every page has around it: the bar with the places to go, and the headers a page is sent with.
+//! What all pages share: the navigation bar and the response headers.
 
 use super::assets;
 use crate::http::App;
@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-/// Which entry of the bar a page belongs to.
+/// The entry of the navigation bar that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Jobs,
@@ -23,17 +23,17 @@ pub enum Place {
     Elsewhere,
 }
 
-/// An entry of the bar.
+/// An entry of the navigation bar.
 pub struct Entry {
     pub name: &'static str,
     pub href: &'static str,
     pub here: bool,
 }
 
-/// Filled in by every page; `base.html` draws it.
+/// Data for `base.html`, which every page extends.
 pub struct Shell {
     place: Place,
-    /// The server knows clients by token, so there is a session to end.
+    /// The server uses tokens, so there is a session to end.
     pub signed_in: bool,
 }
 
@@ -42,7 +42,7 @@ impl Shell {
         Self { place, signed_in: matches!(app.access, Access::Tokens(_)) }
     }
 
-    /// For pages shown to nobody in particular: sign-in, failures.
+    /// For pages shown without a session: sign-in, errors.
     pub const fn bare(place: Place) -> Self {
         Self { place, signed_in: false }
     }
@@ -69,7 +69,7 @@ impl Shell {
     }
 }
 
-/// Scripts, styles and pictures of this server and nothing else; nothing inline runs.
+/// Content security policy: scripts, styles and images from this server only, nothing inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -81,8 +81,8 @@ pub fn html(template: &impl Template) -> Result<Response, Problem> {
     html_with(template, POLICY)
 }
 
-/// A fragment that is asked for again and again. It has a tag, so what has not changed is not sent, and not put into the
-/// page; it holds for as long as nothing in it is told by the clock.
+/// A fragment that pages poll. It has an entity tag, so that an unchanged fragment is not sent again; for that, it must not
+/// contain relative times.
 pub fn fragment(headers: &HeaderMap, template: &impl Template) -> Result<Response, Problem> {
     let text = Bytes::from(template.render().map_err(Problem::internal)?);
     let fixed = [
@@ -97,7 +97,7 @@ pub fn html_with(template: &impl Template, policy: &'static str) -> Result<Respo
     let text = template.render().map_err(Problem::internal)?;
     let headers: [(HeaderName, HeaderValue); 4] = [
         (header::CONTENT_TYPE, HeaderValue::from_static(HTML)),
-        // What a page shows is a moment's; a private address is nobody else's.
+        // A page is valid only for the moment, and a private address must not be disclosed.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
         (header::REFERRER_POLICY, HeaderValue::from_static(REFERRER)),

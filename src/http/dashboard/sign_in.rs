@@ -1,4 +1,5 @@
-//! Signing in with an API token, and out: browsers cannot send a token with a navigation, so a cookie stands for it.
+//! Signing in with an API token and signing out: a browser cannot send a token when it navigates, so a session cookie
+//! replaces it.
 
 use super::address::{by_tls, local};
 use super::failure::Rendered;
@@ -14,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-/// Bytes of the form. Tokens are short.
+/// Most bytes of the form; tokens are short.
 pub const MAX_FORM: usize = 8 << 10;
 
 #[derive(Template)]
@@ -22,7 +23,7 @@ pub const MAX_FORM: usize = 8 << 10;
 struct Page<'a> {
     shell: Shell,
     next: &'a str,
-    /// The server has no tokens.
+    /// The server has no tokens configured.
     open: bool,
     wrong: bool,
 }
@@ -55,10 +56,10 @@ pub async fn sign_in(
     Form(given): Form<Given>,
 ) -> Result<Response, Problem> {
     let Access::Tokens(known) = &app.access else { return page(&app, &given.next, false) };
-    // Pasted tokens bring line ends along.
+    // Pasted tokens often end with a line break.
     let token = given.token.trim();
     let Some(opened) = known.session(token.as_bytes()) else {
-        // As fast as a wrong bearer is refused: what keeps tokens from being guessed is their length.
+        // No extra delay, as with a wrong bearer token: their length protects tokens from being guessed.
         let mut response = page(&app, &given.next, true)?;
         *response.status_mut() = StatusCode::UNAUTHORIZED;
         response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);

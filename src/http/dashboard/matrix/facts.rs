@@ -1,23 +1,23 @@
-//! What is known of a matrix, as terms with their explanations.
+//! Properties of a matrix, each with an explanation.
 
 use crate::domain::matrix::{Spread, TriangleFeatures};
 use crate::domain::{Features, Matrix};
 use crate::http::dashboard::format;
 
-/// One figure, and what it means.
+/// One property, its meaning and its value.
 pub struct Fact {
     pub term: &'static str,
     pub meaning: &'static str,
     pub value: String,
 }
 
-/// Figures that belong together.
+/// Properties that belong together.
 pub struct Group {
     pub name: &'static str,
     pub facts: Vec<Fact>,
 }
 
-/// Everything that was computed when the matrix came.
+/// All properties computed when the matrix was uploaded.
 pub fn of(matrix: &Matrix) -> Vec<Group> {
     let features = &matrix.features;
     let mut groups = vec![
@@ -25,7 +25,7 @@ pub fn of(matrix: &Matrix) -> Vec<Group> {
         Group { name: "Rows and columns", facts: lines(features) },
     ];
     if let Some(lower) = &features.lower {
-        groups.push(Group { name: "Lower triangle, as a solve sees it", facts: triangle(lower) });
+        groups.push(Group { name: "Lower triangle (triangular solve)", facts: triangle(lower) });
     }
     groups
 }
@@ -38,12 +38,8 @@ fn shape(matrix: &Matrix) -> Vec<Fact> {
             "",
             format!("{} × {}", format::count(matrix.rows), format::count(matrix.cols)),
         ),
-        fact(
-            "Nonzeros",
-            "Entries that are stored, explicit zeros among them",
-            format::count(matrix.nnz),
-        ),
-        fact("Density", "Nonzeros over rows × columns", share(features.density)),
+        fact("Nonzeros", "Stored entries, including explicit zeros", format::count(matrix.nnz)),
+        fact("Density", "Nonzeros divided by rows × columns", share(features.density)),
         fact(
             "Symmetric",
             "Square, and equal to its transpose, values included",
@@ -51,59 +47,59 @@ fn shape(matrix: &Matrix) -> Vec<Fact> {
         ),
         fact(
             "Full diagonal",
-            "Every diagonal entry is stored and not zero",
+            "Every diagonal entry is stored and nonzero",
             yes(matrix.has_full_diagonal),
         ),
         fact(
             "Bandwidth",
-            "Farthest that an entry is from the diagonal, in columns",
+            "Largest distance of an entry from the diagonal, in columns",
             format::count(features.bandwidth),
         ),
         fact(
             "Mean offset",
-            "Mean distance of the entries from the diagonal, over the columns",
+            "Mean distance of the entries from the diagonal, divided by the number of columns",
             share(features.mean_offset),
         ),
         fact(
             "Neighbour overlap",
-            "Share of a row's columns that the row before it has too, on average",
+            "Mean share of a row's columns that also occur in the previous row",
             share(features.neighbour_overlap),
         ),
     ]
 }
 
 fn lines(features: &Features) -> Vec<Fact> {
-    const ROWS: &str = "Longest and mean; variation is the standard deviation over the mean";
+    const ROWS: &str = "Maximum and mean; variation is the standard deviation divided by the mean";
     vec![
-        fact("Entries in a row", ROWS, spread(&features.row_nnz)),
-        fact("Entries in a column", ROWS, spread(&features.col_nnz)),
+        fact("Entries per row", ROWS, spread(&features.row_nnz)),
+        fact("Entries per column", ROWS, spread(&features.col_nnz)),
         fact("Empty rows", "Rows without entries", format::count(features.empty_rows)),
         fact("Empty columns", "Columns without entries", format::count(features.empty_cols)),
     ]
 }
 
 fn triangle(lower: &TriangleFeatures) -> Vec<Fact> {
-    const WIDTH: &str = "Rows that can be solved at once: most and mean; variation is the standard deviation over the mean";
+    const WIDTH: &str = "Rows that can be solved in parallel: maximum and mean; variation is the standard deviation divided by the mean";
     vec![
         fact(
             "Levels",
-            "Steps of a solve in which all rows of a level are solved at once",
+            "Number of dependency levels; all rows of a level can be solved in parallel",
             format::count(lower.levels),
         ),
-        fact("Rows in a level", WIDTH, spread(&lower.lnnz)),
+        fact("Rows per level", WIDTH, spread(&lower.lnnz)),
         fact(
             "Nonzeros",
-            "Entries of the triangle, the diagonal counted once a row",
+            "Entries of the triangle, with one diagonal entry per row",
             format::count(lower.nnz),
         ),
         fact(
-            "Entries in a row",
-            "Of the triangle: longest and mean, and their variation",
+            "Entries per row",
+            "Of the triangle: maximum, mean and variation",
             spread(&lower.rnnz),
         ),
         fact(
-            "Dependency nearness",
-            "Mean of 1 / distance to the last row waited for: 1 where every row waits for the one before it",
+            "Dependency proximity",
+            "Mean of 1 / distance to the nearest row that a row depends on; 1 if every row depends on the previous one",
             format::digits(lower.dep_dist),
         ),
     ]
@@ -118,7 +114,7 @@ fn spread(spread: &Spread) -> String {
     format!("max {max}, mean {mean}, variation {:.2}", spread.cov)
 }
 
-/// A share that may be very small: a sparse matrix's density is.
+/// A share that may be very small, such as the density of a sparse matrix.
 fn share(fraction: f64) -> String {
     if fraction != 0.0 && fraction.abs() < 1e-3 {
         format!("{} ppm", format::digits(fraction * 1e6))

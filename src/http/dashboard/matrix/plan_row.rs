@@ -1,11 +1,11 @@
-//! A plan in one line: what the tables of a matrix and of a comparison say of it.
+//! A plan as one table row, as shown on the matrix page and in comparisons.
 
 use crate::domain::plan::{Bound, Measured};
 use crate::domain::{Candidate, Device, DeviceKind, L2Policy, Plan};
 use crate::http::dashboard::bound::{self, Reach};
 use crate::http::dashboard::format;
 
-/// What a table shows of a plan, in words.
+/// The texts of one table row.
 pub struct PlanRow {
     pub id: String,
     pub problem: String,
@@ -15,20 +15,20 @@ pub struct PlanRow {
     /// The winner with all its parameters.
     pub candidate: String,
     pub time: String,
-    /// Interval of the median, and how many samples it is of.
+    /// Confidence interval of the median, and the number of samples.
     pub interval: String,
     pub speedup: Option<String>,
-    /// The vendor's routine, and its time.
+    /// The vendor routine and its time.
     pub vendor: Option<String>,
     pub vendor_time: Option<String>,
-    /// The vendor's library, short: `cuSPARSE`, `sprs, one thread`.
+    /// Short name of the vendor library: `cuSPARSE`, `sprs, one thread`.
     pub library: Option<String>,
     pub bound: Bound,
     pub reach: Reach,
     /// `at copy bandwidth: 11.8 µs`.
     pub bound_time: String,
     pub tie: bool,
-    /// From a model alone.
+    /// Predicted by a model, not measured.
     pub predicted: bool,
     /// Made for a matrix of the same pattern with other values.
     pub other_values: bool,
@@ -72,18 +72,18 @@ impl PlanRow {
     }
 }
 
-/// What the plans are held against, a line each.
+/// One line for each performance bound that the plans are compared with.
 pub fn bounds(plans: &[PlanRow]) -> Vec<&'static str> {
     bound::meanings(plans.iter().map(|plan| plan.bound))
 }
 
-/// The problem in words, and the policy where it is not the usual one: plans of both stand beside each other.
+/// The problem in words, with the L2 policy if it is not the default, since a table may list plans of both.
 pub fn question(plan: &Plan) -> String {
     let cold = if plan.l2_policy == L2Policy::Cold { ", cold L2" } else { "" };
     format!("{}{cold}", format::problem_words(&plan.problem))
 }
 
-/// The family; for the vendor's routines which of them.
+/// The family; for vendor routines, the algorithm.
 fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
     match candidate.text("algorithm") {
         Some(algorithm) if kind == DeviceKind::Cpu => library(algorithm, kind),
@@ -92,7 +92,7 @@ fn winner(candidate: &Candidate, kind: DeviceKind) -> String {
     }
 }
 
-/// The vendor's library, and what a speed-up over it must say beside: that of the host runs on one thread.
+/// Name of the vendor library. The host's runs on one thread, which a speed-up over it has to mention.
 pub fn library(name: &str, kind: DeviceKind) -> String {
     match kind {
         DeviceKind::Cpu => format!("{name}, one thread"),
@@ -100,7 +100,7 @@ pub fn library(name: &str, kind: DeviceKind) -> String {
     }
 }
 
-/// A class of devices as people call it: `H100 80GB HBM3`, `Intel Xeon Processor, 16 threads`.
+/// Display name of a device class: `H100 80GB HBM3`, `Intel Xeon Processor, 16 threads`.
 pub fn class_words(device: &Device) -> String {
     let name = device.name.replace("(R)", "").replace("(TM)", "");
     let name = name.trim();

@@ -1,24 +1,24 @@
-//! Bars over two axes: the frame that histograms and profiles share.
+//! Bar charts with two axes, shared by histograms and profiles.
 
 use super::scale::{Scale, Tick};
 use crate::http::dashboard::format;
 use askama::Template;
 
-/// In the drawing's own pixels, of which the template has 560 across; the page scales it to the room there is.
+/// In the drawing's own pixels; the template is 560 wide, and the page scales it to the available width.
 pub const LEFT: f64 = 58.0;
 pub const RIGHT: f64 = 548.0;
 pub const TOP: f64 = 14.0;
-/// Least pixels between the labels of two ticks.
+/// Minimum distance in pixels between the labels of two ticks.
 const APART: f64 = 72.0;
 
-/// One bar. The soft part is drawn behind the full one, where there is more than one figure to show.
+/// One bar. The soft part is drawn behind the full one and shows a second figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
     pub x: f64,
     pub width: f64,
     /// Upper end of the full part.
     pub y: f64,
-    /// Upper end of the soft part, at or above the other.
+    /// Upper end of the soft part, at or above that of the full part.
     pub soft_y: f64,
     pub title: String,
 }
@@ -33,9 +33,9 @@ pub struct Label {
 #[derive(Clone, Debug, PartialEq, Template)]
 #[template(path = "pictures/bars.html")]
 pub struct Bars {
-    /// What the picture shows, for those who do not see it.
+    /// Text alternative of the picture.
     pub summary: String,
-    /// Where the bars stand.
+    /// Base line of the bars.
     pub bottom: f64,
     pub x_name: &'static str,
     pub y_name: &'static str,
@@ -44,7 +44,7 @@ pub struct Bars {
     pub bars: Vec<Bar>,
 }
 
-/// Counts from one to `most`, logarithmic, on the vertical axis; one still has a height.
+/// A logarithmic vertical axis for counts from one to `most`; a count of one still has a visible height.
 pub fn counts(most: u64, bottom: f64) -> Scale {
     Scale::logarithmic(0.5, (most as f64).max(2.0), bottom, TOP)
 }
@@ -59,7 +59,7 @@ pub fn label(tick: Tick) -> Label {
     Label { at: tick.at, text: compact(tick.value) }
 }
 
-/// Those labels that leave each other room, from the left.
+/// Drops labels that would overlap, from left to right.
 pub fn thinned(labels: impl IntoIterator<Item = Label>) -> Vec<Label> {
     let mut kept: Vec<Label> = Vec::new();
     for label in labels {
@@ -70,7 +70,7 @@ pub fn thinned(labels: impl IntoIterator<Item = Label>) -> Vec<Label> {
     kept
 }
 
-/// `500`, `2k`, `3M`: round figures beside an axis.
+/// `500`, `2k`, `3M`: short axis labels.
 fn compact(value: f64) -> String {
     if value >= 1e6 {
         format!("{}M", plain(value / 1e6))
@@ -91,20 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_beside_an_axis_are_short() {
+    fn axis_labels_are_short() {
         let values = [1.0, 500.0, 1000.0, 16_384.0, 2.5e6];
         assert_eq!(values.map(compact), ["1", "500", "1k", "16.4k", "2.5M"]);
     }
 
     #[test]
-    fn labels_do_not_touch() {
+    fn labels_do_not_overlap() {
         let label = |at| Label { at, text: String::new() };
         let kept = thinned([0.0, 20.0, 71.0, 80.0, 150.0, 160.0].map(label));
         assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 80.0, 160.0]);
     }
 
     #[test]
-    fn one_of_a_million_is_still_seen() {
+    fn one_of_a_million_is_still_visible() {
         let scale = counts(1_000_000, 182.0);
         assert!(182.0 - scale.at(1.0) > 5.0);
         assert_eq!(scale.at(1e6), TOP);

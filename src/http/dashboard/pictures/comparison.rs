@@ -5,16 +5,16 @@ use super::scale::Scale;
 use crate::http::dashboard::format;
 use askama::Template;
 
-/// Where bars begin and end; their times stand at the right edge.
+/// Where bars begin and end; their times are written at the right edge.
 const LEFT: f64 = 2.0;
 const RIGHT: f64 = 450.0;
-/// Pixels from one bar to the next, its label above it included, and above a group for its name.
+/// Pixels from one bar to the next (including the label above it), and above a group for its name.
 const STEP: f64 = 42.0;
 const GROUP: f64 = 32.0;
-/// Times further apart than this are drawn on a logarithmic axis, where the shortest is still seen.
+/// If times differ by more than this factor the axis is logarithmic, so that the shortest bar stays visible.
 const SPREAD: f64 = 20.0;
 
-/// One plan's times, in microseconds, whole or by column.
+/// One plan's times in microseconds, per call or per column.
 pub struct Timed {
     pub label: String,
     pub us: f64,
@@ -24,7 +24,7 @@ pub struct Timed {
     pub bound: &'static str,
 }
 
-/// Plans that answer one question; the name may be empty where there is only one group.
+/// Plans that are compared with each other; the name may be empty if there is only one group.
 pub struct Group {
     pub name: String,
     pub timed: Vec<Timed>,
@@ -57,7 +57,7 @@ pub struct Comparison {
     pub logarithmic: bool,
 }
 
-/// Bars of the times, with the vendor's time and the bound as marks; `None` where there is nothing to draw.
+/// Bars of the times, with the vendor's time and the bound as marks; `None` if there is nothing to draw.
 pub fn of(summary: String, groups: &[Group]) -> Option<Comparison> {
     let (across, logarithmic) = axis(groups)?;
     let mut y = 0.0;
@@ -81,7 +81,7 @@ pub fn of(summary: String, groups: &[Group]) -> Option<Comparison> {
 fn bar(timed: &Timed, across: &Scale, y: f64) -> Bar {
     let mut title = format!("{}: {}", timed.label, format::micros(timed.us));
     if let Some(vendor) = timed.vendor_us {
-        title.push_str(&format!(", the vendor {}", format::micros(vendor)));
+        title.push_str(&format!(", vendor {}", format::micros(vendor)));
     }
     title.push_str(&format!(", {} {}", timed.bound, format::micros(timed.bound_us)));
     Bar {
@@ -95,7 +95,7 @@ fn bar(timed: &Timed, across: &Scale, y: f64) -> Bar {
     }
 }
 
-/// An axis for all figures, and whether it is logarithmic.
+/// An axis for all times, and whether it is logarithmic.
 fn axis(groups: &[Group]) -> Option<(Scale, bool)> {
     let times = groups.iter().flat_map(|group| &group.timed);
     let all = times.flat_map(|t| [Some(t.us), t.vendor_us, Some(t.bound_us)]).flatten();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_time_is_twice_the_bar() {
+    fn bar_length_is_proportional_to_time() {
         let picture = drawn(vec![timed(10.0, None, 5.0), timed(20.0, Some(40.0), 5.0)]);
         assert!(!picture.logarithmic);
         assert!((picture.bars[1].width / picture.bars[0].width - 2.0).abs() < 1e-9);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn far_apart_is_logarithmic_and_all_is_seen() {
+    fn widely_spread_times_use_a_logarithmic_axis_and_stay_visible() {
         let picture = drawn(vec![timed(1.0, None, 0.5), timed(1000.0, Some(3000.0), 100.0)]);
         assert!(picture.logarithmic);
         for bar in &picture.bars {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_drawn() {
+    fn an_empty_comparison_is_not_drawn() {
         assert!(of(String::new(), &[]).is_none());
         assert!(of(String::new(), &[Group { name: String::new(), timed: vec![] }]).is_none());
     }

@@ -1,11 +1,11 @@
-//! How many candidates each constraint removed, as a picture.
+//! A chart of how many candidates each constraint removed.
 
 use crate::domain::FunnelStep;
 use crate::http::dashboard::format;
 use askama::Template;
 
-/// One row a constraint: a bar of what is left, and beside it what went. Names, numbers and reasons are text of the page,
-/// so that they keep their size on a narrow screen; only bars are drawn.
+/// One row per constraint: a bar of the candidates left, and beside it those removed. Only the bars are drawn; names,
+/// numbers and reasons are page text, so that they keep their size on a narrow screen.
 #[derive(Template)]
 #[template(path = "pictures/funnel.html")]
 pub struct Funnel {
@@ -14,7 +14,7 @@ pub struct Funnel {
 
 struct Row {
     name: String,
-    /// Ends of the two bars, in hundredths of the full width: what is left, and what the step found.
+    /// Ends of the two bars in per cent of the full width: candidates after and before the step.
     left_width: String,
     found_width: String,
     left: String,
@@ -22,11 +22,11 @@ struct Row {
     detail: Option<String>,
 }
 
-/// The thinnest bar that is still seen, in hundredths.
+/// The narrowest bar that is still visible, in per cent.
 const THIN: f64 = 0.5;
 
 impl Funnel {
-    /// `None` where nothing has been removed and nothing is left.
+    /// `None` if there were no candidates at all.
     pub fn new(steps: &[FunnelStep]) -> Option<Self> {
         let first = steps.first()?;
         let all = first.left + first.removed;
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_shares_of_all_and_never_vanish_while_something_is_left() {
+    fn bars_are_shares_of_all_candidates_and_stay_visible_while_any_are_left() {
         let steps = [step("load_balance", 60, 40), step("rank", 39, 1), step("own", 1, 0)];
         let funnel = Funnel::new(&steps).unwrap();
         let widths: Vec<_> =

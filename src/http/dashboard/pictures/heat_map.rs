@@ -1,4 +1,4 @@
-//! The tile space of a family: two parameters, the time of each pair.
+//! Heat map of a family's tile space: the best time for each pair of values of two parameters.
 
 mod axes;
 mod cells;
@@ -13,15 +13,15 @@ use cells::{Content, Space};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A square for each pair of values: the best time measured among the candidates with that pair, on a scale of colours by
-/// how far it is from the job's best, of any family; where none was measured, what removed most of them.
+/// A cell for each pair of values shows the best time measured among the candidates with that pair, coloured by its ratio to
+/// the job's best time of any family; if none was measured, the constraint that removed most of them.
 #[derive(Template)]
 #[template(path = "pictures/heat_map.html")]
 pub struct HeatMap {
     family: String,
     width: f64,
     height: f64,
-    /// Where the cells begin: right of the names of the rows.
+    /// Left edge of the cells, right of the row labels.
     left: f64,
     rows: Label,
     columns: Label,
@@ -32,7 +32,7 @@ pub struct HeatMap {
     summary: String,
 }
 
-/// The name of an axis and its values, each at its place.
+/// The name of an axis and its values with their positions.
 struct Label {
     name: String,
     values: Vec<(String, f64)>,
@@ -46,7 +46,7 @@ struct Cell {
     title: String,
 }
 
-/// What a letter stands for.
+/// A legend entry: the constraint that a letter stands for.
 struct Mark {
     letter: String,
     constraint: String,
@@ -57,7 +57,7 @@ const CELL: (f64, f64) = (62.0, 30.0);
 const LEFT: f64 = 62.0;
 const TOP: f64 = 42.0;
 
-/// Which constraint removed a trial's candidate.
+/// The constraint that removed a trial's candidate.
 fn pruned_by(trial: &Trial) -> Option<&str> {
     match &trial.state {
         TrialState::Pruned { pruned_by } => Some(pruned_by),
@@ -65,20 +65,20 @@ fn pruned_by(trial: &Trial) -> Option<&str> {
     }
 }
 
-/// The families with a space to draw, most candidates first, and how many each has.
+/// The families with a tile space and their numbers of candidates, in descending order.
 pub fn families(counts: &[TrialCount]) -> Vec<(String, u64)> {
     let mut families: BTreeMap<&str, u64> = BTreeMap::new();
     for count in counts.iter().filter(|count| count.family != VENDOR) {
         *families.entry(&count.family).or_default() += count.count;
     }
     let mut families: Vec<_> = families.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
-    // Stable, so that equals stay in the order of their names.
+    // A stable sort keeps families with equal counts in alphabetical order.
     families.sort_by_key(|(_, count)| Reverse(*count));
     families
 }
 
-/// The families to draw the map of, the first that has one: what was asked for, the best's, the panels, whose tiles the
-/// literature draws, then the largest.
+/// The families in order of preference, of which the first that has a map is drawn: the requested one, that of the best
+/// candidate, `row_panel` (the one drawn in the literature), then the largest.
 pub fn preferred<'a>(
     families: &'a [(String, u64)],
     asked: Option<&str>,
@@ -98,12 +98,12 @@ pub fn preferred<'a>(
     order
 }
 
-/// Whether these trials, of one family, differ in two parameters.
+/// Whether these trials of one family vary in two parameters.
 pub fn has_map(trials: &[&Trial]) -> bool {
     pair(trials).is_some()
 }
 
-/// The fastest trial of the job, whatever its family: what shades are relative to.
+/// The fastest trial of the job, of any family; shades are relative to it.
 fn fastest<'a>(trials: &[&'a Trial]) -> Option<(f64, &'a str)> {
     let time = |trial: &Trial| trial.state.outcome().and_then(Outcome::median_us);
     let timed = trials.iter().filter_map(|t| Some((time(t)?, t.candidate.family.as_str())));
@@ -111,7 +111,7 @@ fn fastest<'a>(trials: &[&'a Trial]) -> Option<(f64, &'a str)> {
 }
 
 impl HeatMap {
-    /// `None` where the family's candidates do not differ in any two parameters.
+    /// `None` if the family's candidates do not vary in two parameters.
     pub fn new<'a>(trials: impl IntoIterator<Item = &'a Trial>, family: &str) -> Option<Self> {
         let trials: Vec<&Trial> = trials.into_iter().collect();
         let own: Vec<&Trial> =
@@ -119,7 +119,7 @@ impl HeatMap {
         let (rows, columns) = pair(&own)?;
         let space = Space::of(&own, &rows, &columns);
         let fastest = fastest(&trials);
-        // About as wide as its letters; not narrower than its values.
+        // Approximately as wide as its letters, but not narrower than its values.
         let left = LEFT.max(rows.name.len() as f64 * 6.5 + 24.0);
         let at =
             |row: usize, column: usize| (left + column as f64 * CELL.0, TOP + row as f64 * CELL.1);
@@ -203,14 +203,14 @@ fn draw(
             ("heat-failed".to_owned(), "×".to_owned(), state.replace('_', " "))
         }
         Content::Pruned { by, count } => {
-            let title = format!("{count} removed by {}", by.replace('_', " "));
+            let title = format!("{count} pruned by {}", by.replace('_', " "));
             ("heat-pruned".to_owned(), space.letter(by), title)
         }
     };
     Cell { x, y, class, text, title: format!("{pair}: {title}") }
 }
 
-/// Shades from 0, the best, to 5: logarithmic up to five times the best.
+/// Shades from 0 (the best time) to 5 (five times the best or slower), on a logarithmic scale.
 fn shade(ratio: f64) -> u32 {
     Scale::logarithmic(1.0, 5.0, 0.0, 5.0).at(ratio).ceil() as u32
 }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_shows_its_best_time_or_what_removed_most_of_it() {
+    fn a_cell_shows_its_best_time_or_the_constraint_that_removed_most() {
         let trials = [
             trial(0, panel(2, 32, 1), measured(30.0)),
             trial(1, panel(2, 32, 2), measured(10.0)),
@@ -283,12 +283,12 @@ mod tests {
             map.summary,
             "2 of 4 pairs measured; best of this family 10.0 µs at m1 2, n1 32, the job's fastest trial."
         );
-        assert!(map.cells[2].title.contains("2 removed by panel fill"), "{}", map.cells[2].title);
+        assert!(map.cells[2].title.contains("2 pruned by panel fill"), "{}", map.cells[2].title);
         assert!(map.cells.iter().all(|cell| cell.x + CELL.0 < map.width + 1.0));
     }
 
     #[test]
-    fn the_bests_family_is_preferred_and_the_vendor_never() {
+    fn the_best_candidates_family_is_preferred_and_the_vendor_is_never_drawn() {
         let of = |family: &str, state: &str, count| TrialCount {
             family: family.to_owned(),
             state: state.to_owned(),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_and_words_are_relative_to_the_best_of_all_families() {
+    fn shades_and_summary_are_relative_to_the_best_of_all_families() {
         let split = Candidate::new("row_split").with("lanes", 8);
         let trials = [
             trial(0, panel(2, 32, 1), measured(10.0)),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_end_at_five_times_the_best() {
+    fn shades_saturate_at_five_times_the_best() {
         assert_eq!([1.0, 1.01, 1.37, 1.39, 4.9, 5.0, 99.0].map(shade), [0, 1, 1, 2, 5, 5, 5]);
     }
 }

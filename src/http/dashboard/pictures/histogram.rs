@@ -1,23 +1,23 @@
-//! Rows by length, as bars.
+//! Histogram of row lengths.
 
 use super::bars::{self, Bar, Bars, Label};
 use super::scale::Scale;
 use crate::domain::profile::LengthBin;
 use crate::http::dashboard::format;
 
-/// Lengths of their own up to here, then eight bins to each doubling: as `LengthBin` has it.
+/// Up to this length every length has its own bin; beyond it there are eight bins per doubling, as in `LengthBin`.
 const SINGLE: u64 = 16;
-/// Where the bars stand: one picture, as high as the two of the levels together.
+/// Base line of the bars: this picture is as high as the two level profiles together.
 const BOTTOM: f64 = 336.0;
-/// Bars are no wider, however few there are.
+/// The width is divided into at least this many bins, which limits the width of a bar.
 const FEWEST: f64 = 16.0;
-/// Longest bars that stand apart from each other.
+/// Bars wider than this have a gap between them.
 const GAP_FROM: f64 = 5.0;
 
-/// Rows by how many entries they have; `None` where there are no rows. `longest` is exact, bins may end beyond it.
+/// Number of rows by row length; `None` if there are no rows. `longest` is exact, whereas the last bin may end beyond it.
 pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
     let (first, last) = (bins.first()?, bins.last()?);
-    // From zero where short rows are, so that pictures of most matrices begin alike.
+    // The axis starts at zero if there are short rows, so that most matrices have the same axis.
     let from = if first.most <= SINGLE { -1.0 } else { place(first.most) - 1.0 };
     let to = place(last.most).max(from + FEWEST);
     let across = Scale::linear(from, to, bars::LEFT, bars::RIGHT);
@@ -36,7 +36,7 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
     Some(Bars {
         summary: format!("Rows by length. {}", summary(bins, longest)),
         bottom: BOTTOM,
-        x_name: "entries in a row",
+        x_name: "entries per row",
         y_name: "rows (log)",
         x_labels: bars::thinned(x_labels),
         y_labels: bars::count_labels(&up),
@@ -44,7 +44,7 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
     })
 }
 
-/// `median 7, longest 1,383 entries`; a median within a wide bin is that bin.
+/// `median 7, longest 1,383 entries`; if the median is in a wide bin, the bin's range is given.
 pub fn summary(bins: &[LengthBin], longest: u64) -> String {
     let rows: u64 = bins.iter().map(|bin| bin.rows).sum();
     let mut before = 0;
@@ -67,7 +67,7 @@ fn place(length: u64) -> f64 {
     SINGLE as f64 + 8.0 * (doublings + (length as f64 - base) / base)
 }
 
-/// Lengths that an axis may name.
+/// Lengths that may label the axis.
 fn lengths() -> impl Iterator<Item = u64> {
     [0, 1, 2, 4, 6, 8, 10, 12, 14].into_iter().chain((4..63).map(|power| 1 << power))
 }
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn each_bin_is_as_wide_as_the_next() {
+    fn all_bins_are_equally_wide() {
         let edges = [16, 18, 20, 32, 36, 64, 72].map(place);
         assert_eq!(edges, [16.0, 17.0, 18.0, 24.0, 25.0, 32.0, 33.0]);
     }
 
     #[test]
-    fn bars_lie_in_the_frame_and_say_what_they_are() {
+    fn bars_lie_in_the_frame_and_have_titles() {
         let bins = [bin(0, 0, 1), bin(7, 7, 1000), bin(1281, 1408, 3)];
         let picture = of(&bins, 1383).unwrap();
         for bar in &picture.bars {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rows_no_picture() {
+    fn no_picture_without_rows() {
         assert_eq!(of(&[], 0), None);
         assert_eq!(summary(&[bin(17, 18, 2)], 18), "median 17–18, longest 18 entries");
     }

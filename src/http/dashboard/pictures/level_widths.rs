@@ -1,14 +1,14 @@
-//! Rows of each level of a triangular solve, along the levels.
+//! Chart of the number of rows in each level of a triangular solve.
 
 use super::bars::{self, Bar, Bars};
 use super::scale::Scale;
 use crate::domain::profile::{LevelBin, LevelProfile};
 use crate::http::dashboard::format;
 
-/// Where the bars stand.
+/// Base line of the bars.
 const BOTTOM: f64 = 116.0;
 
-/// How many rows each level has, in order of the levels; `None` where there are none.
+/// The number of rows in each level, in order of the levels; `None` if there are no levels.
 pub fn of(triangle: &str, rows: u64, profile: &LevelProfile) -> Option<Bars> {
     let last = profile.bins.last()?;
     let across = Scale::linear(0.0, (last.last + 1) as f64, bars::LEFT, bars::RIGHT);
@@ -18,26 +18,26 @@ pub fn of(triangle: &str, rows: u64, profile: &LevelProfile) -> Option<Bars> {
         let (y, soft_y) = (up.at(bin.mean), up.at(bin.max as f64));
         Bar { x: left, width: right - left, y, soft_y, title: title(bin) }
     };
-    // Of few levels the ticks may be parts of one.
+    // With few levels, ticks could otherwise be fractions.
     let ticks = across.ticks(8).into_iter().filter(|tick| tick.value.fract() == 0.0);
     let x_labels = bars::thinned(ticks.map(bars::label));
     Some(Bars {
         summary: format!("Levels of the {triangle} triangle. {}", summary(rows, profile)),
         bottom: BOTTOM,
-        x_name: "level, in order of the solve",
-        y_name: "rows in a level (log)",
+        x_name: "level, in solve order",
+        y_name: "rows per level (log)",
         x_labels,
         y_labels: bars::count_labels(&up),
         bars: profile.bins.iter().map(bar).collect(),
     })
 }
 
-/// `1,132 levels, widest 512 rows, 28.9 rows a level`.
+/// `1,132 levels, widest 512 rows, 28.9 rows per level`.
 pub fn summary(rows: u64, profile: &LevelProfile) -> String {
     let levels = if profile.levels == 1 { "level" } else { "levels" };
     let mean = format::digits(rows as f64 / profile.levels.max(1) as f64);
     let (count, widest) = (format::count(profile.levels), format::count(profile.widest));
-    format!("{count} {levels}, widest {widest} rows, {mean} rows a level")
+    format!("{count} {levels}, widest {widest} rows, {mean} rows per level")
 }
 
 fn title(bin: &LevelBin) -> String {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_join_and_fill_the_frame() {
+    fn bars_are_adjacent_and_fill_the_frame() {
         let bins = vec![
             LevelBin { first: 0, last: 1, mean: 300.0, max: 512 },
             LevelBin { first: 2, last: 2, mean: 4.0, max: 4 },
@@ -73,18 +73,18 @@ mod tests {
         let [one, two] = &picture.bars[..] else { panic!("{picture:?}") };
         assert_eq!((one.x, two.x + two.width), (bars::LEFT, bars::RIGHT));
         assert!((one.x + one.width - two.x).abs() < 1e-9);
-        assert!(one.soft_y < one.y, "the widest of a run stands above its mean");
+        assert!(one.soft_y < one.y, "the maximum of a run is above its mean");
         assert_eq!(two.soft_y, two.y);
         assert_eq!(one.title, "levels 0 to 1: 300 rows on average, at most 512");
-        assert_eq!(summary(604, &profile), "3 levels, widest 512 rows, 201 rows a level");
+        assert_eq!(summary(604, &profile), "3 levels, widest 512 rows, 201 rows per level");
     }
 
     #[test]
-    fn nothing_has_no_levels() {
+    fn an_empty_matrix_has_no_levels() {
         assert_eq!(of("lower", 0, &profile(vec![])), None);
         let one = profile(vec![LevelBin { first: 0, last: 0, mean: 9.0, max: 9 }]);
         let labels = of("upper", 9, &one).unwrap().x_labels;
         assert!(labels.iter().all(|label| label.at <= bars::RIGHT));
-        assert_eq!(summary(9, &one), "1 level, widest 9 rows, 9.00 rows a level");
+        assert_eq!(summary(9, &one), "1 level, widest 9 rows, 9.00 rows per level");
     }
 }

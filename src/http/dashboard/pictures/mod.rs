@@ -1,7 +1,7 @@
-//! Pictures as SVG, drawn on the server: geometry here, marks in `web/templates/pictures`, colours in the style sheet.
+//! SVG charts rendered on the server: geometry here, markup in `web/templates/pictures`, colours in the style sheet.
 //!
-//! A picture is a struct with a template, so a page holds it as a field and writes `{{ funnel|safe }}` where it stands.
-//! Text in a picture is text; every picture has a title and a description for those who do not see it.
+//! A chart is a struct with a template; a page has it as a field and writes `{{ funnel|safe }}` to insert it. Text in a
+//! chart is real text, and every chart has a title and a description for screen readers.
 
 pub mod bars;
 pub mod comparison;

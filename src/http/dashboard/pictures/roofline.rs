@@ -1,6 +1,6 @@
-//! Predicted, measured, vendor and bound: on the roofline of a device, and as bars of time.
+//! Predicted, measured, vendor and bound times: on the roofline of a device, and as bars.
 //!
-//! The only roof drawn is the measured copy bandwidth. A peak of arithmetic is nowhere measured, so none is drawn.
+//! The only roof is the measured copy bandwidth. Peak arithmetic throughput is not measured, so no compute roof is drawn.
 
 use super::super::format;
 use super::bars::{self, Label};
@@ -12,21 +12,21 @@ const RIGHT: f64 = 448.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 258.0;
 
-/// One time of a call, and how it is marked.
+/// One time per call, and how it is marked.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// In a word, beside a point.
+    /// Short name, beside a point.
     pub name: &'static str,
-    /// In full, above a bar.
+    /// Full name, above a bar.
     pub label: String,
     pub us: f64,
-    /// The confidence interval, where it was measured as often as that takes.
+    /// The 95 % confidence interval, if there were enough samples.
     pub ci95_us: Option<[f64; 2]>,
     /// Class of the mark: `bar-fill`, `idle`, `warn`, `good`.
     pub tone: &'static str,
 }
 
-/// A product's points under the slope of the memory.
+/// A product's performance points and the memory roof.
 #[derive(Template)]
 #[template(path = "pictures/roofline.html")]
 pub struct Roofline {
@@ -43,14 +43,14 @@ pub struct Roofline {
 struct Point {
     tone: &'static str,
     y: f64,
-    /// Where the interval's ends lie.
+    /// Positions of the ends of the interval.
     whisker: Option<[f64; 2]>,
     label_y: f64,
     label: String,
 }
 
 impl Roofline {
-    /// `None` where the problem is not one of a known number of operations, or the bandwidth was not measured.
+    /// `None` if the number of operations is not known or the bandwidth was not measured.
     pub fn of(flops: f64, bytes: u64, copy_gbps: f64, marks: &[Mark]) -> Option<Self> {
         let intensity = flops / bytes as f64;
         if !(intensity > 0.0 && intensity.is_finite() && copy_gbps > 0.0 && !marks.is_empty()) {
@@ -94,13 +94,13 @@ impl Roofline {
     }
 }
 
-/// The same times side by side.
+/// The same times as bars.
 #[derive(Template)]
 #[template(path = "pictures/times.html")]
 pub struct Times {
     description: String,
     axis_y: f64,
-    /// Where the bound lies.
+    /// Position of the bound.
     bound: Option<f64>,
     rows: Vec<Row>,
     ticks: Vec<Label>,
@@ -119,7 +119,7 @@ struct Row {
 const BAR_LEFT: f64 = 2.0;
 const BAR_RIGHT: f64 = 360.0;
 const ROW: f64 = 46.0;
-/// Times further apart than this are drawn on a logarithmic axis, where the shortest is still seen.
+/// If times differ by more than this factor the axis is logarithmic, so that the shortest bar stays visible.
 const SPREAD: f64 = 10.0;
 
 impl Times {
@@ -147,8 +147,8 @@ impl Times {
             })
             .collect();
         let bound = marks.iter().find(|mark| mark.name == BOUND).map(|mark| x.at(mark.us));
-        let told = rows.iter().map(|row| format!("{} {}", row.label, row.value));
-        let description = told.collect::<Vec<_>>().join("; ");
+        let labelled = rows.iter().map(|row| format!("{} {}", row.label, row.value));
+        let description = labelled.collect::<Vec<_>>().join("; ");
         let ticks = x.ticks(4).into_iter();
         let ticks = ticks.map(|tick| Label { at: tick.at, text: format::round_micros(tick.value) });
         let (ticks, axis_y) = (bars::thinned(ticks), 4.0 + rows.len() as f64 * ROW);
@@ -156,7 +156,7 @@ impl Times {
     }
 }
 
-/// The mark that the others are held against: on the roof, where the roof is the bound.
+/// Name of the mark that the others are compared with; it lies on the roof if the bound is the copy bandwidth.
 pub const BOUND: &str = "roof";
 
 /// `1.25 TFLOP/s`.
@@ -167,13 +167,13 @@ fn rate(gflops: f64) -> String {
     }
 }
 
-/// A tick's value without more digits than it has.
+/// A tick's value without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Moves rising places apart until neighbours are `gap` from each other, within the bounds as far as there is room.
+/// Moves ascending positions apart until neighbours are `gap` from each other, within the bounds as far as there is room.
 fn set_apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
     let mut least = low;
     for place in places.iter_mut() {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_keep_their_distance() {
+    fn labels_keep_a_minimum_distance() {
         let mut places = [100.0, 101.0, 102.0, 250.0];
         set_apart(&mut places, 15.0, 20.0, 252.0);
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 15.0), "{places:?}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_bytes_lies_on_the_roof() {
+    fn a_bandwidth_bound_lies_on_the_roof() {
         // 1000 bytes at 100 GB/s take 0.01 µs.
         let picture = Roofline::of(500.0, 1000, 100.0, &[mark(BOUND, 0.01)]).unwrap();
         let [x1, y1, x2, y2] = picture.roof;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_start_at_zero_while_all_can_be_seen() {
+    fn bars_start_at_zero_while_all_are_visible() {
         let picture = Times::of(&[mark("measured", 50.0), mark(BOUND, 25.0)]);
         assert!((picture.rows[0].width - 2.0 * picture.rows[1].width).abs() < 1e-9);
         assert_eq!(picture.bound, Some(BAR_LEFT + picture.rows[1].width));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_have_no_empty_digits() {
+    fn ticks_have_no_trailing_zeros() {
         assert_eq!([0.5, 10.0, 0.02].map(short), ["0.5", "10", "0.02"]);
         assert_eq!(rate(1246.0), "1.25 TFLOP/s");
     }

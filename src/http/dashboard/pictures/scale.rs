@@ -1,6 +1,6 @@
-//! From values to places: linear and logarithmic axes, and the ticks that belong to them.
+//! Linear and logarithmic axes that map values to positions, and their ticks.
 
-/// An axis from values to pixels.
+/// An axis that maps values to pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     low: f64,
@@ -10,7 +10,7 @@ pub struct Scale {
     logarithmic: bool,
 }
 
-/// A labelled place on an axis.
+/// A labelled position on an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
     pub value: f64,
@@ -18,20 +18,20 @@ pub struct Tick {
 }
 
 impl Scale {
-    /// `low` lies at pixel `from`, `high` at `to`. An empty range is widened, so that nothing divides by zero.
+    /// `low` maps to pixel `from`, `high` to `to`. An empty range is widened to avoid a division by zero.
     pub fn linear(low: f64, high: f64, from: f64, to: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, from, to, logarithmic: false }
     }
 
-    /// Likewise for positive values, each factor of ten as long as the next.
+    /// The same for positive values on a logarithmic axis.
     pub fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
         let low = low.max(f64::MIN_POSITIVE);
         let high = if high > low { high } else { low * 10.0 };
         Self { low, high, from, to, logarithmic: true }
     }
 
-    /// The place of a value; what lies beyond an end is kept at it.
+    /// The position of a value, clamped to the ends of the axis.
     pub fn at(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -41,7 +41,7 @@ impl Scale {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// At most about `most` round values within the range.
+    /// About `most` round values within the range.
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let values = if self.logarithmic { self.decades(most) } else { self.steps(most) };
         values.into_iter().map(|value| Tick { value, at: self.at(value) }).collect()
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_at_the_ends() {
+    fn the_ends_of_the_range_map_to_the_ends_of_the_axis() {
         let linear = Scale::linear(0.0, 10.0, 100.0, 0.0);
         assert_eq!([0.0, 5.0, 10.0, 99.0].map(|v| linear.at(v)), [100.0, 50.0, 0.0, 0.0]);
         let log = Scale::logarithmic(1.0, 100.0, 0.0, 200.0);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_has_a_place_all_the_same() {
+    fn an_empty_range_still_has_a_position() {
         assert!(Scale::linear(3.0, 3.0, 0.0, 1.0).at(3.0).is_finite());
         assert!(Scale::logarithmic(0.0, 0.0, 0.0, 1.0).at(0.0).is_finite());
         assert!(!values(Scale::linear(3.0, 3.0, 0.0, 1.0), 3).is_empty());

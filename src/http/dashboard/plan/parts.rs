@@ -7,7 +7,7 @@ use crate::domain::plan::Bound;
 use crate::domain::plan::LaunchStep;
 use crate::domain::{DeviceKind, FunnelStep, Plan, Resources};
 
-/// A figure with its name and, where there is one, a line on it.
+/// A figure with its name and an optional note.
 pub struct Fact {
     pub name: &'static str,
     pub value: String,
@@ -18,7 +18,7 @@ fn fact(name: &'static str, value: impl Into<String>, note: impl Into<String>) -
     Fact { name, value: value.into(), note: note.into() }
 }
 
-/// Milliseconds, of which zero is said as such.
+/// Milliseconds; zero is written as a word.
 fn millis(ms: f64) -> String {
     if ms > 0.0 { micros(ms * 1e3) } else { "none".to_owned() }
 }
@@ -26,25 +26,25 @@ fn millis(ms: f64) -> String {
 pub fn figures(plan: &Plan) -> Vec<Fact> {
     let speedup = match (&plan.speedup, &plan.baseline) {
         (Some(speedup), Some(vendor)) => {
-            let note = format!("{}, in turn", routine(vendor, plan.device.kind));
-            fact("Over the vendor", times(*speedup), note)
+            let note = format!("{}, timed alternately", routine(vendor, plan.device.kind));
+            fact("Speed-up over vendor", times(*speedup), note)
         }
-        _ => fact("Over the vendor", "–", "no routine of the vendor's was measured"),
+        _ => fact("Speed-up over vendor", "–", "no vendor routine was measured"),
     };
     let against = match plan.limit.bound {
-        Bound::Bytes => "Against copy bandwidth",
-        Bound::Latency => "Against levels × hop",
-        Bound::Flops => "Against the arithmetic",
+        Bound::Bytes => "Relative to copy bandwidth",
+        Bound::Latency => "Relative to levels × hop latency",
+        Bound::Flops => "Relative to peak arithmetic",
     };
     let reach = bound::reach(&plan.limit);
     let time = match (&plan.measured, &plan.predicted) {
         (Some(m), _) => {
             let [low, high] = m.ci95_us.map(micros);
             let samples = format!("95 % between {low} and {high}, {} samples", m.samples);
-            fact("Time of a call, median", micros(m.median_us), samples)
+            fact("Time per call (median)", micros(m.median_us), samples)
         }
         (None, Some(predicted)) => fact(
-            "Time of a call, predicted",
+            "Time per call (predicted)",
             micros(predicted.median_us),
             match &plan.provenance.model {
                 Some(model) => format!(
@@ -53,13 +53,13 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
                 None => format!("by {}: predicted, not measured", predicted.model),
             },
         ),
-        (None, None) => fact("Time of a call", "–", "not measured"),
+        (None, None) => fact("Time per call", "–", "not measured"),
     };
     let error = match &plan.measured {
         Some(m) => fact(
             "Relative error",
             format!("{:.1e}", m.rel_error),
-            "largest, against a float64 reference",
+            "maximum, compared with a float64 reference",
         ),
         None => fact("Relative error", "–", "not measured"),
     };
@@ -75,31 +75,29 @@ pub fn costs(plan: &Plan) -> Vec<Fact> {
     let vendor = plan.baseline.as_ref().map_or(0.0, |vendor| vendor.preprocess_ms);
     let pays = match plan.break_even_calls {
         Some(0) => {
-            fact("Pays for itself after", "the first call", "no preprocessing beyond the vendor's")
+            fact("Break-even after", "the first call", "no preprocessing beyond the vendor's")
         }
-        Some(1) => fact("Pays for itself after", "1 call", ""),
-        Some(calls) => fact("Pays for itself after", format!("{} calls", count(calls)), ""),
-        None if plan.is_predicted() => fact("Pays for itself after", "–", "not measured"),
+        Some(1) => fact("Break-even after", "1 call", ""),
+        Some(calls) => fact("Break-even after", format!("{} calls", count(calls)), ""),
+        None if plan.is_predicted() => fact("Break-even after", "–", "not measured"),
         None => fact(
-            "Pays for itself after",
+            "Break-even after",
             "never",
-            "against the vendor's routine, preprocessing counted",
+            "compared with the vendor routine, including preprocessing",
         ),
     };
     let update = plan.validity.update_values_ms;
     let update_note = match update > 0.0 {
-        true => "on the host, for the same pattern",
-        false => "the kernel reads the matrix's own values",
+        true => "on the host, for new values with the same pattern",
+        false => "the kernel reads the matrix's values directly",
     };
     let mut costs = vec![
         match plan.preprocess_ms {
-            Some(ms) => {
-                fact("Preprocessing", millis(ms), format!("the vendor's: {}", millis(vendor)))
-            }
+            Some(ms) => fact("Preprocessing", millis(ms), format!("vendor: {}", millis(vendor))),
             None => fact("Preprocessing", "–", "not measured"),
         },
         pays,
-        fact("New values cost", millis(update), update_note),
+        fact("Value update", millis(update), update_note),
     ];
     if let Some(host) = &plan.host {
         let faster = plan.median_us().is_some_and(|us| host.median_us < us);
@@ -114,20 +112,20 @@ pub fn resources(plan: &Plan) -> Vec<Fact> {
     let Resources { registers, local_bytes, shared_bytes, blocks_per_multiprocessor, occupancy } =
         *resources;
     let spilled = if local_bytes == 0 {
-        "nothing spills".to_owned()
+        "no spills".to_owned()
     } else {
         format!("{} spilled", bytes(local_bytes.into()))
     };
     vec![
-        fact("Registers a thread", registers.to_string(), spilled),
-        fact("Shared memory a block", bytes(shared_bytes.into()), ""),
+        fact("Registers per thread", registers.to_string(), spilled),
+        fact("Shared memory per block", bytes(shared_bytes.into()), ""),
         fact("Occupancy", percent(occupancy), blocks(blocks_per_multiprocessor)),
     ]
 }
 
 fn blocks(resident: u32) -> String {
     let s = if resident == 1 { "" } else { "s" };
-    format!("{resident} block{s} a multiprocessor")
+    format!("{resident} block{s} per multiprocessor")
 }
 
 /// A constraint and what it removed.
@@ -168,13 +166,13 @@ fn extent(of: [u32; 3]) -> String {
     of[..last].iter().map(|n| count(u64::from(*n))).collect::<Vec<_>>().join(" × ")
 }
 
-/// How a plan of the host's runs, which has no grid: a sentence. `None` for kernels.
+/// A sentence on how a plan for the host CPU runs; `None` for GPU kernels.
 pub fn host_run(plan: &Plan) -> Option<String> {
     if plan.device.kind != DeviceKind::Cpu {
         return None;
     }
     if plan.candidate.is_baseline() {
-        return Some("The library runs it, on one thread.".to_owned());
+        return Some("The vendor library runs it on one thread.".to_owned());
     }
     let threads = match (plan.candidate.family.as_str(), plan.candidate.int("threads")) {
         ("serial", _) | (_, Some(1)) => "one thread".to_owned(),
@@ -182,10 +180,12 @@ pub fn host_run(plan: &Plan) -> Option<String> {
         _ => format!("up to {} threads", plan.device.multiprocessors),
     };
     let entry = plan.launch.as_ref().map_or("It", |launch| launch.entry.as_str());
-    Some(format!("{entry} runs inside sparsetune, on {threads} of the host. Nothing is launched."))
+    Some(format!(
+        "{entry} runs inside sparsetune, on {threads} of the host. No kernel is launched."
+    ))
 }
 
-/// All launches in order: the steps, or the only one.
+/// All launches in order.
 pub fn steps(plan: &Plan) -> Vec<StepRow> {
     let launch = plan.launch.as_ref().filter(|_| plan.device.kind == DeviceKind::Cuda);
     let Some(launch) = launch else { return Vec::new() };
@@ -211,7 +211,7 @@ pub fn steps(plan: &Plan) -> Vec<StepRow> {
     steps.iter().map(row).collect()
 }
 
-/// An array that is uploaded before the first call.
+/// An array that must be uploaded before the first call.
 pub struct ArrayRow {
     pub name: String,
     pub element: String,
@@ -258,14 +258,14 @@ pub fn provenance(plan: &Plan) -> Vec<Fact> {
         None => "–".to_owned(),
     };
     let kernel_note = match &from.kernel_digest {
-        Some(_) => "digest of the family's text; another makes the plan stale",
-        None => "a routine of the vendor's has no text here",
+        Some(_) => "digest of the family's kernel source; a plan with another digest is stale",
+        None => "vendor routines have no kernel source",
     };
     vec![
         fact("sparsetune", from.version.clone(), ""),
-        fact("Environment", from.environment.clone(), "another makes the plan stale"),
-        fact("Kernel text", kernel, kernel_note),
-        fact("Seed", from.seed.to_string(), "of the random operands"),
+        fact("Environment", from.environment.clone(), "in another environment the plan is stale"),
+        fact("Kernel source digest", kernel, kernel_note),
+        fact("Seed", from.seed.to_string(), "for the random operands"),
         match plan.is_predicted() {
             true => fact("Choice", seconds(from.search_seconds), "nothing was measured"),
             false => {
@@ -287,7 +287,7 @@ mod tests {
     use crate::domain::{Candidate, DeviceKind, Plan};
 
     #[test]
-    fn the_host_has_threads_and_no_grid() {
+    fn a_host_plan_names_its_threads() {
         let text = include_str!("../../../../tests/http/plan.json");
         let mut plan: Plan = serde_json::from_str(text).unwrap();
         assert!(steps(&plan).is_empty());
@@ -301,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn extents_leave_out_ones_at_the_end() {
+    fn extents_omit_trailing_ones() {
         assert_eq!(extent([64, 1, 1]), "64");
         assert_eq!(extent([1024, 1, 2]), "1,024 × 1 × 2");
     }
 
     #[test]
-    fn no_time_is_said_so() {
+    fn zero_time_is_written_as_a_word() {
         assert_eq!(millis(0.0), "none");
         assert_eq!(millis(0.5), "500 µs");
     }

@@ -1,21 +1,21 @@
-//! Which two parameters of a family make its map, and the values on each axis.
+//! Chooses the two parameters of a family that form the axes of its heat map.
 
 use crate::domain::{Param, Trial};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A parameter and the values that it takes, in order.
+/// A parameter and its values, in order.
 pub struct Axis {
     pub name: String,
     pub values: Vec<Value>,
 }
 
-/// A value on an axis; numbers come before words.
+/// A value on an axis; numbers are ordered before words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value(Param);
 
 impl Axis {
-    /// The place of a candidate on the axis.
+    /// The position of a candidate on the axis.
     pub fn place(&self, trial: &Trial) -> Option<usize> {
         let param = trial.candidate.params.get(&self.name)?;
         self.values.iter().position(|value| value.0 == *param)
@@ -31,10 +31,11 @@ impl fmt::Display for Value {
     }
 }
 
-/// Columns that fit beside each other on most screens.
+/// Number of columns that fit on most screens.
 const BROAD: usize = 8;
 
-/// Rows and columns of the map: M1 and N1 where there are both; else the two numbers with the most values; else words too.
+/// Rows and columns of the map: m1 and n1 if both exist; else the two numeric parameters with the most values; parameters
+/// with words are used last.
 pub fn pair(trials: &[&Trial]) -> Option<(Axis, Axis)> {
     let mut values: BTreeMap<&str, BTreeSet<&Param>> = BTreeMap::new();
     for (name, value) in trials.iter().flat_map(|trial| &trial.candidate.params) {
@@ -48,13 +49,13 @@ pub fn pair(trials: &[&Trial]) -> Option<(Axis, Axis)> {
     if let (Some(m1), Some(n1)) = (named(&ranked, "m1"), named(&ranked, "n1")) {
         return Some((axis(m1), axis(n1)));
     }
-    // A word among its values makes a parameter one of words.
+    // A parameter with any word among its values counts as non-numeric.
     let words = |values: &BTreeSet<&Param>| values.iter().any(|v| matches!(v, Param::Text(_)));
-    // What never varies divides nothing; stable, so that equals stay in the order of their names.
+    // Parameters with one value are dropped. A stable sort keeps equals in alphabetical order.
     ranked.retain(|(_, values)| values.len() > 1);
     ranked.sort_by_key(|(_, values)| (words(values), std::cmp::Reverse(values.len())));
     let (most, next) = (axis(ranked.first()?), axis(ranked.get(1)?));
-    // Time reads best along the rows, unless the row would not fit.
+    // The parameter with the most values goes along the columns, unless they would not fit.
     Some(if most.values.len() > BROAD { (most, next) } else { (next, most) })
 }
 
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_that_vary_most_are_taken_before_words() {
+    fn numeric_parameters_with_most_values_are_preferred_to_words() {
         let two = [of(1, 1, "x"), of(2, 2, "y"), of(2, 4, "z")];
         assert_eq!(names(&two), Some(("a".to_owned(), "b".to_owned())));
         let one = [of(1, 1, "x"), of(1, 2, "y"), of(1, 4, "z")];

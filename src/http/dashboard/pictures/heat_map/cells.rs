@@ -1,4 +1,4 @@
-//! What is known of each pair of values: a best time, a failure, or the constraint that removed it.
+//! Content of each heat map cell: a best time, a failure, or the constraint that pruned it.
 
 use super::axes::Axis;
 use super::pruned_by;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Space {
     pub cells: Vec<Known>,
     pub best: Option<Best>,
-    /// Constraints that stand in a cell, and in how many.
+    /// Constraints that are shown in cells, and in how many.
     pub constraints: Vec<(String, usize)>,
 }
 
@@ -20,11 +20,11 @@ pub struct Known {
 }
 
 pub enum Content {
-    /// The best time and how many candidates were measured.
+    /// The best time and the number of candidates measured.
     Measured { us: f64, count: usize },
-    /// Tried, but none came to a time; what became of the first.
+    /// Tried but not timed; the outcome of the first.
     Failed { state: &'static str },
-    /// The constraint that removed most, and how many.
+    /// The constraint that removed most candidates, and how many.
     Pruned { by: String, count: usize },
 }
 
@@ -62,12 +62,12 @@ impl Space {
         Self { cells, best, constraints: constraints.into_iter().collect() }
     }
 
-    /// The pairs with a time.
+    /// The number of pairs with a time.
     pub fn measured(&self) -> usize {
         self.cells.iter().filter(|cell| matches!(cell.content, Content::Measured { .. })).count()
     }
 
-    /// What a constraint is called within a cell: as few of its first letters as tell it from the others.
+    /// A constraint's abbreviation in a cell: the shortest prefix that distinguishes it from the others.
     pub fn letter(&self, constraint: &str) -> String {
         let others = || self.constraints.iter().map(|(name, _)| name).filter(|n| *n != constraint);
         let ends = constraint.char_indices().map(|(at, letter)| at + letter.len_utf8());
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_tell_constraints_apart() {
+    fn abbreviations_are_unambiguous() {
         let names = ["rank", "register_resource", "panel_fill"];
         let constraints = names.map(|name| (name.to_owned(), 1)).to_vec();
         let space = Space { cells: Vec::new(), best: None, constraints };
