@@ -1,7 +1,7 @@
 //! The flags that say what to tune for and how to search, and their wire forms.
 
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Digest, Dtype, Layout, Problem, Spmm, Sptrsv, Strategy};
+use crate::domain::{Digest, Dtype, Layout, Problem, SearchStrategy, Spmm, Sptrsv};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
@@ -239,11 +239,11 @@ impl SearchArgs {
     /// The member `search` of a job; what was not said is absent.
     pub fn wire(&self) -> Value {
         let strategy = self.strategy.map(|strategy| match strategy {
-            StrategyArg::Ranked => Strategy::Ranked,
-            StrategyArg::Exhaustive => Strategy::Exhaustive,
-            StrategyArg::Predicted => Strategy::Predicted,
-            StrategyArg::Halving => Strategy::Halving,
-            StrategyArg::Sampled => Strategy::Sampled,
+            StrategyArg::Ranked => SearchStrategy::Ranked,
+            StrategyArg::Exhaustive => SearchStrategy::Exhaustive,
+            StrategyArg::Predicted => SearchStrategy::Predicted,
+            StrategyArg::Halving => SearchStrategy::Halving,
+            StrategyArg::Sampled => SearchStrategy::Sampled,
         });
         let members = [
             ("strategy", strategy.map(|value| json!(value))),

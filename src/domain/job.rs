@@ -47,7 +47,7 @@ fn auto_device() -> String {
 #[serde(deny_unknown_fields)]
 pub struct Search {
     #[serde(default)]
-    pub strategy: Strategy,
+    pub strategy: SearchStrategy,
     /// `ranked`: how many of the best-ranked candidates to measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
@@ -67,7 +67,7 @@ pub struct Search {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Strategy {
+pub enum SearchStrategy {
     /// Measure the top K by the model.
     #[default]
     Ranked,
@@ -81,7 +81,7 @@ pub enum Strategy {
     Sampled,
 }
 
-impl Strategy {
+impl SearchStrategy {
     /// What a request means that names no strategy.
     pub const fn default_for(problem: &Problem) -> Self {
         problem.op().descriptor().strategy

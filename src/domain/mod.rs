@@ -26,7 +26,7 @@ pub use device::{Device, DeviceClass, DeviceId, DeviceKind};
 pub use digest::Digest;
 pub use event::{Event, EventKind};
 pub use funnel::FunnelStep;
-pub use job::{Job, JobId, JobRequest, JobState, Search, Stage, StoppedBy, Strategy};
+pub use job::{Job, JobId, JobRequest, JobState, Search, SearchStrategy, Stage, StoppedBy};
 pub use learned::{JobFeatures, LearnedModel, Learner, ModelId, TrainingId};
 pub use matrix::{Features, Matrix};
 pub use model::ModelQuality;

@@ -9,7 +9,8 @@ use super::trainings::{self, TrainingOut};
 use super::trials::CandidateOut;
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
-    DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, Stage, StoppedBy, Strategy,
+    DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, SearchStrategy, Stage,
+    StoppedBy,
 };
 use crate::service::JobFilter;
 use axum::Json;
@@ -36,7 +37,7 @@ pub struct JobIn {
 #[serde(deny_unknown_fields)]
 struct SearchIn {
     #[serde(default, deserialize_with = "given")]
-    strategy: Option<Strategy>,
+    strategy: Option<SearchStrategy>,
     #[serde(default, deserialize_with = "given")]
     top_k: Option<u32>,
     #[serde(default, deserialize_with = "given")]
@@ -54,7 +55,8 @@ impl TryFrom<JobIn> for JobRequest {
 
     fn try_from(input: JobIn) -> Result<Self, Problem> {
         let problem = input.problem.try_into().map_err(super::problems::Misfit::in_body)?;
-        let strategy = input.search.strategy.unwrap_or_else(|| Strategy::default_for(&problem));
+        let strategy =
+            input.search.strategy.unwrap_or_else(|| SearchStrategy::default_for(&problem));
         Ok(Self {
             matrix: input.matrix,
             problem,
@@ -116,7 +118,7 @@ pub struct JobOut {
 
 #[derive(Debug, Serialize)]
 struct SearchOut {
-    strategy: Strategy,
+    strategy: SearchStrategy,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

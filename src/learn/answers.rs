@@ -1,25 +1,26 @@
-//! What the splits of a forest ask of rows, each question asked once: whether a feature is at most a threshold, a bit a row.
+//! Evaluates the split conditions of a forest (feature <= threshold) for many rows, each distinct condition once, as one bit
+//! per row.
 
 use std::ops::Range;
 
-/// Words of 64 rows that are handled side by side; they stay in registers.
+/// Number of 64-row words processed together; they stay in registers.
 const WORDS: usize = 4;
-/// Rows whose bits stand side by side.
+/// Rows per block of bits.
 pub(super) const ROWS: usize = 64 * WORDS;
 
-/// One bit for each of `ROWS` rows.
+/// One bit per row for `ROWS` rows.
 pub(super) type Bits = [u64; WORDS];
 
-/// Splits ask many of their questions again and again: a column of bits for each that is different.
+/// One column of bits for each distinct condition; splits share many of them.
 pub(super) struct Answers {
-    /// All columns of the first `ROWS` rows, then all of the next.
+    /// All columns of the first `ROWS` rows, then all columns of the next block, and so on.
     bits: Vec<Bits>,
     columns: usize,
 }
 
 impl Answers {
-    /// Asks rows about (feature, threshold); also says which column is whose. `own` holds the features from `shared` on; what a
-    /// row does not have is at most nothing.
+    /// Evaluates the conditions (feature, threshold) for all rows, and returns the column of each condition. `own` holds the
+    /// features from index `shared` on; a condition on a missing feature is false.
     pub(super) fn of(shared: usize, own: &[Vec<f32>], asked: &[(u16, f32)]) -> (Self, Vec<u32>) {
         let (questions, thresholds, column_of) = Question::distinct(asked);
         let columns = thresholds.len();
@@ -40,20 +41,20 @@ impl Answers {
         (Self { bits, columns }, column_of)
     }
 
-    /// The columns of rows from `at * ROWS` on.
+    /// The columns of the block that begins at row `at * ROWS`.
     pub(super) fn of_block(&self, at: usize) -> &[Bits] {
         &self.bits[at * self.columns..][..self.columns]
     }
 }
 
-/// A feature with its columns, one for each threshold, from the lowest up.
+/// A feature with its columns, one per threshold in ascending order.
 struct Question {
     feature: usize,
     columns: Range<usize>,
 }
 
 impl Question {
-    /// What is asked without repetition, the threshold of each column, and the column of each that asks.
+    /// The distinct conditions by feature, the threshold of each column, and the column of each given condition.
     fn distinct(asked: &[(u16, f32)]) -> (Vec<Self>, Vec<f32>, Vec<u32>) {
         let features = asked.iter().map(|(feature, _)| usize::from(*feature) + 1).max();
         let mut of_feature = vec![Vec::new(); features.unwrap_or(0)];
@@ -78,13 +79,13 @@ impl Question {
         (questions, thresholds, column_of)
     }
 
-    /// Fills its columns.
+    /// Fills the columns of this feature.
     fn answer(&self, shared: usize, rows: &[Vec<f32>], thresholds: &[f32], columns: &mut [Bits]) {
         let feature = self.feature.wrapping_sub(shared);
         for (row, own) in rows.iter().enumerate() {
             let value = own.get(feature).copied().unwrap_or(f32::NAN);
             let below = thresholds.partition_point(|&threshold| {
-                // Not `value > threshold`: NaN is at most nothing.
+                // Not `value > threshold`: every comparison with NaN must be false.
                 let at_most = value <= threshold;
                 !at_most
             });
@@ -92,7 +93,7 @@ impl Question {
                 bits[row / 64] |= 1 << (row % 64);
             }
         }
-        // What is at most a threshold is at most those above it.
+        // A value that is at most a threshold is also at most every higher one.
         let mut all = [0; WORDS];
         for bits in columns {
             for (all, bits) in all.iter_mut().zip(bits) {
@@ -108,7 +109,7 @@ mod tests {
     use super::{Answers, ROWS};
 
     #[test]
-    fn each_question_has_the_column_of_its_answers() {
+    fn each_condition_maps_to_the_column_with_its_results() {
         let hard = [0.0, -0.0, 1.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 2.0];
         for count in [1, 63, 65, ROWS, ROWS + 1] {
             let own: Vec<Vec<f32>> = (0..count)
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_twice_is_answered_once() {
+    fn repeated_conditions_are_evaluated_once() {
         let asked = [(1, 2.0), (0, 2.0), (1, 1.0), (1, 2.0), (0, 0.0), (0, -0.0)];
         let (answers, column_of) = Answers::of(0, &[vec![0.0, 0.0]], &asked);
         assert_eq!(column_of, [3, 1, 2, 3, 0, 0]);

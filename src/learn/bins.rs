@@ -1,17 +1,17 @@
-//! Features cut into bins. A cut is a number of the feature's own kind, such that `x <= cut` says of the raw value what the
-//! bins say: trees that were grown on bins are walked on raw values.
+//! Feature values discretised into bins. Comparing raw values with the cuts (`x <= cut`) is equivalent to comparing bins, so
+//! trees that were grown on bins can be evaluated on raw values.
 
-/// Cuts of one feature, rising: bin `b` holds what is above cut `b - 1` and not above cut `b`.
+/// Cuts of one feature in ascending order: bin `b` holds the values above cut `b - 1` and at most cut `b`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cuts(pub Vec<f32>);
 
 impl Cuts {
-    /// At most `bins` bins: one for each distinct value where they suffice, else about equally many values in each. What is no
-    /// number takes no part.
+    /// At most `bins` bins: one for each distinct value if there are enough, else with about equally many values in each. NaN is
+    /// ignored.
     pub fn of(values: impl Iterator<Item = f32>, bins: usize) -> Self {
         let mut values: Vec<f32> = values.filter(|value| !value.is_nan()).collect();
         values.sort_by(f32::total_cmp);
-        // Distinct as comparisons see it: -0 equals 0.
+        // Distinct by comparison, so -0 equals 0.
         let mut distinct: Vec<(f32, usize)> = Vec::new();
         for value in values {
             match distinct.last_mut() {
@@ -22,7 +22,7 @@ impl Cuts {
         Self(cuts(&distinct, bins.clamp(2, 255)))
     }
 
-    /// The bin of a value; what is no number goes where `x <= cut` is false of every cut.
+    /// The bin of a value; NaN goes to the last bin, since `x <= cut` is false for every cut.
     pub fn bin(&self, value: f32) -> u8 {
         let above = |cut: &f32| !matches!(value.partial_cmp(cut), Some(order) if order.is_le());
         self.0.partition_point(above) as u8
@@ -33,7 +33,8 @@ impl Cuts {
     }
 }
 
-/// A value that fills a bin has one of its own, and the others share what bins are left evenly (as LightGBM's `GreedyFindBin`).
+/// A value frequent enough to fill a bin gets its own; the other values share the remaining bins evenly (as LightGBM's
+/// `GreedyFindBin`).
 fn cuts(distinct: &[(f32, usize)], bins: usize) -> Vec<f32> {
     let pairs = distinct.windows(2).map(|pair| (pair[0], pair[1]));
     if distinct.len() <= bins {
@@ -66,7 +67,7 @@ fn cuts(distinct: &[(f32, usize)], bins: usize) -> Vec<f32> {
     cuts
 }
 
-/// A finite number that is not below `low` and is below `high`: their middle, where there is one.
+/// A finite number in `[low, high)`: the midpoint, if it is representable.
 fn between(low: f32, high: f32) -> Option<f32> {
     let middle = low / 2.0 + high / 2.0;
     let separates = |cut: &f32| cut.is_finite() && low <= *cut && *cut < high;
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_say_of_values_what_bins_say() {
+    fn comparing_with_cuts_agrees_with_bins() {
         let tiny = f32::from_bits(1);
         let next = f32::from_bits(1f32.to_bits() + 1);
         let hard = [
@@ -110,7 +111,7 @@ mod tests {
             -1e9,
         ];
         let cuts = agree(&hard, 255);
-        // All but NaN and one of the zeros are distinct; nothing finite lies between MIN and what is below it.
+        // All but NaN and one of the zeros are distinct; there is no finite number below MIN.
         assert_eq!(cuts.bins(), 10);
         assert_eq!(cuts.bin(-0.0), cuts.bin(0.0));
         assert_ne!(cuts.bin(1.0), cuts.bin(next));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_needs_no_cut() {
+    fn a_constant_feature_has_no_cut() {
         assert_eq!(agree(&[3.0; 9], 255).bins(), 1);
         assert_eq!(agree(&[0.0, -0.0], 255).bins(), 1);
         assert_eq!(Cuts::of(std::iter::empty(), 255).bins(), 1);
@@ -127,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn few_values_have_a_bin_each() {
+    fn few_distinct_values_have_one_bin_each() {
         assert_eq!(agree(&[1.0, 2.0, 2.0, 4.0], 255).0, [1.5, 3.0]);
         assert_eq!(agree(&[1.0, 2.0, 4.0], 3).0, [1.5, 3.0]);
     }
 
     #[test]
-    fn many_values_share_bins_evenly_but_a_common_one_stands_alone() {
+    fn many_values_share_bins_evenly_but_a_frequent_one_gets_its_own() {
         let many: Vec<f32> = (0..1000).map(|i| i as f32).collect();
         let cuts = agree(&many, 10);
         assert_eq!(cuts.bins(), 10);
@@ -144,6 +145,6 @@ mod tests {
         let cuts = agree(&common.clone().collect::<Vec<_>>(), 10);
         let bin = cuts.bin(500.0);
         let beside = common.filter(|&value| cuts.bin(value) == bin && value != 500.0).count();
-        assert!(beside < 150, "{beside} values share the common one's bin");
+        assert!(beside < 150, "{beside} values share the frequent value's bin");
     }
 }

@@ -1,9 +1,9 @@
-//! What models are trained on: groups of candidates, each measured on one matrix for one problem.
+//! Training data: groups of candidates, each group measured on one matrix for one problem.
 
-/// All groups of one scope, described alike.
+/// All groups of one scope, described by the same features.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dataset {
-    /// Names of the features that all candidates of a group have in common, then of a candidate's own.
+    /// Names of the features that all candidates of a group share, and of those that each candidate has of its own.
     pub shared: Vec<String>,
     pub own: Vec<String>,
     pub groups: Vec<Group>,
@@ -12,7 +12,7 @@ pub struct Dataset {
 /// One list to be ranked: the candidates measured on one matrix for one problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// What must not be split: groups of one pattern are all trained on, or all left out.
+    /// The matrix's pattern. Groups of one pattern must not be split between training and evaluation.
     pub pattern: String,
     pub shared: Vec<f32>,
     pub rows: Vec<Row>,
@@ -21,17 +21,17 @@ pub struct Group {
 /// One candidate that was tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The candidate's text, by which a perceptron knows schemes.
+    /// The candidate as text; perceptrons identify schemes by it.
     pub candidate: String,
     pub own: Vec<f32>,
-    /// Measured microseconds; infinite for one that was given up, or failed.
+    /// Measured microseconds; infinite if it was stopped or failed.
     pub us: f64,
-    /// What the analytic model predicted.
+    /// Prediction of the analytic model.
     pub predicted_us: f64,
 }
 
 impl Group {
-    /// The best time of the group; infinite where nothing was measured.
+    /// The best time of the group; infinite if nothing was measured.
     pub fn best_us(&self) -> f64 {
         self.rows.iter().map(|row| row.us).fold(f64::INFINITY, f64::min)
     }

@@ -1,4 +1,4 @@
-//! The model file: JSON, versioned, bound to the features and the class of device that it was trained on.
+//! The model file: versioned JSON, valid only for the features and the device class that it was trained on.
 
 use super::perceptron::order;
 use super::{Forest, Perceptron, polynomial};
@@ -6,16 +6,16 @@ use crate::domain::learned::Scope;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Version of the file's shape; readers refuse one they do not know.
+/// Version of the file format; readers refuse unknown versions.
 pub const VERSION: u32 = 1;
 
-/// A model with all that it must be used under.
+/// A model with the conditions under which it may be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelFile {
     pub version: u32,
     pub scope: Scope,
     pub features_version: u32,
-    /// Names of the features, in the order in which it reads them.
+    /// Names of the features, in the order in which the model reads them.
     pub shared: Vec<String>,
     pub own: Vec<String>,
     pub model: Model,
@@ -31,30 +31,32 @@ pub enum Model {
 /// Why a model cannot be used here.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Mismatch {
-    #[error("the model file is of version {0}; this sparsetune reads version {VERSION}")]
+    #[error("the model file has version {0}, but this sparsetune reads version {VERSION}")]
     Version(u32),
     #[error("the model file cannot be read: {0}")]
     Shape(String),
-    #[error("the model reads features of version {model}, here they are of version {here}")]
+    #[error(
+        "the model was trained on version {model} of the features, but this sparsetune computes version {here}"
+    )]
     Features { model: u32, here: u32 },
-    #[error("the model is for {model}, not for {here}")]
+    #[error("the model was trained for {model}, not for {here}")]
     Scope { model: String, here: String },
-    #[error("the model's {kind} feature {at} is `{model}`, here it is `{here}`")]
+    #[error("the model's {kind} feature {at} is `{model}`, but this sparsetune has `{here}` there")]
     Names { kind: &'static str, at: usize, model: String, here: String },
 }
 
-/// Nepers beyond which pseudo-times do not tell candidates apart by more than their order.
+/// Largest logarithmic difference (in nepers) between pseudo-times; beyond it only their order is preserved.
 const FAR: f64 = 30.0;
 
 impl ModelFile {
-    /// Reads a file and checks all of it: whatever passes can be asked for an order without going wrong.
+    /// Reads and validates a file, so that ranking with the result cannot fail.
     pub fn parse(bytes: &[u8]) -> Result<Self, Mismatch> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
         }
         let unreadable = |error: serde_json::Error| Mismatch::Shape(error.to_string());
-        // The version first: a file of another is of another shape.
+        // The version first, because files of other versions have another structure.
         let Versioned { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
         if version != VERSION {
             return Err(Mismatch::Version(version));
@@ -64,13 +66,14 @@ impl ModelFile {
         Ok(file)
     }
 
-    /// The file's bytes; a model that could not be read again is refused.
+    /// The file's bytes; a model that could not be read back is refused.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Mismatch> {
         self.check()?;
         serde_json::to_vec(self).map_err(|error| Mismatch::Shape(error.to_string()))
     }
 
-    /// Whether it may rank candidates of this scope, described by features of this version and these names (shared, own).
+    /// Checks that the model may rank candidates of this scope, described by features of this version and with these names
+    /// (shared, own).
     pub fn accepts(
         &self,
         scope: &Scope,
@@ -101,16 +104,16 @@ impl ModelFile {
         Ok(())
     }
 
-    /// Pseudo-times of candidates in microseconds, the lower the sooner to be tried. `own` and `predicted_us` hold each
-    /// candidate's features and analytic prediction, `text` is its text.
+    /// Pseudo-times of candidates in microseconds: candidates with lower ones are tried first. `own` and `predicted_us` hold
+    /// each candidate's features and analytic prediction; `text` returns its text.
     ///
-    /// The first choice has its analytic prediction, and the others follow from there. A forest's score is a logarithm of time:
-    /// `us = first * exp(scale * (best score - score))`. A perceptron's probability is not, so only the order of its times
-    /// means something: `us = first * exp(best p - p)`, with p = 0 for schemes that it does not know, times their prediction
-    /// over the best of those. Each time is above the one before by a part in 1e9 at least; the analytic prediction decides
-    /// among equals.
+    /// The first choice gets its analytic prediction as time, and the others are relative to it. A forest's score is a
+    /// logarithm of time: `us = first * exp(scale * (best score - score))`. A perceptron's probability is not, so only the
+    /// order of its times is meaningful: `us = first * exp(best p - p)`; for unknown schemes p = 0, and the result is multiplied
+    /// by their prediction divided by the best prediction among them. Each time exceeds the previous one by at least one part
+    /// in 1e9; ties are broken by the analytic prediction.
     ///
-    /// Candidates described by other numbers of features than it reads keep their predictions.
+    /// If the number of features is not what the model reads, candidates keep their analytic predictions.
     pub fn order(
         &self,
         shared: &[f32],
@@ -139,9 +142,9 @@ impl ModelFile {
         let checked = if self.version != VERSION {
             return Err(Mismatch::Version(self.version));
         } else if self.shared.len() + self.own.len() > usize::from(u16::MAX) {
-            Err("more features than can be counted".to_owned())
+            Err("it has too many features".to_owned())
         } else if has_twins(&self.shared) || has_twins(&self.own) {
-            Err("two features of one name".to_owned())
+            Err("two features have the same name".to_owned())
         } else {
             match &self.model {
                 Model::Lambdamart(forest) => forest.check(self.shared.len() + self.own.len()),
@@ -156,10 +159,10 @@ fn has_twins(names: &[String]) -> bool {
     names.iter().collect::<BTreeSet<_>>().len() != names.len()
 }
 
-/// Each time is above the one before by this factor at least, so that whoever sorts by time has the model's own order.
+/// Each time exceeds the previous one by at least this factor, so that sorting by time gives the model's order.
 const RISE: f64 = 1.0 + 1e-9;
 
-/// A prediction that a time can be reckoned from.
+/// A prediction that times can be computed from: finite and positive.
 fn usable(us: f64) -> f64 {
     if us.is_finite() && us > 0.0 { us } else { 1.0 }
 }
@@ -206,38 +209,46 @@ fn by_probability(known: &[Option<f32>], predicted_us: &[f64]) -> Vec<f64> {
 fn check_perceptron(model: &Perceptron, features: usize) -> Result<(), String> {
     let terms = polynomial::count(model.inputs.len());
     if model.inputs.is_empty() || model.inputs.iter().any(|&i| usize::from(i) >= features) {
-        return Err(format!("its inputs are not among {features} features"));
+        return Err(format!("an input is not among its {features} features"));
     }
     if model.mean.len() != terms || model.inverse_deviation.len() != terms {
-        return Err(format!("{terms} terms, but not as many means and deviations"));
+        return Err(format!(
+            "it has {terms} terms, but not the same number of means and deviations"
+        ));
     }
     let finite = |numbers: &[f32]| numbers.iter().all(|x| x.is_finite());
     if !finite(&model.mean) || !finite(&model.inverse_deviation) {
-        return Err("a mean or a deviation that is no number".to_owned());
+        return Err("a mean or a deviation is not a number".to_owned());
     }
     if !model.clip.is_finite() || model.clip <= 0.0 {
-        return Err(format!("terms cut off at {}", model.clip));
+        return Err(format!("its clipping bound is {}", model.clip));
     }
     if model.schemes.is_empty() || !model.schemes.is_sorted_by(|a, b| a < b) {
-        return Err("its schemes are none, or not sorted".to_owned());
+        return Err("its list of schemes is empty or not sorted".to_owned());
     }
     if model.members.is_empty() {
-        return Err("it has no members".to_owned());
+        return Err("it has no ensemble members".to_owned());
     }
     for (number, layers) in model.members.iter().enumerate() {
         let mut width = terms;
         for (at, layer) in layers.iter().enumerate() {
             let outputs = layer.bias.len();
             if outputs == 0 || outputs.checked_mul(width) != Some(layer.weights.len()) {
-                return Err(format!("member {number}: layer {at} does not fit the one before"));
+                return Err(format!(
+                    "member {number}: the size of layer {at} does not match the previous layer"
+                ));
             }
             if !finite(&layer.weights) || !finite(&layer.bias) {
-                return Err(format!("member {number}: layer {at} has a weight that is no number"));
+                return Err(format!(
+                    "member {number}: layer {at} has a weight that is not a number"
+                ));
             }
             width = outputs;
         }
         if layers.is_empty() || width != model.schemes.len() {
-            return Err(format!("member {number}: its outputs are not its schemes"));
+            return Err(format!(
+                "member {number}: the number of outputs is not the number of schemes"
+            ));
         }
     }
     Ok(())

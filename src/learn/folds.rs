@@ -1,16 +1,16 @@
-//! Patterns dealt into parts: what a model is judged on shares no pattern with what it was trained on.
+//! Cross-validation folds by pattern: evaluation groups share no pattern with training groups.
 
 use super::Dataset;
 use crate::sparse::random::Stream;
 use std::collections::BTreeMap;
 
-/// Deals all groups into `k` parts (fewer where there are fewer patterns) of about equal numbers of groups; no pattern is
-/// split. The same for the same patterns and seed, in whatever order the groups come. Each part is sorted.
+/// Divides all groups into `k` folds (fewer if there are fewer patterns) with about equally many groups each; no pattern is
+/// split. The result depends only on the patterns and the seed, not on the order of the groups. Each fold is sorted.
 pub fn folds(data: &Dataset, k: usize, seed: u64) -> Vec<Vec<usize>> {
     deal(data, &(0..data.groups.len()).collect::<Vec<usize>>(), k, seed)
 }
 
-/// As [`folds`], of the groups named.
+/// As [`folds`], for the given groups.
 pub fn deal(data: &Dataset, groups: &[usize], k: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut patterns: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for &group in groups {
@@ -21,7 +21,7 @@ pub fn deal(data: &Dataset, groups: &[usize], k: usize, seed: u64) -> Vec<Vec<us
     for last in (1..patterns.len()).rev() {
         patterns.swap(last, stream.below(last as u64 + 1) as usize);
     }
-    // The largest first, each into the emptiest part; those of one size as they were shuffled.
+    // Largest patterns first, each into the smallest fold; patterns of equal size stay in shuffled order.
     patterns.sort_by_key(|groups| std::cmp::Reverse(groups.len()));
     let mut parts = vec![Vec::new(); k.clamp(1, patterns.len().max(1))];
     for pattern in patterns {
@@ -33,8 +33,8 @@ pub fn deal(data: &Dataset, groups: &[usize], k: usize, seed: u64) -> Vec<Vec<us
     parts
 }
 
-/// A part of about `1 / k` of the groups to stop by, and the others to train on: (train, held out). Nothing is held out
-/// where there is but one pattern.
+/// Splits off about `1 / k` of the groups for early stopping: (train, held out). Nothing is held out if there is only one
+/// pattern.
 pub fn split(data: &Dataset, groups: &[usize], k: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
     let mut parts = deal(data, groups, k.max(2), seed);
     let held_out = if parts.len() > 1 { parts.swap_remove(0) } else { Vec::new() };
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pattern_is_split_and_parts_are_even() {
+    fn no_pattern_is_split_and_folds_are_balanced() {
         let names: Vec<String> = (0..60).map(|i| format!("p{}", i % 23)).collect();
         let data = data(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let parts = folds(&data, 5, 7);
@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn fewer_patterns_than_parts() {
+    fn fewer_patterns_than_folds() {
         assert_eq!(folds(&data(&["a", "a", "b"]), 5, 1), [vec![0, 1], vec![2]]);
         assert_eq!(folds(&data(&[]), 5, 1), [vec![0usize; 0]]);
     }
 
     #[test]
-    fn one_pattern_holds_nothing_out() {
+    fn nothing_is_held_out_of_one_pattern() {
         assert_eq!(split(&data(&["a", "a"]), &[0, 1], 6, 1), (vec![0, 1], vec![]));
         let (train, held_out) = split(&data(&["a", "b", "c", "c"]), &[0, 2, 3], 6, 1);
         assert_eq!((train, held_out), (vec![0], vec![2, 3]));

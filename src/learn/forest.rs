@@ -1,20 +1,20 @@
-//! Boosted trees as they are used: a score for each candidate, the higher the better.
+//! Boosted trees for inference: a score for each candidate; higher is better.
 
 use serde::{Deserialize, Serialize};
 
 /// Regression trees whose values add up to a score.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forest {
-    /// What scores start from; nothing if absent.
+    /// Initial score; zero if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<Prior>,
     pub trees: Vec<Tree>,
-    /// Nepers of time that a difference of 1 in score stands for: time ~ exp(-scale * score).
+    /// Logarithm of time (in nepers) per unit of score: time ~ exp(-scale * score).
     pub scale: f64,
 }
 
-/// The analytic ranking, which trees then correct: a score starts at -weight x ln 2 x the feature, which is the binary logarithm
-/// of the predicted time over the best predicted.
+/// The analytic ranking, which the trees correct: a score starts at -weight x ln 2 x the feature, which is the binary
+/// logarithm of the ratio of the predicted time to the best predicted time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prior {
     pub feature: u16,
@@ -28,24 +28,24 @@ impl Prior {
     }
 }
 
-/// Splits of a tree, at most: who asks a tree may go down it by recursion.
+/// Most splits of a tree; the limit makes recursion over a tree safe.
 const MOST_SPLITS: usize = 1023;
 
-/// A binary tree. Inner node `i` sends a row left where `features[feature[i]] <= threshold[i]`; a child `c >= 0` is an inner
-/// node, and comes after its parent; `c < 0` is the leaf `!c`. A tree of one leaf has no inner node.
+/// A binary tree. Inner node `i` sends a row left if `features[feature[i]] <= threshold[i]`; a child `c >= 0` is an inner
+/// node and comes after its parent; `c < 0` is the leaf `!c`. A tree with one leaf has no inner node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tree {
     pub feature: Vec<u16>,
     pub threshold: Vec<f32>,
     pub left: Vec<i16>,
     pub right: Vec<i16>,
-    /// By how much each split lowered the loss when the tree was grown.
+    /// Reduction of the loss by each split when the tree was grown.
     #[serde(default)]
     pub gain: Vec<f32>,
     pub value: Vec<f32>,
 }
 
-/// Where a child is.
+/// Reference to a child node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Child {
     Inner(usize),
@@ -76,7 +76,7 @@ impl Tree {
         }
     }
 
-    /// Where a walk begins.
+    /// The root.
     pub(super) fn top(&self) -> Child {
         if self.feature.is_empty() { Child::Leaf(0) } else { Child::Inner(0) }
     }
@@ -84,36 +84,36 @@ impl Tree {
     fn check(&self, features: usize) -> Result<(), &'static str> {
         let nodes = self.feature.len();
         if [self.threshold.len(), self.left.len(), self.right.len()] != [nodes; 3] {
-            return Err("its nodes are not all there");
+            return Err("its arrays of nodes differ in length");
         }
         if nodes > MOST_SPLITS {
-            return Err("it has more splits than any that is grown here");
+            return Err("it has too many splits");
         }
         if !self.gain.is_empty() && self.gain.len() != nodes {
-            return Err("it does not have one gain a split");
+            return Err("it does not have one gain per split");
         }
         if self.value.len() != nodes + 1 {
-            return Err("it does not have one leaf more than splits");
+            return Err("the number of leaves is not the number of splits plus one");
         }
         if self.feature.iter().any(|&feature| usize::from(feature) >= features) {
-            return Err("it reads a feature that there is not");
+            return Err("it reads a feature that does not exist");
         }
         if !self.threshold.iter().chain(&self.value).chain(&self.gain).all(|x| x.is_finite()) {
-            return Err("it holds what is no number");
+            return Err("it contains a value that is not a finite number");
         }
-        // Every node but the first has one parent before it, so that walks end and what they meet is a tree.
+        // Every node but the first has exactly one parent, which precedes it; so the nodes form a tree without cycles.
         let (mut inner, mut leaves) = (vec![false; nodes], vec![false; nodes + 1]);
         for node in 0..nodes {
             for child in [self.left[node], self.right[node]] {
                 let met = match Child::of(child) {
-                    Child::Inner(child) if child <= node => return Err("its nodes run in circles"),
+                    Child::Inner(child) if child <= node => return Err("its nodes form a cycle"),
                     Child::Inner(child) => inner.get_mut(child),
                     Child::Leaf(leaf) => leaves.get_mut(leaf),
                 };
                 match met {
                     Some(met) if !*met => *met = true,
-                    Some(_) => return Err("a node of it has two parents"),
-                    None => return Err("a child of it is not there"),
+                    Some(_) => return Err("a node has two parents"),
+                    None => return Err("a child does not exist"),
                 }
             }
         }
@@ -122,18 +122,18 @@ impl Tree {
 }
 
 impl Forest {
-    /// Whether it can be asked: trees that end, and read no more than `features`; what is wrong with it if not. To be called of
-    /// what was read from outside.
+    /// Validates a forest that was read from outside: trees are finite and read only the first `features` features. The error
+    /// says what is wrong.
     pub fn check(&self, features: usize) -> Result<(), String> {
         if !self.scale.is_finite() || self.scale < 0.0 {
             return Err(format!("the forest's scale is {}", self.scale));
         }
         if let Some(prior) = self.prior {
             if usize::from(prior.feature) >= features {
-                return Err("the forest starts from a feature that there is not".to_owned());
+                return Err("the forest's prior reads a feature that does not exist".to_owned());
             }
             if !prior.weight.is_finite() {
-                return Err("the weight of what the forest starts from is no number".to_owned());
+                return Err("the weight of the forest's prior is not a number".to_owned());
             }
         }
         for (at, tree) in self.trees.iter().enumerate() {
@@ -142,13 +142,13 @@ impl Forest {
         Ok(())
     }
 
-    /// What a row scores before the first tree; `at` reads a feature.
+    /// A row's initial score before the first tree; `at` reads a feature.
     pub(super) fn start(&self, at: impl Fn(usize) -> f32) -> f64 {
         self.prior.map_or(0.0, |prior| prior.start(at(usize::from(prior.feature))))
     }
 }
 
-/// A feature of a row: a shared one, else one of its own; no number where there is none.
+/// A feature of a row, shared or its own; NaN if it does not exist.
 pub(super) fn read(shared: &[f32], own: &[f32], feature: usize) -> f32 {
     let value = match feature.checked_sub(shared.len()) {
         None => shared.get(feature),
@@ -174,17 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_goes_left_up_to_the_threshold() {
+    fn rows_up_to_the_threshold_go_left() {
         let value = |x: [f32; 2]| tree().value(|feature| x[feature]);
         assert_eq!(value([1.0, 9.0]), 10.0);
-        assert_eq!(value([1.5, 0.0]), 20.0, "0 is not above -0");
+        assert_eq!(value([1.5, 0.0]), 20.0, "0 is not greater than -0");
         assert_eq!(value([1.5, 0.1]), 30.0);
         assert_eq!(value([f32::NAN, f32::NAN]), 30.0);
         assert_eq!(Tree { value: vec![4.0], ..Tree::default() }.value(|_| 0.0), 4.0);
     }
 
     #[test]
-    fn what_cannot_be_walked_is_refused() {
+    fn malformed_trees_are_refused() {
         let forest = |tree: Tree| Forest { trees: vec![tree], scale: 1.0, prior: None };
         assert_eq!(forest(tree()).check(2), Ok(()));
         let faults: [fn(&mut Tree); 9] = [
@@ -201,7 +201,7 @@ mod tests {
         for (at, fault) in faults.into_iter().enumerate() {
             let mut tree = tree();
             fault(&mut tree);
-            assert!(forest(tree).check(2).is_err(), "fault {at} was not seen");
+            assert!(forest(tree).check(2).is_err(), "fault {at} was not detected");
         }
         let prior = Some(Prior { feature: 2, weight: 1.0 });
         assert!(Forest { prior, ..forest(tree()) }.check(2).is_err());

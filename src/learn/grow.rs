@@ -1,5 +1,6 @@
 //! Grows one regression tree on histograms: best leaf first, the larger child's histogram by subtraction (Ke et al., LightGBM,
-//! NIPS 2017). Every sum runs in the order of rows and each feature is one thread's, so any number of threads grows the same.
+//! NIPS 2017). Sums run in row order and each feature is processed by one thread, so the tree does not depend on the number of
+//! threads.
 
 use super::bins::Cuts;
 use super::data::Group;
@@ -7,14 +8,14 @@ use super::forest::Tree;
 use rayon::prelude::*;
 use std::ops::{AddAssign, Range, Sub};
 
-/// First and second derivative of the loss by one row's score.
+/// First and second derivatives of the loss with respect to one row's score.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slope {
     pub gradient: f64,
     pub hessian: f64,
 }
 
-/// What bounds a tree; see `lambdamart::Params`.
+/// Limits of a tree; see `lambdamart::Params`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub leaves: usize,
@@ -24,17 +25,17 @@ pub struct Limits {
     pub rate: f64,
 }
 
-/// Training rows in bins; rows of a group stand together.
+/// Training rows in binned form; rows of a group are contiguous.
 pub struct Table {
     cuts: Vec<Cuts>,
-    /// Of each feature: one bin a group for those that a group shares, else one a row; nothing where there is no cut.
+    /// For each feature: one bin per group if the group shares the feature, else one per row; empty if there is no cut.
     columns: Vec<Vec<u8>>,
     shared: usize,
     group_of: Vec<u32>,
 }
 
 impl Table {
-    /// `features` are the numbers of shared and own ones.
+    /// The second argument is the numbers of shared and own features.
     pub fn of(groups: &[&Group], (shared, own): (usize, usize), bins: usize) -> Self {
         let mut group_of = Vec::new();
         for (at, group) in groups.iter().enumerate() {
@@ -63,7 +64,7 @@ impl Table {
         Self { cuts, columns, shared, group_of }
     }
 
-    /// Features that vary.
+    /// The features that are not constant.
     pub fn features(&self) -> Vec<u16> {
         let vary = |feature: &usize| !self.columns[*feature].is_empty();
         (0..self.columns.len()).filter(vary).map(|feature| feature as u16).collect()
@@ -76,7 +77,7 @@ impl Table {
     }
 }
 
-/// What is known of some rows.
+/// Sums over some rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
     gradient: f64,
@@ -85,7 +86,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// How far the best value for these rows lowers the loss, times two.
+    /// Twice the reduction of the loss by the optimal value for these rows.
     fn score(self, l2: f64) -> f64 {
         let curvature = self.hessian + l2;
         if curvature > 0.0 { self.gradient * self.gradient / curvature } else { 0.0 }
@@ -115,7 +116,7 @@ impl Sub for Sum {
 
     fn sub(self, other: Self) -> Self {
         let rows = self.rows - other.rows;
-        // Without rows nothing but rounding is left.
+        // Without rows only rounding errors would remain.
         if rows == 0 {
             return Self::default();
         }
@@ -131,17 +132,17 @@ struct Split {
     bin: u8,
 }
 
-/// A leaf that may yet be split. Of each sampled feature it has a histogram.
+/// A leaf that may still be split, with a histogram of each sampled feature.
 struct Leaf {
     rows: Range<usize>,
     sum: Sum,
     histograms: Vec<Vec<Sum>>,
     split: Option<Split>,
-    /// The node above it, and whether it is its left child.
+    /// The parent node, and whether this is its left child.
     parent: Option<(usize, bool)>,
 }
 
-/// Rows of one leaf as histograms read them: slopes side by side, and summed over the rows of each group.
+/// The rows of one leaf, gathered for histograms: slopes in contiguous order, and their sums for each group.
 struct Gathered<'a> {
     table: &'a Table,
     rows: &'a [u32],
@@ -187,7 +188,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// The best cut of one feature; the lowest of equals.
+/// The best cut of one feature; the lowest among equals.
 fn best_cut(feature: u16, bins: &[Sum], all: Sum, limits: &Limits) -> Option<Split> {
     let whole = all.score(limits.l2);
     let mut left = Sum::default();
@@ -212,7 +213,7 @@ fn best_cut(feature: u16, bins: &[Sum], all: Sum, limits: &Limits) -> Option<Spl
     best
 }
 
-/// The better one; the earlier of equals.
+/// The better one; the earlier among equals.
 fn better(best: Option<Split>, next: Option<Split>) -> Option<Split> {
     match (best, next) {
         (Some(best), Some(next)) if next.gain > best.gain => Some(next),
@@ -221,8 +222,8 @@ fn better(best: Option<Split>, next: Option<Split>) -> Option<Split> {
     }
 }
 
-/// A tree grown on `rows` (of the table, in rising order) and some of the features that vary. Without a split that helps it has
-/// one leaf.
+/// Grows a tree on `rows` (of the table, in ascending order) and some of the non-constant features. It has one leaf if no
+/// split reduces the loss.
 pub fn grow(
     table: &Table,
     slopes: &[Slope],
@@ -279,7 +280,7 @@ pub fn grow(
     tree
 }
 
-/// The leaf whose split helps most; the earlier of equals.
+/// The leaf with the largest gain; the earlier among equals.
 fn next(leaves: &[Leaf]) -> Option<(usize, Split)> {
     let mut best: Option<(usize, Split)> = None;
     for (at, leaf) in leaves.iter().enumerate() {
@@ -309,8 +310,8 @@ fn root(table: &Table, slopes: &[Slope], rows: &[u32], features: &[u16], limits:
     Leaf { rows: 0..rows.len(), sum: gathered.sum, histograms, split, parent: None }
 }
 
-/// Histograms and best splits of both children: those of the fewer rows are counted, the others' are what is left of the
-/// parent's.
+/// Histograms and best splits of both children: the histograms of the smaller child are computed, those of the larger are
+/// obtained by subtraction from the parent's.
 fn halves(
     few: &Gathered<'_>,
     features: &[u16],

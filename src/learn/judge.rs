@@ -1,31 +1,32 @@
-//! Leave-groups-out evaluation: how well ways to choose do on patterns that their models have not seen.
+//! Leave-groups-out evaluation: how well rankings choose on patterns that their models have not seen.
 
 use super::folds::{folds, split};
 use super::mlp::Labels;
 use super::{Dataset, Group, Model, ndcg};
 use crate::domain::learned::{AtK, HeldOut, Learner, RankerScore};
 
-/// Numbers of candidates that may be tried.
+/// Numbers of tried candidates (K) that are evaluated.
 pub const KS: [u32; 7] = [1, 2, 4, 8, 10, 16, 32];
 
-/// Within this share of the best, a choice is satisfactory.
+/// A choice is satisfactory from this share of the best performance on.
 const SATISFACTORY: f64 = 0.85;
 
-/// A choice that failed or was given up counts as one that takes ten times the best, and so do those that take longer: how bad
-/// the bad are is not known, and must not make the others look good.
+/// Lower bound of a share. A choice that failed, was stopped or takes longer counts as taking ten times the best time,
+/// because how bad such choices are is not known and must not make the others look good.
 const WORST_SHARE: f64 = 0.1;
 
-/// Only groups with this many rows are judged by, where there are [`ENOUGH`] of them: the first ten of few rows tell nothing.
+/// If there are [`ENOUGH`] groups with at least this many rows, only those are evaluated: with only a few rows, chosen by a
+/// model, the first ten are not informative.
 const TELLING: usize = 40;
 const ENOUGH: usize = 10;
 
-/// The part of the other patterns that a learner may stop by is 1 over this.
+/// A learner holds out `1 / STOP_BY` of its training patterns for early stopping.
 const STOP_BY: usize = 6;
 
-/// Told the share that is done; `false` ends the work.
+/// Callback that receives the share of work done; returning `false` cancels.
 pub type Progress<'a> = &'a mut dyn FnMut(f64) -> bool;
 
-/// Trains on some groups, and stops by others: (data, train, held out, progress).
+/// Trains on some groups, with early stopping on others: (data, train, held out, progress).
 pub type Train<'a> =
     Box<dyn Fn(&Dataset, &[usize], &[usize], Progress<'_>) -> Option<Model> + Sync + 'a>;
 
@@ -36,7 +37,7 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// The perceptron over these shared features, of the labels that the parameters say.
+    /// The perceptron on these shared features; the parameters determine the labels.
     pub fn mlp(inputs: &'a [u16], params: &'a super::mlp::Params) -> Self {
         let learner = match params.labels {
             Labels::Plain => Learner::Mlp,
@@ -50,42 +51,44 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// What a learner chose first for a group that its model had not seen.
+/// A learner's first choice for a group that its model had not seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupVerdict {
     pub learner: Learner,
-    /// The group's place in the data.
+    /// The group's index in the data.
     pub group: usize,
     pub pattern: String,
     pub first: String,
-    /// Microseconds; infinite where the choice failed.
+    /// Microseconds; infinite if the choice failed.
     pub first_us: f64,
     pub best: String,
     pub best_us: f64,
 }
 
-/// What came of a cross-validation.
+/// Result of a cross-validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// The learners in their order, then `analytic`, then `random`.
+    /// The learners in the given order, then `analytic`, then `random`.
     pub held_out: HeldOut,
     /// By learner, then by group.
     pub verdicts: Vec<GroupVerdict>,
-    /// By learner: trees of the forests of each part; none of other models.
+    /// For each learner: numbers of trees of its forests, one per fold; empty for other models.
     pub trees: Vec<Vec<usize>>,
 }
 
-/// Why nothing was judged.
+/// Why there is no evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unjudged {
-    #[error("it was ended")]
+    #[error("the evaluation was cancelled")]
     Ended,
-    #[error("there are measurements of {0} patterns; to judge on what was not seen takes two")]
+    #[error(
+        "there are measurements of only {0} patterns; an evaluation on held-out patterns needs at least two"
+    )]
     TooFew(usize),
 }
 
 impl Model {
-    /// Rows of a group in the order in which to try them; the analytic prediction decides among equals.
+    /// Rows of a group in the order in which to try them; ties are broken by the analytic prediction.
     pub fn rank(&self, group: &Group) -> Vec<usize> {
         match self {
             Self::Mlp(perceptron) => {
@@ -119,8 +122,9 @@ fn sorted(group: &Group, key: impl Fn(usize) -> f64) -> Vec<usize> {
     rows
 }
 
-/// Judges learners by `k` parts of the patterns, each by models trained on the others, beside the analytic model and chance.
-/// A learner that finds nothing to learn in a part chooses as the analytic model does. Groups where nothing ran are left out.
+/// Evaluates learners by cross-validation over `k` folds of the patterns, together with the analytic model and random choice.
+/// A learner that cannot learn anything in a fold chooses like the analytic model. Groups without any measurement are
+/// ignored.
 pub fn cross_validate(
     data: &Dataset,
     trainers: &[Trainer<'_>],
@@ -196,7 +200,7 @@ fn judgement(
     Judgement { held_out, verdicts, trees: Vec::new() }
 }
 
-/// Groups where anything ran, and enough to tell, with their places.
+/// The groups with measurements that are evaluated, with their indices.
 fn measured(data: &Dataset) -> impl Iterator<Item = (usize, &Group)> {
     let telling = data.groups.iter().filter(|group| group.rows.len() >= TELLING).count();
     let least = if telling >= ENOUGH { TELLING } else { 0 };
@@ -206,13 +210,13 @@ fn measured(data: &Dataset) -> impl Iterator<Item = (usize, &Group)> {
     })
 }
 
-/// Best time over each row's, at least [`WORST_SHARE`].
+/// Best time divided by each row's time, at least [`WORST_SHARE`].
 fn shares(group: &Group) -> Vec<f64> {
     let best = group.best_us();
     group.rows.iter().map(|row| (best / row.us).max(WORST_SHARE)).collect()
 }
 
-/// Judges one way to choose; `order` gives the rows of a group in the order in which to try them.
+/// Evaluates one ranking; `order` returns the rows of a group in the order in which to try them.
 pub fn ranker(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) -> RankerScore {
     let mut sums = [(0.0, 0.0); KS.len()];
     let (mut ndcg, mut regrets) = (0.0, Vec::new());
@@ -237,11 +241,11 @@ pub fn ranker(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) -
     }
 }
 
-/// Chance, exactly: the expectation over all orders of a group's rows.
+/// The exact score of random choice: the expectation over all orders of a group's rows.
 ///
-/// With the shares sorted, the best of `k` of `n` drawn without replacement is the i-th (from 0) with the probability
-/// `C(n - 1 - i, k - 1) / C(n, k)`; the geometric mean takes the expectation of its logarithm. None of `m` satisfactory rows is
-/// among them with the probability `C(n - m, k) / C(n, k)`. The first choice is each row with `1 / n`.
+/// With the shares sorted, the best of `k` of `n` rows drawn without replacement is the i-th (from 0) with probability
+/// `C(n - 1 - i, k - 1) / C(n, k)`; the geometric mean uses the expectation of its logarithm. None of `m` satisfactory rows is
+/// drawn with probability `C(n - m, k) / C(n, k)`. The first choice is each row with probability `1 / n`.
 pub fn chance(data: &Dataset) -> RankerScore {
     let mut sums = [(0.0, 0.0); KS.len()];
     let (mut groups, mut regrets) = (0, Vec::new());
@@ -279,8 +283,8 @@ fn at_ks(sums: [(f64, f64); KS.len()], groups: usize) -> Vec<AtK> {
     sums.into_iter().zip(KS).map(at).collect()
 }
 
-/// Normalised discounted cumulative gain of the first ten. A row's relevance is 5 times its share of the best, its gain
-/// `2^relevance - 1`.
+/// Normalised discounted cumulative gain of the first ten. A row's relevance is 5 times its share of the best, and its gain
+/// is `2^relevance - 1`.
 fn ndcg10(chosen: &[f64], all: &[f64]) -> f64 {
     let gains = |shares: &[f64]| -> Vec<f64> {
         shares.iter().map(|share| (5.0 * share).exp2() - 1.0).collect()
@@ -290,7 +294,8 @@ fn ndcg10(chosen: &[f64], all: &[f64]) -> f64 {
     gained / ndcg::ideal(&gains(all), 10)
 }
 
-/// Median, 90th percentile and largest of weighted values: the smallest value that so much of the weight does not exceed.
+/// Median, 90th percentile and maximum of weighted values: the smallest value at which the cumulative weight reaches that
+/// share.
 fn quantiles(mut values: Vec<(f64, f64)>) -> [f64; 3] {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: f64 = values.iter().map(|(_, weight)| weight).sum();
@@ -306,145 +311,4 @@ fn quantiles(mut values: Vec<(f64, f64)>) -> [f64; 3] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Row;
-    use super::super::mlp;
-    use super::*;
-
-    /// Candidates `0`, `1`, ...; predictions rise with their place.
-    fn group(pattern: &str, times: &[f64]) -> Group {
-        let row = |(at, &us): (usize, &f64)| Row {
-            candidate: at.to_string(),
-            own: vec![at as f32],
-            us,
-            predicted_us: 1.0 + at as f64,
-        };
-        let rows = times.iter().enumerate().map(row).collect();
-        Group { pattern: pattern.to_owned(), shared: vec![1.0], rows }
-    }
-
-    fn data(groups: Vec<Group>) -> Dataset {
-        Dataset { shared: vec!["s".to_owned()], own: vec!["o".to_owned()], groups }
-    }
-
-    fn near(found: f64, expected: f64) {
-        assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
-    }
-
-    #[test]
-    fn shares_of_the_analytic_order_by_hand() {
-        // Shares of the first: 1/2 and 1; of the best of two: 0.9 and 1. The third group never ran.
-        let none = group("c", &[f64::INFINITY; 2]);
-        let data = data(vec![group("a", &[18.0, 10.0, 9.0]), group("b", &[4.0, 8.0]), none]);
-        let found = ranker("analytic", &data, |at| analytic(&data.groups[at]));
-        near(found.at[0].share, 0.5f64.sqrt());
-        near(found.at[0].within_85, 0.5);
-        near(found.at[1].share, 0.9f64.sqrt());
-        near(found.at[1].within_85, 1.0);
-        near(found.at[2].share, 1.0);
-        assert_eq!(found.at.iter().map(|at| at.k).collect::<Vec<_>>(), KS);
-        assert_eq!(found.regret, [0.0, 1.0, 1.0]);
-        let gain = |share: f64| (5.0 * share).exp2() - 1.0;
-        let (second, third) = (1.0 / 3f64.log2(), 0.5);
-        let chosen = gain(0.5) + gain(0.9) * second + gain(1.0) * third;
-        let ideal = gain(1.0) + gain(0.9) * second + gain(0.5) * third;
-        near(found.ndcg10.unwrap(), (chosen / ideal + 1.0) / 2.0);
-    }
-
-    #[test]
-    fn a_choice_that_failed_counts_as_tenfold() {
-        let data = data(vec![group("a", &[f64::INFINITY, 3.0]), group("b", &[1e9, 3.0])]);
-        let found = ranker("analytic", &data, |at| analytic(&data.groups[at]));
-        near(found.at[0].share, 0.1);
-        near(found.at[1].share, 1.0);
-        near(found.regret[2], 9.0);
-    }
-
-    /// Every subset of k rows, tried.
-    fn by_enumeration(times: &[f64], k: usize) -> (f64, f64) {
-        let best = times.iter().copied().fold(f64::INFINITY, f64::min);
-        let (mut sum, mut within, mut count) = (0.0, 0.0, 0.0);
-        for set in 0u32..1 << times.len() {
-            if set.count_ones() as usize != k.min(times.len()) {
-                continue;
-            }
-            let chosen = (0..times.len()).filter(|at| set >> at & 1 == 1).map(|at| times[at]);
-            let share = best / chosen.fold(f64::INFINITY, f64::min);
-            sum += share.ln();
-            within += f64::from(u8::from(share >= 0.85));
-            count += 1.0;
-        }
-        (sum / count, within / count)
-    }
-
-    #[test]
-    fn chance_is_the_mean_of_all_subsets() {
-        let (one, two) = ([5.0, 3.0, 9.0, 3.2, 3.0, 29.0, 7.0, 3.6, 20.0], [2.0, 1.0, 6.0]);
-        let data = data(vec![group("a", &one), group("b", &two)]);
-        let found = chance(&data);
-        for at in &found.at {
-            let (a, b) = (by_enumeration(&one, at.k as usize), by_enumeration(&two, at.k as usize));
-            near(at.share, ((a.0 + b.0) / 2.0).exp());
-            near(at.within_85, (a.1 + b.1) / 2.0);
-        }
-        // Half of the weight lies at 1 or below: the three of the second group have 1/6 each, those of the first 1/18.
-        near(found.regret[0], 1.0);
-        near(found.regret[2], 29.0 / 3.0 - 1.0);
-        assert_eq!(found.ndcg10, None);
-    }
-
-    /// The right order for those seen in training, the reverse for others: what was seen cannot leak.
-    fn knowing<'a>(learner: Learner) -> Trainer<'a> {
-        let train: Train<'a> = Box::new(|data, train, held_out, progress| {
-            assert!(!train.is_empty() && !held_out.is_empty());
-            let name = |at: &usize| data.groups[*at].pattern.as_str();
-            assert!(train.iter().all(|at| held_out.iter().all(|other| name(at) != name(other))));
-            progress(1.0).then_some(())?;
-            let right = super::super::forest::Forest { scale: 1.0, ..Default::default() };
-            Some(Model::Lambdamart(right))
-        });
-        Trainer { learner, train }
-    }
-
-    #[test]
-    fn each_part_is_judged_by_models_of_the_others() {
-        let groups = (0..12).map(|i| group(&format!("p{}", i % 6), &[2.0, 1.0])).collect();
-        let data = data(groups);
-        let mut shares = Vec::new();
-        let trainers = [knowing(Learner::Lambdamart)];
-        let found = cross_validate(&data, &trainers, 3, 1, &mut |share| {
-            shares.push(share);
-            true
-        });
-        let found = found.unwrap();
-        assert_eq!((found.held_out.folds, found.held_out.groups), (3, 12));
-        let names: Vec<&str> = found.held_out.rankers.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names, ["lambdamart", "analytic", "random"]);
-        assert_eq!(shares, [1.0 / 3.0, 2.0 / 3.0, 1.0]);
-        assert_eq!(found.verdicts.len(), 12);
-        let verdict = &found.verdicts[7];
-        assert_eq!((verdict.group, verdict.pattern.as_str()), (7, "p1"));
-        assert_eq!((verdict.first.as_str(), verdict.first_us), ("0", 2.0));
-        assert_eq!((verdict.best.as_str(), verdict.best_us), ("1", 1.0));
-        let ended = cross_validate(&data, &trainers, 3, 1, &mut |_| false);
-        assert_eq!(ended, Err(Unjudged::Ended));
-    }
-
-    #[test]
-    fn one_pattern_cannot_be_judged() {
-        let data = data(vec![group("a", &[1.0]), group("a", &[2.0])]);
-        let found = cross_validate(&data, &[], 5, 1, &mut |_| true);
-        assert_eq!(found, Err(Unjudged::TooFew(1)));
-    }
-
-    #[test]
-    fn the_perceptron_finds_what_the_analytic_model_ranks_last() {
-        let groups = (0..24).map(|i| group(&format!("p{i}"), &[30.0, 20.0, 10.0])).collect();
-        let data = data(groups);
-        let params = mlp::Params { epochs: 20, members: 1, min_groups: 4, ..Default::default() };
-        let trainers = [Trainer::mlp(&[0], &params)];
-        let found = cross_validate(&data, &trainers, 4, 1, &mut |_| true).unwrap();
-        near(found.held_out.rankers[0].at[0].share, 1.0);
-        near(found.held_out.rankers[1].at[0].share, 1.0 / 3.0);
-    }
-}
+mod tests;

@@ -10,36 +10,36 @@ use crate::domain::learned::Importance;
 use crate::sparse::random::Stream;
 use rayon::prelude::*;
 
-/// The feature that a prior reads.
+/// The feature that the prior reads.
 pub const PRIOR_FEATURE: &str = "predicted_over_best";
-/// Growth ends when NDCG of so many first rows no longer rises on the held-out groups.
+/// Training stops when NDCG at this cutoff no longer improves on the held-out groups.
 const JUDGED_AT: usize = 10;
 
-/// How a forest is grown.
+/// Hyperparameters of a forest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
     pub trees: usize,
     pub leaves: usize,
     /// Shrinkage.
     pub rate: f64,
-    /// Rows a leaf has at least, and curvature.
+    /// Minimum number of rows per leaf, and minimum sum of second derivatives.
     pub min_rows: usize,
     pub min_hessian: f64,
-    /// L2 on leaf values.
+    /// L2 regularisation of leaf values.
     pub l2: f64,
-    /// Share of groups that each tree sees, and of features.
+    /// Share of groups, and of features, that each tree is grown on.
     pub group_share: f64,
     pub feature_share: f64,
-    /// Bins a feature is cut into, at most 255.
+    /// Bins per feature, at most 255.
     pub bins: usize,
-    /// Pairs count of which at least one ranks among so many.
+    /// Only pairs with at least one row ranked among the first `truncation` count.
     pub truncation: usize,
-    /// Pull less where scores are far apart already, and in lists of many pairs (LightGBM's `lambdarank_norm`).
+    /// Reduce gradients of pairs whose scores already differ much, and of lists with many pairs (LightGBM's `lambdarank_norm`).
     pub normalise: bool,
     pub gain: Gain,
-    /// Weight of the analytic ranking that scores start from (see [`Prior`]); 0 starts from nothing.
+    /// Weight of the analytic ranking in the initial scores (see [`Prior`]); with 0 there is no prior.
     pub prior: f64,
-    /// Rounds without gain on the held-out groups after which growth ends.
+    /// Rounds without improvement on the held-out groups after which training stops.
     pub patience: usize,
     pub seed: u64,
 }
@@ -66,12 +66,12 @@ impl Default for Params {
     }
 }
 
-/// What a candidate is worth by r, the best time over its own: 1 for the best, 0 for one without a time.
+/// Gain of a candidate by r, the best time divided by its own: 1 for the best, 0 for one without a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gain {
-    /// r to a power: with 4, one that takes twice the best time is worth a sixteenth.
+    /// r to a power: with 4, a candidate that takes twice the best time has a gain of 1/16.
     Power(f64),
-    /// (2^(b r) - 1) / (2^b - 1), as if r were a grade up to b: flatter at the far end.
+    /// (2^(b r) - 1) / (2^b - 1), as if r were a relevance grade up to b; flatter for slow candidates.
     Grade(f64),
 }
 
@@ -84,7 +84,7 @@ impl Gain {
         gain.clamp(0.0, 1.0)
     }
 
-    /// Of all rows of a group. A time that is no positive number is none.
+    /// The gains of all rows of a group. A time that is not positive and finite counts as missing.
     pub fn of_group(self, group: &Group) -> Vec<f64> {
         let times = group.rows.iter().map(|row| row.us).filter(|us| is_time(*us));
         let best = times.fold(f64::INFINITY, f64::min);
@@ -97,9 +97,9 @@ fn is_time(us: f64) -> bool {
     us.is_finite() && us > 0.0
 }
 
-/// Trains on the groups `train`; those `held_out` (indices into `data.groups`) only say when to stop, and without any all trees
-/// are grown. `progress` is told the share done after each tree, and cancels by `false`: then there is no forest. The same forest
-/// comes out on any number of threads.
+/// Trains on the groups `train`; those in `held_out` (indices into `data.groups`) are used for early stopping only, and
+/// without any all trees are grown. `progress` receives the share done after each tree; if it returns `false` training is
+/// cancelled and the result is `None`. The forest does not depend on the number of threads.
 pub fn train(
     data: &Dataset,
     train: &[usize],
@@ -112,7 +112,7 @@ pub fn train(
     train_on(data, &gains, train, held_out, params, progress)
 }
 
-/// The same with gains of one's own: one for each row of each group, none negative.
+/// The same with custom gains: one for each row of each group, none negative.
 pub fn train_on(
     data: &Dataset,
     gains: &[Vec<f64>],
@@ -132,7 +132,7 @@ pub fn train_on(
     let table = Table::of(&groups, (data.shared.len(), data.own.len()), params.bins);
     let mut forest = Forest { prior, trees: Vec::new(), scale: 0.0 };
     let mut curve = Curve::default();
-    // A prior alone is an order already; without one, an empty forest is none.
+    // A prior alone already ranks; without one, an empty forest does not.
     if prior.is_some() {
         curve.push(0, quality(&unseen));
     }
@@ -158,7 +158,7 @@ pub fn train_on(
     Some(forest)
 }
 
-/// Features by their share of all gain, largest first; those that no tree reads are left out.
+/// Features by their share of the total gain, largest first, without those that no tree reads.
 pub fn importance(forest: &Forest, names: &[String]) -> Vec<Importance> {
     let mut gains = vec![0.0; names.len()];
     for tree in &forest.trees {
@@ -177,7 +177,7 @@ pub fn importance(forest: &Forest, names: &[String]) -> Vec<Importance> {
     shares
 }
 
-/// A group while trees grow.
+/// A group during training.
 struct List<'a> {
     group: &'a Group,
     gains: &'a [f64],
@@ -201,7 +201,7 @@ fn prior(data: &Dataset, params: &Params) -> Option<Prior> {
     (params.prior != 0.0).then_some(Prior { feature, weight: params.prior })
 }
 
-/// One more tree, on a sample of groups and features; none where nothing can be split.
+/// Grows one more tree on a sample of groups and features; `None` if nothing can be split.
 fn boost(table: &Table, lists: &[List<'_>], round: usize, params: &Params) -> Option<Tree> {
     let mut random = Stream::new(params.seed, round as u64);
     let chosen = sample(lists.len(), params.group_share, &mut random);
@@ -235,7 +235,7 @@ fn boost(table: &Table, lists: &[List<'_>], round: usize, params: &Params) -> Op
     (!tree.feature.is_empty()).then_some(tree)
 }
 
-/// A share of `0..count`, at least one, in rising order.
+/// A random share of `0..count`, at least one element, in ascending order.
 fn sample(count: usize, share: f64, random: &mut Stream) -> Vec<usize> {
     let wanted = ((count as f64 * share).ceil() as usize).clamp(1.min(count), count);
     let mut all: Vec<usize> = (0..count).collect();
@@ -263,8 +263,8 @@ fn quality(lists: &[List<'_>]) -> f64 {
     each.iter().sum::<f64>() / lists.len().max(1) as f64
 }
 
-/// Least squares of ln(time) on scores within groups: both are taken from the group's mean, so that any two rows of a group count
-/// by their differences. 0 where scores tell nothing of times.
+/// Least-squares slope of ln(time) on scores within groups, each relative to its group's mean. 0 if the scores do not correlate
+/// with times.
 fn scale(forest: &Forest, groups: &[&Group]) -> f64 {
     let sums: Vec<(f64, f64)> = groups
         .par_iter()

@@ -1,17 +1,17 @@
-//! The gradients of LambdaRank (Burges, MSR-TR-2010-82, section 4): each pair of rows of which one is better pulls them apart,
-//! by how much exchanging them would change NDCG.
+//! The gradients of LambdaRank (Burges, MSR-TR-2010-82, section 4): each pair of rows with different gains is pushed apart
+//! in proportion to the change of NDCG if the two were exchanged.
 
 use super::grow::Slope;
 use super::ndcg;
 
-/// What of a list of rows does not change while trees grow.
+/// The properties of a list of rows that are constant during training.
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// Pairs count of which at least one ranks among so many.
+    /// Only pairs with at least one row ranked among the first `truncation` count.
     pub truncation: usize,
-    /// 1 over the discounted gain of the best order; 0 where nothing has a gain.
+    /// 1 / (discounted gain of the ideal order); 0 if no row has a gain.
     pub inverse_ideal: f64,
-    /// Divide by how far scores are apart, and damp lists of many pairs (LightGBM's `lambdarank_norm`).
+    /// Divide by the score difference, and damp lists with many pairs (LightGBM's `lambdarank_norm`).
     pub normalise: bool,
 }
 
@@ -22,7 +22,7 @@ impl Pull {
         Self { truncation, inverse_ideal, normalise }
     }
 
-    /// Slopes of the loss sum over pairs of weight x ln(1 + exp(worse - better)), the weights held fast.
+    /// Derivatives of the loss, the sum over pairs of weight x ln(1 + exp(worse - better)), with constant weights.
     pub fn slopes(&self, gains: &[f64], scores: &[f64]) -> Vec<Slope> {
         let mut slopes = vec![Slope::default(); gains.len()];
         let mut total = 0.0;
@@ -45,7 +45,7 @@ impl Pull {
         slopes
     }
 
-    /// Every pair of different gain of which at least one ranks among the first: better row, worse row, weight.
+    /// Every counted pair with different gains: better row, worse row, weight.
     fn each_pair(&self, gains: &[f64], scores: &[f64], mut pair: impl FnMut(usize, usize, f64)) {
         if self.inverse_ideal <= 0.0 {
             return;
@@ -79,7 +79,7 @@ mod tests {
     use super::Pull;
     use crate::sparse::random::Stream;
 
-    /// The loss whose slopes the lambdas are, for the weights that the pairs have at `at`.
+    /// The loss whose derivatives the lambdas are, with the pairs' weights taken at `at`.
     fn loss(pull: &Pull, gains: &[f64], at: &[f64], scores: &[f64]) -> f64 {
         let mut sum = 0.0;
         pull.each_pair(gains, at, |better, worse, weight| {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_are_those_of_the_pairwise_loss() {
+    fn slopes_match_finite_differences_of_the_pairwise_loss() {
         let mut random = Stream::new(5, 0);
         for (rows, truncation) in [(2, 1), (7, 3), (12, 20)] {
             let gains: Vec<f64> = (0..rows).map(|_| (random.unit() * 4.0).floor() / 4.0).collect();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_what_an_exchange_changes() {
+    fn weights_equal_the_change_of_ndcg_by_an_exchange() {
         let (gains, scores) = ([0.25, 1.0, 0.0, 0.5], [0.3, 0.1, 0.9, 0.2]);
         let pull = Pull::of(&gains, 4, false);
         let before = crate::learn::ndcg::ndcg(&gains, &scores, 4);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pairs_with_one_in_front_count() {
+    fn only_pairs_within_the_truncation_count() {
         let gains: Vec<f64> = (0..10).map(f64::from).collect();
         let scores: Vec<f64> = (0..10).map(|row| -f64::from(row)).collect();
         let pull = Pull::of(&gains, 2, false);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn normalising_scales_a_list_as_a_whole() {
+    fn normalisation_scales_all_slopes_of_a_list_equally() {
         let (gains, scores) = ([1.0, 0.0, 0.5], [0.0; 3]);
         let plain = Pull::of(&gains, 3, false).slopes(&gains, &scores);
         let scaled = Pull::of(&gains, 3, true).slopes(&gains, &scores);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_pulls_where_nothing_is_better() {
+    fn equal_gains_have_zero_slopes() {
         for gains in [&[][..], &[1.0], &[0.5; 4], &[0.0; 3]] {
             let scores = vec![0.0; gains.len()];
             let slopes = Pull::of(gains, 5, true).slopes(gains, &scores);

@@ -1,5 +1,5 @@
-//! Trains the perceptron: binary cross-entropy over schemes, those that were not measured on a matrix left out (AG-SpTRSV,
-//! section 6).
+//! Trains the perceptron with binary cross-entropy over schemes; schemes that were not measured on a matrix are masked out
+//! (AG-SpTRSV, section 6).
 
 use super::curve::Curve;
 use super::network::{Adam, Target, back_propagate, cross_entropy, fresh, zeros};
@@ -9,37 +9,37 @@ use crate::sparse::random::Stream;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// How it is trained.
+/// Hyperparameters of the training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
     pub hidden: [usize; 3],
     pub epochs: usize,
     pub batch: usize,
-    /// Adam's step, falling to nothing along a cosine.
+    /// Adam's learning rate, with cosine decay to zero.
     pub rate: f64,
     /// Decoupled weight decay.
     pub decay: f64,
-    /// A scheme is satisfactory within this share of the best.
+    /// A scheme is satisfactory from this share of the best performance on.
     pub satisfactory: f64,
     pub labels: Labels,
-    /// Groups in which a scheme was measured at least, to be among the outputs.
+    /// Minimum number of groups in which a scheme must have been measured to become an output.
     pub min_groups: usize,
-    /// Perceptrons that are trained from different weights, and asked together.
+    /// Size of the ensemble: perceptrons trained from different initial weights, whose outputs are averaged.
     pub members: usize,
-    /// Deviations at which a standardised term is cut off.
+    /// Standardised terms are clipped to this many standard deviations.
     pub clip: f32,
     pub seed: u64,
 }
 
-/// What a scheme's time is to the perceptron.
+/// How a scheme's time becomes a training label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labels {
-    /// Satisfactory or not, all schemes alike (AG-SpTRSV, section 6).
+    /// Satisfactory or not, with equal weights (AG-SpTRSV, section 6).
     Plain,
-    /// The same, each scheme counted by what choosing it wrongly costs.
+    /// The same, with each scheme weighted by the cost of misclassifying it.
     ByRegret,
-    /// How surely it is satisfactory: the logistic function of its time's logarithm over the threshold's. Times near the
-    /// threshold, which noise puts on either side, pull half as much either way; those within it are told apart.
+    /// A graded label: the logistic function of the logarithm of the threshold divided by the time. Times near the threshold,
+    /// which noise can put on either side, get labels near one half; satisfactory schemes are still distinguished.
     Graded,
 }
 
@@ -61,23 +61,23 @@ impl Default for Params {
     }
 }
 
-/// Slope of the graded labels, a neper: the best scheme has 0.84, one of twice the time 0.005.
+/// Slope of graded labels per neper: the best scheme has 0.84, one that takes twice the time 0.005.
 const SLOPE: f64 = 10.0;
 
-/// Beyond this regret, in nepers of time, one wrong scheme counts as much as another: a factor of 2.
+/// Regret in nepers beyond which all misclassified schemes weigh the same: a factor of 2 in time.
 const WORST: f64 = std::f64::consts::LN_2;
 
-/// What a nat of held-out loss counts against the mean share of the first choices, when the best epoch is chosen. Shares of
-/// few matrices move in steps; the loss, which does not, tells epochs apart within a step.
+/// Weight of the held-out loss (in nats) relative to the mean share of the first choices when the best epoch is chosen. With
+/// few matrices the shares change in steps; the loss is continuous and distinguishes epochs within a step.
 const LOSS_WEIGHT: f64 = 0.25;
 
-/// One group as training sees it.
+/// One group as a training example.
 struct Example {
     input: Vec<f32>,
     targets: Vec<Target>,
 }
 
-/// A member in training.
+/// An ensemble member during training.
 struct Member {
     layers: Vec<Layer>,
     gradient: Vec<Layer>,
@@ -86,11 +86,12 @@ struct Member {
     order: Vec<usize>,
 }
 
-/// Trains on the groups `train` to see after how many epochs first choices are best on `held_out`, then so many epochs on all of
-/// them; where nothing is held out, all epochs. `inputs` are places of shared features. `progress` is told the share that is done, and ends it by `false`.
+/// Trains on the groups `train` to find the number of epochs after which first choices are best on `held_out`, then retrains on
+/// all groups for that many epochs; if nothing is held out, for all epochs. `inputs` are indices of shared features. `progress`
+/// receives the share done and cancels by returning `false`.
 ///
-/// None if that happens, and where there is nothing to learn: no inputs, or no scheme measured in enough groups. The same
-/// model comes of the same data and seed on any number of threads.
+/// `None` if cancelled, or if there is nothing to learn: no inputs, or no scheme measured in enough groups. The model depends
+/// only on data and seed, not on the number of threads.
 pub fn train(
     data: &Dataset,
     train: &[usize],
@@ -106,14 +107,14 @@ pub fn train(
         fit(data, train, held_out, inputs, params, &mut |share| progress(0.5 * share))?;
     let mut all: Vec<usize> = train.iter().chain(held_out).copied().collect();
     all.sort_unstable();
-    // Where nothing that is held out tells, all epochs.
+    // Without informative held-out groups, all epochs.
     let epochs = if epochs == 0 { params.epochs } else { epochs };
     let params = Params { epochs, ..params.clone() };
     let mut progress = |share: f64| progress(0.5 + 0.5 * share);
     fit(data, &all, &[], inputs, &params, &mut progress).map(|(model, _)| model)
 }
 
-/// A perceptron after all epochs, and after how many it was best on what was held out.
+/// Trains for all epochs; also returns the number of epochs after which it was best on the held-out groups.
 fn fit(
     data: &Dataset,
     train: &[usize],
@@ -156,7 +157,7 @@ fn fit(
     Some((model, curve.top()))
 }
 
-/// Texts of the candidates that ran in at least so many groups, sorted.
+/// Texts of the candidates that ran in at least `min_groups` groups, sorted.
 fn schemes(data: &Dataset, train: &[usize], min_groups: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for &at in train {
@@ -172,7 +173,7 @@ fn schemes(data: &Dataset, train: &[usize], min_groups: usize) -> Vec<String> {
     enough.map(|(text, _)| text.to_owned()).collect()
 }
 
-/// A perceptron without layers: mean and deviation of each term over the groups.
+/// A perceptron without layers yet: only the mean and deviation of each term over the groups.
 fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perceptron {
     let read = |group: &Group| -> Vec<f32> {
         let at = |&input: &u16| group.shared.get(usize::from(input)).copied().unwrap_or(0.0);
@@ -185,7 +186,7 @@ fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perce
         let values = || terms.iter().map(|terms| f64::from(terms[at]));
         let middle = values().sum::<f64>() / count;
         let deviation = (values().map(|x| (x - middle).powi(2)).sum::<f64>() / count).sqrt();
-        // What varies by less than single precision tells does not vary.
+        // A variation below single precision counts as none.
         let varies = deviation > 1e-6 * middle.abs().max(1e-6);
         mean.push(middle as f32);
         inverse_deviation.push(if varies { (1.0 / deviation) as f32 } else { 0.0 });
@@ -194,12 +195,12 @@ fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perce
     Perceptron { inputs: inputs.to_vec(), mean, inverse_deviation, clip, members, schemes }
 }
 
-/// What a group says of the schemes that were tried on it; the weights of a group sum to 1, so that each matrix counts alike.
+/// Training targets from a group; its weights sum to 1, so that all matrices count equally.
 ///
-/// All positions of a group weigh the same, or, by regret: with `r = ln(us / best)` and the threshold `t = -ln(satisfactory)`,
-/// a position weighs `|r - t|`, at most ln 2. That is what taking it for the other label costs: nothing at the threshold. The
-/// satisfactory ones of a group weigh one half together and the others one half, so that few cannot be outvoted by many.
-/// A scheme that failed is unsatisfactory, of the largest weight.
+/// All targets of a group have equal weights, or weights by regret: with `r = ln(us / best)` and the threshold
+/// `t = -ln(satisfactory)`, a target has weight `|r - t|`, at most ln 2. That is the cost of misclassifying it, which is zero at
+/// the threshold. Satisfactory and unsatisfactory schemes of a group each weigh one half in total, so that neither class
+/// dominates. A failed scheme is unsatisfactory, with the largest weight.
 ///
 /// Graded labels are `1 / (1 + exp(SLOPE (r - t)))`.
 fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
@@ -238,7 +239,7 @@ fn targets(group: &Group, schemes: &[String], params: &Params) -> Vec<Target> {
     targets
 }
 
-/// Members as they begin; each output at the logarithm of its odds over all groups.
+/// Initial ensemble members; each output's bias is the logarithm of its odds over all groups.
 fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Member> {
     let outputs = model.schemes.len();
     let (mut good, mut bad) = (vec![0f64; outputs], vec![0f64; outputs]);
@@ -248,7 +249,7 @@ fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Membe
         bad[target.output] += f64::from(target.weight * (1.0 - target.label));
         (total, count) = (total + f64::from(target.weight), count + 1);
     }
-    // One position for and one against, beside those that were seen.
+    // One pseudo-count for and one against, in addition to the observations.
     let one = if total > 0.0 { total / count as f64 } else { 1.0 };
     let odds = good.iter().zip(&bad).map(|(good, bad)| ((good + one) / (bad + one)).ln() as f32);
     let logits: Vec<f32> = odds.collect();
@@ -265,7 +266,7 @@ fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Membe
 }
 
 impl Member {
-    /// All examples once, in an order of its own.
+    /// Trains on all examples once, in a random order of this member's own.
     fn epoch(&mut self, examples: &[Example], rate: f32, params: &Params) {
         for last in (1..self.order.len()).rev() {
             self.order.swap(last, self.stream.below(last as u64 + 1) as usize);
@@ -281,11 +282,11 @@ impl Member {
     }
 }
 
-/// A held-out group: what is asked, and what the answers are worth.
+/// A held-out group: the input and the data to evaluate the answers.
 struct HeldOut {
     input: Vec<f32>,
     targets: Vec<Target>,
-    /// Of each row: its output, its prediction, and best time over its own.
+    /// For each row: its output, its prediction, and the best time divided by its own.
     outputs: Vec<Option<usize>>,
     predicted_us: Vec<f64>,
     shares: Vec<f64>,
@@ -305,7 +306,7 @@ impl HeldOut {
     }
 }
 
-/// How good members are together: the mean share of their first choices, less a part of the mean loss.
+/// Quality of the ensemble: the mean share of its first choices, minus the weighted mean loss.
 fn merit(groups: &[HeldOut], members: &[Vec<Layer>], outputs: usize) -> f64 {
     let merit = |group: &HeldOut| {
         let p = mean_probabilities(members, &group.input, outputs);
@@ -316,7 +317,7 @@ fn merit(groups: &[HeldOut], members: &[Vec<Layer>], outputs: usize) -> f64 {
     groups.iter().map(merit).sum::<f64>() / groups.len().max(1) as f64
 }
 
-/// The members' losses on a group, summed.
+/// Sum of the members' losses on a group.
 fn loss(group: &HeldOut, members: &[Vec<Layer>]) -> f64 {
     let loss = |layers: &Vec<Layer>| -> f64 {
         let (Some(last), Some(top)) = (layers.last(), activations(layers, &group.input).pop())

@@ -1,5 +1,5 @@
-//! Learning: models that rank candidates by features, trained on what was measured. Knows neither matrix nor GPU: features
-//! are numbers with names.
+//! Learning: models that rank candidates by features, trained on measurements. Independent of matrices and GPUs: features are
+//! named numbers.
 
 mod answers;
 pub mod bins;

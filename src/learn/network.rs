@@ -1,18 +1,19 @@
-//! Dense layers in training: loss, gradients by back-propagation, and Adam's steps.
+//! Training of dense layers: loss, gradients by back-propagation, and Adam.
 
 use super::perceptron::{Layer, activations, dot, sigmoid};
 use crate::sparse::random::Stream;
 
-/// One position of the answer for a matrix: which output, what it should be, and what it counts.
+/// The target of one output for a matrix, with its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Target {
     pub output: usize,
-    /// 1 for a satisfactory scheme, 0 for another, between them where labels are graded.
+    /// 1 for a satisfactory scheme, 0 for an unsatisfactory one, in between for graded labels.
     pub label: f32,
     pub weight: f32,
 }
 
-/// Layers between widths, the weights by He (ICCV 2015): normal, of variance 2 over the inputs. The last bias is `logits`.
+/// Layers with the given widths and He initialisation (ICCV 2015): normal weights with variance 2 / inputs. The last bias is
+/// `logits`.
 pub(super) fn fresh(widths: &[usize], logits: &[f32], stream: &mut Stream) -> Vec<Layer> {
     let mut layers = Vec::new();
     for ends in widths.windows(2) {
@@ -21,7 +22,7 @@ pub(super) fn fresh(widths: &[usize], logits: &[f32], stream: &mut Stream) -> Ve
         layers.push(Layer { weights: weights.collect(), bias: vec![0.0; ends[1]] });
     }
     if let Some(last) = layers.last_mut() {
-        // The outputs begin at what all matrices have in common; what tells them apart is learnt from little.
+        // The outputs start at the average over all matrices, with small weights, so that differences are learned from there.
         last.weights.iter_mut().for_each(|weight| *weight *= 0.1);
         last.bias.copy_from_slice(logits);
     }
@@ -37,7 +38,7 @@ pub(super) fn zeros(layers: &[Layer]) -> Vec<Layer> {
     layers.iter().map(zero).collect()
 }
 
-/// Weighted binary cross-entropy of what a logit says against the label, in nats.
+/// Weighted binary cross-entropy of a logit and a label, in nats.
 pub(super) fn cross_entropy(logit: f32, target: &Target) -> f64 {
     let softplus = logit.max(0.0) + (-logit.abs()).exp().ln_1p();
     f64::from(target.weight) * f64::from(softplus - target.label * logit)
@@ -50,8 +51,8 @@ fn add(to: &mut [f32], factor: f32, from: &[f32]) {
     }
 }
 
-/// Adds `scale` times the gradient of one matrix's loss to `gradient`, and answers the loss. Outputs without a target carry
-/// no gradient.
+/// Adds `scale` times the gradient of one matrix's loss to `gradient`, and returns the loss. Outputs without a target do not
+/// contribute.
 pub(super) fn back_propagate(
     layers: &[Layer],
     input: &[f32],
@@ -83,7 +84,7 @@ pub(super) fn back_propagate(
         let (input, output) = (&ends[0], &ends[1]);
         let mut below = vec![0f32; input.len()];
         for (at, slope) in back.iter().enumerate() {
-            // A silent unit passes nothing on.
+            // An inactive ReLU unit propagates no gradient.
             if output[at] > 0.0 {
                 let row = at * input.len()..(at + 1) * input.len();
                 add(&mut gradient.weights[row.clone()], *slope, input);
@@ -96,7 +97,7 @@ pub(super) fn back_propagate(
     loss
 }
 
-/// Adam with decoupled decay (Loshchilov and Hutter, ICLR 2019).
+/// Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019).
 pub(super) struct Adam {
     first: Vec<Layer>,
     second: Vec<Layer>,
@@ -111,7 +112,7 @@ impl Adam {
         Self { first: zeros(layers), second: zeros(layers), steps: 0 }
     }
 
-    /// One step against the gradient, which is set to zero. Biases do not decay.
+    /// One step against the gradient, which is then reset to zero. Biases do not decay.
     pub fn step(&mut self, layers: &mut [Layer], gradient: &mut [Layer], rate: f32, decay: f32) {
         self.steps = self.steps.saturating_add(1);
         let (one, two) = (1.0 - FIRST.powi(self.steps), 1.0 - SECOND.powi(self.steps));
@@ -136,7 +137,7 @@ impl Adam {
 mod tests {
     use super::*;
 
-    /// The loss, written plainly in twice the precision.
+    /// A plain reference implementation of the loss in double precision.
     fn loss(layers: &[Layer], input: &[f32], targets: &[Target]) -> f64 {
         let mut x: Vec<f64> = input.iter().map(|&x| x.into()).collect();
         for (at, layer) in layers.iter().enumerate() {
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_those_of_finite_differences_in_all_layers() {
+    fn gradients_match_finite_differences_in_all_layers() {
         let (layers, input, targets) = small();
         let mut gradient = zeros(&layers);
         let found = back_propagate(&layers, &input, &targets, 2.0, &mut gradient);
@@ -190,7 +191,7 @@ mod tests {
                 assert!((found - expected).abs() < 2e-3, "w{at}[{i}]: {found} {expected}");
                 moving += usize::from(expected.abs() > 1e-2);
             }
-            assert!(moving > 3, "layer {at} has no gradient to speak of");
+            assert!(moving > 3, "layer {at} has almost no gradient");
             for i in 0..layers[at].bias.len() {
                 let expected = difference(&|layers, by| layers[at].bias[i] += by);
                 let found = f64::from(gradient[at].bias[i]);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_without_a_target_do_not_move() {
+    fn outputs_without_a_target_do_not_change() {
         let (mut layers, input, targets) = small();
         let (before, mut gradient) = (layers.clone(), zeros(&layers));
         back_propagate(&layers, &input, &targets, 1.0, &mut gradient);

@@ -1,33 +1,33 @@
-//! The perceptron as it is used: one probability for each scheme that it knows.
+//! The perceptron for inference: a probability for each known scheme.
 
 use super::polynomial;
 use serde::{Deserialize, Serialize};
 
-/// Three hidden layers of 32 with ReLU, sigmoid outputs (AG-SpTRSV, section 6), over degree-2 polynomial features,
-/// standardised. A few of them, begun from different weights, are asked together: what one overdoes, the mean does not.
+/// Three hidden layers of 32 units with ReLU and sigmoid outputs (AG-SpTRSV, section 6), on standardised degree-2 polynomial
+/// features. An ensemble trained from different initial weights is averaged, which reduces the variance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perceptron {
-    /// Which of the shared features it reads.
+    /// Indices of the shared features that it reads.
     pub inputs: Vec<u16>,
-    /// Of each polynomial term: mean, and 1 over the standard deviation (0 for a term that does not vary).
+    /// For each polynomial term: the mean, and 1 / standard deviation (0 for a constant term).
     pub mean: Vec<f32>,
     pub inverse_deviation: Vec<f32>,
-    /// Standardised terms are cut off at so many deviations: a matrix unlike all others is taken for the nearest extreme.
+    /// Standardised terms are clipped to this many deviations, which bounds the extrapolation to unusual matrices.
     pub clip: f32,
-    /// Layers from input to output, for each member; the answer is the mean of theirs.
+    /// Layers from input to output for each ensemble member; the result is the mean over members.
     pub members: Vec<Vec<Layer>>,
-    /// Texts of the candidates that the outputs stand for, sorted.
+    /// Texts of the candidates that the outputs correspond to, sorted.
     pub schemes: Vec<String>,
 }
 
-/// A dense layer; `weights` has one row of inputs an output.
+/// A dense layer; `weights` has one row of inputs per output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     pub weights: Vec<f32>,
     pub bias: Vec<f32>,
 }
 
-/// Sum of products in eight lanes: always in this order, so equal on all machines that have the same exponential.
+/// Dot product in eight lanes, always in this order, so that results are equal on all machines with the same `exp`.
 pub(super) fn dot(left: &[f32], right: &[f32]) -> f32 {
     let (lefts, left_rest) = left.as_chunks::<8>();
     let (rights, right_rest) = right.as_chunks::<8>();
@@ -52,14 +52,14 @@ impl Layer {
         &self.weights[output * inputs..(output + 1) * inputs]
     }
 
-    /// What it makes of `input`, before any bend.
+    /// The layer's output for `input`, before the activation function.
     pub(super) fn apply(&self, input: &[f32]) -> Vec<f32> {
         let rows = self.weights.chunks_exact(input.len());
         rows.zip(&self.bias).map(|(row, bias)| bias + dot(row, input)).collect()
     }
 }
 
-/// The outputs of all hidden layers, the input before them: what the last layer reads stands last.
+/// The input followed by the outputs of all hidden layers; the last element is the input of the last layer.
 pub(super) fn activations(layers: &[Layer], input: &[f32]) -> Vec<Vec<f32>> {
     let mut all = vec![input.to_vec()];
     for layer in layers.iter().take(layers.len().saturating_sub(1)) {
@@ -71,7 +71,7 @@ pub(super) fn activations(layers: &[Layer], input: &[f32]) -> Vec<Vec<f32>> {
 }
 
 impl Perceptron {
-    /// The terms of a matrix as the first layer reads them. A feature that is not there counts as 0.
+    /// The standardised terms of a matrix, which the first layer reads. A missing feature counts as 0.
     pub fn standardised(&self, shared: &[f32]) -> Vec<f32> {
         let read = |&input: &u16| shared.get(usize::from(input)).copied().unwrap_or(0.0);
         let terms = polynomial::terms(&self.inputs.iter().map(read).collect::<Vec<f32>>());
@@ -82,12 +82,12 @@ impl Perceptron {
         terms.into_iter().zip(scale).map(standard).collect()
     }
 
-    /// The probability of each scheme to be satisfactory on a matrix with these features, in the order of `schemes`.
+    /// The probability that each scheme is satisfactory on a matrix with these features, in the order of `schemes`.
     pub fn probabilities(&self, shared: &[f32]) -> Vec<f32> {
         mean_probabilities(&self.members, &self.standardised(shared), self.schemes.len())
     }
 
-    /// The probabilities of candidates by their texts; none for those that it does not know.
+    /// The probabilities of candidates, given as text; `None` for unknown schemes.
     pub fn known<T: AsRef<str>>(&self, shared: &[f32], candidates: &[T]) -> Vec<Option<f32>> {
         let probabilities = self.probabilities(shared);
         let known = |text: &T| {
@@ -97,8 +97,8 @@ impl Perceptron {
         candidates.iter().map(known).collect()
     }
 
-    /// Places of candidates (text and analytic prediction) in the order in which to try them: by probability, those that it
-    /// does not know after all others; among equals by the prediction.
+    /// Indices of candidates (text and analytic prediction) in the order in which to try them: by probability, unknown schemes
+    /// last; ties are broken by the prediction.
     pub fn order<T: AsRef<str>>(&self, shared: &[f32], candidates: &[(T, f64)]) -> Vec<usize> {
         let texts: Vec<&str> = candidates.iter().map(|(text, _)| text.as_ref()).collect();
         let predicted: Vec<f64> = candidates.iter().map(|(_, us)| *us).collect();
@@ -106,7 +106,7 @@ impl Perceptron {
     }
 }
 
-/// The mean of the members' sigmoids; whatever is no number counts as 0.
+/// The mean of the members' sigmoids; NaN counts as 0.
 pub(super) fn mean_probabilities(
     members: &[Vec<Layer>],
     input: &[f32],
@@ -125,7 +125,7 @@ pub(super) fn mean_probabilities(
     sum.into_iter().map(|p| if p.is_finite() { p * share } else { 0.0 }).collect()
 }
 
-/// By probability, the unknown last; then by prediction, then by place.
+/// By probability, unknown schemes last; then by prediction, then by index.
 pub(super) fn order(known: &[Option<f32>], predicted_us: &[f64]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..known.len()).collect();
     let rank = |&at: &usize| known[at].unwrap_or(-1.0);
@@ -157,15 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_by_hand() {
+    fn probabilities_match_the_manual_computation() {
         let model = small();
-        // (3 - 1) / 2 = 1; the square does not vary.
+        // (3 - 1) / 2 = 1; the square is constant.
         assert_eq!(model.standardised(&[9.0, 3.0]), [1.0, 0.0]);
         let p = model.probabilities(&[9.0, 3.0]);
         let e = std::f32::consts::E;
         assert_eq!(p[0], 0.5);
         assert!((p[1] - e / (1.0 + e)).abs() < 1e-6 && (p[2] - 1.0 / (1.0 + e)).abs() < 1e-6);
-        // Below zero the unit is silent, far above it is cut off at two deviations.
+        // Below zero the unit is inactive; far above, the term is clipped to two deviations.
         assert_eq!(model.probabilities(&[9.0, -3.0]), [0.5; 3]);
         assert_eq!(model.probabilities(&[9.0, 7.0]), model.probabilities(&[9.0, 1e9]));
         assert!((model.probabilities(&[0.0, 1e9])[1] - sigmoid(2.0)).abs() < 1e-6);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unknown_come_last_and_predictions_break_ties() {
+    fn unknown_schemes_come_last_and_predictions_break_ties() {
         let model = small();
         let listed = [("x", 1.0), ("c", 9.0), ("b", 9.0), ("y", 0.5), ("a", 3.0)];
         assert_eq!(model.order(&[0.0, 3.0], &listed), [2, 4, 1, 3, 0]);

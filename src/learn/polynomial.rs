@@ -1,11 +1,11 @@
-//! Degree-2 polynomial terms: what AG-SpTRSV's classifier reads in place of the features themselves (section 6).
+//! Degree-2 polynomial terms, which AG-SpTRSV's classifier reads instead of the plain features (section 6).
 
-/// How many terms `inputs` features have; the constant is left out.
+/// The number of terms of `inputs` features, without the constant.
 pub const fn count(inputs: usize) -> usize {
     inputs + inputs * (inputs + 1) / 2
 }
 
-/// Each feature, then the product of each with itself and with those after it.
+/// Each feature, then the product of each with itself and with all later ones.
 pub fn terms(inputs: &[f32]) -> Vec<f32> {
     let mut terms = Vec::with_capacity(count(inputs.len()));
     terms.extend_from_slice(inputs);

@@ -1,19 +1,19 @@
-//! Scores of a whole space at once. What is the same for all its candidates is decided once for each tree. What is left of the
-//! trees asks few different questions: each is answered once for all rows, a bit a row (`answers`), and a tree then sends sets
-//! of rows down to its leaves. QuickScorer (Lucchese et al., SIGIR 2015) has bits of leaves for a row; here they are of rows for
-//! a leaf, so that no time is spent on a row before its leaf is known.
+//! Scores a whole search space at once. Splits on features that are the same for all candidates are resolved once per tree. The
+//! remaining splits have few distinct conditions: each is evaluated once for all rows, one bit per row (`answers`), and a tree
+//! then sends sets of rows down to its leaves. QuickScorer (Lucchese et al., SIGIR 2015) keeps a bit set of leaves per row; here
+//! it is a bit set of rows per leaf, so no time is spent on a row before its leaf is known.
 
 use super::answers::{Answers, Bits, ROWS};
 use super::forest::{Child, Forest, Tree, read};
 use std::ops::Range;
 
-/// Bits of a leaf's number.
+/// Bits of a leaf's index.
 const PLANES: usize = 8;
-/// Leaves that have a number. Trees that keep more are walked one row at a time.
+/// Most leaves of a tree in this form. Larger trees are evaluated row by row.
 const LEAVES: usize = 1 << PLANES;
 
 impl Forest {
-    /// Scores of candidates that have `shared` in common; `own` holds one slice of features a candidate.
+    /// Scores of candidates with the common features `shared`; `own` holds the features of each candidate.
     pub fn scores(&self, shared: &[f32], own: &[Vec<f32>]) -> Vec<f64> {
         let mut scores: Vec<f64> =
             own.iter().map(|own| self.start(|feature| read(shared, own, feature))).collect();
@@ -44,11 +44,11 @@ impl Forest {
     }
 }
 
-/// What is left of a tree.
+/// A reduced tree.
 enum Rest {
     /// One leaf.
     Same(f64),
-    /// Where its splits are, and its leaves' values: one more.
+    /// The ranges of its splits and of its leaf values, which are one more.
     Asked {
         splits: Range<usize>,
         leaves: Range<usize>,
@@ -56,13 +56,14 @@ enum Rest {
     Whole,
 }
 
-/// What is left of all trees. Splits of a tree come after their parents, leaves stand from left to right.
+/// All reduced trees. Splits of a tree come after their parents; leaves are ordered from left to right.
 #[derive(Default)]
 struct Rests {
     trees: Vec<Rest>,
     /// The feature and the threshold of each split.
     asked: Vec<(u16, f32)>,
-    /// The left and the right child of each split: where in its tree a split stands, or, from the number of splits on, a leaf.
+    /// The left and right child of each split: the index of a split within its tree, or the number of splits plus the index of
+    /// a leaf.
     children: Vec<[u16; 2]>,
     values: Vec<f32>,
 }
@@ -100,7 +101,7 @@ impl Rests {
         Rest::Asked { splits, leaves }
     }
 
-    /// Lists a split and what is below it; `first` is the tree's first split and its first leaf.
+    /// Collects a split and its subtree; `first` are the indices of the tree's first split and first leaf.
     fn collect(&mut self, tree: &Tree, node: usize, ranges: &Ranges, first: (usize, usize)) -> u16 {
         let at = self.asked.len();
         self.asked.push((tree.feature[node], tree.threshold[node]));
@@ -118,10 +119,10 @@ impl Rests {
     }
 }
 
-/// Marks a leaf among children until the tree's splits are counted.
+/// Marks a leaf among children until the number of splits is known.
 const LEAF: u16 = 1 << 15;
 
-/// Lowest and highest of each feature over all candidates; no numbers where a row has none.
+/// Minimum and maximum of each feature over all candidates; NaN if any row lacks it.
 struct Ranges {
     lowest: Vec<f32>,
     highest: Vec<f32>,
@@ -141,7 +142,7 @@ impl Ranges {
             let (lowest, highest) = (&mut lowest[of_own.clone()], &mut highest[of_own.clone()]);
             let there = row.len().min(lowest.len());
             for ((low, high), &value) in lowest.iter_mut().zip(highest.iter_mut()).zip(row) {
-                // Nothing is below or above NaN: it stays, and decides nothing.
+                // Comparisons with NaN are false, so NaN is kept and no split on this feature is resolved.
                 *low = if (value < *low) | value.is_nan() { value } else { *low };
                 *high = if (value > *high) | value.is_nan() { value } else { *high };
             }
@@ -151,7 +152,7 @@ impl Ranges {
         Self { lowest, highest, shared: shared.len() }
     }
 
-    /// The child that all rows go to, where all go to the same.
+    /// The child that all rows go to, if it is the same for all.
     fn decided(&self, tree: &Tree, node: usize) -> Option<i16> {
         let (feature, threshold) = (usize::from(tree.feature[node]), tree.threshold[node]);
         if self.highest[feature] <= threshold {
@@ -163,7 +164,7 @@ impl Ranges {
         }
     }
 
-    /// The node or leaf that all rows get to from a child, passing what is decided.
+    /// The node or leaf reached from a child after skipping resolved splits.
     fn reached(&self, tree: &Tree, mut child: Child) -> Child {
         while let Child::Inner(node) = child
             && let Some(next) = self.decided(tree, node)
@@ -174,10 +175,10 @@ impl Ranges {
     }
 }
 
-/// The way of `ROWS` rows down a tree.
+/// The descent of `ROWS` rows through a tree.
 struct Descent {
     values: [f64; LEAVES],
-    /// Which rows come to a split or, behind the splits, to a leaf.
+    /// The rows that reach each split and, after the splits, each leaf.
     rows: Vec<Bits>,
 }
 
@@ -186,7 +187,7 @@ impl Descent {
         Self { values: [0.0; LEAVES], rows: vec![Bits::default(); 2 * LEAVES] }
     }
 
-    /// Of another tree from now on.
+    /// Starts with another tree.
     fn enter(&mut self, values: &[f32]) {
         for (value, of) in self.values.iter_mut().zip(values) {
             *value = f64::from(*of);
@@ -204,9 +205,9 @@ impl Descent {
         }
     }
 
-    /// Adds to each row's score the value of the leaf that it came to.
+    /// Adds the value of the leaf that a row reached to its score.
     fn add(&mut self, leaves: usize, scores: &mut [f64]) {
-        // Trees as they are usually grown have no more than 31 leaves, whose numbers are shorter.
+        // Trees usually have no more than 31 leaves, whose indices need fewer bits.
         if leaves <= 32 {
             self.add_by::<5>(leaves, scores);
         } else {
@@ -217,7 +218,7 @@ impl Descent {
     fn add_by<const USED: usize>(&mut self, leaves: usize, scores: &mut [f64]) {
         let planes: [Bits; USED] = self.planes(leaves);
         for (at, scores) in scores.chunks_mut(8).enumerate() {
-            // The numbers of eight rows' leaves, a byte each.
+            // The leaf indices of eight rows, one byte each.
             let mut numbers = 0;
             for (plane, bits) in planes.iter().enumerate() {
                 numbers |= SPREAD[usize::from((bits[at / 8] >> (at % 8 * 8)) as u8)] << plane;
@@ -228,7 +229,7 @@ impl Descent {
         }
     }
 
-    /// Bits of the number of each row's leaf, from the lowest on.
+    /// Bit planes of each row's leaf index, from the lowest bit.
     fn planes<const USED: usize>(&mut self, leaves: usize) -> [Bits; USED] {
         let rows = &mut self.rows[leaves - 1..];
         let mut planes = [Bits::default(); USED];
@@ -251,7 +252,7 @@ impl Descent {
     }
 }
 
-/// The bits of a byte, each in a byte of its own.
+/// The bits of a byte, each spread to a byte of its own.
 static SPREAD: [u64; 256] = {
     let mut spread = [0; 256];
     let mut byte = 0;
@@ -271,7 +272,7 @@ mod tests {
     use crate::learn::forest::{Forest, Prior, Tree, read};
     use crate::sparse::random::Stream;
 
-    /// One row and one tree at a time.
+    /// The reference: one row and one tree at a time.
     fn walked(forest: &Forest, shared: &[f32], own: &[Vec<f32>]) -> Vec<f64> {
         let score = |own: &Vec<f32>| {
             let at = |feature: usize| read(shared, own, feature);
@@ -281,7 +282,7 @@ mod tests {
         own.iter().map(score).collect()
     }
 
-    /// A tree that splits a leaf drawn by chance, again and again.
+    /// A random tree: a randomly chosen leaf is split repeatedly.
     fn tree(random: &mut Stream, leaves: usize, features: u64) -> Tree {
         let mut tree = Tree::default();
         let mut parents: Vec<Option<(usize, bool)>> = vec![None];
@@ -304,7 +305,7 @@ mod tests {
         tree
     }
 
-    /// Few levels, so that values meet thresholds, and now and then what is hard to compare.
+    /// Few distinct values, so that values often equal thresholds, and sometimes special values.
     fn level(random: &mut Stream) -> f32 {
         const HARD: [f32; 4] = [0.0, -0.0, f32::MAX, f32::MIN];
         match random.below(24) as usize {
@@ -318,7 +319,7 @@ mod tests {
         bits(&forest.scores(shared, own)) == bits(&walked(forest, shared, own))
     }
 
-    /// Some trees of each number of leaves in turn.
+    /// Some trees of each given number of leaves.
     fn forest(random: &mut Stream, leaves: &[usize], features: usize) -> Forest {
         let prior = Prior { feature: random.below(features as u64) as u16, weight: 0.7 };
         let prior = (random.below(2) == 0).then_some(prior);
@@ -334,8 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn a_space_scores_as_its_rows_do_one_by_one() {
-        // Planes get more at 33 leaves, and numbers end at 256.
+    fn scoring_a_space_equals_scoring_its_rows_one_by_one() {
+        // The number of planes grows at 33 leaves, and indices end at 256.
         const LEAVES: [usize; 12] = [1, 2, 5, 31, 32, 33, 64, 65, 255, 256, 257, 400];
         // Bytes end at 8 rows, words at 64, blocks at 256.
         const ROWS: [usize; 15] = [0, 1, 7, 8, 31, 33, 63, 64, 65, 255, 256, 257, 511, 513, 1500];
@@ -360,22 +361,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_read_as_no_number() {
+    fn missing_features_are_read_as_nan() {
         let random = &mut Stream::new(12, 0);
         let forest = forest(random, &[2, 31, 90], 9);
         let rows = rows(random, 70, 3);
         let common = [1.0, f32::NAN, -0.0, 0.5, f32::NEG_INFINITY, 2.0, 0.0, 1.0, -1.0, 3.0];
-        // More and fewer features in common than there are in all, and as many.
+        // More, fewer and exactly as many shared features as the forest reads.
         for shared in [0, 2, 6, 9, 10] {
-            assert!(same(&forest, &common[..shared], &rows), "{shared} in common");
+            assert!(same(&forest, &common[..shared], &rows), "{shared} shared features");
         }
         let empty = vec![Vec::new(); 3];
         assert!(same(&forest, &[], &empty));
     }
 
     #[test]
-    fn the_order_of_additions_is_kept() {
-        // One after the other these come to 0, in another order to 1.
+    fn trees_are_added_in_order() {
+        // Added in order these sum to 0, in another order to 1.
         let of = |value| Tree { value: vec![value], ..Tree::default() };
         let split = |low, high| Tree {
             feature: vec![0],
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forest_of_nothing_scores_nothing() {
+    fn an_empty_forest_scores_zero() {
         let rows = vec![vec![1.0], vec![]];
         assert_eq!(Forest::default().scores(&[], &rows), [0.0, 0.0]);
         assert_eq!(Forest::default().scores(&[1.0], &[]), [0.0; 0]);

@@ -1,13 +1,14 @@
-//! The table of a judgement, in plain text: a row for each way to choose.
+//! The evaluation as a plain-text table with one row per ranking.
 
 use super::judge::KS;
 use crate::domain::learned::{HeldOut, RankerScore};
 use std::fmt::Write;
 
-/// Numbers of candidates that the table tells of.
+/// The numbers of tried candidates (K) that the table shows.
 const SHOWN: [u32; 4] = [1, 8, 10, 16];
 
-/// Shares in percent: of the best (geometric mean), and of matrices within 85 % of it; then regret of the first choice.
+/// In per cent: the share of the best performance (geometric mean) and the share of matrices within 85 % of it; then the regret
+/// of the first choice.
 pub fn table(held_out: &HeldOut) -> String {
     let mut text = format!(
         "{} groups in {} parts, each judged by models of the others. Of the best of the first K: share of the best (geometric\n\
@@ -49,7 +50,7 @@ mod tests {
     use crate::domain::learned::AtK;
 
     #[test]
-    fn one_row_per_ranker_and_columns_in_line() {
+    fn one_row_per_ranker_and_aligned_columns() {
         let at = KS.map(|k| AtK { k, share: 0.5 + f64::from(k) / 100.0, within_85: 0.25 }).to_vec();
         let learned = RankerScore {
             name: "lambdamart".to_owned(),

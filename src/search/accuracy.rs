@@ -1,9 +1,9 @@
-//! How far a model was off: predicted against measured over the trials of a job, as bias, spread and rank.
+//! Prediction error of a model over the trials of a job: bias, spread and rank correlation.
 
 use crate::domain::plan::ModelError;
 
-/// The error of a model over pairs of predicted and measured times. Pairs that are not both positive and finite are left
-/// out; `None` where nothing is left.
+/// The error of a model over pairs of predicted and measured times. Pairs that are not both positive and finite are ignored;
+/// `None` if no pair is left.
 pub fn model_error(model: &str, pairs: &[(f64, f64)]) -> Option<ModelError> {
     let sound = |us: f64| us.is_finite() && us > 0.0;
     let pairs: Vec<(f64, f64)> =
@@ -28,7 +28,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Ranks from 0; equal values share the mean of theirs.
+/// Ranks from 0; equal values get their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -40,7 +40,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     values.iter().map(rank).collect()
 }
 
-/// Pearson's correlation; `None` where one side does not vary.
+/// Pearson's correlation; `None` if one side is constant.
 fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
     let (mean_a, mean_b) = (mean(a), mean(b));
     let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_constant_factor_is_bias_and_no_spread() {
+    fn a_constant_factor_is_bias_without_spread() {
         let pairs = [(1.0, 2.0), (3.0, 6.0), (2.0, 4.0), (f64::INFINITY, 1.0)];
         let error = model_error("m", &pairs).unwrap();
         assert_eq!((error.model.as_str(), error.trials), ("m", 3));
@@ -64,18 +64,18 @@ mod tests {
     }
 
     #[test]
-    fn bias_spread_and_rank_are_apart() {
+    fn bias_spread_and_rank_are_independent() {
         // Ratios 2 and 1/2, in the wrong order.
         let error = model_error("m", &[(2.0, 4.0), (10.0, 5.0), (3.0, 3.0)]).unwrap();
         assert!((error.median_ratio - 1.0).abs() < 1e-12, "{error:?}");
         let spread = (2.0 * 2f64.ln().powi(2) / 3.0).sqrt().exp();
         assert!((error.spread - spread).abs() < 1e-12, "{error:?}");
-        // Ranks 0 2 1 against 1 2 0: 1 - 6 (1 + 0 + 1) / (3 (9 - 1)).
+        // Ranks 0 2 1 and 1 2 0: 1 - 6 (1 + 0 + 1) / (3 (9 - 1)).
         assert!((error.rank_correlation.unwrap() - 0.5).abs() < 1e-12, "{error:?}");
     }
 
     #[test]
-    fn what_has_no_order_has_no_correlation() {
+    fn constant_values_have_no_correlation() {
         assert_eq!(model_error("m", &[]), None);
         let error = model_error("m", &[(1.0, 1.0)]).unwrap();
         assert_eq!((error.spread, error.rank_correlation), (1.0, None));

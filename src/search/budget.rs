@@ -1,13 +1,13 @@
-//! Budgets of a search: wall-clock seconds and trials, counted over all the times a job was taken up.
+//! Budgets of a search: wall-clock seconds and trials, counted over all attempts of a job.
 
 use crate::domain::StoppedBy;
 use std::time::{Duration, Instant};
 
-/// What a search may spend. Checked before each trial, so it is overrun by at most one trial.
+/// The budget of a search. It is checked before each trial, so it is exceeded by at most one trial.
 #[derive(Clone, Debug)]
 pub struct Budget {
     started: Instant,
-    /// Spent before this start, by an earlier worker.
+    /// Time spent by earlier attempts.
     spent_before: Duration,
     seconds: Option<f64>,
     trials: Option<u32>,
@@ -23,7 +23,7 @@ impl Budget {
         self.spent_before + self.started.elapsed()
     }
 
-    /// Time left, `None` without a limit.
+    /// Time left; `None` without a limit.
     pub fn left(&self) -> Option<Duration> {
         let seconds = self.seconds?;
         Some(
@@ -33,7 +33,7 @@ impl Budget {
         )
     }
 
-    /// Whether `trials_done` trials and the time spent end the search.
+    /// The exhausted budget, if `trials_done` trials or the time spent end the search.
     pub fn exhausted(&self, trials_done: u32) -> Option<StoppedBy> {
         if self.trials.is_some_and(|most| trials_done >= most) {
             return Some(StoppedBy::Trials);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_and_earlier_time_count() {
+    fn trials_and_time_of_earlier_attempts_count() {
         let budget = Budget::start(Some(10.0), Some(3), Duration::from_secs(4));
         assert_eq!(budget.exhausted(2), None);
         assert_eq!(budget.exhausted(3), Some(StoppedBy::Trials));

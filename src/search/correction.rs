@@ -1,32 +1,32 @@
-//! Predictions corrected by what has been observed: ridge regression of the logarithmic error on families and parameter
-//! values, in its kernel form (two candidates are as alike as they share values), with its own doubt.
+//! Corrects predictions by observed times: kernel ridge regression of the logarithmic error on families and parameter values
+//! (the similarity of two candidates is the number of values they share), with an estimate of its uncertainty.
 
 use crate::domain::Candidate;
 
-/// Observations that count, the best ones: with more the answer hardly changes, and its cost grows as their cube.
+/// Most observations used, the best ones: more hardly change the result, and the cost grows with their cube.
 const MOST: usize = 48;
-/// Ridge: how much of an observed error is taken for noise rather than for a value's own.
+/// Ridge parameter: how much of an observed error is attributed to noise.
 const RIDGE: f64 = 0.3;
-/// How much a candidate unlike all observed is given the benefit of the doubt, in logarithms.
+/// Exploration bonus, in logarithms, for a candidate unlike all observed ones.
 const OPTIMISM: f64 = 0.3;
-/// A candidate that failed is taken to be so many times slower than predicted.
+/// A failed candidate counts as this many times slower than predicted.
 const FAILED: f64 = 4.0;
 
-/// What was observed, ready to correct predictions.
+/// A regression fitted to the observations.
 pub struct Correction<'a> {
     seen: Vec<Seen<'a>>,
     /// Mean error, in logarithms.
     mean: f64,
-    /// Inverse of the regularised matrix of likeness, row by row.
+    /// Inverse of the regularised similarity matrix, row-major.
     inverse: Vec<f64>,
-    /// The inverse times the errors beyond their mean.
+    /// The inverse times the errors relative to their mean.
     weights: Vec<f64>,
 }
 
 struct Seen<'a> {
     candidate: &'a Candidate,
     error: f64,
-    /// Root of the weight: how near it is to the best matters, how bad the bad are does not.
+    /// Square root of the weight, which is larger for times near the best: differences among slow candidates do not matter.
     root: f64,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Correction<'a> {
         Self { seen, mean, inverse, weights }
     }
 
-    /// The logarithm of a candidate's time as it is lower_confidence_bound to be: its prediction, corrected, less a share of the doubt.
+    /// Lower confidence bound of the logarithm of a candidate's time: the corrected prediction minus a multiple of the uncertainty.
     pub fn lower_confidence_bound(&self, candidate: &Candidate, predicted_us: f64) -> f64 {
         let near: Vec<f64> =
             self.seen.iter().map(|one| one.root * alike(one.candidate, candidate)).collect();
@@ -81,7 +81,7 @@ impl<'a> Correction<'a> {
     }
 }
 
-/// How much two candidates have in common: the family, each parameter value, and each again within the family.
+/// Similarity of two candidates: the family, each shared parameter value, and each again if the family is the same.
 fn alike(a: &Candidate, b: &Candidate) -> f64 {
     let shared = a.params.iter().filter(|(name, value)| b.params.get(*name) == Some(*value));
     let (shared, family) = (shared.count() as f64, f64::from(u8::from(a.family == b.family)));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inverse_is_one() {
+    fn a_matrix_times_its_inverse_is_the_identity() {
         let a = vec![4.0, 1.0, 0.5, 1.0, 3.0, 0.25, 0.5, 0.25, 2.0];
         let b = inverse(a.clone(), 3);
         for (i, row) in a.chunks(3).enumerate() {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_slower_than_predicted_is_hoped_for_less() {
+    fn a_value_slower_than_predicted_has_a_higher_bound() {
         let (slow, fast) = (of(2, 1), of(4, 1));
         let observed = [(&slow, 10.0, Some(20.0)), (&fast, 10.0, Some(10.0))];
         let correction = Correction::of(observed.into_iter());
@@ -146,13 +146,13 @@ mod tests {
             correction.lower_confidence_bound(&of(4, 2), 10.0)
                 < correction.lower_confidence_bound(&of(2, 2), 10.0)
         );
-        // What is observed is not doubted as much as what is not.
+        // Observed candidates are less uncertain than unobserved ones.
         let doubtful = Candidate::new("tiled").with("rows", 64);
         assert!(correction.lower_confidence_bound(&doubtful, 10.0) < 10f64.ln() + correction.mean);
     }
 
     #[test]
-    fn without_observations_predictions_stand_and_failures_count_as_slow() {
+    fn without_observations_predictions_are_unchanged_and_failures_count_as_slow() {
         let nothing = Correction::of(std::iter::empty());
         assert!(
             nothing.lower_confidence_bound(&of(2, 1), 10.0)

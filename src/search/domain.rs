@@ -1,8 +1,8 @@
-//! Domains: the values a parameter may take, and the enumeration of a family's space.
+//! Domains: the values that a parameter may take, and the enumeration of a family's search space.
 
 use crate::domain::{Candidate, Param};
 
-/// One parameter and its values, in the order they are enumerated.
+/// One parameter and its values, in the order in which they are enumerated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     pub name: &'static str,

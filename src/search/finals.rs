@@ -1,20 +1,21 @@
-//! The winner by paired timing: finalists timed in turn, a difference inside the noise is a tie, the simpler wins a tie.
+//! Decides the winner by paired timing: finalists are timed alternately, a difference within the noise is a tie, and the simpler
+//! candidate wins a tie.
 
 use crate::domain::{Candidate, Timing};
 
-/// A finalist with its samples of the paired runs, all of equal rounds.
+/// A finalist with its samples from the paired rounds; all finalists have the same number of rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contender {
     pub candidate: Candidate,
     pub timing: Timing,
     /// Host and device work before the first call, milliseconds.
     pub preprocess_ms: f64,
-    /// Smaller is simpler: what a user would rather deploy when speed does not decide.
+    /// Lower is simpler, and preferred if the speed is equal.
     pub complexity: u32,
 }
 
 impl Contender {
-    /// What a user pays, microseconds: preprocessing and all calls, or one call where preprocessing counts for nothing.
+    /// Total cost in microseconds: preprocessing plus all calls, or one call if the number of calls is not given.
     pub fn cost_us(&self, expected_calls: Option<u64>) -> f64 {
         match expected_calls {
             Some(calls) => self.preprocess_ms * 1e3 + calls as f64 * self.timing.median_us,
@@ -23,37 +24,37 @@ impl Contender {
     }
 }
 
-/// Who won, and whether by more than the noise.
+/// The winner, and whether its lead exceeds the noise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Index of the winner.
     pub winner: usize,
     /// Index of the fastest of the others.
     pub runner_up: Option<usize>,
-    /// Another contender is not distinguishable from the winner.
+    /// Whether another contender is statistically indistinguishable from the winner.
     pub tie: bool,
 }
 
-/// How the samples of contenders compare.
+/// How the samples of contenders were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Samples {
-    /// Taken in turn: sample i of each belongs to the same round.
+    /// Alternately: sample i of each contender belongs to the same round.
     Paired,
-    /// Taken one contender after the other: only their intervals compare.
+    /// One contender after the other: only their intervals can be compared.
     Separate,
 }
 
-/// How much more than the leader a simpler candidate may cost and still win a tie.
+/// A simpler candidate may cost at most this factor more than the leader to win a tie.
 const SLACK: f64 = 1.05;
 
-/// Decides among contenders. `None` for no contender.
+/// Decides among contenders; `None` if there are none.
 ///
-/// The fastest median leads (with `expected_calls`, the least preprocessing + calls x median). A contender is tied with
-/// it when the noise could explain the difference: per-round differences whose interval reaches 0, or intervals that
-/// overlap where the samples were taken apart. Of the tied the simplest wins, but none that costs more than a contender
-/// which is not tied, so that no noisy third beats a clear second, and none that costs [`SLACK`] more than the leader: few
-/// rounds on a restless machine tell nothing apart, and simplicity is not worth a multiple of the time. With `expected_calls` a tie also needs no more
-/// preprocessing than the leader's, since that difference is certain.
+/// The fastest median leads (with `expected_calls`, the lowest preprocessing + calls x median). A contender is tied with the
+/// leader if noise could explain the difference: the interval of the per-round differences includes 0, or, for samples taken
+/// separately, the intervals overlap. Among the tied the simplest wins, except one that costs more than a contender which is
+/// not tied (so that a noisy third does not beat a clear second) or more than [`SLACK`] times the leader (with few rounds on
+/// a noisy machine everything is tied, and simplicity is not worth a multiple of the time). With `expected_calls` a tied
+/// contender must also need no more preprocessing than the leader, since that difference is certain.
 pub fn decide(
     contenders: &[Contender],
     expected_calls: Option<u64>,
@@ -92,10 +93,10 @@ pub fn decide(
     Some(Decision { winner, runner_up, tie: !tied.is_empty() })
 }
 
-/// Whether the differences b - a leave room for no difference.
+/// Whether the differences b - a are compatible with zero.
 ///
-/// Paired by round, drift of clocks and temperature cancels. A difference of under 0.2 % of the time is a tie
-/// whatever the interval says: events resolve about half a microsecond and no user can tell.
+/// Pairing by round cancels drift of clocks and temperature. A difference below 0.2 % of the time is always a tie, because
+/// events resolve only about half a microsecond and the difference has no practical relevance.
 fn indistinct(a: &Contender, b: &Contender, samples: Samples) -> bool {
     if samples == Samples::Separate {
         return b.timing.ci95_us[0] <= a.timing.ci95_us[1];
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn within_the_noise_the_simpler_wins() {
+    fn the_simpler_wins_within_the_noise() {
         let mut all = [contender("a", 10.0, 0.2, 5), contender("b", 10.0, 0.2, 0)];
         for (i, sample) in all[1].timing.samples_us.iter_mut().enumerate() {
             *sample += if i % 2 == 0 { 0.05 } else { -0.04 };
@@ -147,7 +148,7 @@ mod tests {
             contender("vendor", 10.1, 0.0, 0),
             contender("c", 10.3, 0.0, 1),
         ];
-        // Tied with the leader by its noise, but slower than the vendor, which is not tied.
+        // Tied with the leader because of its noise, but slower than the vendor, which is not tied.
         for (i, sample) in all[2].timing.samples_us.iter_mut().enumerate() {
             *sample += if i % 2 == 0 { 0.8 } else { -0.9 };
         }
@@ -158,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn noise_makes_nobody_win_at_a_multiple_of_the_time() {
+    fn noise_does_not_let_a_much_slower_candidate_win() {
         let mut all = [contender("a", 134.0, 0.0, 5), contender("vendor", 509.0, 0.0, 0)];
         for c in &mut all {
             c.timing.samples_us.truncate(6);
         }
-        // One round of six in which something else ran.
+        // In one of six rounds another process disturbed the timing.
         all[0].timing.samples_us[3] = 700.0;
         let decision = decide(&all, None, Samples::Paired).unwrap();
         assert_eq!((decision.winner, decision.tie), (0, true));

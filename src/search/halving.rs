@@ -1,27 +1,27 @@
-//! Halving: a few trials for many candidates. Most go to what the model likes, spread over the space; the last third
-//! climbs from the best of what was observed. The finals then halve the field (successive halving, as AG-SpTRSV selects).
+//! Successive halving (as in AG-SpTRSV): many candidates are tried with few samples each. Two thirds are chosen by prediction and
+//! spread over the search space; the last third climbs from the best observed candidates. The finals then halve the field.
 
 use super::guided::{Guided, Observed};
-use super::strategy::{Strategy, sort};
+use super::selector::{CandidateSelector, sort};
 use crate::domain::{Candidate, FunnelStep, Param, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Observations that a parameter's value needs for half of its mean error to be believed.
+/// Number of observations of a parameter value after which half of its mean error is applied.
 const DOUBT: f64 = 2.0;
 
-/// The strategy with its step of the funnel.
+/// The selector with its pruning step.
 pub struct Halved {
-    pub strategy: Box<dyn Strategy>,
+    pub selector: Box<dyn CandidateSelector>,
     pub step: FunnelStep,
 }
 
 /// At most `places` candidates: two thirds by prediction and diversity, one third by hill climbing.
 ///
-/// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that
-/// their outcomes are observed, and take their places: what follows depends on outcomes and predictions alone.
+/// `before` are the candidates that an earlier attempt tried, in its order. They are handed out again first, so that their
+/// outcomes are observed, and count as trials: what follows depends only on outcomes and predictions.
 ///
-/// Candidates that `preparation` names alike share the work before their first call: of the first two thirds they follow
-/// each other.
+/// Candidates with the same `preparation` share the work before their first call; in the first two thirds they are tried
+/// one after the other.
 pub fn halving(
     mut scored: Vec<(Candidate, f64)>,
     places: usize,
@@ -36,7 +36,7 @@ pub fn halving(
         removed: scored.len().saturating_sub(places) as u64,
         left: places.min(scored.len()) as u64,
         detail: Some(format!(
-            "{spread} by prediction, every family and many values of every parameter among them; the others are \
+            "{spread} chosen by prediction, covering every family and many values of every parameter; the others are \
              neighbours of the best observed"
         )),
     };
@@ -46,12 +46,12 @@ pub fn halving(
     let liked = diverse(&scored, spread);
     let fresh = liked.iter().filter(|c| !tried.contains(c));
     let fresh: BTreeSet<_> = fresh.take(spread.saturating_sub(tried.len())).cloned().collect();
-    // Put together with what was tried, so that one taken up again goes on in the group that it was in.
+    // Grouped together with those already tried, so that a resumed job continues in the group it was in.
     queue.extend(together(liked, preparation).filter(|candidate| fresh.contains(candidate)));
-    Halved { strategy: Guided::boxed(scored, (places, spread), queue, replayed, climb), step }
+    Halved { selector: Guided::boxed(scored, (places, spread), queue, replayed, climb), step }
 }
 
-/// Candidates of one preparation side by side, at the place of the first of them.
+/// Groups candidates with the same preparation at the position of the first of them.
 pub(super) fn together(
     candidates: Vec<Candidate>,
     preparation: impl Fn(&Candidate) -> String,
@@ -67,8 +67,8 @@ pub(super) fn together(
     groups.into_iter().flat_map(|(_, group)| group)
 }
 
-/// The next few of a climb: neighbours of the best observed, then of the next best, then whatever is left; among
-/// equals what the predictions say, corrected by what was observed of the same parameter values.
+/// The next candidates of a hill climb: neighbours of the best observed, then of the next best, then any others; ties are
+/// broken by the predictions, corrected by observations of the same parameter values.
 fn climb(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<Candidate> {
     let errors = Errors::of(&observed.scored, &observed.outcomes);
     let mut open: Vec<(&Candidate, f64)> = observed
@@ -97,15 +97,15 @@ fn climb(observed: &Observed, seen: &BTreeSet<&Candidate>, count: usize) -> Vec<
     chosen
 }
 
-/// Of one family, and differing in one parameter.
+/// Whether both are of the same family and differ in exactly one parameter.
 fn are_neighbours(a: &Candidate, b: &Candidate) -> bool {
     let names: BTreeSet<&String> = a.params.keys().chain(b.params.keys()).collect();
     let differing = |name: &&&String| a.params.get(**name) != b.params.get(**name);
     a.family == b.family && names.iter().filter(differing).count() == 1
 }
 
-/// The best predicted of each family, then up to half of the rest the best predicted of each value of each parameter,
-/// then the best predicted; families' best first, the others by prediction. `scored` is sorted.
+/// The best predicted candidate of each family; then, for up to half of the remaining trials, the best predicted of each
+/// parameter value; then the best predicted overall. `scored` is sorted.
 pub(super) fn diverse(scored: &[(Candidate, f64)], places: usize) -> Vec<Candidate> {
     let mut families = BTreeSet::new();
     let (firsts, rest): (Vec<&Candidate>, Vec<&Candidate>) =
@@ -132,13 +132,13 @@ pub(super) fn diverse(scored: &[(Candidate, f64)], places: usize) -> Vec<Candida
     firsts.into_iter().chain(others).take(places).cloned().collect()
 }
 
-/// A candidate's parameter values, each under its family.
+/// A candidate's parameter values, qualified by its family.
 fn values(candidate: &Candidate) -> impl Iterator<Item = (&str, &str, &Param)> {
     let family = candidate.family.as_str();
     candidate.params.iter().map(move |(name, value)| (family, name.as_str(), value))
 }
 
-/// How far predictions were off, in logarithms: by family, and beyond that by parameter value.
+/// Prediction errors in logarithms: by family, and relative to that by parameter value.
 struct Errors<'a> {
     families: BTreeMap<&'a str, Mean>,
     values: BTreeMap<(&'a str, &'a str, &'a Param), Mean>,
@@ -181,8 +181,8 @@ impl<'a> Errors<'a> {
         Self { families, values: by_value }
     }
 
-    /// What to add to the logarithm of a prediction. A value that nothing was observed of is taken for as good as the
-    /// best of its parameter, so that it is looked at.
+    /// The correction to add to the logarithm of a prediction. An unobserved value counts as good as the best of its parameter,
+    /// so that it is explored.
     fn at(&self, candidate: &Candidate) -> f64 {
         let family = self.families.get(candidate.family.as_str()).copied().unwrap_or_default();
         let trusted = |mean: &Mean| mean.value() * mean.count / (mean.count + DOUBT);
@@ -202,7 +202,7 @@ mod tests {
 
     const SIZES: [i64; 6] = [1, 2, 4, 8, 16, 32];
 
-    /// Two families; the model of `wide` knows nothing of x.
+    /// Two families; the model of `wide` ignores x.
     fn scored() -> Vec<(Candidate, f64)> {
         let domains = [
             Domain::ints("x", &SIZES),
@@ -219,78 +219,78 @@ mod tests {
         all
     }
 
-    /// The truth: a large y, x = 16 and the order by level are best.
+    /// The true times: a large y, x = 16 and the order by level are best.
     fn measured(candidate: &Candidate) -> Option<f64> {
         let (x, y) = (candidate.int("x")?, candidate.int("y").unwrap_or(1));
         let order = if candidate.text("order") == Some("level") { 1.0 } else { 1.5 };
         let away = |value: i64, from: f64| (value as f64 / from).log2().abs();
-        // One that fails must not stop the climb.
+        // A failure must not stop the climb.
         (x != 32 || y != 2).then(|| order * (100.0 + 20.0 * away(y, 32.0) + 10.0 * away(x, 16.0)))
     }
 
-    /// Walks on, at most so many steps, on top of what was tried before.
+    /// Continues for at most `steps` trials after those tried before.
     fn walk(before: Vec<Candidate>, places: usize, steps: usize) -> Vec<Candidate> {
-        let mut strategy = halving(scored(), places, before, alone).strategy;
+        let mut selector = halving(scored(), places, before, alone).selector;
         let mut order = Vec::new();
         while order.len() < steps {
-            let left = strategy.left();
-            let Some(candidate) = strategy.next() else { break };
-            assert_eq!(strategy.left(), left - 1);
-            strategy.observe(&candidate, measured(&candidate));
+            let left = selector.left();
+            let Some(candidate) = selector.next() else { break };
+            assert_eq!(selector.left(), left - 1);
+            selector.observe(&candidate, measured(&candidate));
             order.push(candidate);
         }
         order
     }
 
     #[test]
-    fn what_was_tried_is_walked_again_whatever_is_predicted_today() {
+    fn earlier_trials_are_replayed_regardless_of_new_predictions() {
         let whole = walk(Vec::new(), 30, 30);
-        // Interrupted in the climb; the model has turned round since.
+        // Interrupted during the climb; the model's ranking has been reversed since.
         let before = whole[..26].to_vec();
         let scored = scored().into_iter().map(|(candidate, us)| (candidate, 1e4 / us)).collect();
-        let mut strategy = halving(scored, 30, before.clone(), alone).strategy;
+        let mut selector = halving(scored, 30, before.clone(), alone).selector;
         let mut order = Vec::new();
-        while let Some(candidate) = strategy.next() {
-            strategy.observe(&candidate, measured(&candidate));
+        while let Some(candidate) = selector.next() {
+            selector.observe(&candidate, measured(&candidate));
             order.push(candidate);
         }
         assert_eq!(order[..26], before);
         assert_eq!((order.len(), order.iter().collect::<BTreeSet<_>>().len()), (30, 30));
     }
 
-    /// Nothing is shared.
+    /// Every candidate has its own preparation.
     fn alone(candidate: &Candidate) -> String {
         candidate.to_string()
     }
 
     #[test]
-    fn candidates_of_one_preparation_follow_each_other() {
+    fn candidates_with_the_same_preparation_are_consecutive() {
         let of = |x, y, us| (Candidate::new("a").with("x", x).with("y", y), us);
         let scored =
             vec![of(1, 1, 1.0), of(2, 1, 2.0), of(1, 2, 3.0), of(2, 2, 4.0), of(1, 3, 5.0)];
         let by_x = |candidate: &Candidate| format!("{:?}", candidate.int("x"));
-        let strategy = halving(scored, 5, Vec::new(), by_x).strategy;
-        let xs: Vec<_> = strategy.upcoming().iter().map(|c| c.int("x")).collect();
+        let selector = halving(scored, 5, Vec::new(), by_x).selector;
+        let xs: Vec<_> = selector.upcoming().iter().map(|c| c.int("x")).collect();
         let mut runs = xs.clone();
         runs.dedup();
         assert!(xs.len() >= 3 && runs.len() <= 2, "{xs:?}");
     }
 
     #[test]
-    fn tries_as_many_as_it_may_and_none_twice() {
+    fn uses_its_whole_budget_and_repeats_nothing() {
         for places in [1, 2, 5, 24, 60, 78, 500] {
             let order = walk(Vec::new(), places, usize::MAX);
             assert_eq!(order.len(), places.min(78));
             assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), order.len());
         }
-        let mut nothing = halving(Vec::new(), 9, Vec::new(), alone).strategy;
+        let mut nothing = halving(Vec::new(), 9, Vec::new(), alone).selector;
         assert_eq!((nothing.left(), nothing.next()), (0, None));
         let step = halving(scored(), 24, Vec::new(), alone).step;
         assert_eq!((step.removed, step.left), (54, 24));
     }
 
     #[test]
-    fn every_family_and_many_values_are_tried_first() {
+    fn every_family_and_many_parameter_values_are_tried_first() {
         let order = walk(Vec::new(), 30, 20);
         assert_eq!(order[..2].iter().map(|c| &*c.family).collect::<Vec<_>>(), ["wide", "narrow"]);
         let wide = |name: &str| {
@@ -299,12 +299,12 @@ mod tests {
             values.collect::<BTreeSet<_>>().len()
         };
         assert_eq!((wide("order"), wide("x")), (2, 6));
-        // Half of the places are for values, the likely ones first.
+        // Half of the trials cover parameter values, the most promising first.
         assert!(wide("y") >= 4, "{order:?}");
     }
 
     #[test]
-    fn climbs_to_what_the_model_does_not_know() {
+    fn climbs_to_an_optimum_that_the_model_does_not_know() {
         let best =
             |order: &[Candidate]| order.iter().filter_map(measured).min_by(f64::total_cmp).unwrap();
         let (order, whole) = (walk(Vec::new(), 30, 30), walk(Vec::new(), 78, 78));
@@ -313,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn taken_up_again_it_goes_on_as_if_it_had_not_been_interrupted() {
+    fn a_resumed_search_continues_as_if_not_interrupted() {
         let whole = walk(Vec::new(), 30, 30);
         assert_eq!(walk(Vec::new(), 30, 30), whole);
         for done in [1, 7, 19, 20, 21, 26, 30] {
             assert_eq!(walk(whole[..done].to_vec(), 30, 30), whole, "after {done}");
         }
         let family = |candidate: &Candidate| candidate.family.clone();
-        let order = |before| halving(scored(), 30, before, family).strategy.upcoming().to_vec();
+        let order = |before| halving(scored(), 30, before, family).selector.upcoming().to_vec();
         let whole = order(Vec::new());
         for done in [1, 7, 19, 20] {
             assert_eq!(order(whole[..done].to_vec()), whole, "after {done}");

@@ -1,6 +1,6 @@
-//! Search: domains, constraints with their funnel, strategies, budgets, and the winner by paired timing.
+//! Search: domains, constraints and pruning steps, candidate selectors, budgets, and the winner by paired timing.
 //!
-//! Knows neither matrix nor GPU: candidates are plain data, predictions and verdicts come from `ops`.
+//! Independent of matrices and GPUs: candidates are plain data; predictions and the constraints' verdicts come from `ops`.
 
 pub mod accuracy;
 pub mod budget;
@@ -12,7 +12,7 @@ pub mod halving;
 pub mod prune;
 pub mod ranked;
 pub mod sampled;
-pub mod strategy;
+pub mod selector;
 
 pub use accuracy::model_error;
 pub use budget::Budget;
@@ -21,4 +21,4 @@ pub use halving::{Halved, halving};
 pub use prune::{Constraint, Pruned, Verdict, prune};
 pub use ranked::{First, Ranked, rank_step, ranked, top};
 pub use sampled::{Sampled, sampled};
-pub use strategy::{Strategy, exhaustive};
+pub use selector::{CandidateSelector, exhaustive};

@@ -1,13 +1,13 @@
-//! Constraints and the funnel (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
+//! Search-space pruning (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
 
 use crate::domain::{Candidate, FunnelStep};
 use std::collections::BTreeMap;
 
-/// What a constraint says of one candidate.
+/// A constraint's verdict on one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     Keep,
-    /// By how much the rule is broken, in the rule's own unit; what is broken least has the smallest number.
+    /// By how much the rule is violated, in the rule's own unit; smaller is less.
     Remove {
         excess: f64,
     },
@@ -19,16 +19,16 @@ pub trait Constraint {
 
     fn judge(&self, candidate: &Candidate) -> Verdict;
 
-    /// A soft rule may not extinguish a family: where nothing of it survives, the least broken stay.
+    /// A soft rule must not remove a whole family: if none of its candidates passes, those that violate it least are kept.
     fn soft(&self) -> bool;
 
-    /// What the funnel says of how it judges.
+    /// Explanation shown with the pruning step.
     fn detail(&self) -> Option<String> {
         None
     }
 }
 
-/// What is left, what went and through which rule, and the counts.
+/// The candidates left, those removed with the rule that removed them, and the counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pruned {
     pub kept: Vec<Candidate>,
@@ -36,7 +36,7 @@ pub struct Pruned {
     pub funnel: Vec<FunnelStep>,
 }
 
-/// Applies the constraints in order; the order of the candidates is kept.
+/// Applies the constraints in order; the order of the candidates is preserved.
 pub fn prune(candidates: Vec<Candidate>, constraints: &[Box<dyn Constraint>]) -> Pruned {
     let mut pruned = Pruned { kept: candidates, ..Pruned::default() };
     for constraint in constraints {
@@ -77,7 +77,7 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
     });
 }
 
-/// Families that the rule would extinguish, with the excess up to which their candidates stay.
+/// Families that the rule would remove completely, with the excess up to which their candidates are kept.
 fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
     let mut least: BTreeMap<&str, Option<f64>> = BTreeMap::new();
     for (candidate, verdict) in judged {
@@ -102,7 +102,7 @@ fn detail(spared: &BTreeMap<String, f64>) -> Option<String> {
     let families: Vec<&str> = spared.keys().map(String::as_str).collect();
     (!families.is_empty()).then(|| {
         format!(
-            "no candidate of {} satisfies this rule; the least offending stay",
+            "no candidate of {} satisfies this rule, so those that violate it least are kept",
             families.join(", ")
         )
     })
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hard_rule_may_extinguish_a_family() {
+    fn a_hard_rule_may_remove_a_family() {
         let pruned = prune(space(), &[Box::new(AtMost { limit: 5, soft: false })]);
         assert_eq!(pruned.kept, [Candidate::new("a").with("x", 1)]);
         assert_eq!((pruned.funnel[0].removed, pruned.funnel[0].left), (4, 1));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_rule_spares_the_least_offending_and_says_so() {
+    fn a_soft_rule_keeps_those_that_violate_it_least_and_reports_it() {
         let pruned = prune(space(), &[Box::new(AtMost { limit: 5, soft: true })]);
         assert_eq!(pruned.kept.len(), 3);
         assert!(pruned.kept.iter().all(|c| c.int("x") != Some(8)));

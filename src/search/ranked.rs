@@ -1,48 +1,49 @@
-//! Ranked search: the best predicted (LO-SpMM, section 3.5), spread over families and tiles so that one error of the model
-//! does not decide alone.
+//! Ranked search: the best predicted candidates (LO-SpMM, section 3.5), spread over families and tiles, so that a single error of
+//! the model is not decisive.
 
 use super::correction::Correction;
 use super::guided::{Guided, Observed};
 use super::halving::together;
-use super::strategy::{InOrder, Strategy, sort};
+use super::selector::{CandidateSelector, InOrder, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The best of a family has a place where it is predicted within this factor of the best of all. A model is surest within
-/// a family; between families it may be off, but hardly by more.
+/// The best candidate of a family is always tried if it is predicted within this factor of the overall best. Models are most
+/// reliable within a family; between families they may be wrong, but rarely by more than this.
 const NEAR: f64 = 3.0;
 
-/// Candidates of one group (family and tile) whose predictions are this near, relatively, are alike to the model: what
-/// they differ in (the block, the fetch) it does not see, and of these a few speak for all.
+/// Candidates of one group (family and tile) whose predictions differ by less than this, relatively, are indistinguishable to
+/// the model, which does not see the parameters they differ in (such as `block` and `fetch`); only a few of them are tried.
 const ALIKE: f64 = 0.01;
 const MOST_ALIKE: usize = 2;
 
-/// The share of all places that one group may fill while others have candidates left; at least two.
+/// One group gets at most `1 / SHARE` of all trials (at least two) while other groups have candidates left.
 const SHARE: usize = 4;
 
-/// What comes before the model's own choice.
+/// Candidates that precede the model's choice.
 #[derive(Clone, Debug, Default)]
 pub struct First {
     /// Candidates that an earlier attempt tried, in its order: they are handed out again, so that their outcomes are
-    /// observed, and take their places.
+    /// observed, and count as trials.
     pub before: Vec<Candidate>,
-    /// Candidates that won on matrices like this one: they are tried first, and take places, if they are among the scored.
+    /// Warm start: candidates that won on similar matrices. They are tried first, and count as trials, if they are among the
+    /// scored.
     pub warm: Vec<Candidate>,
 }
 
-/// The strategy with its step of the funnel.
+/// The selector with its pruning step.
 pub struct Ranked {
-    pub strategy: Box<dyn Strategy>,
+    pub selector: Box<dyn CandidateSelector>,
     pub step: FunnelStep,
 }
 
-/// At most `top_k` candidates: the first half by prediction, spread; each of the others by the prediction as corrected by
-/// all outcomes so far.
+/// At most `top_k` candidates: the first half by prediction, spread over groups; each of the others by the prediction as
+/// corrected by all outcomes so far.
 ///
-/// Places of the first half go, in this order, to: the best predicted; the best predicted of those that are `sure` of a
-/// place; the best predicted of each family, if it is near the best of all; the others by rank, as long as neither too many
-/// of their group nor too many that are alike are in; whatever is left by rank. `group` names the family and the main tile
-/// of a candidate.
+/// The first half consists, in this order, of: the best predicted; the best predicted of those that must be included
+/// (`sure`); the best predicted of each family, if it is near the overall best; the others by rank, as long as neither too many
+/// of their group nor too many indistinguishable ones are included; any others by rank. `group` names the family and the main
+/// tile of a candidate.
 pub fn ranked(
     mut scored: Vec<(Candidate, f64)>,
     top_k: usize,
@@ -58,12 +59,12 @@ pub fn ranked(
     let queue = filled(before, liked, places.div_ceil(2));
     let step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
     let parts = (places, places.div_ceil(2));
-    Ranked { strategy: Guided::boxed(scored, parts, queue, replayed, lower_confidence_bound), step }
+    Ranked { selector: Guided::boxed(scored, parts, queue, replayed, most_promising), step }
 }
 
-/// At most `top_k` candidates: the first of those that are `sure` of a place, what won on matrices like this one, then the best
-/// predicted (LO-SpMM, section 3.5). For a model that has learned: it needs neither spreading nor correcting. Candidates that
-/// `preparation` names alike follow each other, so that what they share is made once.
+/// At most `top_k` candidates: the best of those that must be included (`sure`), the winners on similar matrices, then the best
+/// predicted (LO-SpMM, section 3.5). For learned models, which need neither spreading nor correction. Candidates with the same
+/// `preparation` are consecutive, so that shared work is done once.
 pub fn top(
     mut scored: Vec<(Candidate, f64)>,
     top_k: usize,
@@ -82,18 +83,20 @@ pub fn top(
     let fresh = queue.split_off(tried);
     queue.extend(together(fresh, preparation));
     let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
-    step.detail =
-        Some("those that the learned model takes first, and what won on near matrices".to_owned());
-    Ranked { strategy: InOrder::of(queue), step }
+    step.detail = Some(
+        "the candidates that the learned model ranks first, and those that won on similar matrices"
+            .to_owned(),
+    );
+    Ranked { selector: InOrder::of(queue), step }
 }
 
-/// Those that are among the scored.
+/// The candidates that are among the scored.
 fn known(warm: Vec<Candidate>, scored: &[(Candidate, f64)]) -> impl Iterator<Item = Candidate> {
     let known = |warm: &Candidate| scored.iter().any(|(candidate, _)| candidate == warm);
     warm.into_iter().filter(known)
 }
 
-/// The queue with what is liked, each once, up to so many.
+/// The queue extended by the preferred candidates, without duplicates, up to the number of trials.
 fn filled(
     mut queue: Vec<Candidate>,
     liked: impl Iterator<Item = Candidate>,
@@ -111,7 +114,7 @@ fn filled(
     queue
 }
 
-/// The first half, by prediction. `scored` is sorted.
+/// The first half, chosen by prediction. `scored` is sorted.
 fn spread(
     scored: &[(Candidate, f64)],
     count: usize,
@@ -142,8 +145,8 @@ fn spread(
     taken.map(|((candidate, _), _)| candidate.clone()).collect()
 }
 
-/// The candidates that are lower_confidence_bound to be fastest.
-fn lower_confidence_bound(
+/// The candidates with the smallest lower confidence bounds.
+fn most_promising(
     observed: &Observed,
     seen: &BTreeSet<&Candidate>,
     count: usize,
@@ -153,33 +156,33 @@ fn lower_confidence_bound(
     });
     let correction = Correction::of(tried);
     let open = observed.scored.iter().filter(|(candidate, _)| !seen.contains(candidate));
-    let mut lower_confidence_bound: Vec<(f64, &Candidate)> = open
+    let mut bounds: Vec<(f64, &Candidate)> = open
         .map(|(candidate, us)| (correction.lower_confidence_bound(candidate, *us), candidate))
         .collect();
-    lower_confidence_bound.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-    lower_confidence_bound.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
+    bounds.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+    bounds.into_iter().take(count).map(|(_, candidate)| candidate.clone()).collect()
 }
 
-/// The cut to the best predicted, as the funnel's last step.
+/// The restriction to the best predicted, as the last pruning step.
 pub fn rank_step(removed: usize, left: usize) -> FunnelStep {
     FunnelStep {
         constraint: funnel::RANK.to_owned(),
         removed: removed as u64,
         left: left as u64,
         detail: Some(format!(
-            "{left} are measured: half by prediction, spread over families and tiles that are near the best, half as \
+            "{left} are measured: half chosen by prediction, spread over families and tiles that are near the best, half as \
              measurements correct predictions"
         )),
     }
 }
 
-/// Who is in.
+/// The candidates included so far.
 struct Places {
     left: usize,
     taken: Vec<bool>,
     /// Each candidate's group and prediction.
     scored: Vec<(String, f64)>,
-    /// The predictions of those that are in, by group.
+    /// The predictions of the included candidates, by group.
     groups: BTreeMap<String, Vec<f64>>,
     most_of_a_group: usize,
 }
@@ -199,7 +202,7 @@ impl Places {
         }
     }
 
-    /// Gives a candidate a place if there is one and it has none.
+    /// Includes a candidate if there is room and it is not yet included.
     fn take(&mut self, index: usize) {
         if self.left > 0 && !self.taken[index] {
             self.left -= 1;
@@ -209,7 +212,7 @@ impl Places {
         }
     }
 
-    /// Whether it brings something that is not yet in.
+    /// Whether the candidate is sufficiently different from those already included.
     fn varied(&self, index: usize) -> bool {
         let (group, us) = &self.scored[index];
         let Some(within) = self.groups.get(group) else { return true };
@@ -226,7 +229,7 @@ mod tests {
         (Candidate::new(family).with("x", x), predicted)
     }
 
-    /// Every candidate a group of its own.
+    /// Every candidate is its own group.
     fn apart(candidate: &Candidate) -> String {
         candidate.to_string()
     }
@@ -235,12 +238,12 @@ mod tests {
         candidate.family.clone()
     }
 
-    /// What is handed out where everything takes as long as predicted.
+    /// The order of candidates if every prediction is exact.
     fn order(scored: &[(Candidate, f64)], mut ranked: Ranked) -> Vec<String> {
         let mut order = Vec::new();
-        while let Some(candidate) = ranked.strategy.next() {
+        while let Some(candidate) = ranked.selector.next() {
             let us = scored.iter().find(|(c, _)| *c == candidate).map(|(_, us)| *us);
-            ranked.strategy.observe(&candidate, us);
+            ranked.selector.observe(&candidate, us);
             order.push(candidate.to_string());
         }
         order
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_near_the_best_keeps_its_best_and_the_cut_is_reported() {
+    fn the_best_of_a_family_near_the_optimum_is_included_and_the_step_is_reported() {
         let scored = vec![
             of("a", 1, 1.0),
             of("a", 2, 2.0),
@@ -270,11 +273,11 @@ mod tests {
         assert_eq!(first(&scored, 3, apart), ["a{x=1}", "a{x=2}", "b{x=1}"]);
         let ranked = ranked(scored, 3, First::default(), apart, |_| false);
         assert_eq!((ranked.step.removed, ranked.step.left), (3, 3));
-        assert_eq!(ranked.strategy.left(), 3);
+        assert_eq!(ranked.selector.left(), 3);
     }
 
     #[test]
-    fn a_top_k_smaller_than_the_families_takes_the_best() {
+    fn a_top_k_below_the_number_of_families_takes_the_best() {
         let scored = vec![of("a", 1, 5.0), of("b", 1, 4.0), of("c", 1, 6.0)];
         let is_c = |candidate: &Candidate| candidate.family == "c";
         let one = ranked(scored.clone(), 1, First::default(), apart, is_c);
@@ -286,11 +289,11 @@ mod tests {
 
     #[test]
     fn the_second_half_follows_what_was_measured() {
-        // The model likes small x; measured, even x are twice as fast as odd ones.
+        // The model prefers small x; in the measurements even x are twice as fast as odd ones.
         let scored: Vec<_> = (0..40)
             .map(|x| (Candidate::new("a").with("x", x).with("even", (x + 1) % 2), 10.0 + x as f64))
             .collect();
-        let mut search = ranked(scored.clone(), 16, First::default(), apart, |_| false).strategy;
+        let mut search = ranked(scored.clone(), 16, First::default(), apart, |_| false).selector;
         let mut tried = Vec::new();
         while let Some(candidate) = search.next() {
             let even = candidate.int("even") == Some(1);
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_before_is_handed_out_first_and_takes_its_place() {
+    fn earlier_trials_are_replayed_first_and_count() {
         let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
         let whole = order(&scored, ranked(scored.clone(), 10, First::default(), apart, |_| false));
         for tried in [1, 4, 7, 10] {
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_won_on_near_matrices_takes_places_of_the_first_half() {
+    fn winners_on_similar_matrices_are_part_of_the_first_half() {
         let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
         let warm = vec![scored[20].0.clone(), Candidate::new("gone"), scored[0].0.clone()];
         let first = || First { warm: warm.clone(), ..First::default() };
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learned_models_first_are_taken_as_they_come() {
+    fn the_ranking_of_a_learned_model_is_used_unchanged() {
         let scored: Vec<_> = (0..9).rev().map(|x| of("a", x, 1.0 + x as f64)).collect();
         let sure = |candidate: &Candidate| candidate.int("x") == Some(7);
         let taken = top(scored.clone(), 3, First::default(), apart, sure);
@@ -351,10 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn one_tile_does_not_fill_the_places() {
+    fn one_tile_does_not_use_up_all_trials() {
         let mut scored: Vec<_> = (0..20).map(|x| of("a", x, 1.0 + 0.1 * x as f64)).collect();
         scored.extend((0..2).map(|x| of("b", x, 4.0 + x as f64)));
-        // Two of a's by right, b's two, and the rest by rank again.
+        // Two of a by its share, two of b, and the rest by rank again.
         let expected = [0, 1, 2, 3, 4, 5].map(|x| format!("a{{x={x}}}"));
         let expected = expected.into_iter().chain(["b{x=0}".to_owned(), "b{x=1}".to_owned()]);
         assert_eq!(first(&scored, 8, family), expected.collect::<Vec<_>>());
@@ -363,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn of_those_alike_a_few_are_enough() {
+    fn few_of_the_indistinguishable_candidates_are_included() {
         let scored: Vec<_> = [1.0, 1.001, 1.002, 1.003, 1.2, 1.3]
             .into_iter()
             .zip(0..)
             .map(|(us, x)| of("a", x, us))
             .collect();
         let chosen = first(&scored, 16, family);
-        assert_eq!(chosen.len(), 6, "what has places keeps them");
+        assert_eq!(chosen.len(), 6, "all trials are used");
         let scored = [1.0, 1.001, 1.002, 1.003, 1.2, 1.3].into_iter().zip(0..);
         let scored: Vec<_> = scored.map(|(us, x)| of("a", x, us)).collect();
         let mut padded = scored;

@@ -1,24 +1,24 @@
-//! Sampled: half by prediction, half at random. What models are trained on: the near best tell the good from the better,
-//! the random ones what bad looks like, and no outcome decides what is looked at next.
+//! Sampled search, for training data: half by prediction, half at random. Candidates near the best teach a model to distinguish
+//! good from better, random ones what bad looks like; the selection does not depend on outcomes.
 
 use super::halving::{diverse, together};
-use super::strategy::{InOrder, Strategy, sort};
+use super::selector::{CandidateSelector, InOrder, sort};
 use crate::domain::{Candidate, FunnelStep, funnel};
 use std::collections::BTreeSet;
 
-/// What is drawn is predicted within so many times the best: what is far slower teaches nothing that matters.
+/// Random candidates are preferably predicted within this factor of the best; much slower ones are not informative.
 const FAR: f64 = 8.0;
 
-/// The strategy with its step of the funnel.
+/// The selector with its pruning step.
 pub struct Sampled {
-    pub strategy: Box<dyn Strategy>,
+    pub selector: Box<dyn CandidateSelector>,
     pub step: FunnelStep,
 }
 
-/// At most `places` candidates: a quarter spread over families and parameter values, a quarter the best predicted, the others
-/// drawn. `draw` gives each candidate its lot: of what predictions do not choose, the smallest are in. Candidates that
-/// `preparation` names alike follow each other. `before` are those that an earlier attempt tried, in its order: they are
-/// handed out first, and take their places.
+/// At most `places` candidates: a quarter spread over families and parameter values, a quarter the best predicted, the others at
+/// random. `draw` gives each candidate a random number: of those not chosen by prediction, the ones with the smallest numbers are
+/// included. Candidates with the same `preparation` are consecutive. `before` are those that an earlier attempt tried, in its
+/// order: they are handed out first and count as trials.
 pub fn sampled(
     mut scored: Vec<(Candidate, f64)>,
     places: usize,
@@ -31,7 +31,7 @@ pub fn sampled(
     let mut chosen = diverse(&scored, places.div_ceil(4));
     let mut known: BTreeSet<Candidate> = chosen.iter().cloned().collect();
     let far = scored.first().map_or(0.0, |(_, us)| FAR * us);
-    // Far ones come last, so that small spaces are sampled whole.
+    // Slow candidates come last, so that small spaces are sampled completely.
     let mut others: Vec<(bool, u64, &Candidate)> =
         scored.iter().map(|(candidate, us)| (*us > far, draw(candidate), candidate)).collect();
     others.sort();
@@ -53,14 +53,16 @@ pub fn sampled(
         constraint: funnel::SAMPLE.to_owned(),
         removed: (scored.len() - places) as u64,
         left: places as u64,
-        detail: Some("half by prediction, every family among them, and half at random".to_owned()),
+        detail: Some(
+            "half chosen by prediction, including every family, and half at random".to_owned(),
+        ),
     };
     let mut queue = before;
     let fresh: Vec<Candidate> =
         together(chosen, preparation).filter(|candidate| !queue.contains(candidate)).collect();
     let room = places.saturating_sub(queue.len());
     queue.extend(fresh.into_iter().take(room));
-    Sampled { strategy: InOrder::of(queue), step }
+    Sampled { selector: InOrder::of(queue), step }
 }
 
 #[cfg(test)]
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_is_predicted_and_half_is_drawn() {
+    fn half_is_chosen_by_prediction_and_half_at_random() {
         let scored: Vec<_> =
             (0..100).map(|x| (Candidate::new("a").with("x", x), 20.0 + x as f64)).collect();
         let draw = |candidate: &Candidate| candidate.int("x").unwrap().unsigned_abs() * 37 % 101;
@@ -76,7 +78,7 @@ mod tests {
             let family = |candidate: &Candidate| candidate.family.clone();
             let mut sampled = sampled(scored.to_vec(), places, Vec::new(), family, draw);
             let mut all = Vec::new();
-            while let Some(candidate) = sampled.strategy.next() {
+            while let Some(candidate) = sampled.selector.next() {
                 all.push(candidate.int("x").unwrap());
             }
             (all, sampled.step.removed)

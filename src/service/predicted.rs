@@ -4,7 +4,7 @@ use super::{ActiveModel, Service};
 use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, FunnelStep, JobId, JobRequest, Matrix, ModelId, Plan,
-    PlanId, Problem, Search, StoppedBy, Strategy, Timestamp,
+    PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
 };
 use crate::ops::limit::Least;
 use crate::ops::{self, Space};
@@ -134,6 +134,6 @@ pub(in crate::service) fn measuring(
     device: &Device,
     expected_calls: Option<u64>,
 ) -> JobRequest {
-    let search = Search { strategy: Strategy::default_for(&problem), ..Search::default() };
+    let search = Search { strategy: SearchStrategy::default_for(&problem), ..Search::default() };
     JobRequest { matrix, problem, device: device.id.0.clone(), search, expected_calls }
 }

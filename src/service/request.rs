@@ -2,7 +2,7 @@
 
 use super::{Result, SearchDefaults, ServiceError};
 use crate::domain::{
-    Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, Sptrsv, Strategy,
+    Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, SearchStrategy, Sptrsv,
 };
 use crate::ops;
 use crate::sparse::canonical;
@@ -17,7 +17,7 @@ const MAX_TRIALS: u32 = 1_000_000;
 /// The request with every absent field of its search filled in, so that the job says all that it does.
 pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<JobRequest> {
     let search = &request.search;
-    if search.measure && search.strategy != Strategy::Predicted {
+    if search.measure && search.strategy != SearchStrategy::Predicted {
         let message = "only the strategy predicted leaves something to be measured afterwards";
         return Err(ServiceError::invalid("/search/measure", message));
     }

@@ -1,6 +1,6 @@
 //! What the use cases can be told to do otherwise; filled from the configuration at start.
 
-use crate::domain::{L2Policy, Strategy};
+use crate::domain::{L2Policy, SearchStrategy};
 use crate::sparse::read::Limits;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,11 +54,13 @@ pub struct SearchDefaults {
 }
 
 impl SearchDefaults {
-    pub const fn trials_of(&self, strategy: Strategy) -> u32 {
+    pub const fn trials_of(&self, strategy: SearchStrategy) -> u32 {
         match strategy {
-            Strategy::Halving => self.halving_trials,
-            Strategy::Sampled => self.sampled_trials,
-            Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => self.trials,
+            SearchStrategy::Halving => self.halving_trials,
+            SearchStrategy::Sampled => self.sampled_trials,
+            SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => {
+                self.trials
+            }
         }
     }
 }

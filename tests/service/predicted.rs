@@ -180,7 +180,7 @@ async fn a_miss_is_measured_once_where_the_operator_consents() {
             continue;
         }
         let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
-        assert_eq!(job.request.search.strategy, Strategy::Ranked);
+        assert_eq!(job.request.search.strategy, SearchStrategy::Ranked);
         assert_eq!((job.request.matrix, job.request.problem), (matrix.digest, problem(32)));
         let said = format!("job {} measures it", job.id);
         assert!(missed.reasons.contains(&said), "{:?}", missed.reasons);

@@ -15,7 +15,7 @@ const SOLVE: Sptrsv = Sptrsv {
 
 fn solve(matrix: &Matrix, solve: Sptrsv) -> JobRequest {
     let problem = Problem::Sptrsv(solve);
-    let strategy = Strategy::default_for(&problem);
+    let strategy = SearchStrategy::default_for(&problem);
     JobRequest { problem, search: Search { strategy, ..Search::default() }, ..request(matrix, 1) }
 }
 
@@ -128,7 +128,7 @@ async fn halving_has_its_own_number_of_trials() {
     let matrix = world.upload(&tridiagonal(9)).await.matrix;
     let job = world.service.submit(&solve(&matrix, SOLVE), None).await.unwrap().job;
     let search = &job.request.search;
-    assert_eq!((search.strategy, search.trials), (Strategy::Halving, Some(64)));
+    assert_eq!((search.strategy, search.trials), (SearchStrategy::Halving, Some(64)));
     let mut asked = solve(&matrix, SOLVE);
     asked.search.trials = Some(7);
     let job = world.service.submit(&asked, None).await.unwrap().job;

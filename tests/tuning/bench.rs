@@ -244,7 +244,7 @@ async fn serve(folder: &tempfile::TempDir, settings: ServiceSettings) -> Service
 pub const PROBLEM: Problem = Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row));
 
 pub fn exhaustive() -> Search {
-    Search { strategy: Strategy::Exhaustive, ..Search::default() }
+    Search { strategy: SearchStrategy::Exhaustive, ..Search::default() }
 }
 
 pub fn vendor() -> Candidate {

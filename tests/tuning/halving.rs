@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn halving(trials: u32) -> Search {
-    Search { strategy: Strategy::Halving, trials: Some(trials), ..Search::default() }
+    Search { strategy: SearchStrategy::Halving, trials: Some(trials), ..Search::default() }
 }
 
 /// Times that no model knows: every parameter has a value of its own that is best.

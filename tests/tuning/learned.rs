@@ -93,7 +93,7 @@ async fn the_model_in_use_chooses() {
     assert!((said.median_us / worst_us - 1.0).abs() < 1e-6, "its own analytic time");
     assert!(found.reasons.iter().any(|why| why.contains("predicted by contrary")));
 
-    let search = Search { strategy: Strategy::Predicted, ..Search::default() };
+    let search = Search { strategy: SearchStrategy::Predicted, ..Search::default() };
     let job = bench.ended(&bench.submit(search).await).await;
     let plan = bench.plan(&job).await;
     assert_eq!((&plan.candidate, &plan.provenance.model), (&guessed.candidate, &Some(id.clone())));
@@ -126,7 +126,7 @@ async fn the_model_in_use_chooses() {
     assert!(told.iter().any(|told| told.contains(named)), "{told:?}");
 
     bench.service.roll_back(&scope).await.unwrap();
-    let search = Search { strategy: Strategy::Predicted, seed: Some(2), ..Search::default() };
+    let search = Search { strategy: SearchStrategy::Predicted, seed: Some(2), ..Search::default() };
     let job = bench.ended(&bench.submit(search).await).await;
     assert_eq!(bench.plan(&job).await.candidate, best, "the analytic model ranks again");
     worker.stop().await;

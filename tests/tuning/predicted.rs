@@ -13,7 +13,7 @@ fn all_work(bench: &Bench) -> Vec<(Candidate, Act)> {
 }
 
 fn predicted(measure: bool) -> Search {
-    Search { strategy: Strategy::Predicted, measure, ..Search::default() }
+    Search { strategy: SearchStrategy::Predicted, measure, ..Search::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +34,7 @@ async fn a_predicted_plan_is_there_at_once_and_a_job_that_measures_follows() {
 
     let follow_up = bench.ended(job.follow_up.as_ref().unwrap()).await;
     let measured = bench.plan(&follow_up).await;
-    assert_eq!(follow_up.request.search.strategy, Strategy::Ranked);
+    assert_eq!(follow_up.request.search.strategy, SearchStrategy::Ranked);
     let query = LookupQuery {
         matrix: bench.matrix.digest,
         problem: PROBLEM,
@@ -91,7 +91,7 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let id = bench.submit(predicted(true)).await;
     let store = bench.service.store();
     store.claim(&device().id, "lost", 1).await.unwrap().unwrap();
-    let search = Search { strategy: Strategy::Ranked, ..Search::default() };
+    let search = Search { strategy: SearchStrategy::Ranked, ..Search::default() };
     let asked = JobRequest {
         matrix: bench.matrix.digest,
         problem: PROBLEM,

@@ -17,7 +17,7 @@ const SOLVE: Sptrsv = Sptrsv {
 };
 
 fn halving() -> Search {
-    Search { strategy: Strategy::Halving, ..Search::default() }
+    Search { strategy: SearchStrategy::Halving, ..Search::default() }
 }
 
 /// Right to the last bit, as f64 needs it.

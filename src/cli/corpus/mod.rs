@@ -12,7 +12,7 @@ use super::local::{InHand, Local};
 use super::problem::OpArg;
 use super::{say, train};
 use crate::domain::training::Activate;
-use crate::domain::{DeviceClass, Digest, Job, JobState, Problem, Strategy};
+use crate::domain::{DeviceClass, Digest, Job, JobState, Problem, SearchStrategy};
 use crate::service::{JobFilter, PageRequest, Service};
 use crate::sparse::generate::Spec;
 use anyhow::Context;
@@ -244,7 +244,7 @@ async fn measure(
         "problem": draw.problem,
         "device": args.device,
         "search": {
-            "strategy": Strategy::Sampled,
+            "strategy": SearchStrategy::Sampled,
             "trials": args.trials,
             "seconds": args.seconds,
             "seed": 1,
@@ -280,7 +280,9 @@ async fn was_tuned(
 
 fn answers(job: &Job, problem: &Problem) -> bool {
     let ended = matches!(job.state, JobState::Succeeded | JobState::Failed);
-    ended && job.request.search.strategy == Strategy::Sampled && job.request.problem == *problem
+    ended
+        && job.request.search.strategy == SearchStrategy::Sampled
+        && job.request.problem == *problem
 }
 
 /// Whether a job ran on the class of device. An id may stand for another device than then, so a plan is believed first.

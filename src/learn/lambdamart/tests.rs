@@ -1,4 +1,4 @@
-//! Tests of the gradients, the growth and what it promises.
+//! Tests of gradients, tree growth and reproducibility.
 
 use super::{Gain, Params, importance, sample, train, train_on};
 use crate::learn::data::{Dataset, Group, Row};
@@ -6,7 +6,7 @@ use crate::learn::forest::Forest;
 use crate::learn::ndcg::ndcg;
 use crate::sparse::random::Stream;
 
-/// Times of made-up candidates: own features decide, and a shared one decides which of them.
+/// Synthetic times: own features determine them, and a shared feature determines which.
 fn made_up(groups: usize, rows: usize, seed: u64) -> Dataset {
     let group = |at: usize| {
         let mut random = Stream::new(seed, at as u64);
@@ -47,7 +47,7 @@ fn grown(data: &Dataset, groups: &[usize], held_out: &[usize], params: &Params) 
 }
 
 #[test]
-fn learns_what_decides() {
+fn learns_the_decisive_features() {
     let data = made_up(60, 40, 1);
     let (seen, unseen): (Vec<usize>, Vec<usize>) = (0..60).partition(|at| at % 3 != 0);
     let forest = grown(&data, &seen, &[], &small());
@@ -67,8 +67,8 @@ fn learns_what_decides() {
 }
 
 #[test]
-fn one_split_is_what_the_hand_computes() {
-    // Two rows, the better one second: both pairs' weights are 1 - 1 / log2(3), over an ideal of 1.
+fn one_split_matches_the_manual_computation() {
+    // Two rows, the better one second: both pairs' weights are 1 - 1 / log2(3), divided by an ideal of 1.
     let row =
         |own: f32, us| Row { candidate: String::new(), own: vec![own], us, predicted_us: 1.0 };
     let group = Group {
@@ -87,12 +87,12 @@ fn one_split_is_what_the_hand_computes() {
     assert_eq!(tree.value, [-value, value]);
     let gain = (2.0 * gradient * gradient / (hessian + 0.5)) as f32;
     assert_eq!(tree.gain, [gain]);
-    // The group's only time is one row: no difference, no scale.
+    // Only one row of the group has a time, so there is no difference to derive a scale from.
     assert_eq!(forest.scale, 0.0);
 }
 
 #[test]
-fn any_number_of_threads_grows_the_same() {
+fn the_forest_does_not_depend_on_the_number_of_threads() {
     let data = made_up(40, 30, 2);
     let (seen, unseen): (Vec<usize>, Vec<usize>) = (0..40).partition(|at| at % 4 != 0);
     let on = |threads| {
@@ -102,11 +102,11 @@ fn any_number_of_threads_grows_the_same() {
     let one = on(1);
     assert_eq!(serde_json::to_vec(&one).unwrap(), serde_json::to_vec(&on(4)).unwrap());
     let other = grown(&data, &seen, &unseen, &Params { seed: 2, ..small() });
-    assert_ne!(one, other, "the seed decides nothing");
+    assert_ne!(one, other, "the seed has no effect");
 }
 
 #[test]
-fn a_saved_forest_scores_the_same_to_the_bit() {
+fn a_saved_forest_scores_bit_identically() {
     let data = made_up(30, 30, 3);
     let params = Params { prior: 1.5, ..small() };
     let data =
@@ -125,7 +125,7 @@ fn a_saved_forest_scores_the_same_to_the_bit() {
 }
 
 #[test]
-fn growth_stops_where_held_out_groups_gain_no_more() {
+fn training_stops_when_held_out_groups_no_longer_improve() {
     let data = made_up(24, 20, 4);
     let (seen, unseen): (Vec<usize>, Vec<usize>) = (0..24).partition(|at| at % 3 != 0);
     let params = Params { trees: 400, patience: 10, ..small() };
@@ -135,9 +135,9 @@ fn growth_stops_where_held_out_groups_gain_no_more() {
         true
     });
     let forest = forest.unwrap();
-    assert!(rounds < 400, "it never stopped");
+    assert!(rounds < 400, "training did not stop early");
     assert!(!forest.trees.is_empty() && forest.trees.len() <= rounds - 10, "{rounds}");
-    // The round that is kept is among the best of those that were grown.
+    // The chosen round is among the best.
     let at = |trees: usize| {
         let trees = grown(&data, &seen, &[], &Params { trees, ..params.clone() }).trees;
         quality(&data, &Forest { trees, ..Forest::default() }, &unseen)
@@ -149,7 +149,7 @@ fn growth_stops_where_held_out_groups_gain_no_more() {
 }
 
 #[test]
-fn a_prior_is_the_order_to_begin_with() {
+fn a_prior_determines_the_initial_order() {
     let data = made_up(20, 25, 5);
     let data =
         Dataset { own: [super::PRIOR_FEATURE, "b", "c"].map(str::to_owned).to_vec(), ..data };
@@ -157,13 +157,13 @@ fn a_prior_is_the_order_to_begin_with() {
     let forest = grown(&data, &[0, 1, 2], &[3, 4], &params);
     let scores = forest.scores(&[0.0, 0.0], &[vec![0.0, 0.0, 0.0], vec![1.0, 0.0, 0.0]]);
     assert_eq!(scores, [0.0, -2.0 * std::f64::consts::LN_2]);
-    // Without the feature there is nothing to start from.
+    // Without the feature there is no prior.
     assert_eq!(grown(&made_up(5, 5, 5), &[0, 1], &[], &params).prior, None);
 }
 
 #[test]
-fn scores_are_nepers_by_the_scale() {
-    // The analytic ranking is exact here: time is 3 x 2^feature, and the scale undoes the prior's weight.
+fn the_scale_converts_scores_to_logarithms_of_time() {
+    // The analytic ranking is exact here: time is 3 x 2^feature, and the scale cancels the prior's weight.
     let row = |x: f32| Row {
         candidate: String::new(),
         own: vec![x],
@@ -179,7 +179,7 @@ fn scores_are_nepers_by_the_scale() {
 }
 
 #[test]
-fn lists_that_teach_nothing_grow_nothing() {
+fn uninformative_lists_yield_no_forest() {
     let mut data = made_up(3, 12, 6);
     data.groups[0].rows.truncate(1);
     data.groups[1].rows.iter_mut().for_each(|row| row.us = 5.0);
@@ -206,7 +206,7 @@ fn a_constant_feature_is_never_split() {
 }
 
 #[test]
-fn leaves_hold_the_rows_they_must() {
+fn leaves_respect_the_minimum_number_of_rows() {
     let data = made_up(20, 20, 8);
     let params = Params { min_rows: 50, leaves: 31, group_share: 1.0, trees: 3, ..small() };
     let forest = grown(&data, &(0..20).collect::<Vec<_>>(), &[], &params);
@@ -228,10 +228,10 @@ fn leaves_hold_the_rows_they_must() {
 }
 
 #[test]
-fn gains_of_ones_own_and_cancelling() {
+fn custom_gains_and_cancellation() {
     let data = made_up(10, 20, 9);
     let all: Vec<usize> = (0..10).collect();
-    // Gains that turn the order round turn the forest round.
+    // Gains in reverse order reverse the ranking.
     let gains: Vec<Vec<f64>> = data
         .groups
         .iter()
@@ -249,7 +249,7 @@ fn gains_of_ones_own_and_cancelling() {
 }
 
 #[test]
-fn gains_are_1_for_the_best_and_0_for_what_has_no_time() {
+fn gains_are_1_for_the_best_and_0_without_a_time() {
     let mut group = made_up(1, 5, 10).groups.remove(0);
     for (row, us) in group.rows.iter_mut().zip([8.0, 4.0, f64::INFINITY, 0.0, f64::NAN]) {
         row.us = us;
@@ -259,7 +259,7 @@ fn gains_are_1_for_the_best_and_0_for_what_has_no_time() {
 }
 
 #[test]
-fn samples_are_shares_in_order() {
+fn samples_have_the_requested_share_and_are_sorted() {
     let mut random = Stream::new(1, 1);
     assert_eq!(sample(0, 0.5, &mut random), [0; 0]);
     assert_eq!(sample(3, 1.0, &mut random), [0, 1, 2]);

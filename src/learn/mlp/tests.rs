@@ -1,4 +1,4 @@
-//! Tests of labels, weights and what the perceptron learns.
+//! Tests of labels, weights and training of the perceptron.
 
 use super::super::Row;
 use super::super::file::{Model, ModelFile, VERSION};
@@ -45,7 +45,7 @@ fn trained(data: &Dataset, params: &Params) -> Perceptron {
 }
 
 #[test]
-fn learns_a_rule_that_no_single_feature_tells() {
+fn learns_a_rule_that_needs_two_features() {
     let data = toy(200);
     for labels in [Labels::Plain, Labels::ByRegret, Labels::Graded] {
         let model = trained(&data, &Params { labels, ..params() });
@@ -60,7 +60,7 @@ fn learns_a_rule_that_no_single_feature_tells() {
 }
 
 #[test]
-fn equal_on_any_number_of_threads_and_after_loading() {
+fn identical_on_any_number_of_threads_and_after_loading() {
     let data = toy(130);
     let params = Params { epochs: 3, members: 3, ..params() };
     let on = |threads| {
@@ -98,7 +98,7 @@ fn schemes_are_those_that_ran_in_enough_groups() {
 }
 
 #[test]
-fn labels_and_weights_by_hand() {
+fn labels_and_weights_match_the_manual_computation() {
     let rows = vec![
         row("a", 85.0),
         row("b", 100.0),
@@ -133,7 +133,7 @@ fn labels_and_weights_by_hand() {
 }
 
 #[test]
-fn nothing_to_learn_and_being_ended() {
+fn nothing_to_learn_and_cancellation() {
     let data = toy(20);
     let all: Vec<usize> = (0..20).collect();
     let go = |inputs: &[u16], params: &Params, go_on: bool| {

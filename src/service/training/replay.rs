@@ -22,7 +22,7 @@ pub(super) fn corrected(rows: &[(&Candidate, f64, f64)]) -> Vec<usize> {
     }
     let scored = places.iter().map(|(candidate, place)| ((*candidate).clone(), rows[*place].1));
     let scored = scored.collect();
-    let mut search = ranked(scored, TRIES, First::default(), ops::variety, |_| false).strategy;
+    let mut search = ranked(scored, TRIES, First::default(), ops::variety, |_| false).selector;
     let mut tried = Vec::with_capacity(TRIES);
     while let Some(candidate) = search.next() {
         let Some(place) = places.get(&candidate).copied() else { break };

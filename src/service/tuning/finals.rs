@@ -3,7 +3,7 @@
 use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Outcome, Stage, Strategy};
+use crate::domain::{Candidate, Outcome, SearchStrategy, Stage};
 use crate::ops;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
@@ -34,11 +34,11 @@ impl Session<'_> {
     pub(super) async fn finals(
         &mut self,
         budget: &Budget,
-        strategy: Strategy,
+        strategy: SearchStrategy,
         expected_calls: Option<u64>,
         nnz: u64,
     ) -> Result<(Vec<Contender>, Decision), SessionError> {
-        let halving = strategy == Strategy::Halving;
+        let halving = strategy == SearchStrategy::Halving;
         let [many, few] = self.measuring.rungs;
         let places = if halving { many } else { self.measuring.finalists };
         let mut contenders = best_of(self.measured(), places, expected_calls);

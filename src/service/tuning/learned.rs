@@ -4,7 +4,7 @@
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use crate::domain::learned::Scope;
-use crate::domain::{Candidate, JobFeatures, Learner, Matrix, Strategy, Timestamp};
+use crate::domain::{Candidate, JobFeatures, Learner, Matrix, SearchStrategy, Timestamp};
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
 use crate::service::{ActiveModel, neighbours};
@@ -52,12 +52,12 @@ impl Session<'_> {
     pub(super) async fn rank(
         &self,
         context: &mut SearchContext,
-        wanted: Strategy,
+        wanted: SearchStrategy,
     ) -> Result<(), SessionError> {
         let follows = |learned: &Arc<ActiveModel>| match wanted {
-            Strategy::Ranked | Strategy::Exhaustive | Strategy::Predicted => true,
-            Strategy::Halving => learned.card.learner == Learner::Lambdamart,
-            Strategy::Sampled => false,
+            SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => true,
+            SearchStrategy::Halving => learned.card.learner == Learner::Lambdamart,
+            SearchStrategy::Sampled => false,
         };
         context.learned = context.learned.take().filter(follows);
         let Some(learned) = context.learned.clone() else { return Ok(()) };

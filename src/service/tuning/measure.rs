@@ -5,10 +5,10 @@ use super::session::{Session, SessionError};
 use super::watch::TrialWatch;
 use crate::domain::protocol::Effort;
 use crate::domain::{
-    Candidate, CandidateId, Outcome, Problem, Stage, StoppedBy, Strategy as Wanted, Timestamp,
+    Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::pool::PoolError;
-use crate::search::{Budget, Strategy};
+use crate::search::{Budget, CandidateSelector};
 use crate::store::{Quarantined, StoreError};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -63,10 +63,10 @@ impl Session<'_> {
     pub(super) async fn measure(
         &mut self,
         context: &SearchContext,
-        strategy: &mut dyn Strategy,
+        selector: &mut dyn CandidateSelector,
         budget: &Budget,
     ) -> Result<StoppedBy, SessionError> {
-        let own = strategy.left();
+        let own = selector.left();
         let fixed = context.always.len();
         let message = format!(
             "measuring {fixed} {} tried and {own} {}",
@@ -75,7 +75,7 @@ impl Session<'_> {
         );
         self.recorder.stage(Stage::Measuring, message).await?;
         let mut ahead = Ahead::of(context, &self.recorder.job.request.problem);
-        self.prepare(strategy, &mut ahead, budget).await?;
+        self.prepare(selector, &mut ahead, budget).await?;
         let mut always = context.always.iter().cloned();
         let mut handed_out = 0;
         loop {
@@ -84,14 +84,14 @@ impl Session<'_> {
                 None => {
                     handed_out += 1;
                     // A climb names a few ahead, and others after each outcome.
-                    let turned = strategy.upcoming().first().is_some_and(|first| {
+                    let turned = selector.upcoming().first().is_some_and(|first| {
                         self.recorder.known(first).is_none()
                             && !ahead.prepared.contains(&first.id())
                     });
                     if turned || handed_out % (ahead.most / 2) == 0 {
-                        self.prepare(strategy, &mut ahead, budget).await?;
+                        self.prepare(selector, &mut ahead, budget).await?;
                     }
-                    match strategy.next() {
+                    match selector.next() {
                         Some(candidate) => candidate,
                         None => return Ok(StoppedBy::Completed),
                     }
@@ -106,20 +106,20 @@ impl Session<'_> {
                 self.try_one(context, &candidate, budget).await?;
             }
             let median = self.recorder.known(&candidate).and_then(Outcome::median_us);
-            strategy.observe(&candidate, median);
+            selector.observe(&candidate, median);
         }
     }
 
     /// Has the next candidates compiled while others are measured. Failing here loses only the head start.
     async fn prepare(
         &mut self,
-        strategy: &dyn Strategy,
+        selector: &dyn CandidateSelector,
         ahead: &mut Ahead,
         budget: &Budget,
     ) -> Result<(), SessionError> {
         let unknown = |c: &&Candidate| self.recorder.known(c).is_none();
         let candidates: Vec<Candidate> =
-            strategy.upcoming().iter().filter(unknown).take(ahead.most).cloned().collect();
+            selector.upcoming().iter().filter(unknown).take(ahead.most).cloned().collect();
         for portion in candidates.chunks(PORTION) {
             if budget.exhausted(self.recorder.tried_count()).is_some() {
                 break;
@@ -172,7 +172,7 @@ impl Session<'_> {
             let request = &self.recorder.job.request;
             let give_up_us = best_us.map(|us| us * hopeless(&request.problem));
             let effort = match request.search.strategy {
-                Wanted::Halving | Wanted::Sampled => self.measuring.brief,
+                SearchStrategy::Halving | SearchStrategy::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,
             };
             let effort = Effort { give_up_us, ..effort };

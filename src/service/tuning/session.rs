@@ -11,11 +11,11 @@ use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, ModelId, Plan,
-    Resources, Stage, StoppedBy, Strategy as Wanted, Timestamp,
+    Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
-use crate::search::{self, Budget, Contender, Decision, First, Strategy};
+use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
 use crate::service::Service;
 use crate::store::blobs::BlobError;
 use crate::store::{Finish, StoreError};
@@ -150,14 +150,14 @@ impl Session<'_> {
             Duration::try_from_secs_f64(self.recorder.job.search_seconds).unwrap_or_default();
 
         let mut context = self.enter(seed).await?;
-        if wanted == Wanted::Predicted {
+        if wanted == SearchStrategy::Predicted {
             return self.predict(context, seed).await;
         }
         // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         self.rank(&mut context, wanted).await?;
-        let mut strategy = self.narrow(&mut context, wanted, (top_k, trials)).await?;
-        let stopped_by = self.measure(&context, strategy.as_mut(), &budget).await?;
+        let mut selector = self.narrow(&mut context, wanted, (top_k, trials)).await?;
+        let stopped_by = self.measure(&context, selector.as_mut(), &budget).await?;
         if stopped_by == StoppedBy::Completed {
             self.leave_out(&context, wanted).await?;
         }
@@ -223,24 +223,24 @@ impl Session<'_> {
     async fn narrow(
         &mut self,
         context: &mut SearchContext,
-        wanted: Wanted,
+        wanted: SearchStrategy,
         (top_k, trials): (u32, u32),
-    ) -> Result<Box<dyn Strategy>, SessionError> {
+    ) -> Result<Box<dyn CandidateSelector>, SessionError> {
         let mut scored = context.space.scored.clone();
         let chosen_before = self.recorder.chosen_before();
         if let Some(dropped) = &chosen_before {
             // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
             scored.retain(|(candidate, _)| !dropped.contains(&candidate.id()));
         }
-        let strategy = match wanted {
-            Wanted::Exhaustive => search::exhaustive(scored),
-            Wanted::Halving => self.halving(context, scored, trials),
-            Wanted::Ranked => {
+        let selector = match wanted {
+            SearchStrategy::Exhaustive => search::exhaustive(scored),
+            SearchStrategy::Halving => self.halving(context, scored, trials),
+            SearchStrategy::Ranked => {
                 let warm = self.warm(context, top_k).await?;
                 self.ranked(context, scored, top_k, warm)
             }
-            Wanted::Sampled => self.sampled(context, scored, trials),
-            Wanted::Predicted => {
+            SearchStrategy::Sampled => self.sampled(context, scored, trials),
+            SearchStrategy::Predicted => {
                 let why = "a predicted plan has no candidates to measure";
                 return Err(SessionError::Hopeless(why.to_owned()));
             }
@@ -250,7 +250,7 @@ impl Session<'_> {
             let removed: Vec<_> = removed.map(|(c, by)| (c.clone(), (*by).to_owned())).collect();
             self.recorder.pruned(&removed).await?;
         }
-        self.begin(context, strategy).await
+        self.begin(context, selector).await
     }
 
     /// Goes on from what an earlier attempt tried.
@@ -260,7 +260,7 @@ impl Session<'_> {
         scored: Vec<(Candidate, f64)>,
         top_k: u32,
         warm: Vec<Candidate>,
-    ) -> Box<dyn Strategy> {
+    ) -> Box<dyn CandidateSelector> {
         // Where preprocessing counts, something that needs none is measured whatever its rank.
         let counts = self.recorder.job.request.expected_calls.is_some();
         let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
@@ -273,16 +273,16 @@ impl Session<'_> {
         // A finished search has recorded what it left out, so that it is not among the scored any more.
         ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
         context.funnel.push(ranked.step);
-        ranked.strategy
+        ranked.selector
     }
 
     /// What a finished ranked search left out is known only now; it is recorded as the funnel's last step.
     async fn leave_out(
         &mut self,
         context: &SearchContext,
-        wanted: Wanted,
+        wanted: SearchStrategy,
     ) -> Result<(), SessionError> {
-        if wanted == Wanted::Ranked {
+        if wanted == SearchStrategy::Ranked {
             let untried = context.space.scored.iter().map(|(candidate, _)| candidate);
             let untried = untried.filter(|candidate| self.recorder.known(candidate).is_none());
             let left_out: Vec<_> = untried.map(|c| (c.clone(), RANK.to_owned())).collect();
@@ -303,12 +303,12 @@ impl Session<'_> {
         context: &mut SearchContext,
         scored: Vec<(Candidate, f64)>,
         trials: u32,
-    ) -> Box<dyn Strategy> {
+    ) -> Box<dyn CandidateSelector> {
         let before = self.tried_before(context);
         let places = (trials as usize).saturating_sub(context.always.len());
         let halved = search::halving(scored, places, before, ops::preparation);
         context.funnel.push(halved.step);
-        halved.strategy
+        halved.selector
     }
 
     /// The choice depends on matrix, seed and analytic predictions, never on what models learned: they learn from it.
@@ -317,7 +317,7 @@ impl Session<'_> {
         context: &mut SearchContext,
         scored: Vec<(Candidate, f64)>,
         trials: u32,
-    ) -> Box<dyn Strategy> {
+    ) -> Box<dyn CandidateSelector> {
         let places = (trials as usize).saturating_sub(context.always.len());
         let request = &self.recorder.job.request;
         let (matrix, seed) = (request.matrix, request.search.seed);
@@ -328,19 +328,19 @@ impl Session<'_> {
         let before = self.tried_before(context);
         let sampled = search::sampled(scored, places, before, ops::preparation, draw);
         context.funnel.push(sampled.step);
-        sampled.strategy
+        sampled.selector
     }
 
     async fn begin(
         &mut self,
         context: &SearchContext,
-        strategy: Box<dyn Strategy>,
-    ) -> Result<Box<dyn Strategy>, SessionError> {
-        let (left, always) = (strategy.left(), context.always.len());
+        selector: Box<dyn CandidateSelector>,
+    ) -> Result<Box<dyn CandidateSelector>, SessionError> {
+        let (left, always) = (selector.left(), context.always.len());
         self.recorder.job.progress.total = (left + always) as u32;
         self.recorder.stage(Stage::Pruning, funnel_line(&context.funnel, left)).await?;
         self.recorder.funnel(&context.funnel).await?;
-        Ok(strategy)
+        Ok(selector)
     }
 }
 

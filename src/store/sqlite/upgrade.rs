@@ -3,7 +3,7 @@
 use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
-use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, Spmm, Strategy};
+use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, SearchStrategy, Spmm};
 use crate::store::{Jobs, Learning, Plans, Trials};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
@@ -75,7 +75,7 @@ async fn opened_after(version: i64) {
     assert_eq!(store.unmeasured(&key.pattern_digest, 9).await.unwrap(), []);
     let job = store.job(&job).await.unwrap().unwrap();
     assert_eq!((job.follow_up, job.request.search.measure), (None, false));
-    assert_eq!(job.request.search.strategy, Strategy::Ranked);
+    assert_eq!(job.request.search.strategy, SearchStrategy::Ranked);
     assert_eq!(store.learned_models(None).await.unwrap(), []);
     assert_eq!(store.active().await.unwrap(), []);
 }

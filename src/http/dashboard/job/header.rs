@@ -2,7 +2,7 @@
 
 use super::tried::parameters;
 use crate::domain::job::Best;
-use crate::domain::{Job, JobState, Stage, StoppedBy, Strategy, Timestamp};
+use crate::domain::{Job, JobState, SearchStrategy, Stage, StoppedBy, Timestamp};
 use crate::http::dashboard::format;
 
 /// What stands above the pictures.
@@ -132,7 +132,7 @@ fn ending(job: &Job, tried: u64) -> Option<String> {
             Some(StoppedBy::Seconds) => "Its budget of seconds ended the search.".to_owned(),
             Some(StoppedBy::Trials) => "Its budget of trials ended the search.".to_owned(),
             Some(StoppedBy::Cancelled) => "It was cancelled.".to_owned(),
-            _ if job.request.search.strategy == Strategy::Predicted => {
+            _ if job.request.search.strategy == SearchStrategy::Predicted => {
                 "The model chose; nothing was measured.".to_owned()
             }
             Some(StoppedBy::Completed) | None => "Every chosen candidate was tried.".to_owned(),
@@ -144,13 +144,13 @@ fn ending(job: &Job, tried: u64) -> Option<String> {
 fn search_words(job: &Job) -> String {
     let search = &job.request.search;
     let strategy = match search.strategy {
-        Strategy::Ranked => "ranked",
-        Strategy::Exhaustive => "exhaustive",
-        Strategy::Predicted => "predicted",
-        Strategy::Halving => "halving",
-        Strategy::Sampled => "sampled",
+        SearchStrategy::Ranked => "ranked",
+        SearchStrategy::Exhaustive => "exhaustive",
+        SearchStrategy::Predicted => "predicted",
+        SearchStrategy::Halving => "halving",
+        SearchStrategy::Sampled => "sampled",
     };
-    let top_k = search.top_k.filter(|_| search.strategy == Strategy::Ranked);
+    let top_k = search.top_k.filter(|_| search.strategy == SearchStrategy::Ranked);
     let limits = [
         top_k.map(|k| format!("top {k}")),
         search.seconds.map(|seconds| format!("at most {}", format::seconds(seconds))),

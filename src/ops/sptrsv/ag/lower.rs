@@ -2,7 +2,7 @@
 
 use super::assemble::{Lowering, MAX_ROWS};
 use super::prepare::Sync;
-use super::schedule::{Alpha, Schedule, Strategy};
+use super::schedule::{Alpha, Schedule, ScheduleOptions};
 use super::transform::{Graph, Merge, Pattern, Permuted};
 use super::{FAMILY, Scheme};
 use crate::domain::recipe::{Program, Recipe};
@@ -24,7 +24,7 @@ const KEPT_BYTES: usize = 256 << 20;
 pub struct Lowerer {
     permuted: Option<Arc<Permuted>>,
     graphs: Vec<((bool, Merge), Made<Graph>)>,
-    schedules: Vec<((bool, Merge, Strategy), Made<Proved>)>,
+    schedules: Vec<((bool, Merge, ScheduleOptions), Made<Proved>)>,
 }
 
 /// A kept piece of work, and the host time that it took: every recipe that uses it answers for it.
@@ -103,13 +103,13 @@ impl Lowerer {
         permuted: Option<&Permuted>,
         graph: &Graph,
     ) -> Result<Made<Proved>, Refusal> {
-        let key = (scheme.reorder, scheme.merge, scheme.strategy());
+        let key = (scheme.reorder, scheme.merge, scheme.options());
         if let Some((_, made)) = self.schedules.iter().find(|(have, _)| *have == key) {
             return Ok(made.clone());
         }
         let start = Instant::now();
         let pattern = pattern(system, permuted);
-        let schedule = Schedule::of(pattern, graph, &scheme.strategy(), &system.device);
+        let schedule = Schedule::of(pattern, graph, &scheme.options(), &system.device);
         if schedule.kernels.len() > MAX_LAUNCHES {
             return Err(Refusal(format!(
                 "{} launches a call; at most {MAX_LAUNCHES} are worth it",

@@ -15,7 +15,7 @@ pub use select::share;
 
 use crate::domain::Candidate;
 use prepare::Variant;
-use schedule::{Alpha, Grouping, Placement, Strategy};
+use schedule::{Alpha, Grouping, Placement, ScheduleOptions};
 use transform::Merge;
 
 /// The family's name.
@@ -64,8 +64,8 @@ impl Scheme {
         self.variant.put(candidate)
     }
 
-    pub fn strategy(&self) -> Strategy {
-        Strategy {
+    pub fn options(&self) -> ScheduleOptions {
+        ScheduleOptions {
             ng: self.variant.ng,
             nw: self.variant.nw,
             grouping: self.grouping,

@@ -122,9 +122,9 @@ pub struct Schedule {
     pub queue: Vec<u32>,
 }
 
-/// What a schedule is made by.
+/// Options that determine a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Strategy {
+pub struct ScheduleOptions {
     pub ng: u32,
     pub nw: u32,
     pub grouping: Grouping,
@@ -133,26 +133,26 @@ pub struct Strategy {
 }
 
 impl Schedule {
-    pub fn of(pattern: Pattern, graph: &Graph, strategy: &Strategy, device: &Device) -> Self {
-        let nodes = by_level(pattern, graph, strategy.grouping);
+    pub fn of(pattern: Pattern, graph: &Graph, options: &ScheduleOptions, device: &Device) -> Self {
+        let nodes = by_level(pattern, graph, options.grouping);
         let (mut group_ptr, mut level_ptr) = (vec![0u32], vec![0u32]);
         let mut end = 0;
         for &width in &graph.widths {
             let stop = end + width;
             while end < stop {
-                end = stop.min(end + strategy.ng);
+                end = stop.min(end + options.ng);
                 group_ptr.push(end);
             }
             level_ptr.push(group_ptr.len() as u32 - 1);
         }
         let per_level = level_ptr.windows(2).map(|ends| ends[1] - ends[0]);
-        let levels = partition(per_level, strategy.alpha.most_groups(device));
+        let levels = partition(per_level, options.alpha.most_groups(device));
         let mut schedule =
             Self { nodes, group_ptr, kernels: Vec::new(), pointers: Vec::new(), queue: Vec::new() };
-        let mut placing = Placing::new(pattern, graph, strategy.placement);
+        let mut placing = Placing::new(pattern, graph, options.placement);
         for levels in levels {
             let groups = level_ptr[levels.start as usize]..level_ptr[levels.end as usize];
-            let kernel = shape(groups, levels.len() > 1, strategy.nw, device);
+            let kernel = shape(groups, levels.len() > 1, options.nw, device);
             schedule.place(kernel, &mut placing);
         }
         schedule
