@@ -9,7 +9,7 @@ mod sptrsv;
 pub use draft::{Draft, Fault, Misfit};
 pub use phrase::{Only, Phrase};
 
-use crate::domain::{DeviceKind, Strategy};
+use crate::domain::{DeviceKind, SearchStrategy};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -75,7 +75,7 @@ pub struct Operation {
     /// Values that the fields allow and that cannot be tuned everywhere.
     pub limits: &'static [Limit],
     /// The strategy of a request that names none.
-    pub strategy: Strategy,
+    pub strategy: SearchStrategy,
     /// The integer field that counts the columns of the dense operand.
     pub columns: &'static str,
     /// What pages call that count: `The width N of B`.

@@ -1,7 +1,7 @@
 //! Sparse matrix times dense matrix.
 
 use super::{Choice, Field, Kind, Limit, Op, Operation, Phrase, Tuned, Value};
-use crate::domain::{DeviceKind, Spmm, Strategy};
+use crate::domain::{DeviceKind, SearchStrategy, Spmm};
 
 const TRUE: Value = Value::Boolean(true);
 const FALSE: Value = Value::Boolean(false);
@@ -104,7 +104,7 @@ pub(super) static OPERATION: Operation = Operation {
             why: "spmm with accumulate is for GPUs; a CPU device computes C = A B",
         },
     ],
-    strategy: Strategy::Ranked,
+    strategy: SearchStrategy::Ranked,
     columns: "n",
     columns_words: "The width N of B",
     dense: "B",

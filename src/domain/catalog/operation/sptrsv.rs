@@ -2,7 +2,7 @@
 
 use super::spmm::DTYPE;
 use super::{Choice, Field, Kind, Limit, Op, Operation, Phrase, Tuned, Value};
-use crate::domain::{Sptrsv, Strategy};
+use crate::domain::{SearchStrategy, Sptrsv};
 
 const LOWER: Value = Value::Choice("lower");
 const UPPER: Value = Value::Choice("upper");
@@ -84,7 +84,7 @@ pub(super) static OPERATION: Operation = Operation {
         only: Tuned::Nowhere,
         why: "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are",
     }],
-    strategy: Strategy::Halving,
+    strategy: SearchStrategy::Halving,
     columns: "rhs",
     columns_words: "The number of right-hand sides",
     dense: "b",
