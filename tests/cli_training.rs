@@ -9,7 +9,7 @@ mod plan;
 
 use serde_json::Value;
 use sparsetune::service::{Service, ServiceSettings};
-use sparsetune::store::{Blobs, Matrices, SqliteStore};
+use sparsetune::store::{LocalBlobs, Matrices, SqliteStore};
 use sqlx::Connection;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,9 +36,9 @@ async fn recorded(data: &Path) {
     std::fs::create_dir_all(data.join("uploads")).unwrap();
     let file = data.join("sparsetune.db");
     let store = SqliteStore::open(&file).await.unwrap();
-    let blobs = Blobs::open(&data.join("blobs")).unwrap();
+    let blobs = LocalBlobs::open(&data.join("blobs")).unwrap();
     let settings = ServiceSettings { temp_dir: data.join("uploads"), ..ServiceSettings::default() };
-    let service = Service::new(Arc::new(store), blobs, settings);
+    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
     measured::measured(&service, &device::processor(), GROUPS).await;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
     let mut raw = sqlx::SqliteConnection::connect_with(&options).await.unwrap();

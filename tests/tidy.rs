@@ -109,7 +109,7 @@ const OPENTELEMETRY: &[&str] = &[
 fn libraries_stay_in_their_rooms() {
     let homes: [(&[&str], &str); 6] = [
         (&["axum", "axum_extra", "axum_prometheus", "tower", "tower_http"], "src/http"),
-        (&["sqlx", "object_store"], "src/store"),
+        (&["sqlx"], "src/store"),
         (&["cudarc", "libloading"], "src/engine/cuda"),
         (&["clap", "indicatif", "comfy_table", "reqwest", "figment"], "src/cli"),
         (OPENTELEMETRY, "src/cli"),

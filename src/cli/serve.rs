@@ -6,7 +6,7 @@ use crate::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server, Tokens};
 use crate::service::training::Trainer;
 use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
-use crate::store::{Blobs, SqliteStore};
+use crate::store::{LocalBlobs, SqliteStore};
 use anyhow::Context;
 use figment::value::Value;
 use futures_util::future::BoxFuture;
@@ -181,9 +181,9 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
     let store = SqliteStore::open(&file)
         .await
         .with_context(|| format!("cannot open the store {} (data.store)", file.display()))?;
-    let blobs = Blobs::open(&folder)
+    let blobs = LocalBlobs::open(&folder)
         .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
-    let service = Service::new(Arc::new(store), blobs, settings(config));
+    let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
     // Without them the analytic model ranks, which is no reason not to serve.
     if config.learning.shipped
         && let Err(error) = service.ship_models().await

@@ -116,12 +116,13 @@ impl Service {
         if let Some(drawing) = self.drawings().get(&key) {
             return Ok(drawing);
         }
-        let (service, path) = (self.clone(), self.matrix_path(digest));
+        let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
+        let service = self.clone();
         let (tell, told) = tokio::sync::oneshot::channel();
         // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (matrix, _) = match canonical::open(&path).map_err(ServiceError::internal) {
+            let (matrix, _) = match canonical::open(&file).map_err(ServiceError::internal) {
                 Ok(read) => read,
                 Err(error) => return drop(tell.send(Err(error))),
             };
@@ -168,15 +169,15 @@ impl Service {
 mod tests {
     use super::*;
     use crate::service::ServiceSettings;
-    use crate::store::{Blobs, SqliteStore};
+    use crate::store::{LocalBlobs, SqliteStore};
 
     /// A service with one matrix.
     async fn service(folder: &std::path::Path) -> (Service, Digest) {
         let store = SqliteStore::open(&folder.join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.join("blobs")).unwrap();
+        let blobs = LocalBlobs::open(&folder.join("blobs")).unwrap();
         let settings =
             ServiceSettings { temp_dir: folder.to_owned(), ..ServiceSettings::default() };
-        let service = Service::new(Arc::new(store), blobs, settings);
+        let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
         let text = "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 1.0\n";
         let body = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
         let digest = service.upload(body, None).await.unwrap().matrix.digest;
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(first.row_nnz.iter().map(|bin| bin.rows).sum::<u64>(), 2);
         service.spy_png(&digest, 64).await.unwrap();
         // The file is not read again.
-        std::fs::write(service.matrix_path(&digest), "spoilt").unwrap();
+        std::fs::write(service.matrix_file(&digest).await.unwrap(), "spoilt").unwrap();
         let second = service.matrix_profile(&digest).await.unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert!(service.drawings().bytes > 0);
@@ -232,7 +233,7 @@ mod tests {
         service.matrix_profile(&digest).await.unwrap();
         // Whatever is not drawn by now never will be.
         let permit = service.inner.drawing.acquire().await.unwrap();
-        std::fs::write(service.matrix_path(&digest), "spoilt").unwrap();
+        std::fs::write(service.matrix_file(&digest).await.unwrap(), "spoilt").unwrap();
         drop(permit);
         service.spy_png(&digest, PAGE_SPY).await.unwrap();
         assert!(service.spy_png(&digest, PAGE_SPY + 1).await.is_err(), "the file is spoilt");

@@ -1,7 +1,6 @@
 //! Why a use case failed. Knows no status codes: those belong to the transport.
 
-use crate::store::blobs::BlobError;
-use crate::store::{StoreError, is_full};
+use crate::store::{BlobError, StoreError, is_full};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -109,8 +108,8 @@ impl From<BlobError> for ServiceError {
     fn from(error: BlobError) -> Self {
         match error {
             BlobError::NotFound(digest) => Self::not_found("blob", digest),
-            BlobError::Io(cause) => Self::of_io("the blob folder", cause),
-            BlobError::Store(_) => Self::internal(error),
+            BlobError::Full(_) => Self::Full(Arc::new(error)),
+            BlobError::Failed(_) => Self::internal(error),
         }
     }
 }

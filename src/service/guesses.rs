@@ -10,7 +10,7 @@ use crate::domain::{
 };
 use crate::ops::{self, Figures};
 use crate::sparse::canonical::{self, CanonicalError};
-use crate::store::StoreError;
+use crate::store::{BlobError, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ pub(super) const MOST_STORED: u32 = 64;
 const MOST_UNDER_WAY: usize = 64;
 /// Answers that are not in the store and are remembered.
 const MOST_KNOWN: usize = 1024;
+
+const NO_ENTRIES: &str = "the entries of the matrix are not here (any more)";
 
 /// A predicted plan, or why there is none.
 #[derive(Clone, Debug)]
@@ -243,11 +245,15 @@ impl Service {
             }
             _ => Figures::new(),
         };
-        let (path, problem, on) = (self.matrix_path(&matrix.digest), key.problem, device.clone());
+        let file = match self.matrix_file(&matrix.digest).await {
+            Err(BlobError::NotFound(_)) => return Ok(Guess::nothing(NO_ENTRIES)),
+            found => found?,
+        };
+        let (problem, on) = (key.problem, device.clone());
         let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let (csr, _) = canonical::open(&path)?;
+            let (csr, _) = canonical::open(&file)?;
             let space = ops::space_knowing(&csr, &problem, &on, &figures);
             let surveyed = space.and_then(|space| {
                 let least = ops::limit::least(&csr, &problem, &on)?;
@@ -263,7 +269,7 @@ impl Service {
                 return Ok(guess);
             }
             Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Guess::nothing("the entries of the matrix are not here (any more)"));
+                return Ok(Guess::nothing(NO_ENTRIES));
             }
             Err(error) => return Err(ServiceError::internal(error)),
         };

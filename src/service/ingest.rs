@@ -78,11 +78,10 @@ impl Service {
     }
 
     async fn keep(&self, read: Read, name: Option<String>) -> Result<Uploaded> {
-        let blobs = self.inner.blobs.clone();
+        let mut staged = self.inner.blobs.stage().await?;
         let (matrix, staged) = tokio::task::spawn_blocking(move || -> Result<_> {
             let name = name.or_else(|| read.declared_name.clone());
             let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
-            let mut staged = blobs.stage()?;
             canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
                 .map_err(not_written)?;
             // The blobs would do it, but under the lock of `publish`.
@@ -98,7 +97,7 @@ impl Service {
     /// insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
         let _alone = self.inner.publishing.lock().await;
-        self.inner.blobs.put_file(staged, &matrix.digest).await?;
+        self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.inner.store.insert_matrix(&matrix).await? {
             return Ok(Uploaded { matrix, created: true });
         }

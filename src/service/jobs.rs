@@ -66,10 +66,11 @@ impl Service {
         }
         // One at a time, like pictures: it takes the matrix in memory.
         let permit = self.inner.drawing.clone().acquire_owned().await?;
-        let (path, problem) = (self.matrix_path(&matrix.digest), *problem);
+        let file = self.matrix_file(&matrix.digest).await.map_err(ServiceError::internal)?;
+        let problem = *problem;
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            request::check_diagonal(&path, &problem)
+            request::check_diagonal(&file, &problem)
         })
         .await?
     }

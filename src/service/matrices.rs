@@ -2,9 +2,8 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::store::{Page, PageRequest};
+use crate::store::{BlobError, LocalFile, Page, PageRequest};
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 impl Service {
     pub async fn matrix(&self, digest: &Digest) -> Result<Matrix> {
@@ -32,9 +31,9 @@ impl Service {
         Ok(())
     }
 
-    /// The canonical file of a stored matrix: the evaluator reads it by path.
-    pub fn matrix_path(&self, digest: &Digest) -> PathBuf {
-        self.inner.blobs.local_path(digest)
+    /// The canonical file of a stored matrix.
+    pub async fn matrix_file(&self, digest: &Digest) -> std::result::Result<LocalFile, BlobError> {
+        self.inner.blobs.local_copy(digest).await
     }
 
     /// Those of the newest matrices with this part in their name, newest first.

@@ -50,7 +50,7 @@ pub struct Service {
 
 struct Inner {
     store: Arc<dyn Store>,
-    blobs: Blobs,
+    blobs: Arc<dyn Blobs>,
     settings: ServiceSettings,
     signals: Arc<Signals>,
     /// Devices that workers of this process serve.
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 impl Service {
-    pub fn new(store: Arc<dyn Store>, blobs: Blobs, settings: ServiceSettings) -> Self {
+    pub fn new(store: Arc<dyn Store>, blobs: Arc<dyn Blobs>, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
         let max_attempts = settings.max_attempts.max(1);
         let store = Arc::new(notifying_store::NotifyingStore {
@@ -108,7 +108,7 @@ impl Service {
         &self.inner.store
     }
 
-    pub fn blobs(&self) -> &Blobs {
+    pub fn blobs(&self) -> &Arc<dyn Blobs> {
         &self.inner.blobs
     }
 
@@ -134,8 +134,7 @@ impl Service {
     /// come: a job for the best one there is must not go to the CPU because that opens first.
     pub async fn ready(&self) -> Result<()> {
         self.inner.store.revision().await?;
-        let blobs = self.inner.blobs.clone();
-        tokio::task::spawn_blocking(move || blobs.stage().map(drop)).await??;
+        self.inner.blobs.stage().await?;
         if let Some(message) = self.still_opening() {
             return Err(ServiceError::Unavailable { message });
         }

@@ -2,8 +2,7 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, ModelQuality, Plan, PlanId};
-use crate::store::blobs::BlobError;
-use crate::store::{Page, PageRequest};
+use crate::store::{BlobError, Page, PageRequest};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 

@@ -3,9 +3,9 @@
 use super::ingest::UPLOAD_PREFIX;
 use super::{Result, Service};
 use crate::domain::Timestamp;
+use crate::store::blobs::sweep;
 use crate::store::{Pruned, Retention};
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -69,14 +69,10 @@ impl Service {
             predicted: before(keep.predicted),
         };
         let rows = self.inner.store.prune(&retention).await?;
-        let folders = [
-            (self.inner.settings.temp_dir.clone(), UPLOAD_PREFIX),
-            (self.inner.blobs.staging(), ""),
-        ];
-        let files = tokio::task::spawn_blocking(move || {
-            folders.iter().map(|(folder, prefix)| sweep(folder, prefix, keep.temp_files)).sum()
-        })
-        .await?;
+        let uploads = self.inner.settings.temp_dir.clone();
+        let uploads = move || sweep(&uploads, UPLOAD_PREFIX, keep.temp_files);
+        let files = tokio::task::spawn_blocking(uploads).await?
+            + self.inner.blobs.sweep_staged(keep.temp_files).await?;
         let blobs = self.remove_unnamed_blobs(keep.temp_files).await?;
         let removed = Removed { rows, files, blobs };
         if removed != Removed::default() {
@@ -84,15 +80,12 @@ impl Service {
         }
         Ok(removed)
     }
-}
 
-impl Service {
     /// Removes the blobs that no plan and no matrix names: a job that ended between keeping its program and storing its
     /// plan leaves them. A blob is put before it is named, and is young then; those that are old are listed first, so
     /// that one named meanwhile is seen to be.
     async fn remove_unnamed_blobs(&self, age: Duration) -> Result<u64> {
-        let blobs = self.inner.blobs.clone();
-        let old = tokio::task::spawn_blocking(move || blobs.older_than(age)).await??;
+        let old = self.inner.blobs.older_than(age).await?;
         if old.is_empty() {
             return Ok(0);
         }
@@ -102,56 +95,6 @@ impl Service {
             return Ok(0);
         }
         let unnamed: Vec<_> = old.into_iter().filter(|digest| !named.contains(digest)).collect();
-        let blobs = self.inner.blobs.clone();
-        let removing = move || {
-            let mut removed = 0;
-            for digest in unnamed {
-                match blobs.remove_old(&digest, age) {
-                    Ok(gone) => removed += u64::from(gone),
-                    Err(error) => {
-                        tracing::warn!(%digest, %error, "a blob that nothing names stays")
-                    }
-                }
-            }
-            removed
-        };
-        Ok(tokio::task::spawn_blocking(removing).await?)
+        Ok(self.inner.blobs.delete_old(unnamed, age).await?)
     }
-}
-
-/// Removes files and folders of killed processes: of our name, and not written to for long. Says how many.
-fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "a folder of temporary files cannot be listed");
-            return 0;
-        }
-    };
-    let mut removed = 0;
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(prefix) {
-            continue;
-        }
-        // Whoever works on the file may remove it first.
-        let Ok(facts) = entry.metadata() else { continue };
-        let old = facts
-            .modified()
-            .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|passed| passed >= age));
-        if !(old && (facts.is_file() || facts.is_dir())) {
-            continue;
-        }
-        // A folder holds the arrays of a plan that was not stored.
-        let gone = match facts.is_dir() {
-            true => std::fs::remove_dir_all(entry.path()),
-            false => std::fs::remove_file(entry.path()),
-        };
-        match gone {
-            Ok(()) => removed += 1,
-            Err(error) => {
-                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file stays");
-            }
-        }
-    }
-    removed
 }

@@ -4,7 +4,7 @@ pub mod blobs;
 mod learning;
 pub mod sqlite;
 
-pub use blobs::Blobs;
+pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
 pub use learning::{
     Learning, PutToUse, RollBack, TrainingFence, TrainingGroup, TrainingRow, Trainings, Undescribed,
 };

@@ -89,7 +89,7 @@ async fn a_model_that_is_in_use_again_finds_its_plans() {
     put_to_use(&app, "two").await;
     assert_ne!(app.json(&path).await["plan"]["id"], first["plan"]["id"]);
     let digest: Digest = matrix["digest"].as_str().unwrap().parse().unwrap();
-    std::fs::remove_file(app.running.service.matrix_path(&digest)).unwrap();
+    assert!(app.running.service.blobs().delete(&digest).await.unwrap());
     let back = app.post("/v1/models/one/activate", &json!({"reason": "a test"})).await;
     assert_eq!(back.status(), 200);
     assert_eq!(app.json(&path).await, first);

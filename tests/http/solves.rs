@@ -72,9 +72,10 @@ async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
     let launch = fixture().launch.unwrap();
     let array = launch.arrays[0].blob;
     // The fixture's digests are of nothing: what they name is put there by hand.
-    let path = app.running.service.blobs().local_path(&array);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, [7u8; 36]).unwrap();
+    let blobs = app.running.service.blobs();
+    let staged = blobs.stage().await.unwrap();
+    std::fs::write(&staged, [7u8; 36]).unwrap();
+    blobs.put_file(staged.into_temp_path(), Some(array)).await.unwrap();
     let at = |digest: &str| format!("/v1/plans/{}/blobs/{digest}", plan.id);
 
     let response = app.get(&at(&array.to_string())).await;
@@ -101,7 +102,7 @@ async fn a_plans_blobs_are_fetched_by_digest_and_no_others() {
     }
     problem(app.get(&at("xyz")).await, 400, "invalid-parameter").await;
     // A client that has the bytes is told so without a look at the disk.
-    std::fs::remove_file(app.running.service.blobs().local_path(&array)).unwrap();
+    assert!(blobs.delete(&array).await.unwrap());
     let again = app.request(Method::GET, &at(&array.to_string()));
     let again = again.header("if-none-match", &headers["etag"]).send().await.unwrap();
     assert_eq!(again.status(), 304);

@@ -5,7 +5,7 @@ use reqwest::{Client, Response};
 use serde_json::Value;
 use sparsetune::http::{Access, App, Limits, Metrics, PAGES, PATHS, Server};
 use sparsetune::service::{Service, ServiceSettings};
-use sparsetune::store::{Blobs, SqliteOptions, SqliteStore};
+use sparsetune::store::{LocalBlobs, SqliteOptions, SqliteStore};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use std::path::Path;
@@ -23,10 +23,10 @@ impl Served {
     /// A server with one device on a store in this folder.
     async fn on(folder: &Path, options: SqliteOptions) -> Self {
         let store = SqliteStore::open_with(&folder.join("store"), options).await.unwrap();
-        let blobs = Blobs::open(&folder.join("blobs")).unwrap();
+        let blobs = LocalBlobs::open(&folder.join("blobs")).unwrap();
         let settings =
             ServiceSettings { temp_dir: folder.to_owned(), ..ServiceSettings::default() };
-        let service = Service::new(Arc::new(store), blobs, settings);
+        let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
         service.register(fixture().device).await.unwrap();
         let minute = Duration::from_secs(60);
         let limits = Limits {

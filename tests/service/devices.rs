@@ -121,11 +121,11 @@ async fn files_of_killed_processes_go_and_others_stay() {
         path
     };
     let orphan = put(world.uploads().join("sparsetune-upload-a"), true);
-    let staged = put(world.service.blobs().staging().join("blob-b"), true);
+    let staged = put(world.staging().join("blob-b"), true);
     let fresh = put(world.uploads().join("sparsetune-upload-c"), false);
     let foreign = put(world.uploads().join("somebody-elses"), true);
     // The arrays of a plan that was never stored.
-    let arrays = world.service.blobs().staging().join("blobs-d");
+    let arrays = world.staging().join("blobs-d");
     std::fs::create_dir(&arrays).unwrap();
     put(arrays.join("array-0"), true);
     std::fs::File::open(&arrays).unwrap().set_modified(old).unwrap();
@@ -143,7 +143,7 @@ async fn blobs_that_nothing_names_go_with_age() {
     world.service.submit(&request(&matrix, 32), None).await.unwrap();
     let claim = world.claim().await;
     let blobs = world.service.blobs().clone();
-    let put = async |text: &'static str| blobs.put_bytes(text.into()).await.unwrap();
+    let put = async |text: &'static str| blobs.put(text.into()).await.unwrap();
     let kept = [put("source").await, put("cubin").await, put("order").await];
     let (lost, young, again) = (put("lost").await, put("young").await, put("again").await);
     let order = PlanArray { name: "order".into(), element: "u32".into(), length: 1, blob: kept[2] };
@@ -163,7 +163,7 @@ async fn blobs_that_nothing_names_go_with_age() {
     let plan = Plan { launch: Some(launch), ..plan(&device(), &matrix, &claim.job) };
     world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();
     for digest in kept.iter().chain([&lost, &again, &matrix.digest]) {
-        let file = std::fs::File::open(blobs.local_path(digest)).unwrap();
+        let file = std::fs::File::open(blobs.local_copy(digest).await.unwrap()).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(7 * 3600)).unwrap();
     }
     // A running job needs it once more.

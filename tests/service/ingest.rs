@@ -22,7 +22,8 @@ async fn the_same_matrix_is_the_same_whatever_its_text() {
     assert_eq!(matrix.name.as_deref(), Some("mine"));
     let again = world.service.upload(body(other), Some("yours".to_owned())).await.unwrap();
     assert_eq!((again.created, &again.matrix), (false, matrix));
-    let (csr, header) = canonical::open(&world.service.matrix_path(&matrix.digest)).unwrap();
+    let (csr, header) =
+        canonical::open(&world.service.matrix_file(&matrix.digest).await.unwrap()).unwrap();
     assert_eq!((header.digest, header.pattern_digest), (matrix.digest, matrix.pattern_digest));
     assert_eq!(csr.values(), [0.5, 2.0]);
     let page = PageRequest { after: None, limit: 10 };
@@ -130,7 +131,7 @@ async fn a_lost_file_comes_back_with_the_next_upload() {
     world.service.blobs().delete(&matrix.digest).await.unwrap();
     let again = world.upload(&tridiagonal(5)).await;
     assert_eq!((again.created, &again.matrix), (false, &matrix));
-    canonical::open(&world.service.matrix_path(&matrix.digest)).unwrap();
+    canonical::open(&world.service.matrix_file(&matrix.digest).await.unwrap()).unwrap();
 }
 
 #[tokio::test]
@@ -140,7 +141,7 @@ async fn pictures_are_drawn_and_go_with_their_matrix() {
     let png = world.service.spy_png(&digest, 64).await.unwrap();
     assert!(png.starts_with(b"\x89PNG"));
     // From memory: the file is not needed again.
-    let path = world.service.matrix_path(&digest);
+    let path = world.service.matrix_file(&digest).await.unwrap();
     let aside = path.with_extension("aside");
     std::fs::rename(&path, &aside).unwrap();
     assert_eq!(world.service.spy_png(&digest, 64).await.unwrap(), png);

@@ -23,8 +23,8 @@ async fn world(change: impl FnOnce(&mut sparsetune::service::ServiceSettings)) -
 }
 
 /// From here on nothing can be predicted that is not known.
-fn lose_entries(world: &World, matrix: &Matrix) {
-    std::fs::remove_file(world.service.matrix_path(&matrix.digest)).unwrap();
+async fn lose_entries(world: &World, matrix: &Matrix) {
+    assert!(world.service.blobs().delete(&matrix.digest).await.unwrap());
 }
 
 async fn predicted(world: &World, asked: &LookupQuery) -> Plan {
@@ -43,7 +43,7 @@ async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
     assert!(guessed.is_predicted() && guessed.launch.is_none() && guessed.predicted.is_some());
     assert!(first.reasons.iter().any(|why| why.contains("POST /v1/jobs")), "{:?}", first.reasons);
     assert_eq!(world.service.plan(&guessed.id).await.unwrap(), guessed);
-    lose_entries(&world, &matrix);
+    lose_entries(&world, &matrix).await;
     assert_eq!(predicted(&world, &asked).await, guessed);
     let lost = world.service.lookup(&asking(&matrix, 64)).await.unwrap();
     assert_eq!((lost.grade, lost.plan), (Grade::None, None));
@@ -71,7 +71,7 @@ async fn what_is_quarantined_is_predicted_no_more() {
     let second = predicted(&world, &asked).await;
     assert_ne!((&second.id, &second.candidate), (&first.id, &first.candidate));
     assert!(!second.alternatives.contains(&first.candidate));
-    lose_entries(&world, &matrix);
+    lose_entries(&world, &matrix).await;
     assert_eq!(predicted(&world, &asked).await, second, "it is stored as well");
 }
 
@@ -107,7 +107,7 @@ async fn that_nothing_can_be_predicted_is_remembered() {
     let first = world.service.lookup(&asked).await.unwrap();
     assert_eq!(first.grade, Grade::None);
     assert!(first.reasons.iter().any(|why| why.contains("nothing is predicted: ")), "{first:?}");
-    lose_entries(&world, &matrix);
+    lose_entries(&world, &matrix).await;
     assert_eq!(world.service.lookup(&asked).await.unwrap(), first);
 }
 
@@ -127,7 +127,7 @@ async fn lookups_do_not_fill_the_store() {
     let plan = one_more.plan.unwrap();
     let gone = world.service.plan(&plan.id).await;
     assert!(matches!(gone, Err(ServiceError::NotFound { .. })), "{gone:?}");
-    lose_entries(&world, &matrix);
+    lose_entries(&world, &matrix).await;
     assert_eq!(predicted(&world, &asking(&matrix, 65)).await, plan, "it is remembered");
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use sparsetune::domain::*;
 use sparsetune::service::{Service, ServiceSettings, Uploaded};
-use sparsetune::store::{Blobs, Claim, Finish, SqliteStore};
+use sparsetune::store::{Claim, Finish, LocalBlobs, SqliteStore};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,10 +62,15 @@ impl World {
         self.folder.path().join("uploads")
     }
 
+    /// Where blobs are written before they have their name.
+    pub fn staging(&self) -> PathBuf {
+        self.folder.path().join("blobs/staging")
+    }
+
     /// Files that uploads and blobs under way have left.
     pub fn litter(&self) -> usize {
         let count = |folder: PathBuf| std::fs::read_dir(folder).unwrap().count();
-        count(self.uploads()) + count(self.service.blobs().staging())
+        count(self.uploads()) + count(self.staging())
     }
 
     pub async fn upload(&self, text: &str) -> Uploaded {
@@ -98,8 +103,8 @@ impl World {
 
 async fn serve(folder: &TempDir, settings: ServiceSettings) -> Service {
     let store = SqliteStore::open(&folder.path().join("store.sqlite")).await.unwrap();
-    let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-    Service::new(Arc::new(store), blobs, settings)
+    let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
+    Service::new(Arc::new(store), Arc::new(blobs), settings)
 }
 
 pub fn body(

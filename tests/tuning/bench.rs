@@ -10,7 +10,7 @@ use sparsetune::pool::{Deadlines, Evaluator, EvaluatorSpec};
 use sparsetune::service::tuning::{Measuring, Worker};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::canonical;
-use sparsetune::store::{Blobs, SqliteStore};
+use sparsetune::store::{LocalBlobs, SqliteStore};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -82,13 +82,19 @@ impl Bench {
         self.folder.path().join("store.sqlite")
     }
 
+    /// Where blobs are written before they have their name.
+    pub fn staging(&self) -> PathBuf {
+        self.folder.path().join("blobs/staging")
+    }
+
     /// What a job for this matrix finds on a device.
     pub fn space(&self, device: &Device) -> Space {
         self.space_of(&PROBLEM, device)
     }
 
     pub fn space_of(&self, problem: &Problem, device: &Device) -> Space {
-        let path = self.service.blobs().local_path(&self.matrix.digest);
+        let name = self.matrix.digest.to_string();
+        let path = self.folder.path().join("blobs").join(&name[..2]).join(name);
         let (csr, _) = canonical::open(&path).unwrap();
         ops::space(&csr, problem, device).unwrap()
     }
@@ -237,8 +243,8 @@ async fn upload(service: &Service, rows: usize) -> Matrix {
 
 async fn serve(folder: &tempfile::TempDir, settings: ServiceSettings) -> Service {
     let store = SqliteStore::open(&folder.path().join("store.sqlite")).await.unwrap();
-    let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-    Service::new(Arc::new(store), blobs, settings)
+    let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
+    Service::new(Arc::new(store), Arc::new(blobs), settings)
 }
 
 pub const PROBLEM: Problem = Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row));

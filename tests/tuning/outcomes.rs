@@ -238,7 +238,7 @@ async fn a_program_that_cannot_be_kept_does_not_cost_the_search() {
     let best = bench.candidates(&device())[0].clone();
     let worker = bench.work(&bench.service, &device(), [(best.clone(), takes(5.0))]).await;
     // Nothing can be staged any more.
-    std::fs::remove_dir_all(bench.service.blobs().staging()).unwrap();
+    std::fs::remove_dir_all(bench.staging()).unwrap();
     let id = bench.submit(exhaustive()).await;
     let plan = bench.plan(&bench.ended(&id).await).await;
     assert_eq!((plan.candidate, plan.launch), (best, None));

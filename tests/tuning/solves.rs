@@ -99,8 +99,7 @@ async fn arrays_are_kept(bench: &Bench, plan: &Plan) {
         let blob = bench.service.plan_blob(&plan.id, &array.blob).await.unwrap();
         assert_eq!(blob.bytes, array.length * bytes, "{array:?}");
     }
-    let staging = bench.service.blobs().staging();
-    assert_eq!(std::fs::read_dir(staging).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(bench.staging()).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use crate::ops::{self, Figures, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, canonical, digest};
-use crate::store::Undescribed;
+use crate::store::{BlobError, Undescribed};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -65,7 +65,11 @@ async fn describe(
         return Ok(Err("nothing is known of the matrix".to_owned()));
     };
     let Some(ended) = store.job(&job.job).await? else { return Ok(Err("it is gone".to_owned())) };
-    let path = service.matrix_path(&job.matrix);
+    let file = match service.matrix_file(&job.matrix).await {
+        Ok(file) => Some(file),
+        Err(BlobError::NotFound(_)) => None,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
     let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());
     let digest = job.matrix;
     // What was known of kernels as the job began, so that features are those that it would have had then.
@@ -76,7 +80,7 @@ async fn describe(
         _ => Figures::new(),
     };
     let space = move || {
-        let matrix = bring(&path, &digest, &wanted)?;
+        let matrix = bring(file.as_deref(), &digest, &wanted)?;
         ops::space_knowing(&matrix, &problem, &device, &figures).map_err(|error| error.to_string())
     };
     let space = match threads.run(space).await? {
@@ -106,9 +110,9 @@ async fn describe(
 }
 
 /// The matrix from its blob, or generated again where its name is a specification that gives this very matrix.
-fn bring(path: &Path, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
-    if path.is_file() {
-        return canonical::open(path).map(|(matrix, _)| matrix).map_err(|error| error.to_string());
+fn bring(file: Option<&Path>, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
+    if let Some(file) = file {
+        return canonical::open(file).map(|(matrix, _)| matrix).map_err(|error| error.to_string());
     }
     let name = facts.name.as_deref().unwrap_or_default();
     let spec = Spec::parse(name).map_err(|_| "the matrix is gone".to_owned())?;
@@ -151,16 +155,15 @@ mod tests {
             features: features(&matrix),
             created_at: Timestamp(0),
         };
-        let nowhere = Path::new("no such file");
-        assert_eq!(bring(nowhere, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
-        let other = bring(nowhere, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
+        assert_eq!(bring(None, &own, &facts(Some(spec))).unwrap().nnz(), matrix.nnz());
+        let other = bring(None, &own, &facts(Some("poisson2d:nx=5,ny=4,seed=4")));
         assert!(other.is_err_and(|why| why.contains("another")));
         for other in ["poisson2d:nx=20000,ny=20000", "banded:n=20,half=19"] {
             let facts = Matrix { nnz: 40, ..facts(Some(other)) };
-            let other = bring(nowhere, &own, &facts);
+            let other = bring(None, &own, &facts);
             assert!(other.is_err_and(|why| why.contains("another size")));
         }
-        assert!(bring(nowhere, &own, &facts(Some("a name"))).is_err());
-        assert!(bring(nowhere, &own, &facts(None)).is_err());
+        assert!(bring(None, &own, &facts(Some("a name"))).is_err());
+        assert!(bring(None, &own, &facts(None)).is_err());
     }
 }

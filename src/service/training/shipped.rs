@@ -128,7 +128,7 @@ mod tests {
     use crate::domain::{DeviceClass, ModelId};
     use crate::learn::{Forest, Model, file};
     use crate::service::ServiceSettings;
-    use crate::store::{Blobs, SqliteStore};
+    use crate::store::{LocalBlobs, SqliteStore};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -138,8 +138,8 @@ mod tests {
 
     async fn service(folder: &Path) -> Service {
         let store = SqliteStore::open(&folder.join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.join("blobs")).unwrap();
-        Service::new(Arc::new(store), blobs, ServiceSettings::default())
+        let blobs = LocalBlobs::open(&folder.join("blobs")).unwrap();
+        Service::new(Arc::new(store), Arc::new(blobs), ServiceSettings::default())
     }
 
     /// A model that can be used, and its card.

@@ -4,9 +4,11 @@ use super::session::SessionError;
 use crate::domain::plan::{Launch, PlanArray};
 use crate::domain::protocol::{Exported, ExportedArray};
 use crate::service::Service;
+use crate::store::BlobError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::path::Path;
+use tempfile::TempPath;
 
 /// Stores source, cubin and the arrays that the evaluator wrote to `folder`; none for a program without a launch.
 pub(super) async fn launch(
@@ -16,7 +18,7 @@ pub(super) async fn launch(
 ) -> Result<Option<Launch>, SessionError> {
     let Some(first) = exported.steps.first() else { return Ok(None) };
     let source = match &exported.source {
-        Some(text) => Some(service.blobs().put_bytes(text.clone().into_bytes().into()).await?),
+        Some(text) => Some(service.blobs().put(text.clone().into_bytes().into()).await?),
         None => None,
     };
     let cubin = match &exported.cubin {
@@ -24,7 +26,7 @@ pub(super) async fn launch(
             let bytes = STANDARD.decode(text).map_err(|error| {
                 SessionError::Hopeless(format!("the evaluator's cubin is garbled: {error}"))
             })?;
-            Some(service.blobs().put_bytes(bytes.into()).await?)
+            Some(service.blobs().put(bytes.into()).await?)
         }
         None => None,
     };
@@ -77,7 +79,8 @@ async fn array(
     if !written.is_file() || Some(written.len()) != length.checked_mul(bytes) {
         return Err(garbled("is not as long as it says"));
     }
-    let blob = service.blobs().put_staged(file).await?;
+    let file = TempPath::try_from_path(file).map_err(BlobError::from)?;
+    let blob = service.blobs().put_file(file, None).await?;
     Ok(PlanArray { name, element, length, blob })
 }
 
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
     use crate::domain::Digest;
     use crate::service::ServiceSettings;
-    use crate::store::{Blobs, SqliteStore};
+    use crate::store::{Blobs as _, LocalBlobs, SqliteStore};
     use std::sync::Arc;
 
     fn exported(folder: &Path, name: &str, length: u64) -> Exported {
@@ -104,9 +107,10 @@ mod tests {
     async fn arrays_become_blobs_and_what_does_not_fit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
-        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
-        let service = Service::new(Arc::new(store), blobs.clone(), ServiceSettings::default());
-        let staged = blobs.stage_folder().unwrap();
+        let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
+        let service =
+            Service::new(Arc::new(store), Arc::new(blobs.clone()), ServiceSettings::default());
+        let staged = blobs.stage_folder().await.unwrap();
         let write = |name: &str| std::fs::write(staged.path().join(name), [3u8; 12]).unwrap();
         write("array-0");
         let whole = exported(staged.path(), "array-0", 3);

@@ -10,13 +10,15 @@ use crate::domain::{
 use crate::ops::{self, Figures, Space};
 use crate::service::ActiveModel;
 use crate::sparse::canonical;
-use crate::store::{Quarantined, StoreError};
+use crate::store::{LocalFile, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What is known once a job's matrix is loaded.
 pub(super) struct SearchContext {
     pub matrix: Matrix,
+    /// Held as long as the evaluator may load the matrix again.
+    _file: LocalFile,
     pub loaded: Loaded,
     pub space: Space,
     pub funnel: Vec<FunnelStep>,
@@ -43,17 +45,18 @@ impl Session<'_> {
             .matrix(&request.matrix)
             .await?
             .ok_or_else(|| SessionError::Hopeless("the matrix has been deleted".to_owned()))?;
-        let path = self.service.blobs().local_path(&request.matrix);
+        let file = self.service.matrix_file(&request.matrix).await?;
         let load = Load {
-            path: path.clone(),
+            path: file.to_path_buf(),
             digest: request.matrix,
             problem: request.problem,
             l2_policy: self.service.settings().l2_policy,
             seed,
         };
         let (device, figures) = (self.device.clone(), self.figures(&matrix).await?);
+        let survey_file = file.clone();
         let survey = tokio::task::spawn_blocking(move || {
-            let (csr, _) = canonical::open(&path).map_err(|error| error.to_string())?;
+            let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
             ops::space_knowing(&csr, &request.problem, &device, &figures)
                 .map_err(|error| error.to_string())
         });
@@ -71,6 +74,7 @@ impl Session<'_> {
         let named = space.scored.iter().zip(&space.described.own);
         Ok(SearchContext {
             matrix,
+            _file: file,
             loaded,
             predicted: space.scored.iter().map(|(c, us)| (c.id(), *us)).collect(),
             own: named.map(|((candidate, _), own)| (candidate.id(), own.clone())).collect(),

@@ -17,8 +17,7 @@ use crate::ops;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
 use crate::service::Service;
-use crate::store::blobs::BlobError;
-use crate::store::{Finish, StoreError};
+use crate::store::{BlobError, Finish, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -210,9 +209,7 @@ impl Session<'_> {
         &mut self,
         winner: &Candidate,
     ) -> Result<answer::Program, SessionError> {
-        let blobs = self.service.blobs().clone();
-        let staged = tokio::task::spawn_blocking(move || blobs.stage_folder()).await;
-        let staged = staged.map_err(|error| SessionError::Hopeless(error.to_string()))??;
+        let staged = self.service.blobs().stage_folder().await?;
         let folder = staged.path();
         let exported = self.evaluator.export(winner, Some(folder), &self.signals.stop).await?;
         let launch = keep::launch(&self.service, &exported, folder).await?;

@@ -1,0 +1,341 @@
+//! Blobs in a folder: written beside their place, then renamed into it, so that none is ever seen half.
+//!
+//! Plain file operations, without the `object_store` crate: all but a quarter of what is needed here (staging for other
+//! processes, publishing a file by rename, times of files, paths to map) lies outside its interface, and two writers of one
+//! folder with different rules for durability are harder to trust than one.
+
+use super::{BlobError, Blobs, LocalFile, Result};
+use crate::domain::Digest;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tempfile::{NamedTempFile, TempDir, TempPath};
+use tokio_util::io::ReaderStream;
+
+/// Folder of files being written; on the same file system as their final place, or the rename would be a copy.
+const STAGING: &str = "staging";
+/// Bytes read at once when a blob is streamed.
+const CHUNK: usize = 1 << 16;
+
+/// Cheap to clone; clones are the same folder.
+#[derive(Clone, Debug)]
+pub struct LocalBlobs {
+    root: Arc<PathBuf>,
+}
+
+impl LocalBlobs {
+    /// Opens the folder, and makes it where there is none. Blocks on the file system.
+    pub fn open(root: &Path) -> Result<Self> {
+        std::fs::create_dir_all(root.join(STAGING))?;
+        Ok(Self { root: Arc::new(root.canonicalize()?) })
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.root.join(STAGING)
+    }
+
+    /// One of 256 folders: no folder grows too long to list.
+    fn path(&self, digest: &Digest) -> PathBuf {
+        let name = digest.to_string();
+        self.root.join(&name[..2]).join(name)
+    }
+
+    /// Whether the blob is there; if so it is as if it had just been put, so that upkeep does not take it for old before
+    /// its plan is stored.
+    fn renew(&self, digest: &Digest) -> io::Result<bool> {
+        let path = self.path(digest);
+        match File::open(&path) {
+            Ok(file) => {
+                if let Err(error) = file.set_modified(SystemTime::now()) {
+                    tracing::debug!(blob = %path.display(), %error, "its time stays");
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a staged file its name. The content reaches the disk before the name, and both before this returns: a loss of
+    /// power may take the newest blobs, but never leaves a name without its content.
+    fn publish(&self, staged: &Path, digest: &Digest) -> io::Result<()> {
+        // Temporary files are private; blobs are as readable as the folder they lie in allows.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(staged, std::fs::Permissions::from_mode(0o644))?;
+        }
+        File::open(staged)?.sync_all()?;
+        let target = self.path(digest);
+        let folder = target.parent().unwrap_or(&self.root);
+        if !folder.is_dir() {
+            std::fs::create_dir_all(folder)?;
+            File::open(&*self.root)?.sync_all()?;
+        }
+        // The guard of the temporary file will find nothing left to remove.
+        std::fs::rename(staged, &target)?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn is_older(&self, digest: &Digest, age: Duration) -> bool {
+        let put = std::fs::symlink_metadata(self.path(digest)).and_then(|facts| facts.modified());
+        put.is_ok_and(|at| passed(at) >= Some(age))
+    }
+
+    fn list_older(&self, age: Duration) -> io::Result<Vec<Digest>> {
+        let mut old = Vec::new();
+        for folder in std::fs::read_dir(&*self.root)? {
+            let folder = folder?;
+            if !folder.file_type()?.is_dir() || folder.file_name() == STAGING {
+                continue;
+            }
+            for entry in std::fs::read_dir(folder.path())?.flatten() {
+                // What bears no digest for a name is not ours.
+                let digest = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                old.extend(digest.filter(|digest| self.is_older(digest, age)));
+            }
+        }
+        Ok(old)
+    }
+
+    /// Runs file operations where they may block.
+    async fn blocking<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    {
+        let blobs = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&blobs)).await;
+        Ok(done.map_err(io::Error::other)??)
+    }
+
+    /// [`Self::blocking`] on the file of one blob, which may be missing.
+    async fn with_file<T, F>(&self, digest: &Digest, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
+    {
+        let digest = *digest;
+        let found = self.blocking(move |blobs| match work(blobs.path(&digest)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            done => done.map(Some),
+        });
+        found.await?.ok_or(BlobError::NotFound(digest))
+    }
+}
+
+#[async_trait]
+impl Blobs for LocalBlobs {
+    async fn put(&self, bytes: Bytes) -> Result<Digest> {
+        let put = move |blobs: &Self| {
+            let digest = Digest::of(&bytes);
+            if !blobs.renew(&digest)? {
+                let mut staged = NamedTempFile::with_prefix_in("blob-", blobs.staging())?;
+                staged.write_all(&bytes)?;
+                blobs.publish(staged.path(), &digest)?;
+            }
+            Ok(digest)
+        };
+        self.blocking(put).await
+    }
+
+    async fn put_file(&self, file: TempPath, digest: Option<Digest>) -> Result<Digest> {
+        let put = move |blobs: &Self| {
+            let digest = match digest {
+                Some(digest) => digest,
+                None => {
+                    let mut hasher = blake3::Hasher::new();
+                    hasher.update_reader(File::open(&file)?)?;
+                    Digest::from_bytes(*hasher.finalize().as_bytes())
+                }
+            };
+            if !blobs.renew(&digest)? {
+                blobs.publish(&file, &digest)?;
+            }
+            Ok(digest)
+        };
+        self.blocking(put).await
+    }
+
+    async fn stage(&self) -> Result<NamedTempFile> {
+        self.blocking(|blobs| NamedTempFile::with_prefix_in("blob-", blobs.staging())).await
+    }
+
+    async fn stage_folder(&self) -> Result<TempDir> {
+        self.blocking(|blobs| TempDir::with_prefix_in("blobs-", blobs.staging())).await
+    }
+
+    async fn sweep_staged(&self, age: Duration) -> Result<u64> {
+        self.blocking(move |blobs| Ok(sweep(&blobs.staging(), "", age))).await
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Bytes> {
+        self.with_file(digest, |path| Ok(std::fs::read(path)?.into())).await
+    }
+
+    async fn stream(&self, digest: &Digest) -> Result<(u64, BoxStream<'static, Result<Bytes>>)> {
+        let opened = self.with_file(digest, |path| {
+            let file = File::open(path)?;
+            Ok((file.metadata()?.len(), file))
+        });
+        let (bytes, file) = opened.await?;
+        let chunks = ReaderStream::with_capacity(tokio::fs::File::from_std(file), CHUNK);
+        Ok((bytes, chunks.map_err(BlobError::from).boxed()))
+    }
+
+    async fn local_copy(&self, digest: &Digest) -> Result<LocalFile> {
+        self.with_file(digest, |path| {
+            std::fs::metadata(&path)?;
+            Ok(LocalFile { path })
+        })
+        .await
+    }
+
+    async fn exists(&self, digest: &Digest) -> Result<bool> {
+        let digest = *digest;
+        self.blocking(move |blobs| blobs.path(&digest).try_exists()).await
+    }
+
+    async fn delete(&self, digest: &Digest) -> Result<bool> {
+        match self.with_file(digest, std::fs::remove_file).await {
+            Err(BlobError::NotFound(_)) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    async fn older_than(&self, age: Duration) -> Result<Vec<Digest>> {
+        self.blocking(move |blobs| blobs.list_older(age)).await
+    }
+
+    async fn delete_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64> {
+        let delete = move |blobs: &Self| {
+            let mut deleted = 0;
+            for digest in digests.iter().filter(|digest| blobs.is_older(digest, age)) {
+                match std::fs::remove_file(blobs.path(digest)) {
+                    Ok(()) => deleted += 1,
+                    Err(error) => tracing::warn!(%digest, %error, "an old blob cannot be deleted"),
+                }
+            }
+            Ok(deleted)
+        };
+        self.blocking(delete).await
+    }
+}
+
+/// Time since then; `None` for a time to come.
+fn passed(at: SystemTime) -> Option<Duration> {
+    SystemTime::now().duration_since(at).ok()
+}
+
+/// Removes files and folders whose name begins with `prefix` and that were not written to for this long, as killed processes
+/// leave them: how many. What cannot be removed is logged and stays. Blocks on the file system.
+pub(crate) fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "a folder of temporary files cannot be listed");
+            return 0;
+        }
+    };
+    let mut removed = 0;
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(prefix) {
+            continue;
+        }
+        // Whoever works on the file may remove it first.
+        let Ok(facts) = entry.metadata() else { continue };
+        let old = facts.modified().is_ok_and(|at| passed(at) >= Some(age));
+        if !(old && (facts.is_file() || facts.is_dir())) {
+            continue;
+        }
+        // A folder holds the arrays of a plan that was not stored.
+        let gone = match facts.is_dir() {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        };
+        match gone {
+            Ok(()) => removed += 1,
+            Err(error) => {
+                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file stays");
+            }
+        }
+    }
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn staged(blobs: &LocalBlobs) -> usize {
+        std::fs::read_dir(blobs.staging()).unwrap().count()
+    }
+
+    #[tokio::test]
+    async fn bytes_and_files_come_back_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();
+        let digest = blobs.put(Bytes::from_static(b"kernel")).await.unwrap();
+        assert_eq!(digest, Digest::of(b"kernel"));
+        assert_eq!(blobs.get(&digest).await.unwrap(), "kernel");
+        let copy = blobs.local_copy(&digest).await.unwrap();
+        assert_eq!(std::fs::read(&copy).unwrap(), b"kernel");
+
+        let named = Digest::of(b"a matrix");
+        for content in ["first", "again"] {
+            let mut file = blobs.stage().await.unwrap();
+            file.write_all(content.as_bytes()).unwrap();
+            blobs.put_file(file.into_temp_path(), Some(named)).await.unwrap();
+        }
+        assert_eq!(blobs.get(&named).await.unwrap(), "first");
+        assert_eq!(staged(&blobs), 0);
+
+        assert!(blobs.delete(&named).await.unwrap());
+        assert!(!blobs.delete(&named).await.unwrap());
+        assert!(!blobs.exists(&named).await.unwrap());
+        assert!(matches!(blobs.get(&named).await, Err(BlobError::NotFound(_))));
+        assert!(matches!(blobs.local_copy(&named).await, Err(BlobError::NotFound(_))));
+    }
+
+    #[tokio::test]
+    async fn a_staged_folder_gives_its_files_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(folder.path()).unwrap();
+        let staged = blobs.stage_folder().await.unwrap();
+        let path = |name: &str| TempPath::try_from_path(staged.path().join(name)).unwrap();
+        for name in ["one", "two"] {
+            let file = path(name);
+            std::fs::write(&file, b"order").unwrap();
+            let digest = blobs.put_file(file, None).await.unwrap();
+            assert_eq!(digest, Digest::of(b"order"));
+            let (bytes, stream) = blobs.stream(&digest).await.unwrap();
+            assert_eq!(bytes, 5);
+            assert_eq!(stream.try_collect::<Vec<Bytes>>().await.unwrap().concat(), b"order");
+        }
+        assert_eq!(std::fs::read_dir(staged.path()).unwrap().count(), 0);
+        assert!(blobs.put_file(path("three"), None).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_stage_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = LocalBlobs::open(folder.path()).unwrap();
+        drop(blobs.stage().await.unwrap());
+        drop(blobs.stage_folder().await.unwrap());
+        assert_eq!(staged(&blobs), 0);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures() {
+        let of = |kind: ErrorKind| BlobError::from(io::Error::from(kind));
+        assert!(matches!(of(ErrorKind::StorageFull), BlobError::Full(_)));
+        assert!(matches!(of(ErrorKind::QuotaExceeded), BlobError::Full(_)));
+        assert!(matches!(of(ErrorKind::PermissionDenied), BlobError::Failed(_)));
+    }
+}
