@@ -8,3 +8,4 @@ pub mod learn;
 pub mod ops;
 pub mod search;
 pub mod sparse;
+pub mod wire;

@@ -3,7 +3,7 @@
 //! The rooms, from the ground up. `tests/tidy.rs` keeps each to the imports ARCHITECTURE.md allows it. Those that compute
 //! are compiled as a library of their own, `core.rs`.
 
-pub use sparsetune_core::{domain, engine, evaluator, learn, ops, search, sparse};
+pub use sparsetune_core::{domain, engine, evaluator, learn, ops, search, sparse, wire};
 
 pub mod cli;
 pub mod http;

@@ -1,12 +1,12 @@
 //! `sparsetune models`: the learned models of a server, and which of them is in use.
 
-use super::client::models::{
-    ActivationView, AnalyticView, ModelView, ModelsView, QualityView, RankedView,
-};
 use super::show::{right, table};
 use super::{ServerArgs, say};
 use crate::domain::LearnedModel;
 use crate::domain::learned::Op;
+use crate::wire::{
+    Activation, AnalyticModel, HeldOut, LearnedModel as Learned, Model, Models, Ranked,
+};
 use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::Table;
@@ -69,7 +69,7 @@ pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {
         }
         Some(Action::Export { id, output }) => {
             let (card, file) = (client.model(id).await?, client.model_file(id).await?);
-            export(output, &card.view.card()?, &file)?;
+            export(output, &card.view.card().map_err(anyhow::Error::msg)?, &file)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Action::Activate { id, reason }) => client.activate(id, reason.as_deref()).await?,
@@ -82,8 +82,8 @@ pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn in_use(now: &ActivationView) -> String {
-    let model = now.model.as_deref().unwrap_or("the analytic model");
+fn in_use(now: &Activation) -> String {
+    let model = now.model.as_ref().map_or("the analytic model", |model| &model.0);
     format!("{} on {}: {model} ranks", now.op, now.device_class)
 }
 
@@ -107,18 +107,25 @@ fn card_of(file: &Path) -> PathBuf {
 }
 
 /// The analytic models by what plans found of them, where any did; then the learned ones.
-fn told(all: &ModelsView) -> String {
-    let learned = match all.learned.as_slice() {
+fn told(all: &Models) -> String {
+    let (mut analytic, mut learned) = (Vec::new(), Vec::new());
+    for model in &all.items {
+        match model {
+            Model::Analytic(model) => analytic.push(model),
+            Model::Learned(model) => learned.push(&**model),
+        }
+    }
+    let learned = match learned.as_slice() {
         [] => "no model has been learned yet".to_owned(),
         learned => list(learned).to_string(),
     };
-    match all.analytic.as_slice() {
+    match analytic.as_slice() {
         [] => learned,
         analytic => format!("{}\n\n{learned}", formulas(analytic)),
     }
 }
 
-fn formulas(models: &[AnalyticView]) -> Table {
+fn formulas(models: &[&AnalyticModel]) -> Table {
     let header =
         ["model", "for", "plans", "trials", "measured / predicted", "spread", "rank correlation"];
     let mut table = table(&header);
@@ -142,7 +149,7 @@ fn correlation(rank: Option<f64>) -> String {
     rank.map(|rank| format!("{rank:.2}")).unwrap_or_default()
 }
 
-fn list(models: &[ModelView]) -> Table {
+fn list(models: &[&Learned]) -> Table {
     let mut table = table(&[
         "",
         "model",
@@ -156,16 +163,16 @@ fn list(models: &[ModelView]) -> Table {
         "rank correlation",
     ]);
     for model in models {
-        let quality = &model.quality;
-        let own = quality.rankers.iter().find(|ranker| ranker.name == model.kind);
+        let (quality, kind) = (&model.quality, model.kind.to_string());
+        let own = quality.rankers.iter().find(|ranker| ranker.name == kind);
         let share = |k| {
             let at = own.and_then(|own| own.at.iter().find(|at| at.k == k));
             at.map(|at| percent(at.share)).unwrap_or_default()
         };
         table.add_row([
             if model.active { "in use" } else { "" }.to_owned(),
-            model.id.clone(),
-            model.kind.clone(),
+            model.id.to_string(),
+            kind,
             format!("{} on {}", model.op, model.device_class),
             model.created_at.get(..16).unwrap_or(&model.created_at).replace('T', " "),
             model.data.trials.to_string(),
@@ -179,12 +186,12 @@ fn list(models: &[ModelView]) -> Table {
     table
 }
 
-fn ranked_by(ranked: &RankedView) -> String {
+fn ranked_by(ranked: &Ranked) -> String {
     format!("{} trials of {} plans", ranked.trials, ranked.plans)
 }
 
 /// A row for each way to choose: shares of the best with 1, 8, 10 and 16 tries, and the first choice's regret.
-pub fn rankers(quality: &QualityView) -> Table {
+pub fn rankers(quality: &HeldOut) -> Table {
     let mut table = table(&[
         "held out",
         "K = 1",
@@ -225,7 +232,7 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ModelsView, card_of, told};
+    use super::{Models, card_of, told};
     use serde_json::json;
     use std::path::Path;
 
@@ -245,7 +252,7 @@ mod tests {
         };
         let ranked = json!({"plans": 2, "trials": 15, "rank_correlation": 0.75});
         let of = |items: serde_json::Value| {
-            told(&serde_json::from_value::<ModelsView>(json!({ "items": items })).unwrap())
+            told(&serde_json::from_value::<Models>(json!({ "items": items })).unwrap())
         };
         let text = of(json!([analytic, learned("one", ranked), learned("two", json!(null))]));
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
@@ -258,7 +265,7 @@ mod tests {
         assert_eq!(of(json!([])), "no model has been learned yet");
         assert!(of(json!([analytic])).ends_with("no model has been learned yet"));
         let odd = json!({ "items": [{"kind": "mlp"}] });
-        assert!(serde_json::from_value::<ModelsView>(odd).is_err());
+        assert!(serde_json::from_value::<Models>(odd).is_err());
     }
 
     #[test]

@@ -44,7 +44,7 @@ async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::R
     // For people; with --json, standard output holds one value and nothing else.
     let tell = |text: String| if args.json { Ok(()) } else { say(text) };
     tell(format!("\nPOST {server}/v1/matrices?name={NAME}"))?;
-    let matrix = client.upload(MATRIX.into(), Some(NAME)).await?;
+    let (matrix, _) = client.upload(MATRIX.into(), Some(NAME)).await?;
     tell(show::matrix(&matrix.view))?;
 
     let device = args.device.clone();
@@ -59,9 +59,9 @@ async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::R
     let digest = matrix.view.digest;
     tell(format!("\nGET {server}/v1/plans?matrix={digest}&op=spmm&n={}", args.n))?;
     let lookup = client.lookup(&digest, &problem.query()?).await?;
-    let found = lookup.view.plan.as_ref().map_or("no plan", |plan| plan.id.as_str());
+    let found = lookup.view.plan.as_ref().map_or("no plan", |plan| plan.id.0.as_str());
     tell(format!("match    {}: {found}", lookup.view.matched.grade))?;
-    anyhow::ensure!(found == plan.id, "the plan just made is not found by its matrix's hash");
+    anyhow::ensure!(found == plan.id.0, "the plan just made is not found by its matrix's hash");
     if !args.json {
         return say(NEXT);
     }

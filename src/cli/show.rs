@@ -1,9 +1,9 @@
 //! Tables for people: the best candidates, the funnel, the plan in a few lines.
 
 use super::client::Answer;
-use super::client::views::{LookupView, MatrixView, PlanView, TrialView};
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
+use crate::wire::{Lookup, Matrix, Plan, Role, Trial};
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
     TableStyle, Width,
@@ -15,7 +15,7 @@ const RULE_WIDTH: u16 = 100;
 /// Rows of the table of candidates.
 const BEST: usize = 10;
 
-pub fn matrix(matrix: &MatrixView) -> String {
+pub fn matrix(matrix: &Matrix) -> String {
     let name = matrix.name.as_deref().unwrap_or("matrix");
     format!(
         "{name}: {} x {}, {} nonzeros\n  digest  {}\n  pattern {}",
@@ -24,11 +24,11 @@ pub fn matrix(matrix: &MatrixView) -> String {
 }
 
 /// The fastest measured candidates, the vendor's best among them wherever it stands.
-pub fn candidates(trials: &[Answer<TrialView>], plan: &PlanView) -> Table {
-    let mut measured: Vec<(&TrialView, f64)> =
+pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
+    let mut measured: Vec<(&Trial, f64)> =
         trials.iter().filter_map(|trial| Some((&trial.view, trial.view.median_us?))).collect();
     measured.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let vendor = measured.iter().find(|(trial, _)| trial.candidate.is_baseline()).copied();
+    let vendor = measured.iter().find(|(trial, _)| trial.baseline).copied();
     let mut table = table(&[
         "candidate",
         "median us",
@@ -50,10 +50,10 @@ pub fn candidates(trials: &[Answer<TrialView>], plan: &PlanView) -> Table {
 }
 
 fn candidate(
-    trial: &TrialView,
+    trial: &Trial,
     median: f64,
-    vendor: Option<(&TrialView, f64)>,
-    plan: &PlanView,
+    vendor: Option<(&Trial, f64)>,
+    plan: &Plan,
 ) -> Vec<String> {
     let interval = trial.ci95_us.map(|[low, high]| format!("{} .. {}", us(low), us(high)));
     vec![
@@ -90,10 +90,10 @@ pub fn funnel(steps: &[FunnelStep]) -> Table {
 const NEXT: usize = 3;
 
 /// The plan in a few lines.
-pub fn plan(plan: &PlanView) -> String {
+pub fn plan(plan: &Plan) -> String {
     let mut lines = vec![
         format!("plan     {}", plan.id),
-        format!("problem  {}", plan.problem.to_string().replace(';', " ")),
+        format!("problem  {}", plan.problem.0.to_string().replace(';', " ")),
         format!("device   {} ({})", plan.device.id, plan.device.name),
         match plan.measured {
             Some(_) => format!("winner   {}{}", plan.candidate, tie(plan)),
@@ -128,7 +128,7 @@ pub fn plan(plan: &PlanView) -> String {
 }
 
 /// The time of a call, and what it rests on.
-fn time(plan: &PlanView) -> String {
+fn time(plan: &Plan) -> String {
     match (&plan.measured, &plan.predicted) {
         (Some(measured), _) => format!(
             "time     {} us a call, 95 % within {} .. {}, {} samples, largest error {:.1e}",
@@ -155,7 +155,7 @@ fn time(plan: &PlanView) -> String {
 }
 
 /// What no kernel can be faster than, and why.
-fn limit(plan: &PlanView) -> String {
+fn limit(plan: &Plan) -> String {
     let (limit, device) = (&plan.limit, &plan.device);
     let why = match limit.bound {
         Bound::Latency => format!("for its levels at {:.0} ns a hop, measured", device.hop_ns),
@@ -171,7 +171,7 @@ fn limit(plan: &PlanView) -> String {
 }
 
 /// What the model said of the winner, and how far it was off over all trials.
-fn model(plan: &PlanView) -> Option<String> {
+fn model(plan: &Plan) -> Option<String> {
     // Of a predicted plan the line of its time says so.
     plan.measured.as_ref()?;
     let predicted = plan.predicted.as_ref()?;
@@ -194,7 +194,7 @@ fn model(plan: &PlanView) -> Option<String> {
 }
 
 /// What must be done before the first call, and when that has paid for itself.
-fn prepare(plan: &PlanView) -> String {
+fn prepare(plan: &Plan) -> String {
     let vendors = plan.baseline.as_ref().map(|baseline| baseline.preprocess_ms);
     let vendors = vendors.filter(|ms| *ms > 0.0);
     let vendors = vendors.map_or_else(String::new, |ms| format!(" (the vendor's {ms:.2} ms)"));
@@ -211,25 +211,25 @@ fn prepare(plan: &PlanView) -> String {
 }
 
 /// What new values of the same pattern cost, where they cost something.
-fn values(plan: &PlanView) -> Option<String> {
+fn values(plan: &Plan) -> Option<String> {
     let ms = plan.validity.update_values_ms;
     let costs = plan.validity.values_may_change && ms > 0.0;
-    let how = match plan.candidate.is_densified() {
-        true => "on the device, where A is made dense again",
-        false => "on the host",
+    let how = match plan.candidate.role {
+        Role::Vendor => "on the device, where A is made dense again",
+        Role::Own | Role::Baseline => "on the host",
     };
     costs.then(|| format!("values   new ones of the same pattern cost {ms:.2} ms {how}"))
 }
 
 /// What the host takes for the same, where that is known: it may be the better place.
-fn host(plan: &PlanView) -> Option<String> {
+fn host(plan: &Plan) -> Option<String> {
     let host = plan.host.as_ref()?;
     let faster = plan.measured.as_ref().is_some_and(|own| host.median_us < own.median_us);
     let verdict = if faster { ": faster than this device" } else { "" };
     Some(format!("host     {} us on {}{verdict}", us(host.median_us), host.device))
 }
 
-fn tie(plan: &PlanView) -> &'static str {
+fn tie(plan: &Plan) -> &'static str {
     if plan.tie {
         " (a tie with the runner-up within the noise: the simpler one stands)"
     } else {
@@ -238,7 +238,7 @@ fn tie(plan: &PlanView) -> &'static str {
 }
 
 /// The grade of a lookup, why it is not better, and the plan.
-pub fn lookup(lookup: &LookupView) -> String {
+pub fn lookup(lookup: &Lookup) -> String {
     let mut lines = vec![format!("match    {}", lookup.matched.grade)];
     lines.extend(lookup.matched.reasons.iter().map(|reason| format!("         {reason}")));
     lines.extend(lookup.plan.as_ref().map(plan));
@@ -289,46 +289,50 @@ pub fn right(table: &mut Table, columns: std::ops::Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{LookupView, PlanView, us};
-    use serde_json::json;
+    use super::{Lookup, Plan, us};
+    use crate::domain;
+    use serde_json::{Value, json};
+
+    /// The stored plan of the HTTP tests, changed in some members.
+    fn plan(change: impl FnOnce(&mut Value)) -> Plan {
+        let stored = include_str!("../../tests/http/plan.json");
+        let mut stored: Value = serde_json::from_str(stored).unwrap();
+        change(&mut stored);
+        serde_json::from_value::<domain::Plan>(stored).unwrap().into()
+    }
+
+    fn solve(stored: &mut Value) {
+        stored["problem"] = json!({
+            "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "unit", "transpose": false
+        });
+        stored["candidate"] = json!({"family": "slices", "params": {"rows": 4}});
+        stored["measured"]["median_us"] = json!(80.0);
+        stored["baseline"]["preprocess_ms"] = json!(2.5);
+        stored["limit"] = json!({"us": 40.0, "bound": "latency", "fraction": 0.5, "bytes": 9});
+        stored["predicted"] = json!({"model": "waits_v1", "median_us": 75.0});
+        stored["model_error"] = json!({
+            "model": "waits_v1", "trials": 64, "median_ratio": 1.125, "spread": 1.5, "rank_correlation": 0.75
+        });
+        stored["preprocess_ms"] = json!(6.5);
+        stored["break_even_calls"] = json!(25);
+        stored["validity"]["update_values_ms"] = json!(1.25);
+        stored["host"]["device"] = json!("cpu/P");
+        stored["host"]["median_us"] = json!(60.0);
+    }
 
     #[test]
     fn a_plan_of_a_solve_tells_bound_costs_and_host() {
-        let plan: PlanView = serde_json::from_value(json!({
-            "id": "p",
-            "problem": {
-                "op": "sptrsv", "rhs": 1, "dtype": "f64", "triangle": "lower", "diagonal": "unit", "transpose": false
-            },
-            "device": {"id": "cuda:0", "name": "G", "copy_gbps": 2000.0, "hop_ns": 263.0},
-            "candidate": {"family": "slices", "params": {"rows": 4}},
-            "measured": {"median_us": 80.0, "ci95_us": [79.0, 81.0], "samples": 9, "rel_error": 1e-16},
-            "tie": false,
-            "baseline": {
-                "name": "cuSPARSE", "version": "12.6", "algorithm": "spsv", "median_us": 240.0, "preprocess_ms": 2.5
-            },
-            "speedup": 3.0,
-            "limit": {"us": 40.0, "bound": "latency", "fraction": 0.5, "bytes": 9},
-            "predicted": {"model": "waits_v1", "median_us": 75.0},
-            "model_error": {"model": "waits_v1", "trials": 64, "median_ratio": 1.125, "spread": 1.5,
-                "rank_correlation": 0.75},
-            "funnel": [],
-            "preprocess_ms": 6.5,
-            "expected_calls": 1000,
-            "break_even_calls": 25,
-            "validity": {"values_may_change": true, "update_values_ms": 1.25},
-            "host": {"device": "cpu/P", "median_us": 60.0},
-            "provenance": {"stopped_by": "completed", "search_seconds": 1.0},
-        }))
-        .unwrap();
-        let mut dense = plan.clone();
-        dense.candidate.family = "vendor".to_owned();
-        dense.candidate.params = [("algorithm".to_owned(), json!("cublas_dense"))].into();
+        let dense = plan(|stored| {
+            solve(stored);
+            let params = json!({"algorithm": "cublas_dense"});
+            stored["candidate"] = json!({"family": "vendor", "params": params});
+        });
         let shown = super::plan(&dense);
         assert!(
             shown.contains("cost 1.25 ms on the device, where A is made dense again"),
             "{shown}"
         );
-        let shown = super::plan(&plan);
+        let shown = super::plan(&plan(solve));
         for line in [
             "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",
             "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
@@ -343,22 +347,25 @@ mod tests {
 
     #[test]
     fn a_predicted_plan_says_that_nothing_was_measured() {
-        let lookup: LookupView = serde_json::from_value(json!({
+        let plan = plan(|stored| {
+            for absent in ["measured", "baseline", "speedup", "model_error", "preprocess_ms"] {
+                stored[absent] = Value::Null;
+            }
+            for absent in ["expected_calls", "break_even_calls", "host", "launch"] {
+                stored[absent] = Value::Null;
+            }
+            stored["id"] = json!("p");
+            stored["device"]["name"] = json!("P");
+            stored["candidate"] = json!({"family": "row_split", "params": {"lanes": 8}});
+            stored["limit"] = json!({"us": 40.0, "bound": "bytes", "fraction": 0.5, "bytes": 9});
+            stored["predicted"] = json!({"model": "nightly", "median_us": 80.0, "passed_over": 2});
+            stored["alternatives"] = json!([{"family": "serial", "params": {}}]);
+            stored["validity"]["update_values_ms"] = json!(0.0);
+            stored["provenance"]["model"] = json!("nightly");
+        });
+        let lookup: Lookup = serde_json::from_value(json!({
             "match": {"grade": "predicted", "reasons": ["POST /v1/jobs has it measured"]},
-            "plan": {
-                "id": "p",
-                "problem": {"op": "spmm", "n": 32, "dtype": "f32", "layout": "row"},
-                "device": {"id": "cpu", "name": "P", "copy_gbps": 10.0},
-                "candidate": {"family": "row_split", "params": {"lanes": 8}},
-                "measured": null,
-                "tie": false,
-                "limit": {"us": 40.0, "bound": "bytes", "fraction": 0.5, "bytes": 9},
-                "predicted": {"model": "nightly", "median_us": 80.0, "passed_over": 2},
-                "alternatives": [{"family": "serial", "params": {}}],
-                "funnel": [],
-                "validity": {"values_may_change": true, "update_values_ms": 0.0},
-                "provenance": {"model": "nightly", "stopped_by": "completed", "search_seconds": 0.01},
-            },
+            "plan": plan,
         }))
         .unwrap();
         let shown = super::lookup(&lookup);

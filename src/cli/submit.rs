@@ -33,7 +33,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     let digest = match args.matrix.parse::<Digest>() {
         Ok(digest) => digest,
         Err(_) => {
-            let matrix = client.upload_file(Path::new(&args.matrix)).await?;
+            let (matrix, _) = client.upload_file(Path::new(&args.matrix)).await?;
             if !args.json {
                 say(show::matrix(&matrix.view))?;
             }

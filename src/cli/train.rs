@@ -1,6 +1,6 @@
 //! `sparsetune train`: has models trained on what was measured, by a server or in a data folder, and says how well they choose.
 
-use super::client::models::{ModelView, TrainingView};
+use super::client::models::TrainingView;
 use super::client::{Answer, Client};
 use super::local::{InHand, Local};
 use super::{INTERRUPTED, ServerArgs, models, say};
@@ -8,6 +8,7 @@ use crate::domain::JobState;
 use crate::domain::learned::Op;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::service::Service;
+use crate::wire::WholeModel;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -149,7 +150,7 @@ impl Order {
 }
 
 /// The model of a training that has ended; an error where there is none.
-async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<Answer<ModelView>> {
+async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<Answer<WholeModel>> {
     let TrainingView { op, device_class, error, .. } = &ended.view;
     match ended.view.state {
         JobState::Succeeded => {}
@@ -205,7 +206,7 @@ const fn stage(stage: TrainingStage) -> &'static str {
 }
 
 /// What came of it: the data, how each way to choose did, and whether the model is in use.
-fn trained(training: &TrainingView, model: &ModelView) -> String {
+fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> String {
     let data = &model.data;
     // Its last line says whether it is put to use, and why.
     let used = match (&training.message, training.activated) {

@@ -1,12 +1,12 @@
 //! `sparsetune tune`: one matrix file, a server of its own, the best candidates, the funnel and the plan.
 
-use super::client::views::{PlanView, TrialView};
 use super::client::{Answer, Client};
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{say, show};
 use crate::domain::Digest;
+use crate::wire::{Plan, Trial};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<()> {
-    let matrix = client.upload_file(&args.file).await?;
+    let (matrix, _) = client.upload_file(&args.file).await?;
     if !args.json {
         say(format_args!("{}\n", show::matrix(&matrix.view)))?;
     }
@@ -61,8 +61,8 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
 /// A job carried to its end.
 pub struct Tuned {
     pub job: Value,
-    pub plan: Answer<PlanView>,
-    pub trials: Vec<Answer<TrialView>>,
+    pub plan: Answer<Plan>,
+    pub trials: Vec<Answer<Trial>>,
 }
 
 impl Tuned {

@@ -19,6 +19,7 @@ pub struct Candidate {
 
 /// The value of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Param {
     Int(i64),
@@ -27,6 +28,7 @@ pub enum Param {
 
 /// A short, stable name of a candidate: the first 16 hexadecimal digits of the BLAKE3 hash of its canonical text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct CandidateId(pub String);
 

@@ -7,6 +7,7 @@ use std::fmt;
 
 /// How a client names a device of this host: `cpu`, `cuda:0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct DeviceId(pub String);
 
@@ -17,6 +18,7 @@ impl fmt::Display for DeviceId {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     Cpu,
@@ -70,6 +72,7 @@ pub struct Device {
 
 /// Devices of one class share plans: same silicon, whatever the host and the software around it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct DeviceClass(pub String);
 

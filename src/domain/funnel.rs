@@ -29,6 +29,7 @@ pub const ORDER: [&str; 12] = [
 
 /// One constraint's share of the pruning, in the order the constraints were applied.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunnelStep {
     /// Name of the constraint (`register_resource`), or `rank` for the cut to the top K.
     pub constraint: String,

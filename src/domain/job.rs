@@ -6,6 +6,7 @@ use std::fmt;
 
 /// A job's name: a UUIDv7, so names sort by creation time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct JobId(pub String);
 
@@ -66,6 +67,7 @@ pub struct Search {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SearchStrategy {
     /// Measure the top K by the model.
@@ -89,6 +91,7 @@ impl SearchStrategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     Queued,
@@ -120,6 +123,7 @@ impl JobState {
 
 /// What a running job is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     Waiting,
@@ -132,6 +136,7 @@ pub enum Stage {
 
 /// What ended a search before its candidates did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedBy {
     /// Every chosen candidate was tried.
@@ -143,6 +148,7 @@ pub enum StoppedBy {
 
 /// Trials done and trials meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
     pub done: u32,
     pub total: u32,

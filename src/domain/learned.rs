@@ -7,6 +7,7 @@ use std::fmt;
 
 /// A learned model's name: a UUIDv7, or what the file that ships with sparsetune calls itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct ModelId(pub String);
 
@@ -24,6 +25,7 @@ impl fmt::Display for ModelId {
 
 /// A training's name: a UUIDv7.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct TrainingId(pub String);
 
@@ -48,6 +50,7 @@ pub struct Scope {
 
 /// How a model was learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Learner {
     /// Boosted regression trees on listwise gradients (LO-SpMM, section 3.5).
@@ -138,6 +141,7 @@ pub struct RankerScore {
 
 /// What the best of the first `k` comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtK {
     pub k: u32,
     /// Geometric mean over groups of the best time over that of the best of the first `k`: 1 is the best always found.
@@ -148,6 +152,7 @@ pub struct AtK {
 
 /// A feature's part in what trees decide.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Importance {
     pub feature: String,
     pub share: f64,

@@ -45,6 +45,7 @@ pub struct Features {
 
 /// Largest, mean and coefficient of variation (standard deviation / mean) of a set of counts; zeros for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spread {
     pub max: u64,
     pub mean: f64,
@@ -53,6 +54,7 @@ pub struct Spread {
 
 /// AG-SpTRSV, features of tril(A): a missing diagonal counts as present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TriangleFeatures {
     /// Entries of tril(A), the diagonal counted once a row.
     pub nnz: u64,

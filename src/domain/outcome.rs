@@ -54,6 +54,7 @@ pub struct Timing {
 
 /// What the compiler and the driver report of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resources {
     /// Registers a thread.
     pub registers: u32,

@@ -12,6 +12,7 @@ use std::fmt;
 /// A plan's name: a UUIDv7. Retuning makes a new plan under the same key. A plan that a lookup predicted has a name made of
 /// all that it follows from (a UUIDv8), so that the same prediction is one plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct PlanId(pub String);
 
@@ -113,6 +114,7 @@ impl Plan {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measured {
     pub median_us: f64,
     pub ci95_us: [f64; 2],
@@ -131,6 +133,7 @@ pub struct RunnerUp {
 
 /// The vendor's routine timed in the same session on the same buffers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Baseline {
     pub name: String,
     pub version: String,
@@ -144,6 +147,7 @@ pub struct Baseline {
 /// The least time that a kernel takes on this device which moves all the bytes and, for SpTRSV, goes through all levels of
 /// the system as given. A scheme that rewrites levels away may beat the latter: `fraction` is above 1 then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limit {
     pub us: f64,
     pub bound: Bound,
@@ -154,12 +158,23 @@ pub struct Limit {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     #[default]
     Bytes,
     Latency,
     Flops,
+}
+
+impl Bound {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Latency => "latency",
+            Self::Flops => "flops",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,6 +195,7 @@ const fn is_zero(count: &u32) -> bool {
 
 /// Predicted against measured, over the measured trials of our own families.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelError {
     pub model: String,
     pub trials: u32,
@@ -193,6 +209,7 @@ pub struct ModelError {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TrialCounts {
     pub measured: u32,
     /// Trials that did not come to a time, by `Outcome::counted_as`.
@@ -201,6 +218,7 @@ pub struct TrialCounts {
 
 /// What may change without the plan losing its truth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Validity {
     pub values_may_change: bool,
     pub pattern_may_change: bool,
@@ -244,6 +262,7 @@ pub struct Launch {
 
 /// One kernel launch of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LaunchStep {
     pub entry: String,
     pub grid: [u32; 3],
@@ -257,6 +276,7 @@ pub struct LaunchStep {
 
 /// An array that the kernel needs beside the matrix: schedules, packed panels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanArray {
     pub name: String,
     /// `u16`, `u32`, `f16`, `f32` or `f64`, little-endian.
@@ -267,6 +287,7 @@ pub struct PlanArray {
 
 /// What the same problem takes on the host CPU, where a plan for it is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostTime {
     pub plan: PlanId,
     pub device: DeviceClass,
@@ -293,6 +314,7 @@ pub struct Provenance {
 
 /// How well a lookup matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
     Exact,

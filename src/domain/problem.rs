@@ -212,6 +212,7 @@ named_values! {
 
     /// Whether the L2 cache keeps the operands between two timed calls; part of the plan key.
     #[derive(Default)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     L2Policy {
         /// Calls follow each other on the same buffers.
         #[default]

@@ -15,6 +15,7 @@ pub struct MatrixProfile {
 
 /// Rows that have `least..=most` entries. One length a bin up to 16, then eight bins to each doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LengthBin {
     pub least: u64,
     pub most: u64,
@@ -23,6 +24,7 @@ pub struct LengthBin {
 
 /// How many rows each level of a triangular solve has: what can be computed at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelProfile {
     /// Levels of the dependency graph.
     pub levels: u64,
@@ -39,6 +41,7 @@ impl LevelProfile {
 
 /// Levels `first..=last`, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelBin {
     pub first: u64,
     pub last: u64,

@@ -103,6 +103,7 @@ impl Step {
 
 /// Device memory of a recipe's own that starts with a pattern and then belongs to its kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Scratch {
     pub bytes: u64,
     /// The 32-bit word that fills it before the first call, and again after a call that was cut short.

@@ -21,6 +21,7 @@ const fn first_seed() -> u64 {
 
 /// What becomes of the new model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activate {
     /// It is put to use if it chooses better than the analytic model, and than a ranked search of ten that corrects that as it
@@ -43,6 +44,7 @@ impl Activate {
 
 /// What a running training is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrainingStage {
     Waiting,

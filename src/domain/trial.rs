@@ -40,6 +40,7 @@ pub struct TrialCount {
 
 /// Which of a job's trials are asked for: those of one state, or all that were tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrialFilter {
     /// All but the pruned.

@@ -5,11 +5,10 @@ use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
 use super::jobs::JobOut;
 use super::metrics::Open;
-use super::plans::FunnelStepOut;
 use super::trainings::{self, TrainingOut};
-use super::trials::TrialOut;
-use crate::domain::{Event, EventKind, JobId, Timestamp, Training};
+use crate::domain::{Event, EventKind, FunnelStep, JobId, Timestamp, Training};
 use crate::service::ServiceError;
+use crate::wire::Trial;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
@@ -40,11 +39,11 @@ struct EventOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<AnyJob>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    trial: Option<TrialOut>,
+    trial: Option<Trial>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    funnel: Option<Vec<FunnelStepOut>>,
+    funnel: Option<Vec<FunnelStep>>,
 }
 
 impl From<Event> for EventOut {
@@ -55,9 +54,7 @@ impl From<Event> for EventOut {
         match event.kind {
             EventKind::Job(job) => out.job = Some(AnyJob::Tune((*job).into())),
             EventKind::Trial(trial) => out.trial = Some((*trial).into()),
-            EventKind::Funnel { steps } => {
-                out.funnel = Some(steps.into_iter().map(FunnelStepOut::from).collect());
-            }
+            EventKind::Funnel { steps } => out.funnel = Some(steps),
             EventKind::Log { message } => out.message = Some(message),
         }
         out

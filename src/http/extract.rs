@@ -2,12 +2,12 @@
 
 use super::error::{Kind, Problem};
 use crate::domain::{Digest, JobId, ModelId, PlanId};
+pub use crate::wire::given;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use serde_path_to_error::{Path as SerdePath, Segment};
 use std::error::Error;
 
@@ -93,15 +93,6 @@ fn pointer(path: &SerdePath) -> String {
         out.push_str(&name);
     }
     out
-}
-
-/// For an `Option` that may be absent but not null: absence is the one way of saying nothing.
-pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
 }
 
 /// A query string, each of its parameters known.
@@ -218,7 +209,8 @@ impl<S: Send + Sync, T: PathName, U: PathName> FromRequestParts<S> for PathPair<
 
 #[cfg(test)]
 mod tests {
-    use super::{Deserialize, Kind, canonical_uuid, parse};
+    use super::{Kind, canonical_uuid, parse};
+    use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
     struct Outer {

@@ -3,16 +3,16 @@
 use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
-use super::page::{PageOut, page_request};
-use super::problems::{ProblemIn, ProblemOut};
+use super::page::page_request;
+use super::problems::ProblemIn;
 use super::trainings::{self, TrainingOut};
-use super::trials::CandidateOut;
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
     DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, SearchStrategy, Stage,
     StoppedBy,
 };
 use crate::service::JobFilter;
+use crate::wire::{self, Page};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -89,7 +89,7 @@ pub struct JobOut {
     kind: JobKind,
     id: JobId,
     matrix: Digest,
-    problem: ProblemOut,
+    problem: wire::Problem,
     /// The device the job was given to.
     device: DeviceId,
     search: SearchOut,
@@ -139,7 +139,7 @@ struct ProgressOut {
 
 #[derive(Debug, Serialize)]
 struct BestOut {
-    candidate: CandidateOut,
+    candidate: wire::Candidate,
     median_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     speedup: Option<f64>,
@@ -257,12 +257,12 @@ pub async fn list(
     let page = page_request(query.limit, query.cursor)?;
     match query.kind.unwrap_or_default() {
         JobKind::Tune => {
-            let page: PageOut<JobOut> = PageOut::of(app.service.jobs(&filter, &page).await?);
+            let page: Page<JobOut> = Page::from(app.service.jobs(&filter, &page).await?);
             Ok(Json(page).into_response())
         }
         JobKind::Train => {
             refuse_filter(&filter)?;
-            let page: PageOut<TrainingOut> = PageOut::of(app.service.trainings(&page).await?);
+            let page: Page<TrainingOut> = Page::from(app.service.trainings(&page).await?);
             Ok(Json(page).into_response())
         }
     }

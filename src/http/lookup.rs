@@ -4,16 +4,16 @@ use super::App;
 use super::error::Problem;
 use super::etag;
 use super::extract::Query;
-use super::plans::PlanOut;
 use super::problems::{Op, ProblemIn};
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Digest, Dtype, Grade, L2Policy, Layout, Lookup};
+use crate::domain::{Digest, Dtype, Grade, L2Policy, Layout};
 use crate::service::LookupQuery;
+use crate::wire::Lookup;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -63,38 +63,6 @@ impl TryFrom<LookupIn> for LookupQuery {
             neighbour: input.neighbour.unwrap_or_default(),
             predicted: input.predicted.unwrap_or(true),
         })
-    }
-}
-
-/// The answer to a lookup. `none` is an answer too, with its reasons, not a 404 without them.
-#[derive(Debug, Serialize)]
-struct LookupOut {
-    #[serde(rename = "match")]
-    matched: MatchOut,
-    plan: Option<PlanOut>,
-}
-
-#[derive(Debug, Serialize)]
-struct MatchOut {
-    grade: Grade,
-    reasons: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    neighbour: Option<Digest>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    distance: Option<f64>,
-}
-
-impl From<Lookup> for LookupOut {
-    fn from(lookup: Lookup) -> Self {
-        Self {
-            matched: MatchOut {
-                grade: lookup.grade,
-                reasons: lookup.reasons,
-                neighbour: lookup.neighbour,
-                distance: lookup.distance,
-            },
-            plan: lookup.plan.map(PlanOut::from),
-        }
     }
 }
 
@@ -238,7 +206,7 @@ async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
     let (epoch, at) = moment(app);
     let lookup = app.service.lookup(&query).await?;
     let grade = lookup.grade;
-    let body = serde_json::to_vec(&LookupOut::from(lookup)).map_err(Problem::internal)?;
+    let body = serde_json::to_vec(&Lookup::from(lookup)).map_err(Problem::internal)?;
     Ok(Answer { tag: etag::of(&body), body: body.into(), grade, epoch, at })
 }
 

@@ -3,114 +3,15 @@
 use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
-use super::page::{PageOut, PageQuery};
+use super::page::PageQuery;
 use super::upload::Upload;
-use crate::domain::matrix::{Spread, TriangleFeatures};
-use crate::domain::{Digest, Features, Matrix};
+use crate::domain::Digest;
+use crate::wire::{Matrix, Page};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-
-/// Facts of a matrix.
-#[derive(Debug, Serialize)]
-pub struct MatrixOut {
-    digest: Digest,
-    pattern_digest: Digest,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    rows: u64,
-    cols: u64,
-    nnz: u64,
-    symmetric: bool,
-    has_full_diagonal: bool,
-    features: FeaturesOut,
-    created_at: String,
-}
-
-#[derive(Debug, Serialize)]
-struct FeaturesOut {
-    version: u32,
-    density: f64,
-    row_nnz: SpreadOut,
-    col_nnz: SpreadOut,
-    empty_rows: u64,
-    empty_cols: u64,
-    bandwidth: u64,
-    mean_offset: f64,
-    neighbour_overlap: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lower: Option<TriangleOut>,
-}
-
-#[derive(Debug, Serialize)]
-struct SpreadOut {
-    max: u64,
-    mean: f64,
-    cov: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct TriangleOut {
-    nnz: u64,
-    rnnz: SpreadOut,
-    lnnz: SpreadOut,
-    levels: u64,
-    dep_dist: f64,
-}
-
-impl From<Matrix> for MatrixOut {
-    fn from(matrix: Matrix) -> Self {
-        Self {
-            digest: matrix.digest,
-            pattern_digest: matrix.pattern_digest,
-            name: matrix.name,
-            rows: matrix.rows,
-            cols: matrix.cols,
-            nnz: matrix.nnz,
-            symmetric: matrix.symmetric,
-            has_full_diagonal: matrix.has_full_diagonal,
-            features: matrix.features.into(),
-            created_at: matrix.created_at.to_rfc3339(),
-        }
-    }
-}
-
-impl From<Features> for FeaturesOut {
-    fn from(features: Features) -> Self {
-        Self {
-            version: features.version,
-            density: features.density,
-            row_nnz: features.row_nnz.into(),
-            col_nnz: features.col_nnz.into(),
-            empty_rows: features.empty_rows,
-            empty_cols: features.empty_cols,
-            bandwidth: features.bandwidth,
-            mean_offset: features.mean_offset,
-            neighbour_overlap: features.neighbour_overlap,
-            lower: features.lower.map(TriangleOut::from),
-        }
-    }
-}
-
-impl From<Spread> for SpreadOut {
-    fn from(spread: Spread) -> Self {
-        Self { max: spread.max, mean: spread.mean, cov: spread.cov }
-    }
-}
-
-impl From<TriangleFeatures> for TriangleOut {
-    fn from(lower: TriangleFeatures) -> Self {
-        Self {
-            nnz: lower.nnz,
-            rnnz: lower.rnnz.into(),
-            lnnz: lower.lnnz.into(),
-            levels: lower.levels,
-            dep_dist: lower.dep_dist,
-        }
-    }
-}
+use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -146,21 +47,21 @@ pub async fn upload(
     let uploaded = upload.run(|body| app.service.upload(body, name)).await?;
     let status = if uploaded.created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/v1/matrices/{}", uploaded.matrix.digest);
-    Ok((status, [(header::LOCATION, location)], Json(MatrixOut::from(uploaded.matrix)))
+    Ok((status, [(header::LOCATION, location)], Json(Matrix::from(uploaded.matrix)))
         .into_response())
 }
 
 pub async fn list(
     State(app): State<App>,
     Query(page): Query<PageQuery>,
-) -> Result<Json<PageOut<MatrixOut>>, Problem> {
-    Ok(Json(PageOut::of(app.service.matrices(&page.request()?).await?)))
+) -> Result<Json<Page<Matrix>>, Problem> {
+    Ok(Json(Page::from(app.service.matrices(&page.request()?).await?)))
 }
 
 pub async fn show(
     State(app): State<App>,
     Path(digest): Path<Digest>,
-) -> Result<Json<MatrixOut>, Problem> {
+) -> Result<Json<Matrix>, Problem> {
     Ok(Json(app.service.matrix(&digest).await?.into()))
 }
 

@@ -1,21 +1,22 @@
 //! The models that rank candidates: how well the analytic ones did by their own plans, which were learned, and which of
 //! those are in use.
 
-mod wire;
-
 use super::App;
 use super::error::{Kind, Problem};
 use super::etag;
-use super::extract::{Json as JsonBody, MaybeJson, Path, Query, given};
+use super::extract::{Json as JsonBody, MaybeJson, Path, Query};
 use crate::domain::learned::{Op, Scope};
 use crate::domain::{DeviceClass, ModelId};
-use crate::service::ServiceError;
+use crate::service::{ModelStanding, Ranked, ServiceError};
+use crate::wire::{
+    self, ActivateRequest, Activation, Activations, LearnedModel, Model, ModelKind, Models,
+    RollBackRequest, WholeModel,
+};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use serde::Deserialize;
-use wire::{ActivationOut, ActivationsOut, ModelKind, ModelOut, ModelsOut, WholeOut};
 
 /// Learned models that are listed, of those that were asked for.
 const LISTED: usize = 200;
@@ -34,11 +35,22 @@ pub struct ModelsQuery {
     kind: Option<ModelKind>,
 }
 
+impl From<ModelStanding> for LearnedModel {
+    fn from(ModelStanding { model, active, ranked }: ModelStanding) -> Self {
+        let ranked = ranked.map(|Ranked { plans, trials, rank_correlation }| wire::Ranked {
+            plans,
+            trials,
+            rank_correlation,
+        });
+        Self::of(model, active, ranked)
+    }
+}
+
 /// The analytic models first, the one with the newest plan before the others; then the learned ones, newest first.
 pub async fn list(
     State(app): State<App>,
     Query(query): Query<ModelsQuery>,
-) -> Result<Json<ModelsOut>, Problem> {
+) -> Result<Json<Models>, Problem> {
     let wanted = |kind, op: &str, class: &DeviceClass| {
         query.kind.is_none_or(|asked| asked == kind)
             && query.op.is_none_or(|asked| asked.name() == op)
@@ -50,8 +62,10 @@ pub async fn list(
         let Scope { op, device_class } = &standing.model.scope;
         wanted(standing.model.learner.into(), op.name(), device_class)
     });
-    let items = analytic.map(ModelOut::from).chain(learned.take(LISTED).map(ModelOut::from));
-    Ok(Json(ModelsOut { items: items.collect() }))
+    let analytic = analytic.map(|quality| Model::Analytic(quality.into()));
+    let learned = learned.take(LISTED).map(|standing| Model::Learned(Box::new(standing.into())));
+    let items = analytic.chain(learned);
+    Ok(Json(Models { items: items.collect() }))
 }
 
 fn unknown(id: &ModelId) -> Problem {
@@ -62,10 +76,14 @@ fn unknown(id: &ModelId) -> Problem {
 pub async fn show(
     State(app): State<App>,
     Path(id): Path<ModelId>,
-) -> Result<Json<WholeOut>, Problem> {
+) -> Result<Json<WholeModel>, Problem> {
     let standing = app.service.learned_model(&id).await?;
     let activations = app.service.activations(&standing.model.scope, HISTORY).await?;
-    Ok(Json(WholeOut::new(standing, activations)))
+    Ok(Json(WholeModel {
+        importance: standing.model.importance.clone(),
+        model: standing.into(),
+        activations: activations.into_iter().map(Activation::from).collect(),
+    }))
 }
 
 /// The file that another server could use.
@@ -79,18 +97,11 @@ pub async fn file(
     Ok(etag::respond(&headers, etag::of(&bytes), json, FOREVER, bytes))
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ActivateIn {
-    #[serde(default, deserialize_with = "given")]
-    reason: Option<String>,
-}
-
 pub async fn activate(
     State(app): State<App>,
     Path(id): Path<ModelId>,
-    MaybeJson(body): MaybeJson<ActivateIn>,
-) -> Result<Json<ActivationOut>, Problem> {
+    MaybeJson(body): MaybeJson<ActivateRequest>,
+) -> Result<Json<Activation>, Problem> {
     let reason = reason(body.reason)?;
     Ok(Json(app.service.activate_model(&id, &reason).await?.into()))
 }
@@ -105,19 +116,11 @@ fn reason(given: Option<String>) -> Result<String, Problem> {
     Err(Problem::new(Kind::InvalidBody, detail).with("pointer", Some("/reason")))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RollBackIn {
-    op: Op,
-    #[serde(default, deserialize_with = "given")]
-    device: Option<String>,
-}
-
 /// Takes the newest change of the model in use back.
 pub async fn roll_back(
     State(app): State<App>,
-    JsonBody(body): JsonBody<RollBackIn>,
-) -> Result<Json<ActivationOut>, Problem> {
+    JsonBody(body): JsonBody<RollBackRequest>,
+) -> Result<Json<Activation>, Problem> {
     let device_class = app.service.device_class(body.device.as_deref().unwrap_or("auto")).await?;
     let scope = Scope { op: body.op, device_class };
     Ok(Json(app.service.roll_back(&scope).await?.into()))
@@ -134,8 +137,8 @@ pub struct ActivationsQuery {
 pub async fn activations(
     State(app): State<App>,
     Query(query): Query<ActivationsQuery>,
-) -> Result<Json<ActivationsOut>, Problem> {
+) -> Result<Json<Activations>, Problem> {
     let scope = Scope { op: query.op, device_class: query.device_class };
     let items = app.service.activations(&scope, HISTORY).await?;
-    Ok(Json(ActivationsOut { items: items.into_iter().map(ActivationOut::from).collect() }))
+    Ok(Json(Activations { items: items.into_iter().map(Activation::from).collect() }))
 }

@@ -3,30 +3,25 @@
 use super::App;
 use super::error::Problem;
 use super::{etag, routes};
+use crate::wire::{Health, Index, Status};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 
 /// The contract, as it stands at the top of the repository.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
-#[derive(Debug, Serialize)]
-pub struct StatusOut {
-    status: &'static str,
-}
-
 /// Alive: the process answers. Says nothing of the store.
-pub async fn healthz() -> Json<StatusOut> {
-    Json(StatusOut { status: "ok" })
+pub async fn healthz() -> Json<Status> {
+    Json(Status { status: Health::Ok })
 }
 
 /// Ready: the store answers, blobs can be written, and every configured device has opened or failed, one of them well.
-pub async fn readyz(State(app): State<App>) -> Result<Json<StatusOut>, Problem> {
+pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
     app.service.ready().await?;
-    Ok(Json(StatusOut { status: "ready" }))
+    Ok(Json(Status { status: Health::Ready }))
 }
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
@@ -40,21 +35,12 @@ pub async fn openapi(headers: HeaderMap) -> Response {
     etag::weak(&headers, "application/yaml", "private, no-cache", body)
 }
 
-#[derive(Debug, Serialize)]
-pub struct IndexOut {
-    name: &'static str,
-    version: &'static str,
-    description: &'static str,
-    openapi: &'static str,
-    paths: Vec<&'static str>,
-}
-
-pub async fn index() -> Json<IndexOut> {
-    Json(IndexOut {
-        name: env!("CARGO_PKG_NAME"),
-        version: env!("CARGO_PKG_VERSION"),
-        description: env!("CARGO_PKG_DESCRIPTION"),
-        openapi: "/openapi.yaml",
-        paths: routes::PATHS.to_vec(),
+pub async fn index() -> Json<Index> {
+    Json(Index {
+        name: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        description: env!("CARGO_PKG_DESCRIPTION").to_owned(),
+        openapi: "/openapi.yaml".to_owned(),
+        paths: routes::PATHS.iter().map(|&path| path.to_owned()).collect(),
     })
 }

@@ -2,7 +2,8 @@
 
 use super::error::{Kind, Problem};
 use crate::service::{Page, PageRequest};
-use serde::{Deserialize, Serialize};
+use crate::wire;
+use serde::Deserialize;
 
 /// Items on a page when the client does not say.
 pub const DEFAULT_LIMIT: u32 = 50;
@@ -32,20 +33,9 @@ pub fn page_request(limit: Option<u32>, cursor: Option<String>) -> Result<PageRe
     Ok(PageRequest { after: cursor, limit })
 }
 
-#[derive(Debug, Serialize)]
-pub struct PageOut<T> {
-    items: Vec<T>,
-    /// The cursor of the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-impl<T> PageOut<T> {
-    /// A page of domain values as a page of wire values.
-    pub fn of<D>(page: Page<D>) -> Self
-    where
-        T: From<D>,
-    {
+/// A page of domain values as a page of wire values.
+impl<D, T: From<D>> From<Page<D>> for wire::Page<T> {
+    fn from(page: Page<D>) -> Self {
         Self { items: page.items.into_iter().map(T::from).collect(), next: page.next }
     }
 }

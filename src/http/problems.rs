@@ -4,10 +4,10 @@ use super::error::{Kind, Problem as Refusal};
 use super::extract::given;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// Which operation; decides which of the other members are needed and which are out of place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
     Spmm,
@@ -124,41 +124,6 @@ fn count(member: &'static str, value: Option<u32>) -> Result<u32, Misfit> {
     match needed(member, value)? {
         0 => Err(Misfit { member, why: "must be at least 1" }),
         value => Ok(value),
-    }
-}
-
-/// The problem as answers show it, defaults filled in.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum ProblemOut {
-    Spmm {
-        op: Op,
-        n: u32,
-        dtype: Dtype,
-        layout: Layout,
-        accumulate: bool,
-        tf32: bool,
-    },
-    Sptrsv {
-        op: Op,
-        rhs: u32,
-        dtype: Dtype,
-        triangle: Triangle,
-        diagonal: Diagonal,
-        transpose: bool,
-    },
-}
-
-impl From<Problem> for ProblemOut {
-    fn from(problem: Problem) -> Self {
-        match problem {
-            Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
-                Self::Spmm { op: Op::Spmm, n, dtype, layout, accumulate, tf32 }
-            }
-            Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
-                Self::Sptrsv { op: Op::Sptrsv, rhs, dtype, triangle, diagonal, transpose }
-            }
-        }
     }
 }
 

@@ -15,7 +15,8 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("pool", &["domain"]),
     ("store", &["domain"]),
     ("service", &["domain", "sparse", "learn", "search", "ops", "store", "pool"]),
-    ("http", &["domain", "service"]),
+    ("wire", &["domain"]),
+    ("http", &["domain", "service", "wire"]),
     ("cli", &["all"]),
 ];
 

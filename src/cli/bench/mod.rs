@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
         let sent = match *digest {
             Some(sent) => sent,
             None => match subject.upload(client, &run.matrix).await {
-                Ok(sent) => *digest.insert(sent.digest),
+                Ok((sent, _)) => *digest.insert(sent),
                 Err(error) => return run.failed(&error),
             },
         };

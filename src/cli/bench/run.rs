@@ -2,12 +2,12 @@
 
 use super::subject::{Shape, Subject};
 use super::suite::{Entry, Task};
-use crate::cli::client::views::{PlanView, TrialView};
 use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Digest, Problem, Spmm, Sptrsv};
+use crate::wire::{Plan, Role, Trial};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -87,24 +87,6 @@ pub struct Figures {
     pub break_even_calls: Option<u64>,
 }
 
-/// Members of a plan that the other subcommands do not read.
-#[derive(Deserialize)]
-struct More {
-    limit: Bounded,
-    trials: Counts,
-}
-
-#[derive(Deserialize)]
-struct Bounded {
-    bound: String,
-}
-
-#[derive(Deserialize)]
-struct Counts {
-    measured: u32,
-    failed: BTreeMap<String, u32>,
-}
-
 impl Run {
     /// Not run yet.
     pub fn of(entry: &Entry, task: &Task) -> Self {
@@ -172,7 +154,7 @@ impl Run {
     pub async fn carried(mut self, client: &Client, matrix: &Digest, ask: &Ask<'_>) -> Self {
         let answered = async {
             let tuned = ask.tune(client, matrix, &self.problem).await?;
-            anyhow::Ok((Figures::of(&tuned.plan, tuned.seconds)?, tuned))
+            anyhow::Ok((Figures::of(&tuned.plan.view, tuned.seconds)?, tuned))
         };
         match answered.await {
             Ok((figures, tuned)) => {
@@ -193,7 +175,7 @@ pub struct Ask<'a> {
 
 /// What a job came to.
 struct Tuned {
-    plan: Answer<PlanView>,
+    plan: Answer<Plan>,
     trials: Vec<Tried>,
     /// From the POST of the job to its end.
     seconds: f64,
@@ -201,7 +183,7 @@ struct Tuned {
 
 impl Tried {
     /// None for one that never was: a constraint removed it.
-    fn of(trial: TrialView) -> Option<Self> {
+    fn of(trial: Trial) -> Option<Self> {
         (trial.state != "pruned").then(|| Self {
             candidate: trial.candidate.to_string(),
             state: trial.state,
@@ -245,10 +227,7 @@ impl Ask<'_> {
 }
 
 impl Figures {
-    fn of(plan: &Answer<PlanView>, tuning_s: f64) -> anyhow::Result<Self> {
-        let more =
-            More::deserialize(&plan.raw).context("the plan lacks its limit or its trials")?;
-        let plan = &plan.view;
+    fn of(plan: &Plan, tuning_s: f64) -> anyhow::Result<Self> {
         let measured = plan.measured.as_ref();
         let measured =
             measured.context("the plan is predicted: there is nothing measured to compare")?;
@@ -261,16 +240,16 @@ impl Figures {
             speedup: plan.speedup,
             limit_us: plan.limit.us,
             limit_fraction: plan.limit.fraction,
-            bound: more.limit.bound,
+            bound: plan.limit.bound.name().to_owned(),
             bytes: plan.limit.bytes,
             copy_gbps: plan.device.copy_gbps,
             model: plan.predicted.as_ref().map(|predicted| predicted.model.clone()),
             predicted_us: plan.predicted.as_ref().map(|predicted| predicted.median_us),
             winner: plan.candidate.to_string(),
-            vendor_won: plan.candidate.is_baseline(),
+            vendor_won: plan.candidate.role == Role::Baseline,
             tie: plan.tie,
-            measured: more.trials.measured,
-            failed: more.trials.failed,
+            measured: plan.trials.measured,
+            failed: plan.trials.failed.clone(),
             tuning_s,
             search_s: plan.provenance.search_seconds,
             preprocess_ms: plan.preprocess_ms.unwrap_or_default(),

@@ -3,7 +3,6 @@
 use super::npz;
 use super::suite::Source;
 use crate::cli::client::Client;
-use crate::cli::client::views::MatrixView;
 use crate::domain::problem::Diagonal;
 use crate::domain::{Digest, Problem, Sptrsv};
 use crate::sparse::read::{Limits, read_path};
@@ -105,8 +104,8 @@ impl Subject {
     }
 
     /// Sends the matrix, a file as it is and a generated one as npz: text of that size would take longer than tuning.
-    pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<MatrixView> {
-        let uploaded = match &self.source {
+    pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<(Digest, bool)> {
+        let (uploaded, created) = match &self.source {
             Source::File(path) => client.upload_file(path).await?,
             Source::Generated(_) => {
                 let file =
@@ -117,7 +116,7 @@ impl Subject {
                 client.upload(body.into(), Some(name)).await?
             }
         };
-        Ok(uploaded.view)
+        Ok((uploaded.view.digest, created))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Server-sent events as far as the API uses them: `event`, `id` and one-line `data`, frames ended by a blank line.
 
-use super::views::{JobView, TrialView};
+use super::views::JobView;
+use crate::wire::Trial;
 use anyhow::{Context, bail};
 use reqwest::Response;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ const LONGEST_LINE: usize = 4 << 20;
 #[derive(Clone, Debug)]
 pub enum Happening {
     Job(Box<JobView>),
-    Trial(Box<TrialView>),
+    Trial(Box<Trial>),
     Log(String),
 }
 
@@ -58,7 +59,7 @@ impl Frame {
         #[derive(Deserialize)]
         struct Data {
             job: Option<Box<JobView>>,
-            trial: Option<Box<TrialView>>,
+            trial: Option<Box<Trial>>,
             message: Option<String>,
             detail: Option<String>,
         }

@@ -5,6 +5,7 @@ pub mod models;
 pub mod views;
 
 use crate::domain::{Digest, JobState};
+use crate::wire::{Lookup, Matrix, Page, Plan, Trial};
 use anyhow::{Context, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
-use views::{JobView, LookupView, MatrixView, PlanView, TrialView};
+use views::JobView;
 
 /// Time to connect; answers themselves may take long (an upload is parsed before it is answered).
 const CONNECT: Duration = Duration::from_secs(10);
@@ -75,20 +76,19 @@ impl Client {
         Ok(response.status() == StatusCode::OK)
     }
 
+    /// Uploads a matrix; also says whether it is new to the server.
     pub async fn upload(
         &self,
         body: Body,
         name: Option<&str>,
-    ) -> anyhow::Result<Answer<MatrixView>> {
+    ) -> anyhow::Result<(Answer<Matrix>, bool)> {
         let query: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
         let request = self.request(Method::POST, "v1/matrices", &query)?.body(body);
-        let (mut answer, status): (Answer<MatrixView>, StatusCode) =
-            self.answer_with_status(request).await?;
-        answer.view.created = status == StatusCode::CREATED;
-        Ok(answer)
+        let (answer, status) = self.answer_with_status(request).await?;
+        Ok((answer, status == StatusCode::CREATED))
     }
 
-    pub async fn upload_file(&self, file: &Path) -> anyhow::Result<Answer<MatrixView>> {
+    pub async fn upload_file(&self, file: &Path) -> anyhow::Result<(Answer<Matrix>, bool)> {
         let opened = tokio::fs::File::open(file)
             .await
             .with_context(|| format!("cannot open {}", file.display()))?;
@@ -133,21 +133,17 @@ impl Client {
     }
 
     /// Every candidate of a job, page after page.
-    pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<TrialView>>> {
-        #[derive(Deserialize)]
-        struct Page {
-            items: Vec<Value>,
-            next: Option<String>,
-        }
+    pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<Trial>>> {
         let path = format!("v1/jobs/{id}/trials");
         let mut trials = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
             let mut query = vec![("limit", PAGE)];
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let page: Answer<Page> = self.answer(self.request(Method::GET, &path, &query)?).await?;
+            let page: Answer<Page<Value>> =
+                self.answer(self.request(Method::GET, &path, &query)?).await?;
             for raw in page.view.items {
-                trials.push(Answer { view: TrialView::deserialize(&raw)?, raw });
+                trials.push(Answer { view: Trial::deserialize(&raw)?, raw });
             }
             cursor = page.view.next;
             if cursor.is_none() {
@@ -156,7 +152,7 @@ impl Client {
         }
     }
 
-    pub async fn plan(&self, id: &str) -> anyhow::Result<Answer<PlanView>> {
+    pub async fn plan(&self, id: &str) -> anyhow::Result<Answer<Plan>> {
         self.answer(self.request(Method::GET, &format!("v1/plans/{id}"), &[])?).await
     }
 
@@ -165,7 +161,7 @@ impl Client {
         &self,
         matrix: &Digest,
         query: &[(&str, String)],
-    ) -> anyhow::Result<Answer<LookupView>> {
+    ) -> anyhow::Result<Answer<Lookup>> {
         let matrix = matrix.to_string();
         let mut all = vec![("matrix", matrix.as_str())];
         all.extend(query.iter().map(|(name, value)| (*name, value.as_str())));

@@ -211,10 +211,10 @@ async fn tune(
     if was_tuned(local.service(), &digest, &draw.problem, class).await? {
         return Ok(Became::Skipped);
     }
-    let matrix = subject.upload(&local.client, &draw.spec).await?;
+    let (_, created) = subject.upload(&local.client, &draw.spec).await?;
     let ended = measure(args, draw, &digest, &local.client, in_hand).await;
     // What was there before is somebody's.
-    if !args.keep && matrix.created {
+    if !args.keep && created {
         local.client.delete_matrix(&digest).await.unwrap_or_else(|error| {
             tracing::warn!(
                 matrix = draw.spec,

@@ -17,6 +17,7 @@ use std::sync::LazyLock;
 
 /// What is computed with a matrix. The order is that of lists and pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
     Spmm,

@@ -6,8 +6,8 @@ use super::super::format;
 use crate::domain::{DeviceId, Plan};
 use crate::http::App;
 use crate::http::error::Problem;
-use crate::http::problems::ProblemOut;
 use crate::service::PageRequest;
+use crate::wire;
 
 /// Matrices offered by name; any other is named by its digest.
 const OFFERED: u32 = 100;
@@ -68,7 +68,7 @@ pub fn like(plan: &Plan) -> Result<String, Problem> {
         address.push_str(&format!("&{field}={}", encoded(value)));
     };
     let problem =
-        serde_json::to_value(ProblemOut::from(plan.problem)).map_err(Problem::internal)?;
+        serde_json::to_value(wire::Problem::from(plan.problem)).map_err(Problem::internal)?;
     for (name, value) in problem.as_object().into_iter().flatten() {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         fill(&format!("problem.{name}"), &value);

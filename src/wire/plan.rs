@@ -1,0 +1,236 @@
+//! A plan, and the answer to a lookup.
+
+use super::{Candidate, Device, Open, Problem};
+use crate::domain;
+use crate::domain::plan::{
+    Baseline, HostTime, LaunchStep, Limit, Measured, ModelError, PlanArray, TrialCounts, Validity,
+};
+use crate::domain::recipe::Scratch;
+use crate::domain::{
+    Digest, FunnelStep, Grade, JobId, L2Policy, ModelId, PlanId, Resources, StoppedBy,
+};
+use serde::{Deserialize, Serialize};
+
+/// The answer: winner, measurements, baseline, limit, provenance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Plan {
+    pub id: PlanId,
+    pub matrix: Digest,
+    pub pattern_digest: Digest,
+    pub problem: Problem,
+    pub l2_policy: L2Policy,
+    pub device: Device,
+    pub candidate: Candidate,
+    /// Null in a predicted plan.
+    pub measured: Option<Measured>,
+    pub tie: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_up: Option<RunnerUp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speedup: Option<f64>,
+    pub limit: Limit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_error: Option<ModelError>,
+    /// What the model would take next, best first; only of a predicted plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Candidate>,
+    pub funnel: Vec<FunnelStep>,
+    pub trials: TrialCounts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preprocess_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_calls: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub break_even_calls: Option<u64>,
+    pub validity: Validity,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Launch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    pub provenance: Provenance,
+    pub created_at: String,
+}
+
+/// The candidate that came second in the finals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RunnerUp {
+    pub candidate: Candidate,
+    pub median_us: f64,
+    /// Absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95_us: Option<[f64; 2]>,
+}
+
+/// What the model expected of the candidate. Unlike the stored form it always says how many were passed over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Predicted {
+    pub model: String,
+    pub median_us: f64,
+    #[serde(default)]
+    pub passed_over: u32,
+}
+
+/// Where a plan comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Provenance {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// The learned model that ranked, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
+    pub version: String,
+    pub environment: String,
+    pub kernel_digest: Option<Digest>,
+    pub seed: u64,
+    pub stopped_by: StoppedBy,
+    pub search_seconds: f64,
+}
+
+/// All that is needed to run the kernel elsewhere; digests are of `/v1/plans/{id}/blobs/{digest}`. Unlike the stored form it
+/// has every list, empty or not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Launch {
+    pub entry: String,
+    pub source: Option<Digest>,
+    pub cubin: Option<Digest>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub arguments: Vec<String>,
+    #[serde(default)]
+    pub steps: Vec<LaunchStep>,
+    #[serde(default)]
+    pub arrays: Vec<PlanArray>,
+    #[serde(default)]
+    pub scratch: Vec<Scratch>,
+    #[serde(default)]
+    pub zero_output: bool,
+}
+
+impl From<domain::Plan> for Plan {
+    fn from(plan: domain::Plan) -> Self {
+        Self {
+            id: plan.id,
+            matrix: plan.matrix,
+            pattern_digest: plan.pattern_digest,
+            problem: plan.problem.into(),
+            l2_policy: plan.l2_policy,
+            device: plan.device.into(),
+            candidate: plan.candidate.into(),
+            measured: plan.measured,
+            tie: plan.tie,
+            runner_up: plan.runner_up.map(RunnerUp::from),
+            baseline: plan.baseline,
+            speedup: plan.speedup,
+            limit: plan.limit,
+            predicted: plan.predicted.map(Predicted::from),
+            model_error: plan.model_error,
+            alternatives: plan.alternatives.into_iter().map(Candidate::from).collect(),
+            funnel: plan.funnel,
+            trials: plan.trials,
+            preprocess_ms: plan.preprocess_ms,
+            expected_calls: plan.expected_calls,
+            break_even_calls: plan.break_even_calls,
+            validity: plan.validity,
+            launch: plan.launch.map(Launch::from),
+            host: plan.host,
+            resources: plan.resources,
+            provenance: plan.provenance.into(),
+            created_at: plan.created_at.to_rfc3339(),
+        }
+    }
+}
+
+impl From<domain::plan::RunnerUp> for RunnerUp {
+    fn from(runner_up: domain::plan::RunnerUp) -> Self {
+        let domain::plan::RunnerUp { candidate, median_us, ci95_us } = runner_up;
+        Self { candidate: candidate.into(), median_us, ci95_us }
+    }
+}
+
+impl From<domain::plan::Predicted> for Predicted {
+    fn from(predicted: domain::plan::Predicted) -> Self {
+        let domain::plan::Predicted { model, median_us, passed_over } = predicted;
+        Self { model, median_us, passed_over }
+    }
+}
+
+impl From<domain::plan::Provenance> for Provenance {
+    fn from(from: domain::plan::Provenance) -> Self {
+        Self {
+            job: from.job,
+            model: from.model,
+            version: from.version,
+            environment: from.environment,
+            kernel_digest: from.kernel_digest,
+            seed: from.seed,
+            stopped_by: from.stopped_by,
+            search_seconds: from.search_seconds,
+        }
+    }
+}
+
+impl From<domain::plan::Launch> for Launch {
+    fn from(launch: domain::plan::Launch) -> Self {
+        Self {
+            entry: launch.entry,
+            source: launch.source,
+            cubin: launch.cubin,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+            arguments: launch.arguments,
+            steps: launch.steps,
+            arrays: launch.arrays,
+            scratch: launch.scratch,
+            zero_output: launch.zero_output,
+        }
+    }
+}
+
+/// The answer to a lookup. `none` is an answer too, with its reasons, not a 404 without them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Lookup {
+    #[serde(rename = "match")]
+    pub matched: Match,
+    pub plan: Option<Plan>,
+}
+
+/// How well a lookup matched, and why not better.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Match {
+    pub grade: Open<Grade>,
+    #[serde(default)]
+    pub reasons: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<f64>,
+}
+
+impl From<domain::Lookup> for Lookup {
+    fn from(lookup: domain::Lookup) -> Self {
+        Self {
+            matched: Match {
+                grade: lookup.grade.into(),
+                reasons: lookup.reasons,
+                neighbour: lookup.neighbour,
+                distance: lookup.distance,
+            },
+            plan: lookup.plan.map(Plan::from),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A trial: one candidate of a job, and what became of it.
+
+use super::Candidate;
+use crate::domain;
+use crate::domain::{Outcome, TrialState};
+use serde::{Deserialize, Serialize};
+
+/// A candidate of a job, pruned by a constraint or tried. Which of the optional members it has follows from `state`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Trial {
+    /// `<job>/<ordinal>`.
+    pub id: String,
+    pub candidate: Candidate,
+    /// Speed-ups are over the fastest of these.
+    #[serde(default)]
+    pub baseline: bool,
+    /// See [`TrialState::name`].
+    pub state: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub median_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95_us: Option<[f64; 2]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rel_error: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registers: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub occupancy: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preprocess_ms: Option<f64>,
+    /// Of `timed_out`: the kernel's own watchdog ended it, and the device is well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    pub created_at: String,
+}
+
+impl From<domain::Trial> for Trial {
+    fn from(trial: domain::Trial) -> Self {
+        let mut out = Self {
+            id: format!("{}/{}", trial.job, trial.ordinal),
+            baseline: trial.candidate.is_baseline(),
+            candidate: trial.candidate.into(),
+            state: trial.state.name().to_owned(),
+            pruned_by: None,
+            predicted_us: finite(trial.predicted_us),
+            median_us: None,
+            ci95_us: None,
+            samples: None,
+            rel_error: None,
+            registers: None,
+            occupancy: None,
+            preprocess_ms: None,
+            stopped: false,
+            detail: None,
+            created_at: trial.created_at.to_rfc3339(),
+        };
+        match trial.state {
+            TrialState::Pruned { pruned_by } => out.pruned_by = Some(pruned_by),
+            TrialState::Tried(outcome) => out.set_outcome(outcome),
+        }
+        out
+    }
+}
+
+impl Trial {
+    fn set_outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Measured { timing, rel_error, resources, preprocess_ms } => {
+                self.median_us = Some(timing.median_us);
+                self.ci95_us = Some(timing.ci95_us);
+                self.samples = Some(timing.samples_us.len() as u64);
+                self.rel_error = finite(Some(rel_error));
+                self.registers = resources.map(|resources| resources.registers);
+                self.occupancy = resources.map(|resources| resources.occupancy);
+                self.preprocess_ms = Some(preprocess_ms);
+            }
+            Outcome::TimedOut { detail, stopped } => {
+                self.stopped = stopped;
+                self.detail = Some(detail);
+            }
+            Outcome::Wrong { rel_error, detail } => {
+                self.rel_error = finite(rel_error);
+                self.detail = Some(detail);
+            }
+            Outcome::CompileFailed { detail }
+            | Outcome::Refused { detail }
+            | Outcome::Crashed { detail } => self.detail = Some(detail),
+        }
+    }
+}
+
+/// JSON has no infinity; a wrong result's error may be one, and `detail` says so then.
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{JobId, Timestamp};
+
+    #[test]
+    fn a_kernel_that_stopped_itself_says_so() {
+        let shown = |stopped| {
+            let outcome = Outcome::TimedOut { detail: "late".to_owned(), stopped };
+            let trial = domain::Trial {
+                job: JobId("j".to_owned()),
+                ordinal: 0,
+                candidate: domain::Candidate::new("row_split"),
+                state: TrialState::Tried(outcome),
+                predicted_us: None,
+                features: None,
+                created_at: Timestamp(0),
+            };
+            serde_json::to_value(Trial::from(trial)).unwrap()
+        };
+        assert_eq!(shown(true)["stopped"], true);
+        assert_eq!(shown(false).get("stopped"), None);
+    }
+}
