@@ -52,13 +52,12 @@ struct AgArguments {
     Value* x;                          // in the matrix's row order
     const u32* __restrict__ rows_of;   // matrix row of a permuted row; null where rows are not permuted
     const uint2* __restrict__ tasks;   // kNg a group, groups in the order of the queues: {first row, end and flags}
-    const u32* __restrict__ queue_ptr; // from `queue` on warps + 1: groups of each warp
+    const u32* __restrict__ queue_ptr; // warps + 1: groups of each warp
     Slot* work;                        // this call's values, in (permuted) solve order
     Slot* other;                       // the next call's
     u32 epoch;
     u32 rows;
     u32 reversed;                      // row s is the matrix's row rows - 1 - s
-    u32 queue;                         // where this launch's queues begin in queue_ptr
     u32 warps;
     u32 span;                          // rows of the largest node
     u32 stage;                         // entries of a warp's buffer
@@ -333,8 +332,8 @@ struct AgSolver : AgArguments<Config> {
         const u32 warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
         if (warp >= this->warps) return;
         const u32 subwarp = threadIdx.x % 32 / kLanes;
-        u32 group = __ldg(this->queue_ptr + this->queue + warp);
-        const u32 end = __ldg(this->queue_ptr + this->queue + warp + 1);
+        u32 group = __ldg(this->queue_ptr + warp);
+        const u32 end = __ldg(this->queue_ptr + warp + 1);
         if (group >= end) return;
         uint2 ahead = __ldg(this->tasks + static_cast<u64>(group) * Config::kNg + subwarp);
         for (; group < end; ++group) {

@@ -6,7 +6,7 @@ use crate::domain::recipe::{Arg, Step};
 /// What a kernel passes on to the template that does the work, in the template's order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
-    /// A parameter of the kernel, passed on by its name.
+    /// A parameter of the kernel.
     Parameter(Parameter),
     /// Operands passed on together as one aggregate of a C++ type.
     Aggregate { ctype: String, members: Vec<Operand> },
@@ -22,6 +22,8 @@ pub struct Parameter {
     pub name: &'static str,
     /// What the host passes.
     pub argument: Arg,
+    /// The expression that the call passes on: mostly the name; empty where only other expressions use the parameter.
+    pub passed: String,
 }
 
 /// An `extern "C"` kernel that calls one instance of a template.
@@ -35,9 +37,20 @@ pub struct EntryPoint {
     pub operands: Vec<Operand>,
 }
 
-/// A parameter of type `ctype`.
+/// A parameter of type `ctype`, passed on as it is.
 pub fn parameter(ctype: impl Into<String>, name: &'static str, argument: Arg) -> Operand {
-    Operand::Parameter(Parameter { ctype: ctype.into(), name, argument })
+    parameter_as(ctype, name, argument, name)
+}
+
+/// A parameter of type `ctype`, passed on as an expression.
+pub fn parameter_as(
+    ctype: impl Into<String>,
+    name: &'static str,
+    argument: Arg,
+    passed: impl Into<String>,
+) -> Operand {
+    let (ctype, passed) = (ctype.into(), passed.into());
+    Operand::Parameter(Parameter { ctype, name, argument, passed })
 }
 
 /// A parameter that is a 32-bit number.
@@ -97,11 +110,12 @@ fn parameters(operands: &[Operand]) -> Vec<&Parameter> {
 /// The list between the call's parentheses.
 fn passed(operands: &[Operand]) -> String {
     let each = |operand: &Operand| match operand {
-        Operand::Parameter(parameter) => parameter.name.to_owned(),
+        Operand::Parameter(parameter) => parameter.passed.clone(),
         Operand::Aggregate { ctype, members } => format!("{ctype}{{{}}}", passed(members)),
         Operand::Expression(expression) => (*expression).to_owned(),
     };
-    operands.iter().map(each).collect::<Vec<_>>().join(", ")
+    let passed = operands.iter().map(each).filter(|expression| !expression.is_empty());
+    passed.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -119,7 +133,11 @@ mod tests {
                 parameter("const u32*", "row_ptr", Arg::RowPtr),
                 aggregate(
                     "Dense<float>",
-                    vec![parameter("const float*", "b", Arg::B), number("stride", 8)],
+                    vec![
+                        parameter("const float*", "b", Arg::B),
+                        parameter_as("u32", "stride", Arg::U32(8), "2 * stride"),
+                        parameter_as("u32", "unused", Arg::U32(9), ""),
+                    ],
                 ),
                 aggregate("Scale<float, false>", Vec::new()),
             ],
@@ -127,11 +145,11 @@ mod tests {
         assert_eq!(
             program(&["spmm/product.cuh"], "", &[kernel.clone()]),
             "#include \"spmm/product.cuh\"\nusing namespace sparsetune;\n\
-             extern \"C\" __global__ void __launch_bounds__(256, 1) spmm(const u32* row_ptr, const float* b, u32 stride) {\n    \
-             product<float>(blockIdx.x, row_ptr, Dense<float>{b, stride}, Scale<float, false>{});\n}\n"
+             extern \"C\" __global__ void __launch_bounds__(256, 1) spmm(const u32* row_ptr, const float* b, u32 stride, u32 unused) {\n    \
+             product<float>(blockIdx.x, row_ptr, Dense<float>{b, 2 * stride}, Scale<float, false>{});\n}\n"
         );
         let step = kernel.step(7, 256);
-        assert_eq!(step.args, [Arg::RowPtr, Arg::B, Arg::U32(8)]);
+        assert_eq!(step.args, [Arg::RowPtr, Arg::B, Arg::U32(8), Arg::U32(9)]);
         assert_eq!((step.entry.as_str(), step.grid, step.block), ("spmm", [7, 1, 1], [256, 1, 1]));
     }
 }

@@ -3,7 +3,7 @@
 use super::prepare::Sync;
 use crate::domain::Dtype;
 use crate::domain::recipe::Arg;
-use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
+use crate::ops::program::{EntryPoint, aggregate, number, parameter, parameter_as, program};
 
 /// Name of the kernel whose tasks may wait for one another.
 pub const WAITING: &str = "ag_waiting";
@@ -84,7 +84,11 @@ impl Text {
             }
             Sync::Packed => [Arg::Scratch(0), Arg::NULL, Arg::Epoch],
         };
-        let slot = format!("{config}::Sync::Slot*");
+        // Typed only in the call: with typed parameters the compiler chooses registers otherwise.
+        let slots = |name, argument| {
+            let passed = format!("static_cast<{config}::Sync::Slot*>({name})");
+            parameter_as("void*", name, argument, passed)
+        };
         let arguments = vec![
             parameter("const u32*", "row_ptr", either(2, Arg::RowPtr)),
             parameter("const u32*", "cols", either(3, Arg::ColIdx)),
@@ -94,13 +98,13 @@ impl Text {
             parameter(format!("{value}*"), "x", Arg::C),
             parameter("const u32*", "rows_of", either(6, Arg::NULL)),
             parameter("const uint2*", "tasks", Arg::Array(0)),
-            parameter("const u32*", "queue_ptr", Arg::Array(1)),
-            parameter(&slot, "work", work),
-            parameter(&slot, "other", other),
+            parameter_as("const u32*", "queue_ptr", Arg::Array(1), "queue_ptr + queue"),
+            slots("work", work),
+            slots("other", other),
             parameter("u32", "epoch", epoch),
             number("rows", bound.rows),
             number("reversed", u32::from(bound.reversed)),
-            number("queue", bound.queue),
+            parameter_as("u32", "queue", Arg::U32(bound.queue), ""),
             number("warps", bound.warps),
             number("span", bound.span),
             number("stage", bound.stage),
