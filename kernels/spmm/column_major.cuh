@@ -9,18 +9,30 @@
 
 namespace sparsetune {
 
-template <int kLanes, int kR, int kUnroll>
-struct ColumnMajorConfig {
+// What a program sets, checked:
+//   Value        type of the elements of A, B and C
+//   kLanes       threads of a subwarp, which share a row
+//   kR           columns of C that a subwarp computes
+//   kUnroll      entries of A in flight per thread
+//   kFull        whether kR divides the columns of C, so that no column is checked
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct ColumnMajorConfig : Settings {
+    static constexpr int kLanes = Settings::kLanes, kR = Settings::kR;
     static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");
-    static_assert(kR * kUnroll <= 32, "more than 32 elements in flight a thread spill");
+    static_assert(kR * Settings::kUnroll <= 32, "more than 32 elements in flight a thread spill");
 };
 
-template <typename T, int kLanes, int kR, int kUnroll, bool kFull>
+// A thread's part of a row.
+template <typename Config>
 struct ColumnMajor {
+    using T = typename Config::Value;
+    static constexpr int kLanes = Config::kLanes, kR = Config::kR, kUnroll = Config::kUnroll;
+    static constexpr bool kFull = Config::kFull;
     Sum<T> acc[kR];
 
-    // kUnroll entries, kLanes apart; `width` of the R columns are real.
+    // kUnroll entries, kLanes apart, of which those below `left` are real (kWhole: all are); `width` of the R columns are.
     template <bool kWhole>
     __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ vals,
                                                const T* __restrict__ b, u64 ldb, u32 width, u32 left) {
@@ -56,22 +68,24 @@ struct ColumnMajor {
 
     // Sums over the subwarp; every lane holds the totals afterwards.
     __device__ __forceinline__ void reduce() {
-        const u32 mask = kLanes == 32 ? 0xffffffffu : ((1u << (kLanes % 32)) - 1u) << (threadIdx.x % 32 / kLanes * kLanes);
 #pragma unroll
         for (int r = 0; r < kR; ++r) {
 #pragma unroll
-            for (int step = kLanes / 2; step > 0; step /= 2) acc[r] += __shfl_xor_sync(mask, acc[r], step, kLanes);
+            for (int step = kLanes / 2; step > 0; step /= 2) {
+                acc[r] += __shfl_xor_sync(group_lanes<kLanes>(), acc[r], step, kLanes);
+            }
         }
     }
 };
 
 // `order` permutes the rows, null for natural.
-template <typename T, int kLanes, int kR, int kUnroll, bool kFull, bool kAccumulate>
-__device__ __forceinline__ void column_major(const u32* __restrict__ ptr, const u32* __restrict__ cols,
+template <typename Config, typename T = typename Config::Value>
+__device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
                                              const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
                                              const u32* __restrict__ order, u32 rows, u32 b_rows, u32 n,
-                                             const Scale<T, kAccumulate>& scale) {
-    static_assert(sizeof(ColumnMajorConfig<kLanes, kR, kUnroll>) > 0, "the configuration is checked");
+                                             const Scale<T, Config::kAccumulate>& scale) {
+    constexpr int kLanes = Config::kLanes, kR = Config::kR, kUnroll = Config::kUnroll;
+    constexpr bool kFull = Config::kFull;
     const u32 slot = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;
     if (slot >= rows) return;
     const u32 row = order == nullptr ? slot : __ldg(order + slot);
@@ -80,11 +94,11 @@ __device__ __forceinline__ void column_major(const u32* __restrict__ ptr, const 
     const u32 width = kFull ? kR : min(static_cast<u32>(kR), n - first);
     const T* b_first = b + static_cast<u64>(first) * b_rows;
 
-    ColumnMajor<T, kLanes, kR, kUnroll, kFull> body;
+    ColumnMajor<Config> body;
 #pragma unroll
     for (int r = 0; r < kR; ++r) body.acc[r] = Sum<T>(0);
-    const u32 end = __ldg(ptr + row + 1);
-    u32 k = __ldg(ptr + row) + lane;
+    const u32 end = __ldg(row_ptr + row + 1);
+    u32 k = __ldg(row_ptr + row) + lane;
     constexpr u32 kStep = kUnroll * kLanes;
     for (; k + (kStep - kLanes) < end; k += kStep) {
         body.template accumulate<true>(cols + k, vals + k, b_first, b_rows, width, kStep);
@@ -94,9 +108,7 @@ __device__ __forceinline__ void column_major(const u32* __restrict__ ptr, const 
 #pragma unroll
     for (int r = 0; r < kR; ++r) {
         if (r % kLanes == lane && (kFull || r < width)) {
-            Sums<T, 1> one;
-            one.lane[0] = body.acc[r];
-            one.store(c + (first + r) * static_cast<u64>(rows) + row, scale);
+            store_one(c + (first + r) * static_cast<u64>(rows) + row, body.acc[r], scale);
         }
     }
 }

@@ -13,7 +13,7 @@
 
 namespace sparsetune {
 
-// One MMA: m16n8k8 in tf32, m16n8k16 in f16; m counts columns of B, n rows of A, k columns of A.
+// One MMA on elements of type T: m16n8k8 in tf32, m16n8k16 in f16; m counts columns of B, n rows of A, k columns of A.
 template <typename T>
 struct CondensedShape {
     static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;            // columns of A a step
@@ -23,9 +23,19 @@ struct CondensedShape {
     static constexpr int kGroup = 8 * kVec;                           // columns of B that a warp loads of each
 };
 
-template <typename T, int kTerms, int kColumns, int kStages>
-struct CondensedTcConfig {
+// What a program sets, checked, and what follows from it:
+//   Value        type of the elements of A, B and C
+//   kTerms       products that make one: 1, or 3 where each f32 is the sum of two tf32 terms
+//   kColumns     columns of C per warp
+//   kStages      steps in flight
+//   kResidue     whether entries that are alone in their column of a panel are kept in lists
+//   kFull        whether kColumns divides the columns of C, so that no column is checked
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct CondensedTcConfig : Settings {
+    using T = typename Settings::Value;
     using Shape = CondensedShape<T>;
+    static constexpr int kTerms = Settings::kTerms, kColumns = Settings::kColumns, kStages = Settings::kStages;
     static constexpr int kGroups = kColumns / Shape::kGroup;
     static_assert(sizeof(T) == 2 || sizeof(T) == 4, "tensor cores take f16 and tf32");
     static_assert(kTerms == 1 || (kTerms == 3 && sizeof(T) == 4), "only f32 is split, in three products");
@@ -78,13 +88,13 @@ struct CondensedStep {
     }
 };
 
-// What a lane has loaded of B for one step and one group of columns, fed to the group's MMAs.
+// What a lane has loaded of B for one step and one group of columns, fed to the group's MMAs. kTerms: as in CondensedTcConfig.
 template <typename T, int kTerms>
 struct CondensedFragment;
 
 template <>
 struct CondensedFragment<Half, 1> {
-    Packed<Half, 8> row[4];
+    Vector<Half, 8> row[4];
 
     // MMA j takes the pair of columns of word j: the low halves are m = g, the high ones m = g + 8.
     __device__ __forceinline__ void multiply(float (&acc)[4][4], const u32 (&value)[2]) const {
@@ -101,7 +111,7 @@ struct CondensedFragment<Half, 1> {
 
 template <>
 struct CondensedFragment<float, 1> {
-    Packed<float, 4> row[2];
+    Vector<float, 4> row[2];
 
     // MMA j takes columns 2j (m = g) and 2j + 1 (m = g + 8).
     __device__ __forceinline__ void multiply(float (&acc)[2][4], const u32 (&value)[2]) const {
@@ -115,7 +125,7 @@ struct CondensedFragment<float, 1> {
     }
 };
 
-// A float as the sum of two tf32 terms, exact to its last bit or the one before.
+// kCount floats, each as the sum of two tf32 terms, exact to its last bit or the one before.
 template <int kCount>
 struct SplitTerms {
     u32 high[kCount];
@@ -129,7 +139,7 @@ struct SplitTerms {
 
 template <>
 struct CondensedFragment<float, 3> {
-    Packed<float, 4> row[2];
+    Vector<float, 4> row[2];
 
     // Tensor cores truncate as they add, so a long sum would drift: they only add up one step, smallest products first, and
     // its sum is added in plain f32 (Ootomo and Yokota, 2022). The product of both low terms is below the last bit.
@@ -154,10 +164,13 @@ struct CondensedFragment<float, 3> {
     }
 };
 
-template <typename T, int kTerms, int kColumns, int kStages, bool kFull>
+// A lane's part of a panel's tile.
+template <typename Config>
 struct CondensedTile {
+    using T = typename Config::Value;
     using Shape = CondensedShape<T>;
-    static constexpr int kGroups = CondensedTcConfig<T, kTerms, kColumns, kStages>::kGroups;
+    static constexpr int kGroups = Config::kGroups, kStages = Config::kStages;
+    static constexpr bool kFull = Config::kFull;
     static constexpr int kVec = Shape::kVec;
     using Step = CondensedStep<T>;
 
@@ -175,7 +188,7 @@ struct CondensedTile {
         }
     }
 
-    __device__ __forceinline__ void load(Packed<T, kVec>& to, u32 col, int group) const {
+    __device__ __forceinline__ void load(Vector<T, kVec>& to, u32 col, int group) const {
         if (inside[group]) {
             to.load(b + static_cast<u64>(col) * n + group * Shape::kGroup);
         } else {
@@ -185,10 +198,10 @@ struct CondensedTile {
     }
 
     // `count` steps are there: all their loads of B are issued, then `ahead` asks for the next steps of A, then they are
-    // multiplied. `count` is the same in the whole warp.
+    // multiplied. `count` is the same in the whole warp; kWhole says that it is kStages.
     template <bool kWhole, typename Ahead>
     __device__ __forceinline__ void multiply(const Step (&step)[kStages], u32 count, const Ahead& ahead) {
-        CondensedFragment<T, kTerms> loaded[kStages][kGroups];
+        CondensedFragment<T, Config::kTerms> loaded[kStages][kGroups];
 #pragma unroll
         for (int s = 0; s < kStages; ++s) {
             if (kWhole || s < count) {
@@ -239,7 +252,7 @@ struct CondensedTile {
         fetch(k);
         for (; k < end; k += kBatch) {
             uint2 entry[kBatch];
-            Packed<T, kVec> row[kBatch][kGroups];
+            Vector<T, kVec> row[kBatch][kGroups];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) entry[i] = next[i];
 #pragma unroll
@@ -319,25 +332,12 @@ struct CondensedParts {
     u32* arrived;     // panels x column tiles, 0 between calls
 };
 
-// Whether this warp is the last of `parts` to have left its sums. The last resets the counter for the next call.
-__device__ __forceinline__ bool condensed_last(u32* arrived, u32 parts) {
-    __threadfence();
-    __syncwarp();
-    u32 before = 0;
-    if (threadIdx.x % 32 == 0) {
-        before = atomicAdd(arrived, 1u);
-        if (before + 1 == parts) *arrived = 0;
-    }
-    before = __shfl_sync(0xffffffffu, before, 0);
-    __threadfence();
-    return before + 1 == parts;
-}
-
 // With several blocks along z each takes a part of every panel's steps, and the last of a panel adds them up.
-template <typename T, int kTerms, int kColumns, int kStages, bool kResidue, bool kFull, bool kAccumulate>
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, T* __restrict__ c, u32 n,
-                                             const CondensedParts& cut, const Scale<T, kAccumulate>& scale) {
-    using Tile = CondensedTile<T, kTerms, kColumns, kStages, kFull>;
+                                             const CondensedParts& cut, const Scale<T, Config::kAccumulate>& scale) {
+    using Tile = CondensedTile<Config>;
+    constexpr int kColumns = Config::kColumns;
     const u32 lane = threadIdx.x % 32;
     const u32 panel = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     const u32 panels = a.rows / 8 + (a.rows % 8 != 0);
@@ -349,7 +349,7 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
     const u32 part = blockIdx.z, parts = gridDim.z;
     tile.walk(a.cols, a.values, begin + static_cast<u32>(static_cast<u64>(steps) * part / parts),
               begin + static_cast<u32>(static_cast<u64>(steps) * (part + 1) / parts));
-    if constexpr (kResidue) {
+    if constexpr (Config::kResidue) {
         const u32 list = panel * 4 + lane % 4;
         const u32 from = __ldg(a.residue_ptr + list), left = __ldg(a.residue_ptr + list + 1) - from;
         tile.add_residue(reinterpret_cast<const uint2*>(a.residue), from + static_cast<u32>(static_cast<u64>(left) * part / parts),
@@ -360,7 +360,7 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
         const u64 step = static_cast<u64>(panels) * gridDim.y * (2 * kColumns);
         float4* at = cut.partial + place * (2 * kColumns);
         tile.leave(at + part * step);
-        if (!condensed_last(cut.arrived + place, parts)) return;
+        if (!last_group_to_arrive<32>(cut.arrived + place, parts)) return;
         tile.gather(at, step, parts);
     }
 #pragma unroll

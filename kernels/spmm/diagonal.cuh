@@ -35,6 +35,9 @@ struct Nonzeros {
     }
 };
 
+// In what follows a lane holds kWidth columns, kOctets lanes share a row of B, a product takes kEights blocks of 8 nonzeros, and
+// kAligned says that rows of B are aligned for vectors of kWidth.
+
 // Which column a lane's element e is: vectors where rows of B are aligned for them; else elements dealt round the kOctets lanes
 // that read a row of B, so that what they load together is contiguous.
 template <int kWidth, int kOctets, bool kAligned>
@@ -44,8 +47,8 @@ __device__ __forceinline__ u32 column(u32 first, u32 octet, u32 e) {
 
 // A lane's columns of one row of B, zero outside the matrix.
 template <int kWidth, int kOctets, bool kAligned>
-__device__ __forceinline__ Packed<Half, kWidth> fetch(const Half* __restrict__ row, u32 first, u32 octet, u32 n, bool real) {
-    Packed<Half, kWidth> held;
+__device__ __forceinline__ Vector<Half, kWidth> fetch(const Half* __restrict__ row, u32 first, u32 octet, u32 n, bool real) {
+    Vector<Half, kWidth> held;
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) held.word[i] = 0;
     if constexpr (kAligned) {
@@ -75,7 +78,7 @@ struct Products {
     }
 
     // `low` and `high` are the rows of B of the lane's two nonzeros: a byte permutation transposes them into pairs.
-    __device__ __forceinline__ void multiply(const Packed<Half, kWidth>& low, const Packed<Half, kWidth>& high, u32 values) {
+    __device__ __forceinline__ void multiply(const Vector<Half, kWidth>& low, const Vector<Half, kWidth>& high, u32 values) {
 #pragma unroll
         for (int m = 0; m < kWidth / 2; ++m) {
             tensor_product(sum[m], __byte_perm(low.word[m], high.word[m], 0x5410),
@@ -89,13 +92,13 @@ struct Products {
 template <int kCount, int kWidth>
 __device__ __forceinline__ void fold(float (&held)[kWidth], u32 partner, bool upper, u32& offset) {
     if constexpr (kCount == 1) {
-        held[0] += __shfl_xor_sync(0xffffffffu, held[0], partner);
+        held[0] += __shfl_xor_sync(kAllLanes, held[0], partner);
     } else {
 #pragma unroll
         for (int i = 0; i < kCount / 2; ++i) {
             const float given = upper ? held[i] : held[i + kCount / 2];
             const float kept = upper ? held[i + kCount / 2] : held[i];
-            held[i] = kept + __shfl_xor_sync(0xffffffffu, given, partner);
+            held[i] = kept + __shfl_xor_sync(kAllLanes, given, partner);
         }
         offset += upper ? kCount / 2 : 0;
     }
@@ -127,9 +130,7 @@ __device__ __forceinline__ void finish(const Products<kWidth>& products, Half* c
 #pragma unroll
         for (int i = 0; i < kLeft; ++i) {
             const u32 at = column<kWidth, kOctets, false>(first, octet, offset + i);
-            Sums<Half, 1> out;
-            out.lane[0] = held[i];
-            if (at < n) out.store(c_row + at, scale);
+            if (at < n) store_one(c_row + at, held[i], scale);
         }
     }
 }

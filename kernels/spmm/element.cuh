@@ -1,12 +1,9 @@
 // Elements of SpMM's operands (float, double, Half), vectors of them that move in one or two instructions, and the stores
 // of C. Sums are kept in `Sum<T>`: float for Half, else the type itself. No header of the toolkit is needed.
 #pragma once
+#include "device.cuh"
 
 namespace sparsetune {
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
 
 // IEEE 754 binary16 by its bits.
 struct Half {
@@ -56,12 +53,17 @@ __device__ __forceinline__ Half load_element(const Half* from) {
 // kWidth elements as the words they are in memory: what is in flight takes no more registers than that. All indices must
 // be compile-time constants. `from` must be aligned to the bytes of the vector, or to 16 where it has more.
 template <typename T, int kWidth>
-struct Packed {
+struct Vector {
     static constexpr int kBytes = kWidth * static_cast<int>(sizeof(T));
     static constexpr int kWords = (kBytes + 3) / 4;
     static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % 16 == 0,
                   "a vector must be 2, 4 or 8 bytes, or whole 16-byte pieces");
     u32 word[kWords];
+
+    // The 16 bytes of a vector that has no more, as shared memory holds them.
+    __device__ __forceinline__ void set(uint4 four) {
+        word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+    }
 
     // Of what the same kernel writes: the read-only path may not be taken.
     __device__ __forceinline__ void load_written(const T* from) {
@@ -128,7 +130,7 @@ struct Sums {
         for (int i = 0; i < kWidth; ++i) lane[i] = Sum<T>(0);
     }
 
-    __device__ __forceinline__ void fma(Sum<T> scale, const Packed<T, kWidth>& by) {
+    __device__ __forceinline__ void fma(Sum<T> scale, const Vector<T, kWidth>& by) {
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) lane[i] = multiply_add(scale, by[i], lane[i]);
     }
@@ -136,7 +138,7 @@ struct Sums {
     // C is written once and not read again: evict it first, so that B stays in L2.
     template <bool kAccumulate>
     __device__ __forceinline__ void store(T* to, const Scale<T, kAccumulate>& scale) const {
-        constexpr int kBytes = Packed<T, kWidth>::kBytes;
+        constexpr int kBytes = Vector<T, kWidth>::kBytes;
         union {
             T element[kWidth];
             u32 word[(kBytes + 3) / 4];
@@ -146,7 +148,7 @@ struct Sums {
 #pragma unroll
             for (int i = 0; i < kWidth; ++i) sum[i] = scale.alpha * lane[i];
             if (scale.reads()) {
-                Packed<T, kWidth> before;
+                Vector<T, kWidth> before;
                 before.load_written(to);
 #pragma unroll
                 for (int i = 0; i < kWidth; ++i) sum[i] = multiply_add(scale.beta, before[i], sum[i]);
@@ -172,5 +174,13 @@ struct Sums {
         }
     }
 };
+
+// One element of C.
+template <typename T, bool kAccumulate>
+__device__ __forceinline__ void store_one(T* to, Sum<T> sum, const Scale<T, kAccumulate>& scale) {
+    Sums<T, 1> one;
+    one.lane[0] = sum;
+    one.store(to, scale);
+}
 
 }  // namespace sparsetune

@@ -29,56 +29,43 @@ struct Segments {
     u32* arrived;     // (bundles + long rows) x column tiles, 0 between calls
 };
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle>
-struct NnzSplitConfig {
-    using Rows = RowSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>;
-    static constexpr u32 kGroups = Rows::kRows;  // segments a block computes at a time
+// What a program sets, checked: the same as RowSplitConfig names.
+template <typename Settings>
+struct NnzSplitConfig : RowSplitConfig<Settings> {
+    static constexpr u32 kGroups = RowSplitConfig<Settings>::kRows;  // segments a block computes at a time
     static_assert(kGroups > 0, "a block must hold a group at least");
 };
 
 // What a group does with the sums of its segment.
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+template <typename Config>
 struct Segment {
-    using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+    using Part = RowSplit<Config>;
     using Body = typename Part::Body;
+    using T = typename Config::Value;
 
     // Does `act(sum, column)` for each of this thread's columns.
     template <typename Act>
     static __device__ __forceinline__ void each(Body& body, u32 width, const Act& act) {
 #pragma unroll
-        for (int k = 0; k < kCols; ++k) {
+        for (int k = 0; k < Config::kCols; ++k) {
 #pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                const u32 column = Body::first_column() + k * kLanes * kVec + i;
-                if (kFull || column < width) act(body.acc[k].lane[i], column);
+            for (int i = 0; i < Config::kVec; ++i) {
+                const u32 column = Body::first_column() + k * Config::kLanes * Config::kVec + i;
+                if (Config::kFull || column < width) act(body.acc[k].lane[i], column);
             }
         }
     }
 
+    // Leaves the sums among those of the row's other segments, from `at` on.
     static __device__ __forceinline__ void leave(Body& body, Sum<T>* at, u32 width) {
         if (body.way == 0) each(body, width, [&](Sum<T>& sum, u32 column) { __stcg(at + column, sum); });
-    }
-
-    // Whether this group is the last of `expected` that leave their sums; the last also resets the counter for the next
-    // call. The same answer in the whole group.
-    static __device__ __forceinline__ bool last(u32* arrived, u32 expected) {
-        __threadfence();
-        __syncwarp(Body::mask());
-        u32 before = 0;
-        if (threadIdx.x % Body::kGroup == 0) {
-            before = atomicAdd(arrived, 1u);
-            if (before + 1 == expected) *arrived = 0;
-        }
-        before = __shfl_sync(Body::mask(), before, 0, Body::kGroup);
-        __threadfence();
-        return before + 1 == expected;
     }
 
     // Adds what lies in places `from`, `from + step`, ... below `end`, always in the same order.
     static __device__ __forceinline__ void gather(Body& body, const Sum<T>* partial, u32 n, u32 from, u32 end, u32 step, u32 width) {
         each(body, width, [](Sum<T>& sum, u32) { sum = Sum<T>(0); });
 #pragma unroll 4
-        for (u32 place = from + body.way * step; place < end; place += kWays * step) {
+        for (u32 place = from + body.way * step; place < end; place += Config::kWays * step) {
             const Sum<T>* at = partial + static_cast<u64>(place) * n;
             each(body, width, [&](Sum<T>& sum, u32 column) { sum += __ldcg(at + column); });
         }
@@ -86,13 +73,11 @@ struct Segment {
     }
 
     static __device__ __forceinline__ void store(Body& body, T* c, u32 rows, u32 n, u32 row, u32 first, u32 width,
-                                                 const Scale<T, kAccumulate>& scale) {
-        if constexpr (kOut == kColumns) {
+                                                 const Scale<T, Config::kAccumulate>& scale) {
+        if constexpr (Config::kOut == Output::kColumns) {
             if (body.way != 0) return;
             each(body, width, [&](Sum<T>& sum, u32 column) {
-                Sums<T, 1> one;
-                one.lane[0] = sum;
-                one.store(c + static_cast<u64>(first + column) * rows + row, scale);
+                store_one(c + static_cast<u64>(first + column) * rows + row, sum, scale);
             });
         } else {
             Part::store(body, c + static_cast<u64>(row) * n + first, width, scale);
@@ -102,13 +87,14 @@ struct Segment {
 
 // One segment. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds those: always
 // in the same order, so that the result does not depend on who arrives when.
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols, const T* __restrict__ vals,
                                         const Dense<T>& dense, T* __restrict__ c, u32 rows, u32 n,
-                                        const Segments<T>& all, const Scale<T, kAccumulate>& scale) {
-    using Own = Segment<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+                                        const Segments<T>& all, const Scale<T, Config::kAccumulate>& scale) {
+    using Own = Segment<Config>;
     using Body = typename Own::Body;
-    const u32 at = block * (kBlock / Body::kGroup) + threadIdx.x / Body::kGroup;
+    constexpr int kGroup = Config::kGroup;
+    const u32 at = block * (Config::kBlock / kGroup) + threadIdx.x / kGroup;
     if (at >= all.count) return;
     const u32 first = tile * Own::Part::kTile, width = n - first;
     Body body(dense.tile(tile), dense.stride, width);
@@ -121,22 +107,26 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
     const u32 from = begin + bundle * kBundle, until = min(from + kBundle, end);
     Sum<T>* partial = all.partial + first;
     Own::leave(body, partial + static_cast<u64>(place) * n, width);
-    if (!Own::last(all.arrived + static_cast<u64>(__ldg(all.bundle + owner) + bundle) * gridDim.y + tile, until - from)) return;
+    u32* arrived = all.arrived + static_cast<u64>(__ldg(all.bundle + owner) + bundle) * gridDim.y + tile;
+    if (!last_group_to_arrive<kGroup>(arrived, until - from)) return;
     Own::gather(body, partial, n, from, until, 1, width);
     if (bundles > 1) {
         // The bundle's sum takes the place of its first segment, which nobody reads any more.
         Own::leave(body, partial + static_cast<u64>(from) * n, width);
-        if (!Own::last(all.arrived + static_cast<u64>(all.bundles + owner) * gridDim.y + tile, bundles)) return;
+        u32* arrived_bundles = all.arrived + static_cast<u64>(all.bundles + owner) * gridDim.y + tile;
+        if (!last_group_to_arrive<kGroup>(arrived_bundles, bundles)) return;
         Own::gather(body, partial, n, begin, end, kBundle, width);
     }
     Own::store(body, c, rows, n, __ldg(all.row + owner), first, width, scale);
 }
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+// The segments of long rows, and the other rows as `row_split` computes them.
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols, const T* __restrict__ vals,
                                           const Dense<T>& dense, T* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
-                                          u32 chunk, const Segments<T>& segments, const Scale<T, kAccumulate>& scale) {
-    constexpr u32 kGroups = NnzSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>::kGroups;
+                                          u32 chunk, const Segments<T>& segments,
+                                          const Scale<T, Config::kAccumulate>& scale) {
+    constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
     // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the
     // second time: segment blocks are spread evenly. Rows by length are anywhere; there the segments begin.
@@ -147,11 +137,9 @@ __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const
         here = static_cast<u32>((static_cast<u64>(blockIdx.x) + 1) * segment_blocks / gridDim.x) > before;
     }
     if (here) {
-        segment<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle, kFull, kOut, kAccumulate>(
-            before, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
+        segment<Config>(before, blockIdx.y, cols, vals, dense, c, rows, n, segments, scale);
     } else {
-        row_split<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle, kFull, kOut, kAccumulate>(
-            blockIdx.x - before, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
+        row_split<Config>(blockIdx.x - before, blockIdx.y, row_ptr, cols, vals, dense, c, order, rows, n, chunk, scale);
     }
 }
 

@@ -8,9 +8,17 @@
 
 namespace sparsetune {
 
-template <typename T, int kN1, int kVec, int kUnroll>
-struct ResidentConfig {
-    static constexpr int kBytes = kVec * static_cast<int>(sizeof(T));
+// What a program sets, checked, and what follows from it:
+//   Value        type of the elements of A, B and C
+//   kN1          columns of B that a block keeps
+//   kVec         columns of C per lane
+//   kUnroll      entries of A in flight per lane
+//   kAligned     whether rows of B are whole vectors of 16 bytes
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct ResidentConfig : Settings {
+    static constexpr int kN1 = Settings::kN1, kVec = Settings::kVec, kUnroll = Settings::kUnroll;
+    static constexpr int kBytes = kVec * static_cast<int>(sizeof(typename Settings::Value));
     static constexpr int kPieces = kBytes / 16;      // vectors of 16 bytes a lane
     static constexpr int kLanes = kN1 / kVec;        // threads that share a row
     static constexpr int kAhead = kUnroll / 4;       // groups of entries in flight
@@ -20,16 +28,16 @@ struct ResidentConfig {
     static_assert(kUnroll % 4 == 0, "entries come in groups of four");
 };
 
-// `ptr[row]` is where a row's groups start; `cuts[s]..cuts[s + 1]` are the rows of subwarp s, counted over all of block.x.
+// `group_ptr[row]` is where a row's groups start; `cuts[s]..cuts[s + 1]` are the rows of subwarp s, counted over all of block.x.
 // The order of a row's sum is that of its entries, whoever takes it: results do not depend on the device.
-template <typename T, int kN1, int kVec, int kUnroll, bool kAligned, bool kAccumulate>
-__device__ __forceinline__ void resident(const u32* __restrict__ ptr, const u16* __restrict__ cols,
+template <typename Config, typename T = typename Config::Value>
+__device__ __forceinline__ void resident(const u32* __restrict__ group_ptr, const u16* __restrict__ cols,
                                          const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
                                          const u32* __restrict__ cuts, u32 b_rows, u32 n,
-                                         const Scale<T, kAccumulate> scale) {
-    using Config = ResidentConfig<T, kN1, kVec, kUnroll>;
+                                         const Scale<T, Config::kAccumulate> scale) {
+    constexpr bool kAligned = Config::kAligned;
     using Row = RowSums<T, Config::kLanes, Config::kPieces>;
-    const u32 first = blockIdx.y * kN1;
+    const u32 first = blockIdx.y * Config::kN1;
     for (u32 v = threadIdx.x; v < b_rows * Row::kRowVectors; v += blockDim.x) {
         station<T, kAligned>(stationed + v, b, v / Row::kRowVectors, first + v % Row::kRowVectors * Row::kVec, n);
     }
@@ -39,10 +47,10 @@ __device__ __forceinline__ void resident(const u32* __restrict__ ptr, const u16*
     u32 row = __ldg(cuts + slot);
     const u32 last = __ldg(cuts + slot + 1);
     const bool idle = row >= last;
-    u32 group = idle ? 0 : __ldg(ptr + row);
-    const u32 end = idle ? 0 : __ldg(ptr + last);
-    u32 row_end = idle ? 0 : __ldg(ptr + row + 1);
-    u32 next_end = idle ? 0 : __ldg(ptr + min(row + 2, last));
+    u32 group = idle ? 0 : __ldg(group_ptr + row);
+    const u32 end = idle ? 0 : __ldg(group_ptr + last);
+    u32 row_end = idle ? 0 : __ldg(group_ptr + row + 1);
+    u32 next_end = idle ? 0 : __ldg(group_ptr + min(row + 2, last));
     Entries<T> ahead[Config::kAhead];
 #pragma unroll
     for (int a = 0; a < Config::kAhead; ++a) {
@@ -63,7 +71,7 @@ __device__ __forceinline__ void resident(const u32* __restrict__ ptr, const u16*
                 if (++row == last) return;
                 sums.zero();
                 row_end = next_end;
-                next_end = __ldg(ptr + min(row + 2, last));
+                next_end = __ldg(group_ptr + min(row + 2, last));
             }
             const Entries<T> now = ahead[a];
             if (group + Config::kAhead < end) ahead[a].load(cols, vals, group + Config::kAhead);

@@ -8,24 +8,35 @@
 
 namespace sparsetune {
 
-template <typename T, int kM1, int kN1, int kVec, int kUnroll>
-struct RowPanelConfig {
+// What a program sets, checked, and what follows from it:
+//   Value        type of the elements of A, B and C
+//   kM1, kN1     rows and columns of a tile of C
+//   kVec         columns of a thread, which one instruction loads
+//   kUnroll      columns of a panel in flight per thread
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct RowPanelConfig : Settings {
+    static constexpr int kM1 = Settings::kM1, kN1 = Settings::kN1, kVec = Settings::kVec;
     static constexpr int kThreads = kN1 / kVec;  // threads along the columns of a tile
     static_assert(kN1 % kVec == 0, "a tile's columns must divide into vectors");
     static_assert(kThreads % 32 == 0 || 32 % kThreads == 0, "a tile's threads must fill warps, or share one evenly");
-    static_assert(kM1 * kVec * sizeof(Sum<T>) <= 512, "more than 512 bytes of sums a thread leave no room for loads in flight");
+    static_assert(kM1 * kVec * sizeof(Sum<typename Settings::Value>) <= 512, "more than 512 bytes of sums a thread leave no room for loads in flight");
 };
 
-template <typename T, int kM1, int kVec, int kUnroll>
+// A thread's part of a tile.
+template <typename Config>
 struct RowPanel {
+    using T = typename Config::Value;
+    static constexpr int kM1 = Config::kM1, kVec = Config::kVec, kUnroll = Config::kUnroll;
     Sums<T, kVec> acc[kM1];
 
-    // kUnroll columns of the panel: all loads before the first multiply. Past `count` nothing is touched.
+    // kUnroll columns of the panel: all loads before the first multiply. Past `count` nothing is touched; kWhole
+    // says that `count` is kUnroll.
     template <bool kWhole>
     __device__ __forceinline__ void accumulate(const u32* __restrict__ cols, const T* __restrict__ packed,
                                                const T* __restrict__ b, u32 n, u32 count) {
-        Packed<T, kVec> loaded[kUnroll];
-        Packed<T, kM1> values[kUnroll];
+        Vector<T, kVec> loaded[kUnroll];
+        Vector<T, kM1> values[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (kWhole || u < count) {
@@ -45,17 +56,18 @@ struct RowPanel {
 
 // `panel_ptr[tile]` is where tile's columns start in `panel_cols`; its values start at kM1 times that in `panel_vals`.
 // `order` is the permutation of rows that the tiles were cut from.
-template <typename T, int kM1, int kN1, int kVec, int kUnroll, bool kAccumulate>
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, const u32* __restrict__ panel_cols,
                                           const T* __restrict__ panel_vals, const T* __restrict__ b, T* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 tiles, u32 n,
-                                          const Scale<T, kAccumulate>& scale) {
-    constexpr u32 kThreads = RowPanelConfig<T, kM1, kN1, kVec, kUnroll>::kThreads;
+                                          const Scale<T, Config::kAccumulate>& scale) {
+    constexpr int kM1 = Config::kM1, kN1 = Config::kN1, kVec = Config::kVec, kUnroll = Config::kUnroll;
+    constexpr u32 kThreads = Config::kThreads;
     const u32 tile = blockIdx.x * (blockDim.x / kThreads) + threadIdx.x / kThreads;
     const u32 first = blockIdx.y * kN1 + threadIdx.x % kThreads * kVec;
     if (tile >= tiles || first >= n) return;
 
-    RowPanel<T, kM1, kVec, kUnroll> body;
+    RowPanel<Config> body;
 #pragma unroll
     for (int m = 0; m < kM1; ++m) body.acc[m].zero();
 

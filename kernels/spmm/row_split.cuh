@@ -8,10 +8,12 @@
 
 namespace sparsetune {
 
-// How C is written: rows by vectors, rows by elements (where they are not aligned), columns through shared memory.
-constexpr int kRowVectors = 0;
-constexpr int kRowElements = 1;
-constexpr int kColumns = 2;
+// How C is written.
+enum class Output {
+    kRowVectors,   // rows by vectors
+    kRowElements,  // rows by elements, where they are not aligned
+    kColumns,      // columns, through shared memory
+};
 
 // Where B's tile begins and how far its rows lie apart; a staged panel is a tile of its own.
 template <typename T>
@@ -22,66 +24,70 @@ struct Dense {
     __device__ __forceinline__ const T* tile(u32 at) const { return b + at * tile_step; }
 };
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle>
-struct RowSplitConfig {
-    static constexpr u32 kRows = kBlock / (kLanes * kWays);  // rows a block computes at a time
-    static_assert(kBlock % 32 == 0 && kBlock >= kLanes * kWays, "a block must hold whole warps, and a group at least");
-    static_assert(sizeof(WalkShape<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>) > 0, "the walk's shape is checked");
+// What a program sets, checked, and what follows from it: besides what WalkShape names
+//   kBlock  threads of a block
+//   kOut    how C is written
+template <typename Settings>
+struct RowSplitConfig : WalkShape<Settings> {
+    using Shape = WalkShape<Settings>;
+    static constexpr int kBlock = Settings::kBlock;
+    static constexpr u32 kRows = kBlock / Shape::kGroup;  // rows a block computes at a time
+    static_assert(kBlock % 32 == 0 && kBlock >= Shape::kGroup, "a block must hold whole warps, and a group at least");
 };
 
-// The rows' part. `order` is a permutation of the rows, or null for the natural order (which kColumns needs). Rows with
-// more than `longest` entries are left to others.
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+// How the group of a row writes its sums.
+template <typename Config>
 struct RowSplit {
-    using Body = Walk<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull>;
-    static constexpr u32 kTile = Body::Shape::kTileColumns;
-    using Out = Scale<T, kAccumulate>;
+    using Body = Walk<Config>;
+    using T = typename Config::Value;
+    static constexpr u32 kTile = Config::kTileColumns;
 
-    static __device__ __forceinline__ void store(const Body& body, T* c_row, u32 width, const Out& scale) {
-        if constexpr (kOut == kRowVectors) {
+    static __device__ __forceinline__ void store(const Body& body, T* c_row, u32 width,
+                                                 const Scale<T, Config::kAccumulate>& scale) {
+        if constexpr (Config::kOut == Output::kRowVectors) {
             body.store(c_row, scale);
         } else {
-            if (kWays > 1 && body.way != 0) return;
+            if (Config::kWays > 1 && body.way != 0) return;
 #pragma unroll
-            for (int c = 0; c < kCols; ++c) {
+            for (int c = 0; c < Config::kCols; ++c) {
 #pragma unroll
-                for (int i = 0; i < kVec; ++i) {
-                    const u32 column = Body::first_column() + c * kLanes * kVec + i;
-                    Sums<T, 1> one;
-                    one.lane[0] = body.acc[c].lane[i];
-                    if (column < width) one.store(c_row + column, scale);
+                for (int i = 0; i < Config::kVec; ++i) {
+                    const u32 column = Body::first_column() + c * Config::kLanes * Config::kVec + i;
+                    if (column < width) store_one(c_row + column, body.acc[c].lane[i], scale);
                 }
             }
         }
     }
 
     // Into shared memory, column by column, one element of padding a column.
-    template <int kRows>
     static __device__ __forceinline__ void put(const Body& body, Sum<T>* tile, u32 at) {
-        if (kWays > 1 && body.way != 0) return;
+        if (Config::kWays > 1 && body.way != 0) return;
 #pragma unroll
-        for (int c = 0; c < kCols; ++c) {
+        for (int c = 0; c < Config::kCols; ++c) {
 #pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                tile[(Body::first_column() + c * kLanes * kVec + i) * (kRows + 1) + at] = body.acc[c].lane[i];
+            for (int i = 0; i < Config::kVec; ++i) {
+                const u32 column = Body::first_column() + c * Config::kLanes * Config::kVec + i;
+                tile[column * (Config::kRows + 1) + at] = body.acc[c].lane[i];
             }
         }
     }
 };
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, int kBlock, bool kShuffle, bool kFull, int kOut, bool kAccumulate>
+// The rows of block `row_block` in the columns of tile `tile`. `order` is a permutation of the rows, or null for the natural
+// order (which Output::kColumns needs). Rows with more than `longest` entries are left to others.
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
                                           const T* __restrict__ vals, const Dense<T>& dense, T* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 n, u32 longest,
-                                          const Scale<T, kAccumulate>& scale) {
-    using Part = RowSplit<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle, kFull, kOut, kAccumulate>;
+                                          const Scale<T, Config::kAccumulate>& scale) {
+    using Part = RowSplit<Config>;
     using Body = typename Part::Body;
-    constexpr u32 kRows = RowSplitConfig<T, kLanes, kWays, kVec, kCols, kUnroll, kBlock, kShuffle>::kRows;
+    constexpr u32 kRows = Config::kRows;
     const u32 at = threadIdx.x / Body::kGroup;
     const u32 slot = row_block * kRows + at;
     const u32 first = tile * Part::kTile;
     const u32 width = n - first;
-    if constexpr (kOut != kColumns) {
+    if constexpr (Config::kOut != Output::kColumns) {
         if (slot >= rows) return;
         const u32 row = order == nullptr ? slot : __ldg(order + slot);
         const u32 begin = __ldg(row_ptr + row), end = __ldg(row_ptr + row + 1);
@@ -98,17 +104,16 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
                 Body body(dense.tile(tile), dense.stride, width);
                 body.run(cols, vals, begin, end);
                 body.combine();
-                Part::template put<kRows>(body, sums, at);
+                Part::put(body, sums, at);
             }
         }
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kRows * Part::kTile; i += kBlock) {
+        for (u32 i = threadIdx.x; i < kRows * Part::kTile; i += Config::kBlock) {
             const u32 column = i / kRows, row = row_block * kRows + i % kRows;
             if (column >= width || row >= rows) continue;
             if (longest != ~0u && __ldg(row_ptr + row + 1) - __ldg(row_ptr + row) > longest) continue;
-            Sums<T, 1> one;
-            one.lane[0] = sums[column * (kRows + 1) + i % kRows];
-            one.store(c + static_cast<u64>(first + column) * rows + row, scale);
+            T* to = c + static_cast<u64>(first + column) * rows + row;
+            store_one(to, sums[column * (kRows + 1) + i % kRows], scale);
         }
     }
 }

@@ -13,6 +13,8 @@ namespace sparsetune {
 template <int kPanel>
 constexpr int kStagedColumns = kPanel < 32 ? kPanel : 32;
 
+// Copies what this block stages of B. T: type of its elements; kPanel: columns of a panel; kFromColumns: whether B is
+// column-major.
 template <typename T, int kPanel, bool kFromColumns>
 __device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ staged, u32 b_rows, u32 n) {
     constexpr u32 kRows = 64, kColumns = kStagedColumns<kPanel>;

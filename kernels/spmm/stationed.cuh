@@ -19,22 +19,25 @@ constexpr int kInVector = 16 / static_cast<int>(sizeof(T));
 template <typename T>
 struct Entries {
     uint2 places;
-    Packed<T, 4> value;
+    Vector<T, 4> value;
 
     __device__ __forceinline__ void load(const u16* __restrict__ places_of, const T* __restrict__ values, u32 group) {
         places = __ldg(reinterpret_cast<const uint2*>(places_of) + group);
         value.load(values + static_cast<u64>(group) * 4);
     }
-    // Half of the group that lane `lane` of each subwarp holds, for all of its lanes; the other half is left undefined. The
-    // whole warp must come here together.
+    // Half kHalf (0 or 1) of the group that lane `lane` of each subwarp of kLanes lanes holds, for all of its lanes; the other
+    // half is left undefined. The whole warp must come here together.
     template <int kLanes, int kHalf>
     __device__ __forceinline__ Entries of_lane(int lane) const {
-        constexpr int kWords = Packed<T, 4>::kWords / 2;
+        constexpr int kWords = Vector<T, 4>::kWords / 2;
         Entries half;
-        if constexpr (kHalf == 0) half.places.x = __shfl_sync(~0u, places.x, lane, kLanes);
-        else half.places.y = __shfl_sync(~0u, places.y, lane, kLanes);
+        if constexpr (kHalf == 0) {
+            half.places.x = __shfl_sync(kAllLanes, places.x, lane, kLanes);
+        } else {
+            half.places.y = __shfl_sync(kAllLanes, places.y, lane, kLanes);
+        }
 #pragma unroll
-        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w) half.value.word[w] = __shfl_sync(~0u, value.word[w], lane, kLanes);
+        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w) half.value.word[w] = __shfl_sync(kAllLanes, value.word[w], lane, kLanes);
         return half;
     }
     __device__ __forceinline__ u32 place(int i) const {
@@ -67,7 +70,7 @@ __device__ __forceinline__ void station(uint4* to, const T* __restrict__ b, u32 
 // This thread's copies have arrived; a barrier must follow before others read them.
 __device__ __forceinline__ void stationed_by_me() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// The sums of one row of C that a lane keeps: kPieces vectors of 16 bytes of B's type, kLanes vectors apart.
+// The sums of one row of C that a lane keeps: kPieces vectors of 16 bytes of B's type T, kLanes vectors apart.
 template <typename T, int kLanes, int kPieces>
 struct RowSums {
     static constexpr int kVec = kInVector<T>;
@@ -94,14 +97,12 @@ struct RowSums {
         static_assert((kEnd - kBegin) % kAtOnce == 0, "a group must be whole portions");
 #pragma unroll
         for (int from = kBegin; from < kEnd; from += kAtOnce) {
-            Packed<T, kVec> loaded[kAtOnce][kPieces];
+            Vector<T, kVec> loaded[kAtOnce][kPieces];
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
 #pragma unroll
                 for (int p = 0; p < kPieces; ++p) {
-                    const uint4 four = stationed[entries.place(from + i) * kRowVectors + vector(p)];
-                    u32* word = loaded[i][p].word;
-                    word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+                    loaded[i][p].set(stationed[entries.place(from + i) * kRowVectors + vector(p)]);
                 }
             }
 #pragma unroll
@@ -112,7 +113,7 @@ struct RowSums {
         }
     }
 
-    // `row` is row of C, `first` the column that this tile begins with.
+    // `row` is a row of C, `first` the column that this tile begins with. kAligned: as for `station`.
     template <bool kAligned, bool kAccumulate>
     __device__ __forceinline__ void store(T* __restrict__ row, u32 first, u32 n, const Scale<T, kAccumulate>& scale) const {
 #pragma unroll
@@ -123,8 +124,7 @@ struct RowSums {
             } else {
 #pragma unroll
                 for (int i = 0; i < kVec; ++i) {
-                    const Sums<T, 1> one{{piece[p].lane[i]}};
-                    if (column + i < n) one.store(row + column + i, scale);
+                    if (column + i < n) store_one(row + column + i, piece[p].lane[i], scale);
                 }
             }
         }

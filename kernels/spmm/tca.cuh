@@ -8,8 +8,15 @@
 
 namespace sparsetune {
 
-template <int kWidth, bool kShared>
-struct TcaConfig {
+// What a program sets, checked, and what follows from it:
+//   kWidth       columns that a lane holds
+//   kShared      whether rows of B pass through shared memory; else lanes load them for themselves
+//   kAligned     whether rows of B are aligned for vectors of kWidth
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct TcaConfig : Settings {
+    static constexpr int kWidth = Settings::kWidth;
+    static constexpr bool kShared = Settings::kShared;
     // 16-byte vectors of the shared buffer: two stages of 64 a warp.
     static constexpr int kVectors = kShared ? 2 * 64 * 8 : 1;
     static_assert(kWidth == 4 || kWidth == 8 || kWidth == 16,
@@ -59,7 +66,7 @@ __device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOp
         products.zero();
         Nonzeros now = head;
         for (u32 k = task.begin; k < task.end; k += kStep) {
-            Packed<Half, kWidth> row[2];
+            Vector<Half, kWidth> row[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 row[i] = fetch<kWidth, kOctets, kAligned>(of.b + static_cast<u64>(now.col[i]) * n, first, octet, n, now.real[i]);
@@ -112,8 +119,8 @@ struct SharedWalk {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const u32 nonzero = thread / 8 + i * 4 * kEights;
-            const u32 even = __shfl_sync(0xffffffffu, held.col[0], nonzero / 2);
-            const u32 odd = __shfl_sync(0xffffffffu, held.col[1], nonzero / 2);
+            const u32 even = __shfl_sync(kAllLanes, held.col[0], nonzero / 2);
+            const u32 odd = __shfl_sync(kAllLanes, held.col[1], nonzero / 2);
             const Half* row = of.b + static_cast<u64>(nonzero % 2 ? odd : even) * of.n;
             const bool real = stop.k + nonzero < task.end;
             uint4* to = buffer + stage * kVectors + buffer_place<kEights>(nonzero, octet);
@@ -141,9 +148,10 @@ struct SharedWalk {
         }
     }
 
-    __device__ __forceinline__ Packed<Half, kWidth> read(u32 stage, u32 nonzero, u32 octet) const {
-        const uint4 four = buffer[stage * kVectors + buffer_place<kEights>(nonzero, octet)];
-        return {{four.x, four.y, four.z, four.w}};
+    __device__ __forceinline__ Vector<Half, kWidth> read(u32 stage, u32 nonzero, u32 octet) const {
+        Vector<Half, kWidth> vector;
+        vector.set(buffer[stage * kVectors + buffer_place<kEights>(nonzero, octet)]);
+        return vector;
     }
 
     __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<kAccumulate>& of) const {
@@ -175,28 +183,29 @@ struct SharedWalk {
     }
 };
 
-template <int kEights, int kWidth, bool kShared, bool kAligned, bool kAccumulate>
-__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<kAccumulate>& of, uint4* buffer) {
-    if constexpr (kShared) {
+// A warp's task, of a row whose class has kEights blocks of 8 nonzeros in a product.
+template <int kEights, typename Config>
+__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<Config::kAccumulate>& of, uint4* buffer) {
+    if constexpr (Config::kShared) {
         // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
         const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
-        SharedWalk<kEights, kAligned, kAccumulate>{buffer + first * 128, member, first + 1}.run(task, of);
+        SharedWalk<kEights, Config::kAligned, Config::kAccumulate>{buffer + first * 128, member, first + 1}.run(task, of);
     } else {
-        walk_registers<kEights, kWidth, kAligned>(task, of);
+        walk_registers<kEights, Config::kWidth, Config::kAligned>(task, of);
     }
 }
 
 // One block of the table: each warp has its task. The shared feed needs blocks of 8 warps.
-template <int kWidth, bool kShared, bool kAligned, bool kAccumulate>
-__device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOperands<kAccumulate>& of) {
-    __shared__ uint4 buffer[TcaConfig<kWidth, kShared>::kVectors];
+template <typename Config>
+__device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOperands<Config::kAccumulate>& of) {
+    __shared__ uint4 buffer[Config::kVectors];
     const WarpTask task(table, static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32);
     if (task.row == ~0u) return;
     switch (task.eights_log) {
-        case 0: return run_task<1, kWidth, kShared, kAligned>(task, of, buffer);
-        case 1: return run_task<2, kWidth, kShared, kAligned>(task, of, buffer);
-        case 2: return run_task<4, kWidth, kShared, kAligned>(task, of, buffer);
-        default: return run_task<8, kWidth, kShared, kAligned>(task, of, buffer);
+        case 0: return run_task<1, Config>(task, of, buffer);
+        case 1: return run_task<2, Config>(task, of, buffer);
+        case 2: return run_task<4, Config>(task, of, buffer);
+        default: return run_task<8, Config>(task, of, buffer);
     }
 }
 

@@ -14,9 +14,17 @@ namespace sparsetune {
 // (64 bytes a column for 16 floats) every other column would start in the same bank. kBuffer is known to the compiler so
 // that planes are immediate offsets of one address. Column kBuffer is always zero: padding of S-ELL points there, so an
 // infinity of B stays in its own row.
-template <typename T, int kR, int kBuffer>
-struct TiledConfig {
-    static constexpr int kWidth = 16 / static_cast<int>(sizeof(T));  // elements a piece
+//
+// What a program sets, checked, and what follows from it:
+//   Value        type of the elements of A, B and C
+//   kR           columns of C per thread
+//   kBuffer      rows of B per stage
+//   kSegmented   whether threads have segments of rows, some of which leave partial sums
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct TiledConfig : Settings {
+    static constexpr int kR = Settings::kR, kBuffer = Settings::kBuffer;
+    static constexpr int kWidth = 16 / static_cast<int>(sizeof(typename Settings::Value));  // elements a piece
     static constexpr int kPieces = kR / kWidth;
     static constexpr int kPlane = (kBuffer + 1) * 16;
     static constexpr int kBatch = kR < 16 ? 16 / kR : 1;  // columns a thread gathers at a time: 16 loads in flight
@@ -24,24 +32,8 @@ struct TiledConfig {
     static_assert(kBuffer % 32 == 0 && kBuffer < 65536, "a stage must be whole warps of columns that 16 bits can name");
 };
 
-constexpr u32 kAllLanes = 0xffffffffu;
 constexpr u32 kNoRow = 0xffffffffu;       // a slot that pads a warp
 constexpr u32 kPartial = 0x80000000u;     // the key names a partial sum, not a row
-
-template <typename T>
-struct ZeroOf {
-    static __device__ __forceinline__ T value() { return T(0); }
-};
-template <>
-struct ZeroOf<Half> {
-    static __device__ __forceinline__ Half value() { return Half{0}; }
-};
-
-template <typename T, int kWidth>
-__device__ __forceinline__ void load_piece(Packed<T, kWidth>& piece, const unsigned char* from) {
-    const uint4 four = *reinterpret_cast<const uint4*>(from);
-    piece.word[0] = four.x, piece.word[1] = four.y, piece.word[2] = four.z, piece.word[3] = four.w;
-}
 
 // What kAhead steps of a warp's S-ELL hold for one thread. `left` is uniform in the warp; past it nothing is touched.
 template <typename T>
@@ -61,9 +53,11 @@ struct TiledEntries {
     }
 };
 
-template <typename T, int kR, int kBuffer>
+// A thread's part of a panel.
+template <typename Config>
 struct Tiled {
-    using Config = TiledConfig<T, kR, kBuffer>;
+    using T = typename Config::Value;
+    static constexpr int kR = Config::kR;
     using Entries = TiledEntries<T>;
     Sum<T> acc[kR];
 
@@ -88,7 +82,7 @@ struct Tiled {
                 if (base + q * blockDim.x >= count) continue;
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
-                    row[q].element[r] = r < width ? load_element(b + r * ldb + col[q]) : ZeroOf<T>::value();
+                    row[q].element[r] = r < width ? load_element(b + r * ldb + col[q]) : T{};
                 }
             }
 #pragma unroll
@@ -111,8 +105,8 @@ struct Tiled {
             const Sum<T> value = widen(entries.value[e]);
 #pragma unroll
             for (int p = 0; p < Config::kPieces; ++p) {
-                Packed<T, Config::kWidth> piece;
-                load_piece(piece, column + p * Config::kPlane);
+                Vector<T, Config::kWidth> piece;
+                piece.set(*reinterpret_cast<const uint4*>(column + p * Config::kPlane));
 #pragma unroll
                 for (int i = 0; i < Config::kWidth; ++i) {
                     acc[p * Config::kWidth + i] = multiply_add(value, piece[i], acc[p * Config::kWidth + i]);
@@ -138,26 +132,18 @@ struct Tiled {
     }
 };
 
-// One row's sum to C, or a part of it to the partial sums.
-template <typename T, bool kAccumulate>
-__device__ __forceinline__ void store_one(T* to, Sum<T> sum, const Scale<T, kAccumulate>& scale) {
-    Sums<T, 1> one;
-    one.lane[0] = sum;
-    one.store(to, scale);
-}
-
 // Panel blockIdx.x has the stages `stage_ptr[x] .. stage_ptr[x + 1]`. Stage s gathers the rows `map[map_ptr[s] ..
 // map_ptr[s + 1]]` of B; warp w of the block then walks the steps `ell_ptr[s * warps + w] .. [+ 1]`, 32 entries each.
 // `keys[slot]` is the row of a thread: null for the natural order; segments of one row are neighbours within a warp, and
 // rows of more than a warp of segments leave partial sums (`partials`, partial_count a column) to `tiled_combine`.
-template <typename T, int kR, int kBuffer, bool kSegmented, bool kAccumulate>
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u32* __restrict__ map_ptr,
                                       const u32* __restrict__ map, const u32* __restrict__ ell_ptr,
                                       const u16* __restrict__ ell_index, const T* __restrict__ ell_value,
                                       const u32* __restrict__ keys, const T* __restrict__ b, T* c,
                                       Sum<T>* __restrict__ partials, u32 partial_count, u32 rows, u32 b_rows, u32 n,
-                                      Scale<T, kAccumulate> scale) {
-    using Config = TiledConfig<T, kR, kBuffer>;
+                                      Scale<T, Config::kAccumulate> scale) {
+    constexpr int kR = Config::kR, kBuffer = Config::kBuffer;
     using Entries = TiledEntries<T>;
     extern __shared__ uint4 tile_memory[];
     unsigned char* tile = reinterpret_cast<unsigned char*>(tile_memory);
@@ -166,7 +152,7 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
     const u32 width = min(static_cast<u32>(kR), n - first);
     const T* b_first = b + static_cast<u64>(first) * b_rows;
 
-    Tiled<T, kR, kBuffer> body;
+    Tiled<Config> body;
 #pragma unroll
     for (int r = 0; r < kR; ++r) body.acc[r] = Sum<T>(0);
     if (threadIdx.x < Config::kPieces) {
@@ -179,7 +165,7 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
         u32 left = __ldg(ell_ptr + static_cast<u64>(stage) * warps + warp + 1) - static_cast<u32>(at);
         const u16* indices = ell_index + at * 32 + lane;
         const T* values = ell_value + at * 32 + lane;
-        Tiled<T, kR, kBuffer>::gather(tile, map + map_at, __ldg(map_ptr + stage + 1) - map_at, b_first, b_rows, width);
+        Tiled<Config>::gather(tile, map + map_at, __ldg(map_ptr + stage + 1) - map_at, b_first, b_rows, width);
         // A's first entries are on their way while the block waits.
         Entries now;
         now.load(indices, values, left);
@@ -198,7 +184,7 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
     }
 
     const u32 slot = blockIdx.x * blockDim.x + threadIdx.x;
-    if constexpr (kSegmented) {
+    if constexpr (Config::kSegmented) {
         // Slots are padded to whole panels.
         const u32 key = __ldg(keys + slot);
         body.sum_runs(key, lane);
@@ -226,6 +212,7 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
 }
 
 // The rows that left partial sums, a warp each and column: row `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`.
+// T is the type of C's elements, kAccumulate as in TiledConfig.
 template <typename T, bool kAccumulate>
 __device__ __forceinline__ void tiled_combine(const u32* __restrict__ long_rows, const u32* __restrict__ long_ptr,
                                               const Sum<T>* __restrict__ partials, u32 partial_count, T* c, u32 rows,

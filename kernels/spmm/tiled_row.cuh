@@ -8,24 +8,33 @@
 
 namespace sparsetune {
 
-template <typename T, int kRows, int kN1>
-struct TiledRowConfig {
-    static constexpr int kRowBytes = kN1 * static_cast<int>(sizeof(T));
+// What a program sets, checked, and what follows from it:
+//   Value        type of the elements of A, B and C
+//   kRows        rows of A per block
+//   kN1          columns of C per block
+//   kAligned     whether rows of B are whole vectors of 16 bytes
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct TiledRowConfig : Settings {
+    using T = typename Settings::Value;
+    static constexpr int kRowBytes = Settings::kN1 * static_cast<int>(sizeof(T));
     // The port of shared memory carries, for every lane and entry, an entry's place and value beside the bytes of B: the
     // more bytes of B a lane takes, the less that weighs. More than 16 sums a thread would leave one block a multiprocessor.
     static constexpr int kMostPieces = sizeof(T) == 2 ? 2 : 4;
     static constexpr int kFit = kRowBytes / 64 > 1 ? kRowBytes / 64 : 1;
     static constexpr int kPieces = kFit < kMostPieces ? kFit : kMostPieces;
     static constexpr int kLanes = kRowBytes / 16 / kPieces;  // threads that share a row
-    static constexpr int kThreads = kRows * kLanes;          // a row a subwarp: none waits for its neighbour's second row
+    static constexpr int kThreads = Settings::kRows * kLanes;  // a row a subwarp: none waits for its neighbour's second row
     static_assert(kLanes >= 4 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");
     static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block must be whole warps, and at most 32");
 };
 
-template <typename T, int kRows, int kN1>
+// A thread's part of a tile.
+template <typename Config>
 struct TiledRow {
-    using Config = TiledRowConfig<T, kRows, kN1>;
+    using T = typename Config::Value;
+    static constexpr bool kAligned = Config::kAligned;
     static constexpr int kLanes = Config::kLanes, kThreads = Config::kThreads;
     using Row = RowSums<T, kLanes, Config::kPieces>;
     static constexpr int kSums = Config::kPieces * Row::kVec;
@@ -35,7 +44,6 @@ struct TiledRow {
 
     // The rows of B that a stage needs. A map entry takes as long as the copy that waits for it: as many as a thread has in
     // a stage of 64 KiB are asked for before the first copy.
-    template <bool kAligned>
     __device__ __forceinline__ static void gather(const T* __restrict__ b, const u32* __restrict__ map, u32 count, u32 first, u32 n) {
         constexpr u32 kAhead = kAligned ? 8 : 4, kVectors = Row::kRowVectors;
         const u32 vectors = count * kVectors;
@@ -64,17 +72,16 @@ struct TiledRow {
     // 32 entries, whose B takes 32. The first batch comes while B comes in. The next one is asked for when one is used up: a
     // batch of a warp takes 4 x 38 cycles of the port, so that the port is busy for longer than a read of device memory with
     // the batches of six other warps. A second batch in registers would cost a resident block.
-    template <bool kAligned>
     __device__ __forceinline__ void stage(const T* __restrict__ b, const u32* __restrict__ map, u32 count, const u32* __restrict__ bounds,
                                           const u16* __restrict__ places, const T* __restrict__ vals, u32 first, u32 n) {
         u32 at = __ldg(bounds);
         const u32 end = __ldg(bounds + 1);
-        gather<kAligned>(b, map, count, first, n);
+        gather(b, map, count, first, n);
         int left = static_cast<int>(end - at);
         at += threadIdx.x % kLanes;
         Entries<T> now = group(places, vals, at, end);
         // Shuffles need the whole warp, whose rows are of about one length.
-        int most = __reduce_max_sync(~0u, left);
+        int most = __reduce_max_sync(kAllLanes, left);
         stationed_by_me();
         __syncthreads();
         for (; most > 0; most -= kLanes, left -= kLanes) {
@@ -101,16 +108,7 @@ struct TiledRow {
         constexpr u64 kPart = static_cast<u64>(kSums) * kThreads;
         Sum<T>* of_tile = partials + tile * split * kPart + threadIdx.x;
         each([&](int i, Sum<T>& sum) { __stcg(of_tile + part * kPart + i * kThreads, sum); });
-        __threadfence();
-        __syncthreads();
-        bool last = false;
-        if (threadIdx.x == 0) {
-            last = atomicAdd(arrived + tile, 1u) == split - 1;
-            // For the next call, which sees it because kernels follow each other.
-            if (last) arrived[tile] = 0;
-        }
-        if (!__syncthreads_or(last)) return false;
-        __threadfence();
+        if (!last_block_to_arrive(arrived + tile, split)) return false;
         row.zero();
         for (u32 p = 0; p < split; ++p) {
             each([&](int i, Sum<T>& sum) { sum += __ldcg(of_tile + p * kPart + i * kThreads); });
@@ -118,8 +116,9 @@ struct TiledRow {
         return true;
     }
 
-    template <typename Do>
-    __device__ __forceinline__ void each(Do act) {
+    // Does `act(i, sum)` for each of this thread's sums.
+    template <typename Act>
+    __device__ __forceinline__ void each(Act act) {
 #pragma unroll
         for (int s = 0; s < kSums; ++s) act(s, row.piece[s / Row::kVec].lane[s % Row::kVec]);
     }
@@ -128,15 +127,16 @@ struct TiledRow {
 // Row block i owns the rows `order[i * kRows..]` and has the stages `block_stages[i]..block_stages[i + 1]`; stage s needs the
 // B rows `map[stage_map[s]..]`, and the groups of its row r start at `bounds[s * kRows + r]`. `partials` and `arrived` are
 // null where split is 1.
-template <typename T, int kRows, int kN1, bool kAligned, bool kAccumulate>
+template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u32* __restrict__ block_stages,
                                           const u32* __restrict__ stage_map, const u32* __restrict__ map,
                                           const u32* __restrict__ bounds, const u16* __restrict__ places,
                                           const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
                                           Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 rows, u32 n,
-                                          u32 split, const Scale<T, kAccumulate> scale) {
-    using Body = TiledRow<T, kRows, kN1>;
-    const u32 block = blockIdx.x / split, part = blockIdx.x % split, first = blockIdx.y * kN1;
+                                          u32 split, const Scale<T, Config::kAccumulate> scale) {
+    using Body = TiledRow<Config>;
+    constexpr int kRows = Config::kRows;
+    const u32 block = blockIdx.x / split, part = blockIdx.x % split, first = blockIdx.y * Config::kN1;
     const u32 mine = threadIdx.x / Body::kLanes;  // this subwarp's row in the block
     const u32 begin = __ldg(block_stages + block);
     const u64 count = __ldg(block_stages + block + 1) - begin;
@@ -145,12 +145,12 @@ __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u
     const u32 end = begin + static_cast<u32>(count * (part + 1) / split);
     for (u32 s = begin + static_cast<u32>(count * part / split); s < end; ++s) {
         const u32 from = __ldg(stage_map + s);
-        body.template stage<kAligned>(b, map + from, __ldg(stage_map + s + 1) - from,
-                                      bounds + static_cast<u64>(s) * kRows + mine, places, vals, first, n);
+        body.stage(b, map + from, __ldg(stage_map + s + 1) - from,
+                   bounds + static_cast<u64>(s) * kRows + mine, places, vals, first, n);
     }
     if (split > 1 && !body.combine(partials, arrived, part, split)) return;
     const u64 at = static_cast<u64>(block) * kRows + mine;
-    if (at < rows) body.row.template store<kAligned>(c + static_cast<u64>(__ldg(order + at)) * n, first, n, scale);
+    if (at < rows) body.row.template store<Config::kAligned>(c + static_cast<u64>(__ldg(order + at)) * n, first, n, scale);
 }
 
 }  // namespace sparsetune

@@ -6,21 +6,39 @@
 
 namespace sparsetune {
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle>
-struct WalkShape {
-    static constexpr int kGroup = kLanes * kWays;            // threads that share a row of A
-    static constexpr int kTileColumns = kLanes * kVec * kCols;  // N1: columns of C one group computes
+// What a program sets of a walk, checked, and what follows from it.
+//   Value        type of the elements of A, B and C
+//   kLanes       threads side by side along the columns of C
+//   kWays        threads that take the entries of a run in turn
+//   kVec         columns of a vector, which one instruction loads
+//   kCols        vectors that a thread has
+//   kUnroll      entries of A in flight per thread
+//   kShuffle     whether the group reads entries of A together and hands them round; else each thread reads for itself
+//   kFull        whether the columns of C fill all tiles, so that no column is checked
+//   kAccumulate  whether C = alpha A B + beta C is computed; else C = A B
+template <typename Settings>
+struct WalkShape : Settings {
+    using Value = typename Settings::Value;
+    static constexpr int kLanes = Settings::kLanes, kWays = Settings::kWays;
+    static constexpr int kVec = Settings::kVec, kCols = Settings::kCols, kUnroll = Settings::kUnroll;
+    static constexpr int kGroup = kLanes * kWays;               // threads that share a run of entries
+    static constexpr int kTileColumns = kLanes * kVec * kCols;  // N1: columns of C that a group computes
     static_assert(kGroup >= 1 && kGroup <= 32 && (kLanes & (kLanes - 1)) == 0 && (kWays & (kWays - 1)) == 0,
                   "a group must be a power of two of lanes within a warp");
-    static_assert(kVec * kCols * sizeof(Sum<T>) <= 128, "more than 128 bytes of sums a thread leave no room for loads in flight");
+    static_assert(kVec * kCols * sizeof(Sum<Value>) <= 128,
+                  "more than 128 bytes of sums a thread leave no room for loads in flight");
     static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight a thread spill");
-    static_assert(!kShuffle || kUnroll * kWays <= kGroup, "a shuffle hands round at most a group's entries");
+    static_assert(!Settings::kShuffle || kUnroll * kWays <= kGroup,
+                  "a shuffle hands round at most a group's entries");
 };
 
-template <typename T, int kLanes, int kWays, int kVec, int kCols, int kUnroll, bool kShuffle, bool kFull>
+// A thread's part of a walk. Config is or derives from a WalkShape.
+template <typename Config>
 struct Walk {
-    using Shape = WalkShape<T, kLanes, kWays, kVec, kCols, kUnroll, kShuffle>;
-    static constexpr int kGroup = Shape::kGroup;
+    using T = typename Config::Value;
+    static constexpr int kLanes = Config::kLanes, kWays = Config::kWays, kGroup = Config::kGroup;
+    static constexpr int kVec = Config::kVec, kCols = Config::kCols, kUnroll = Config::kUnroll;
+    static constexpr bool kFull = Config::kFull;
 
     const T* __restrict__ b;  // first column of this lane in row 0 of B
     u32 stride;               // elements from a row of B to the next
@@ -43,12 +61,9 @@ struct Walk {
     // This lane's first column within the tile.
     static __device__ __forceinline__ u32 first_column() { return threadIdx.x % kLanes * kVec; }
 
-    static __device__ __forceinline__ u32 mask() {
-        return kGroup == 32 ? 0xffffffffu : ((1u << (kGroup % 32)) - 1u) << (threadIdx.x % 32 / kGroup * kGroup);
-    }
-
+    // Adds the entries `k` to `end` of A.
     __device__ __forceinline__ void run(const u32* __restrict__ cols, const T* __restrict__ vals, u32 k, u32 end) {
-        if constexpr (kShuffle) {
+        if constexpr (Config::kShuffle) {
             shuffled(cols, vals, k, end);
         } else {
             direct(cols, vals, k, end);
@@ -62,7 +77,9 @@ struct Walk {
 #pragma unroll
             for (int c = 0; c < kCols; ++c) {
 #pragma unroll
-                for (int i = 0; i < kVec; ++i) acc[c].lane[i] += __shfl_xor_sync(mask(), acc[c].lane[i], step);
+                for (int i = 0; i < kVec; ++i) {
+                    acc[c].lane[i] += __shfl_xor_sync(group_lanes<kGroup>(), acc[c].lane[i], step);
+                }
             }
         }
     }
@@ -78,10 +95,11 @@ struct Walk {
     }
 
 private:
-    // kUnroll entries: every load of B is issued before the first multiply. Entry u is real where u * kWays < `left`.
+    // kUnroll entries: every load of B is issued before the first multiply. Entry u is real where u * kWays < `left`; kWhole
+    // says that all are. V is the type of the entries' values: T, or Sum<T> once they were handed round.
     template <bool kWhole, typename V>
     __device__ __forceinline__ void accumulate(const u32 (&col)[kUnroll], const V (&val)[kUnroll], u32 left) {
-        Packed<T, kVec> loaded[kUnroll][kCols];
+        Vector<T, kVec> loaded[kUnroll][kCols];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             const T* row = b + static_cast<u64>(col[u]) * stride;
@@ -140,8 +158,8 @@ private:
                 Sum<T> val[kUnroll];
 #pragma unroll
                 for (int u = 0; u < kUnroll; ++u) {
-                    col[u] = __shfl_sync(mask(), my_col, first + u * kWays + way, kGroup);
-                    val[u] = __shfl_sync(mask(), my_val, first + u * kWays + way, kGroup);
+                    col[u] = __shfl_sync(group_lanes<kGroup>(), my_col, first + u * kWays + way, kGroup);
+                    val[u] = __shfl_sync(group_lanes<kGroup>(), my_val, first + u * kWays + way, kGroup);
                 }
                 const u32 left = here - first > way ? here - first - way : 0;
                 if (first + kUnroll * kWays <= here) {

@@ -1,0 +1,78 @@
+// What every kernel has at hand: integer types, the lanes of a warp, the clock, relaxed accesses, and the last arrival.
+#pragma once
+
+namespace sparsetune {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr u32 kAllLanes = 0xffffffffu;
+
+// The lanes of this thread's group, where a warp is cut into groups of kGroup neighbouring lanes, a power of two.
+template <int kGroup>
+__device__ __forceinline__ u32 group_lanes() {
+    return kGroup == 32 ? kAllLanes : ((1u << (kGroup % 32)) - 1u) << (threadIdx.x % 32 / kGroup * kGroup);
+}
+
+// The device's clock in nanoseconds; all multiprocessors read the same one.
+__device__ __forceinline__ u64 global_nanoseconds() {
+    u64 now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+// Loads and stores that are relaxed at the scope of the device: no multiprocessor caches them, and nothing else is ordered
+// with them. `at` must point to global memory.
+__device__ __forceinline__ u32 load_relaxed(const u32* at) {
+    u32 word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(at));
+    return word;
+}
+
+__device__ __forceinline__ u64 load_relaxed(const u64* at) {
+    u64 word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at));
+    return word;
+}
+
+__device__ __forceinline__ void store_relaxed(u32* at, u32 word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word));
+}
+
+__device__ __forceinline__ void store_relaxed(u64* at, u64 word) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word));
+}
+
+// Whether this thread's group of kGroup lanes is the last of `expected` groups to have left its results in global memory.
+// The same answer in the whole group. The last resets the counter for the next call, and sees what all others have left.
+template <int kGroup>
+__device__ __forceinline__ bool last_group_to_arrive(u32* arrived, u32 expected) {
+    __threadfence();
+    __syncwarp(group_lanes<kGroup>());
+    u32 before = 0;
+    if (threadIdx.x % kGroup == 0) {
+        before = atomicAdd(arrived, 1u);
+        if (before + 1 == expected) *arrived = 0;
+    }
+    before = __shfl_sync(group_lanes<kGroup>(), before, 0, kGroup);
+    __threadfence();
+    return before + 1 == expected;
+}
+
+// As `last_group_to_arrive`, for whole blocks.
+__device__ __forceinline__ bool last_block_to_arrive(u32* arrived, u32 expected) {
+    __threadfence();
+    __syncthreads();
+    bool last = false;
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1u) == expected - 1;
+        // For the next call, which sees it because kernels follow each other.
+        if (last) *arrived = 0;
+    }
+    if (!__syncthreads_or(last)) return false;
+    __threadfence();
+    return true;
+}
+
+}  // namespace sparsetune
