@@ -152,11 +152,12 @@ fn source_files_open_with_a_sentence() {
 /// A family's header is one that has a config struct; it says how it maps, what is tuned, what it needs and refuses.
 #[test]
 fn kernel_families_state_their_contract() {
-    let families: Vec<_> = files("kernels/spmm", &["cuh"])
-        .into_iter()
-        .filter(|(_, text)| text.contains("Config {"))
+    let families: Vec<_> = ["kernels/spmm", "kernels/sptrsv"]
+        .iter()
+        .flat_map(|folder| files(folder, &["cuh"]))
+        .filter(|(_, text)| text.contains("Config : "))
         .collect();
-    assert!(families.len() >= 2, "only {} families found", families.len());
+    assert!(families.len() >= 8, "only {} families found", families.len());
     let mut faults = Vec::new();
     for (path, text) in families {
         for line in ["// maps:", "// tune:", "// needs:", "// refuses:"] {

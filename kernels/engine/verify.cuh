@@ -12,30 +12,30 @@ static_assert((kVerifyThreads & (kVerifyThreads - 1)) == 0,
 
 // What one block found. Mirrored by `Partial` in verify.rs.
 struct Partial {
-  double error;                   // the largest
-  unsigned long long worst;       // its index, the smallest where several are equal
-  unsigned long long unwritten;   // elements that still hold the poison
+    double error;                  // the largest
+    unsigned long long worst;      // its index, the smallest where several are equal
+    unsigned long long unwritten;  // elements that still hold the poison
 };
 
 __device__ inline Partial Worse(const Partial& a, const Partial& b) {
-  const bool take_b = b.error > a.error || (b.error == a.error && b.worst < a.worst);
-  Partial result = take_b ? b : a;
-  result.unwritten = a.unwritten + b.unwritten;
-  return result;
+    const bool take_b = b.error > a.error || (b.error == a.error && b.worst < a.worst);
+    Partial result = take_b ? b : a;
+    result.unwritten = a.unwritten + b.unwritten;
+    return result;
 }
 
 // Leaves the worst of a block's findings in its place of `partials`; all threads of the block take part.
 __device__ inline void Reduce(const Partial& mine, Partial* partials) {
-  __shared__ Partial shared[kVerifyThreads];
-  shared[threadIdx.x] = mine;
-  __syncthreads();
-  for (int half = kVerifyThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      shared[threadIdx.x] = Worse(shared[threadIdx.x], shared[threadIdx.x + half]);
-    }
+    __shared__ Partial shared[kVerifyThreads];
+    shared[threadIdx.x] = mine;
     __syncthreads();
-  }
-  if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
+    for (int half = kVerifyThreads / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) {
+            shared[threadIdx.x] = Worse(shared[threadIdx.x], shared[threadIdx.x + half]);
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) partials[blockIdx.x] = shared[0];
 }
 
 // An element of C in float64, and whether it still holds the poison, a pattern of 16 bits that is repeated. binary16 comes
@@ -43,39 +43,37 @@ __device__ inline void Reduce(const Partial& mine, Partial* partials) {
 __device__ inline double Wide(float x) { return x; }
 __device__ inline double Wide(double x) { return x; }
 __device__ inline double Wide(unsigned short x) {
-  float wide;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
-  return wide;
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+    return wide;
 }
 
 __device__ inline bool Poisoned(unsigned short x, unsigned poison) { return x == (poison & 0xffffu); }
 __device__ inline bool Poisoned(float x, unsigned poison) { return __float_as_uint(x) == poison; }
 __device__ inline bool Poisoned(double x, unsigned poison) {
-  return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
+    return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
 }
 
 // Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count]. With `initial`, a C as long as `c`,
 // the call had a beta of 0, while beta * initial is part of the values and taken off them again.
 template <typename T>
-__device__ inline void Verify(const T* c, const double* value, const float* scale,
-                              unsigned long long first, unsigned long long count,
-                              const T* initial, double beta, unsigned poison,
+__device__ inline void Verify(const T* c, const double* value, const float* scale, unsigned long long first,
+                              unsigned long long count, const T* initial, double beta, unsigned poison,
                               Partial* partials) {
-  // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
-  constexpr double kTiny = 1.1754943508222875e-38;  // FLT_MIN, as on the host
-  Partial mine = {0.0, ~0ull, 0};
-  const unsigned long long stride = (unsigned long long)gridDim.x * kVerifyThreads;
-  for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x;
-       i < count; i += stride) {
-    const T got = c[first + i];
-    const double expected = initial ? value[i] - beta * Wide(initial[first + i]) : value[i];
-    double error = fabs(Wide(got) - expected) / ((double)scale[i] + kTiny);
-    // Not `isnan`: a comparison with NaN is false, which also catches infinity minus infinity.
-    if (!(error >= 0.0)) error = __longlong_as_double(0x7ff0000000000000ll);
-    const unsigned long long unwritten = Poisoned(got, poison);
-    mine = Worse(mine, {error, first + i, unwritten});
-  }
-  Reduce(mine, partials);
+    // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
+    constexpr double kTiny = 1.1754943508222875e-38;  // FLT_MIN, as on the host
+    Partial mine = {0.0, ~0ull, 0};
+    const unsigned long long stride = (unsigned long long)gridDim.x * kVerifyThreads;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x; i < count; i += stride) {
+        const T got = c[first + i];
+        const double expected = initial ? value[i] - beta * Wide(initial[first + i]) : value[i];
+        double error = fabs(Wide(got) - expected) / ((double)scale[i] + kTiny);
+        // Not `isnan`: a comparison with NaN is false, which also catches infinity minus infinity.
+        if (!(error >= 0.0)) error = __longlong_as_double(0x7ff0000000000000ll);
+        const unsigned long long unwritten = Poisoned(got, poison);
+        mine = Worse(mine, {error, first + i, unwritten});
+    }
+    Reduce(mine, partials);
 }
 
 }  // namespace engine

@@ -49,12 +49,10 @@ extern "C" __global__ void hostile_unwritten(float* c, unsigned long long elemen
 }
 
 // A right product, one thread a row, each thread first idling for a while. Strides are in elements.
-extern "C" __global__ void hostile_slow(
-    const unsigned* row_ptr, const unsigned* col_idx, const float* values, const float* b, float* c,
-    unsigned rows, unsigned n,
-    unsigned long long b_row, unsigned long long b_col,
-    unsigned long long c_row, unsigned long long c_col,
-    unsigned long long idle_ns) {
+extern "C" __global__ void hostile_slow(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
+                                        const float* b, float* c, unsigned rows, unsigned n, unsigned long long b_row,
+                                        unsigned long long b_col, unsigned long long c_row, unsigned long long c_col,
+                                        unsigned long long idle_ns) {
     const unsigned long long start = hostile::nanoseconds();
     while (hostile::nanoseconds() - start < idle_ns) {
     }

@@ -16,11 +16,11 @@ namespace sparsetune {
 // One MMA on elements of type T: m16n8k8 in tf32, m16n8k16 in f16; m counts columns of B, n rows of A, k columns of A.
 template <typename T>
 struct CondensedShape {
-    static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;            // columns of A a step
-    static constexpr int kFetch = kDepth / 4;                         // rows of B that a lane loads a step
-    static constexpr int kVec = 16 / static_cast<int>(sizeof(T));     // columns of B that a lane loads of each
-    static constexpr int kMmas = kVec / 2;                            // MMAs that those columns feed
-    static constexpr int kGroup = 8 * kVec;                           // columns of B that a warp loads of each
+    static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;         // columns of A a step
+    static constexpr int kFetch = kDepth / 4;                      // rows of B that a lane loads a step
+    static constexpr int kVec = 16 / static_cast<int>(sizeof(T));  // columns of B that a lane loads of each
+    static constexpr int kMmas = kVec / 2;                         // MMAs that those columns feed
+    static constexpr int kGroup = 8 * kVec;                        // columns of B that a warp loads of each
 };
 
 // What a program sets, checked, and what follows from it:
@@ -40,7 +40,8 @@ struct CondensedTcConfig : Settings {
     static_assert(sizeof(T) == 2 || sizeof(T) == 4, "tensor cores take f16 and tf32");
     static_assert(kTerms == 1 || (kTerms == 3 && sizeof(T) == 4), "only f32 is split, in three products");
     static_assert(kColumns % Shape::kGroup == 0, "a tile's columns must divide into whole lines of 128 bytes");
-    static_assert(kGroups * kStages * Shape::kFetch * 4 <= 64, "more than 64 words of B in flight a lane leave no room");
+    static_assert(kGroups * kStages * Shape::kFetch * 4 <= 64,
+                  "more than 64 words of B in flight a lane leave no room");
 };
 
 // To the nearest tf32. Above 3.401e38 that is infinity: keeping such operands finite would take two instructions more for
@@ -54,14 +55,16 @@ __device__ __forceinline__ u32 to_tf32(float value) {
 // d += a b. Volatile, so that it stays where the whole warp is.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ __forceinline__ void mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -179,7 +182,8 @@ struct CondensedTile {
     bool inside[kGroups];     // whether this lane's columns of each group lie within the n columns
     float acc[kGroups][Shape::kMmas][4];
 
-    __device__ __forceinline__ CondensedTile(const T* __restrict__ b_base, u32 n_, u32 first) : b(b_base + first), n(n_) {
+    __device__ __forceinline__ CondensedTile(const T* __restrict__ b_base, u32 n_, u32 first)
+        : b(b_base + first), n(n_) {
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
             inside[group] = kFull || first + group * Shape::kGroup < n;
@@ -334,8 +338,9 @@ struct CondensedParts {
 
 // With several blocks along z each takes a part of every panel's steps, and the last of a panel adds them up.
 template <typename Config, typename T = typename Config::Value>
-__device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, T* __restrict__ c, u32 n,
-                                             const CondensedParts& cut, const Scale<T, Config::kAccumulate>& scale) {
+__device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, T* __restrict__ c,
+                                             u32 n, const CondensedParts& cut,
+                                             const Scale<T, Config::kAccumulate>& scale) {
     using Tile = CondensedTile<Config>;
     constexpr int kColumns = Config::kColumns;
     const u32 lane = threadIdx.x % 32;
@@ -352,7 +357,8 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
     if constexpr (Config::kResidue) {
         const u32 list = panel * 4 + lane % 4;
         const u32 from = __ldg(a.residue_ptr + list), left = __ldg(a.residue_ptr + list + 1) - from;
-        tile.add_residue(reinterpret_cast<const uint2*>(a.residue), from + static_cast<u32>(static_cast<u64>(left) * part / parts),
+        tile.add_residue(reinterpret_cast<const uint2*>(a.residue),
+                         from + static_cast<u32>(static_cast<u64>(left) * part / parts),
                          from + static_cast<u32>(static_cast<u64>(left) * (part + 1) / parts));
     }
     if (parts > 1) {

@@ -10,10 +10,9 @@ namespace sparsetune {
 //
 // In both operands lane 4 g + t holds the elements 2 t and 2 t + 1 of row (D: and g + 8) or column (S) g.
 __device__ __forceinline__ void tensor_product(float (&sum)[4], u32 dense, u32 dense_below, u32 sparse) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(dense), "r"(dense_below), "r"(sparse));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(dense), "r"(dense_below), "r"(sparse));
 }
 
 // Two neighbouring nonzeros: a lane's element pair of S, and the rows of B that its pairs of D come from. Past the row's end
@@ -47,7 +46,8 @@ __device__ __forceinline__ u32 column(u32 first, u32 octet, u32 e) {
 
 // A lane's columns of one row of B, zero outside the matrix.
 template <int kWidth, int kOctets, bool kAligned>
-__device__ __forceinline__ Vector<Half, kWidth> fetch(const Half* __restrict__ row, u32 first, u32 octet, u32 n, bool real) {
+__device__ __forceinline__ Vector<Half, kWidth> fetch(const Half* __restrict__ row, u32 first, u32 octet, u32 n,
+                                                      bool real) {
     Vector<Half, kWidth> held;
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) held.word[i] = 0;
@@ -78,7 +78,8 @@ struct Products {
     }
 
     // `low` and `high` are the rows of B of the lane's two nonzeros: a byte permutation transposes them into pairs.
-    __device__ __forceinline__ void multiply(const Vector<Half, kWidth>& low, const Vector<Half, kWidth>& high, u32 values) {
+    __device__ __forceinline__ void multiply(const Vector<Half, kWidth>& low, const Vector<Half, kWidth>& high,
+                                             u32 values) {
 #pragma unroll
         for (int m = 0; m < kWidth / 2; ++m) {
             tensor_product(sum[m], __byte_perm(low.word[m], high.word[m], 0x5410),
@@ -113,7 +114,8 @@ __device__ __forceinline__ void finish(const Products<kWidth>& products, Half* c
     const u32 lane = threadIdx.x % 32, g = lane / 4;
     float held[kWidth];
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) held[e] = g & 1u ? products.sum[e / 2][e % 2 * 2 + 1] : products.sum[e / 2][e % 2 * 2];
+    for (int e = 0; e < kWidth; ++e)
+        held[e] = g & 1u ? products.sum[e / 2][e % 2 * 2 + 1] : products.sum[e / 2][e % 2 * 2];
     u32 offset = 0;
     if constexpr (kEights >= 2) fold<kWidth>(held, 4, g & 1u, offset);
     if constexpr (kEights >= 4) fold<kWidth / 2>(held, 9, g & 2u, offset);

@@ -62,7 +62,8 @@ struct Segment {
     }
 
     // Adds what lies in places `from`, `from + step`, ... below `end`, always in the same order.
-    static __device__ __forceinline__ void gather(Body& body, const Sum<T>* partial, u32 n, u32 from, u32 end, u32 step, u32 width) {
+    static __device__ __forceinline__ void gather(Body& body, const Sum<T>* partial, u32 n, u32 from, u32 end, u32 step,
+                                                  u32 width) {
         each(body, width, [](Sum<T>& sum, u32) { sum = Sum<T>(0); });
 #pragma unroll 4
         for (u32 place = from + body.way * step; place < end; place += Config::kWays * step) {
@@ -122,10 +123,10 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
 
 // The segments of long rows, and the other rows as `row_split` computes them.
 template <typename Config, typename T = typename Config::Value>
-__device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols, const T* __restrict__ vals,
-                                          const Dense<T>& dense, T* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 n,
-                                          u32 chunk, const Segments<T>& segments,
-                                          const Scale<T, Config::kAccumulate>& scale) {
+__device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
+                                          const T* __restrict__ vals, const Dense<T>& dense, T* __restrict__ c,
+                                          const u32* __restrict__ order, u32 rows, u32 n, u32 chunk,
+                                          const Segments<T>& segments, const Scale<T, Config::kAccumulate>& scale) {
     constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
     // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the

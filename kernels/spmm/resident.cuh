@@ -19,9 +19,9 @@ template <typename Settings>
 struct ResidentConfig : Settings {
     static constexpr int kN1 = Settings::kN1, kVec = Settings::kVec, kUnroll = Settings::kUnroll;
     static constexpr int kBytes = kVec * static_cast<int>(sizeof(typename Settings::Value));
-    static constexpr int kPieces = kBytes / 16;      // vectors of 16 bytes a lane
-    static constexpr int kLanes = kN1 / kVec;        // threads that share a row
-    static constexpr int kAhead = kUnroll / 4;       // groups of entries in flight
+    static constexpr int kPieces = kBytes / 16;  // vectors of 16 bytes a lane
+    static constexpr int kLanes = kN1 / kVec;    // threads that share a row
+    static constexpr int kAhead = kUnroll / 4;   // groups of entries in flight
     static_assert(kBytes == 16 || kBytes == 32, "a lane must take 16 or 32 bytes of a row of B");
     static_assert(kN1 % kVec == 0 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");

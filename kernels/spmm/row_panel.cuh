@@ -20,7 +20,8 @@ struct RowPanelConfig : Settings {
     static constexpr int kThreads = kN1 / kVec;  // threads along the columns of a tile
     static_assert(kN1 % kVec == 0, "a tile's columns must divide into vectors");
     static_assert(kThreads % 32 == 0 || 32 % kThreads == 0, "a tile's threads must fill warps, or share one evenly");
-    static_assert(kM1 * kVec * sizeof(Sum<typename Settings::Value>) <= 512, "more than 512 bytes of sums a thread leave no room for loads in flight");
+    static_assert(kM1 * kVec * sizeof(Sum<typename Settings::Value>) <= 512,
+                  "more than 512 bytes of sums a thread leave no room for loads in flight");
 };
 
 // A thread's part of a tile.

@@ -76,10 +76,10 @@ struct RowSplit {
 // The rows of block `row_block` in the columns of tile `tile`. `order` is a permutation of the rows, or null for the natural
 // order (which Output::kColumns needs). Rows with more than `longest` entries are left to others.
 template <typename Config, typename T = typename Config::Value>
-__device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const T* __restrict__ vals, const Dense<T>& dense, T* __restrict__ c,
-                                          const u32* __restrict__ order, u32 rows, u32 n, u32 longest,
-                                          const Scale<T, Config::kAccumulate>& scale) {
+__device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
+                                          const u32* __restrict__ cols, const T* __restrict__ vals,
+                                          const Dense<T>& dense, T* __restrict__ c, const u32* __restrict__ order,
+                                          u32 rows, u32 n, u32 longest, const Scale<T, Config::kAccumulate>& scale) {
     using Part = RowSplit<Config>;
     using Body = typename Part::Body;
     constexpr u32 kRows = Config::kRows;

@@ -29,7 +29,8 @@ __device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ s
         for (u32 i = threadIdx.x; i < kRows * kColumns; i += blockDim.x) {
             const u32 at = i % kRows, k = i / kRows;
             T value{};
-            if (at < here && column + k < n) value = load_element(b + (column + k) * static_cast<u64>(b_rows) + first + at);
+            if (at < here && column + k < n)
+                value = load_element(b + (column + k) * static_cast<u64>(b_rows) + first + at);
             tile[k][at] = value;
         }
         __syncthreads();

@@ -37,7 +37,8 @@ struct Entries {
             half.places.y = __shfl_sync(kAllLanes, places.y, lane, kLanes);
         }
 #pragma unroll
-        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w) half.value.word[w] = __shfl_sync(kAllLanes, value.word[w], lane, kLanes);
+        for (int w = kHalf * kWords; w < (kHalf + 1) * kWords; ++w)
+            half.value.word[w] = __shfl_sync(kAllLanes, value.word[w], lane, kLanes);
         return half;
     }
     __device__ __forceinline__ u32 place(int i) const {
@@ -115,7 +116,8 @@ struct RowSums {
 
     // `row` is a row of C, `first` the column that this tile begins with. kAligned: as for `station`.
     template <bool kAligned, bool kAccumulate>
-    __device__ __forceinline__ void store(T* __restrict__ row, u32 first, u32 n, const Scale<T, kAccumulate>& scale) const {
+    __device__ __forceinline__ void store(T* __restrict__ row, u32 first, u32 n,
+                                          const Scale<T, kAccumulate>& scale) const {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
             const u32 column = first + vector(p) * kVec;

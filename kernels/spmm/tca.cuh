@@ -19,8 +19,9 @@ struct TcaConfig : Settings {
     static constexpr bool kShared = Settings::kShared;
     // 16-byte vectors of the shared buffer: two stages of 64 a warp.
     static constexpr int kVectors = kShared ? 2 * 64 * 8 : 1;
-    static_assert(kWidth == 4 || kWidth == 8 || kWidth == 16,
-                  "a lane holds 4, 8 or 16 columns: two for every product, and more sums would leave no registers for loads");
+    static_assert(
+        kWidth == 4 || kWidth == 8 || kWidth == 16,
+        "a lane holds 4, 8 or 16 columns: two for every product, and more sums would leave no registers for loads");
     static_assert(!kShared || kWidth == 8, "the shared buffer is laid out for 64 columns in vectors of 16 bytes");
 };
 
@@ -69,7 +70,8 @@ __device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOp
             Vector<Half, kWidth> row[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                row[i] = fetch<kWidth, kOctets, kAligned>(of.b + static_cast<u64>(now.col[i]) * n, first, octet, n, now.real[i]);
+                row[i] = fetch<kWidth, kOctets, kAligned>(of.b + static_cast<u64>(now.col[i]) * n, first, octet, n,
+                                                          now.real[i]);
             }
             // In flight beside the rows of B, so that the next step does not wait for its indices.
             Nonzeros next;
@@ -185,11 +187,13 @@ struct SharedWalk {
 
 // A warp's task, of a row whose class has kEights blocks of 8 nonzeros in a product.
 template <int kEights, typename Config>
-__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<Config::kAccumulate>& of, uint4* buffer) {
+__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<Config::kAccumulate>& of,
+                                         uint4* buffer) {
     if constexpr (Config::kShared) {
         // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
         const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
-        SharedWalk<kEights, Config::kAligned, Config::kAccumulate>{buffer + first * 128, member, first + 1}.run(task, of);
+        SharedWalk<kEights, Config::kAligned, Config::kAccumulate>{buffer + first * 128, member, first + 1}.run(task,
+                                                                                                                of);
     } else {
         walk_registers<kEights, Config::kWidth, Config::kAligned>(task, of);
     }
@@ -202,10 +206,14 @@ __device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOper
     const WarpTask task(table, static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32);
     if (task.row == ~0u) return;
     switch (task.eights_log) {
-        case 0: return run_task<1, Config>(task, of, buffer);
-        case 1: return run_task<2, Config>(task, of, buffer);
-        case 2: return run_task<4, Config>(task, of, buffer);
-        default: return run_task<8, Config>(task, of, buffer);
+        case 0:
+            return run_task<1, Config>(task, of, buffer);
+        case 1:
+            return run_task<2, Config>(task, of, buffer);
+        case 2:
+            return run_task<4, Config>(task, of, buffer);
+        default:
+            return run_task<8, Config>(task, of, buffer);
     }
 }
 

@@ -32,8 +32,8 @@ struct TiledConfig : Settings {
     static_assert(kBuffer % 32 == 0 && kBuffer < 65536, "a stage must be whole warps of columns that 16 bits can name");
 };
 
-constexpr u32 kNoRow = 0xffffffffu;       // a slot that pads a warp
-constexpr u32 kPartial = 0x80000000u;     // the key names a partial sum, not a row
+constexpr u32 kNoRow = 0xffffffffu;    // a slot that pads a warp
+constexpr u32 kPartial = 0x80000000u;  // the key names a partial sum, not a row
 
 // What kAhead steps of a warp's S-ELL hold for one thread. `left` is uniform in the warp; past it nothing is touched.
 template <typename T>

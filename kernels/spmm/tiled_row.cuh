@@ -24,7 +24,8 @@ struct TiledRowConfig : Settings {
     static constexpr int kFit = kRowBytes / 64 > 1 ? kRowBytes / 64 : 1;
     static constexpr int kPieces = kFit < kMostPieces ? kFit : kMostPieces;
     static constexpr int kLanes = kRowBytes / 16 / kPieces;  // threads that share a row
-    static constexpr int kThreads = Settings::kRows * kLanes;  // a row a subwarp: none waits for its neighbour's second row
+    static constexpr int kThreads =
+        Settings::kRows * kLanes;  // a row a subwarp: none waits for its neighbour's second row
     static_assert(kLanes >= 4 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");
     static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block must be whole warps, and at most 32");
@@ -44,23 +45,27 @@ struct TiledRow {
 
     // The rows of B that a stage needs. A map entry takes as long as the copy that waits for it: as many as a thread has in
     // a stage of 64 KiB are asked for before the first copy.
-    __device__ __forceinline__ static void gather(const T* __restrict__ b, const u32* __restrict__ map, u32 count, u32 first, u32 n) {
+    __device__ __forceinline__ static void gather(const T* __restrict__ b, const u32* __restrict__ map, u32 count,
+                                                  u32 first, u32 n) {
         constexpr u32 kAhead = kAligned ? 8 : 4, kVectors = Row::kRowVectors;
         const u32 vectors = count * kVectors;
         for (u32 v = threadIdx.x; v < vectors; v += kAhead * kThreads) {
             u32 from[kAhead];
 #pragma unroll
-            for (u32 u = 0; u < kAhead; ++u) from[u] = v + u * kThreads < vectors ? __ldg(map + (v + u * kThreads) / kVectors) : 0;
+            for (u32 u = 0; u < kAhead; ++u)
+                from[u] = v + u * kThreads < vectors ? __ldg(map + (v + u * kThreads) / kVectors) : 0;
 #pragma unroll
             for (u32 u = 0; u < kAhead; ++u) {
                 const u32 at = v + u * kThreads;
-                if (at < vectors) station<T, kAligned>(stationed + at, b, from[u], first + at % kVectors * Row::kVec, n);
+                if (at < vectors)
+                    station<T, kAligned>(stationed + at, b, from[u], first + at % kVectors * Row::kVec, n);
             }
         }
     }
 
     // Group `at` of a row that ends before `end`; nothing beyond it.
-    __device__ __forceinline__ static Entries<T> group(const u16* __restrict__ places, const T* __restrict__ vals, u32 at, u32 end) {
+    __device__ __forceinline__ static Entries<T> group(const u16* __restrict__ places, const T* __restrict__ vals,
+                                                       u32 at, u32 end) {
         Entries<T> entries{};
         if (at < end) entries.load(places, vals, at);
         return entries;
@@ -72,8 +77,9 @@ struct TiledRow {
     // 32 entries, whose B takes 32. The first batch comes while B comes in. The next one is asked for when one is used up: a
     // batch of a warp takes 4 x 38 cycles of the port, so that the port is busy for longer than a read of device memory with
     // the batches of six other warps. A second batch in registers would cost a resident block.
-    __device__ __forceinline__ void stage(const T* __restrict__ b, const u32* __restrict__ map, u32 count, const u32* __restrict__ bounds,
-                                          const u16* __restrict__ places, const T* __restrict__ vals, u32 first, u32 n) {
+    __device__ __forceinline__ void stage(const T* __restrict__ b, const u32* __restrict__ map, u32 count,
+                                          const u32* __restrict__ bounds, const u16* __restrict__ places,
+                                          const T* __restrict__ vals, u32 first, u32 n) {
         u32 at = __ldg(bounds);
         const u32 end = __ldg(bounds + 1);
         gather(b, map, count, first, n);
@@ -103,7 +109,8 @@ struct TiledRow {
 
     // Parts of a tile meet in scratch: the last to arrive adds all of them in their order, so that the sum is the same in
     // every call, and stores. True for that block, whose `row` then holds the totals.
-    __device__ __forceinline__ bool combine(Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 part, u32 split) {
+    __device__ __forceinline__ bool combine(Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 part,
+                                            u32 split) {
         const u64 tile = static_cast<u64>(blockIdx.x / split) * gridDim.y + blockIdx.y;
         constexpr u64 kPart = static_cast<u64>(kSums) * kThreads;
         Sum<T>* of_tile = partials + tile * split * kPart + threadIdx.x;
@@ -145,12 +152,13 @@ __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u
     const u32 end = begin + static_cast<u32>(count * (part + 1) / split);
     for (u32 s = begin + static_cast<u32>(count * part / split); s < end; ++s) {
         const u32 from = __ldg(stage_map + s);
-        body.stage(b, map + from, __ldg(stage_map + s + 1) - from,
-                   bounds + static_cast<u64>(s) * kRows + mine, places, vals, first, n);
+        body.stage(b, map + from, __ldg(stage_map + s + 1) - from, bounds + static_cast<u64>(s) * kRows + mine, places,
+                   vals, first, n);
     }
     if (split > 1 && !body.combine(partials, arrived, part, split)) return;
     const u64 at = static_cast<u64>(block) * kRows + mine;
-    if (at < rows) body.row.template store<Config::kAligned>(c + static_cast<u64>(__ldg(order + at)) * n, first, n, scale);
+    if (at < rows)
+        body.row.template store<Config::kAligned>(c + static_cast<u64>(__ldg(order + at)) * n, first, n, scale);
 }
 
 }  // namespace sparsetune

@@ -28,8 +28,7 @@ struct WalkShape : Settings {
     static_assert(kVec * kCols * sizeof(Sum<Value>) <= 128,
                   "more than 128 bytes of sums a thread leave no room for loads in flight");
     static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight a thread spill");
-    static_assert(!Settings::kShuffle || kUnroll * kWays <= kGroup,
-                  "a shuffle hands round at most a group's entries");
+    static_assert(!Settings::kShuffle || kUnroll * kWays <= kGroup, "a shuffle hands round at most a group's entries");
 };
 
 // A thread's part of a walk. Config is or derives from a WalkShape.

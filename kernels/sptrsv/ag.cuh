@@ -26,11 +26,11 @@ template <class ValueType, template <class> class SyncType, int kSubwarps, bool 
 struct AgConfig {
     using Value = ValueType;
     using Sync = SyncType<ValueType>;
-    static constexpr int kNg = kSubwarps;         // nodes a warp solves at a time
-    static constexpr int kLanes = 32 / kSubwarps; // lanes of a subwarp
-    static constexpr bool kWaits = kWaiting;      // some node may need one of the same launch
-    static constexpr int kModes = kModeSet;       // which modes occur, so that the others cost no registers
-    static constexpr bool kStages = kStaging;     // some group is read through shared memory
+    static constexpr int kNg = kSubwarps;          // nodes a warp solves at a time
+    static constexpr int kLanes = 32 / kSubwarps;  // lanes of a subwarp
+    static constexpr bool kWaits = kWaiting;       // some node may need one of the same launch
+    static constexpr int kModes = kModeSet;        // which modes occur, so that the others cost no registers
+    static constexpr bool kStages = kStaging;      // some group is read through shared memory
     // Entries of one lane in flight together; fewer where 64 registers a thread have to hold more besides.
     static constexpr bool kCrowded = kTight && (sizeof(ValueType) == 8 || kStaging);
     static constexpr int kUnroll = kLanes >= 16 || kCrowded ? 2 : 4;
@@ -44,23 +44,23 @@ template <class Config>
 struct AgArguments {
     using Value = typename Config::Value;
     using Slot = typename Config::Sync::Slot;
-    const u32* __restrict__ row_ptr;   // rows + 1
-    const u32* __restrict__ cols;      // all below their row
+    const u32* __restrict__ row_ptr;  // rows + 1
+    const u32* __restrict__ cols;     // all below their row
     const Value* __restrict__ vals;
     const Value* __restrict__ diagonal;
-    const Value* __restrict__ b;       // in the matrix's row order
-    Value* x;                          // in the matrix's row order
-    const u32* __restrict__ rows_of;   // matrix row of a permuted row; null where rows are not permuted
-    const uint2* __restrict__ tasks;   // kNg a group, groups in the order of the queues: {first row, end and flags}
-    const u32* __restrict__ queue_ptr; // warps + 1: groups of each warp
-    Slot* work;                        // this call's values, in (permuted) solve order
-    Slot* other;                       // the next call's
+    const Value* __restrict__ b;        // in the matrix's row order
+    Value* x;                           // in the matrix's row order
+    const u32* __restrict__ rows_of;    // matrix row of a permuted row; null where rows are not permuted
+    const uint2* __restrict__ tasks;    // kNg a group, groups in the order of the queues: {first row, end and flags}
+    const u32* __restrict__ queue_ptr;  // warps + 1: groups of each warp
+    Slot* work;                         // this call's values, in (permuted) solve order
+    Slot* other;                        // the next call's
     u32 epoch;
     u32 rows;
-    u32 reversed;                      // row s is the matrix's row rows - 1 - s
+    u32 reversed;  // row s is the matrix's row rows - 1 - s
     u32 warps;
-    u32 span;                          // rows of the largest node
-    u32 stage;                         // entries of a warp's buffer
+    u32 span;   // rows of the largest node
+    u32 stage;  // entries of a warp's buffer
 };
 
 template <class Config>
@@ -92,10 +92,10 @@ struct AgSolver : AgArguments<Config> {
     volatile Word* local;  // values of this node's rows, absent until solved
     u32* stage_cols;
     Value* stage_vals;
-    u32 lane;    // within the subwarp
-    u32 mask;    // lanes of the subwarp
-    u32 first;   // the node's first row
-    u32 shift;   // from an entry's index to its place in the buffer
+    u32 lane;   // within the subwarp
+    u32 mask;   // lanes of the subwarp
+    u32 first;  // the node's first row
+    u32 shift;  // from an entry's index to its place in the buffer
     bool staged;
     bool publishes;
 
@@ -183,8 +183,8 @@ struct AgSolver : AgArguments<Config> {
         for (int u = 0; u < kUnroll; ++u) {
             if (batch.outer >> u & 1) {
                 // Unpermuted rows find it in x itself, so that rows which nobody waits for publish nothing.
-                batch.got[u] = this->rows_of != nullptr ? Sync::Read(this->work + batch.col[u])
-                                                        : this->x[MatrixRow(batch.col[u])];
+                batch.got[u] =
+                    this->rows_of != nullptr ? Sync::Read(this->work + batch.col[u]) : this->x[MatrixRow(batch.col[u])];
             }
         }
         batch.outer = 0;

@@ -28,7 +28,8 @@ struct SlicesConfig {
     static constexpr bool kWaits = kWaitsValue;       // false: all that this launch needs was written by earlier ones
     static constexpr int kPause = kPauseValue;        // sleep after a poll that found nothing, in units of 32 ns
     static constexpr int kWidth = 32 / kRhsLanes;     // entry lanes of a warp
-    static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32, "right-hand sides share a warp by powers of two");
+    static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32,
+                  "right-hand sides share a warp by powers of two");
     static_assert(kColumns >= 1 && kColumns <= 4, "more columns a lane leave no room for loads in flight");
 };
 
@@ -109,10 +110,10 @@ struct SharedWork {
 template <class Config>
 struct SliceLane {
     int log_lanes, b_steps, x_steps;
-    u32 slot;     // of this lane's equation
-    bool leads;   // publishes: the first entry lane of an equation that exists
-    u32 b_at;     // this lane's first entry in b; entries of a system are counted with 32 bits
-    u32 x_at;     // and in x
+    u32 slot;    // of this lane's equation
+    bool leads;  // publishes: the first entry lane of an equation that exists
+    u32 b_at;    // this lane's first entry in b; entries of a system are counted with 32 bits
+    u32 x_at;    // and in x
 
     __device__ __forceinline__ SliceLane(uint4 meta, int entry_lane) {
         log_lanes = meta.w & 0xFF;
@@ -145,8 +146,8 @@ struct Terms {
 
 // Adds the terms in b.
 template <class Config>
-__device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane, u32 column,
-                                         typename Config::Value (&sum)[Config::kColumns]) {
+__device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane,
+                                         u32 column, typename Config::Value (&sum)[Config::kColumns]) {
     for (int t = 0; t < lane.b_steps; t += Config::kUnroll) {
         Terms<Config> terms;
         terms.Fetch(a, lane.b_at + t * Config::kWidth, lane.b_steps - t);
@@ -192,7 +193,8 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
         for (int c = 0; c < Config::kColumns; ++c) {
             const u32 j = column + c * Config::kRhsLanes;
             found[u][c] = ZeroSlot<Sync>::Of(epoch);
-            if (terms.col[u] != kNoTerm && j < rhs) found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+            if (terms.col[u] != kNoTerm && j < rhs)
+                found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
         }
     }
     Value value;
@@ -231,8 +233,8 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
 
 // All slices of one warp, `warp` of `warps`.
 template <class Config, class Work>
-__device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch, u32 warp,
-                                            u32 warps, u32* ticket, Watchdog& watchdog) {
+__device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch,
+                                            u32 warp, u32 warps, u32* ticket, Watchdog& watchdog) {
     using Value = typename Config::Value;
     constexpr u32 kAll = 0xFFFFFFFFu;
     const int lane_id = threadIdx.x & 31;
@@ -288,10 +290,11 @@ __device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>
 // The whole grid works; the work array is in global memory.
 template <class Config>
 __device__ __forceinline__ void SlicesGlobal(const Slices<typename Config::Value>& a, typename Config::Sync::Slot* work,
-                                             typename Config::Sync::Slot* other, u32 epoch, u32* ticket, u32* other_ticket,
-                                             u64 deadline_ns, u32* status) {
+                                             typename Config::Sync::Slot* other, u32 epoch, u32* ticket,
+                                             u32* other_ticket, u64 deadline_ns, u32* status) {
     const u32 of_block = threadIdx.x >> 5, a_block = blockDim.x >> 5;
-    const u32 warp = Config::kTake == Take::kSpread ? of_block * gridDim.x + blockIdx.x : blockIdx.x * a_block + of_block;
+    const u32 warp =
+        Config::kTake == Take::kSpread ? of_block * gridDim.x + blockIdx.x : blockIdx.x * a_block + of_block;
     if (Config::kTake == Take::kTicket && blockIdx.x == 0 && threadIdx.x == 0) *other_ticket = 0;
     Watchdog watchdog(deadline_ns, status);
     const GlobalWork<typename Config::Sync> array{work, other, epoch};
@@ -300,7 +303,8 @@ __device__ __forceinline__ void SlicesGlobal(const Slices<typename Config::Value
 
 // One cluster of kCluster blocks works; each has a copy of the work array in its shared memory.
 template <class Config, int kCluster>
-__device__ __forceinline__ void SlicesShared(const Slices<typename Config::Value>& a, u32 slots, u64 deadline_ns, u32* status) {
+__device__ __forceinline__ void SlicesShared(const Slices<typename Config::Value>& a, u32 slots, u64 deadline_ns,
+                                             u32* status) {
     using Value = typename Config::Value;
     using Word = typename Bits<Value>::Word;
     extern __shared__ __align__(16) unsigned char shared_bytes[];

@@ -32,9 +32,7 @@ struct Bits<double> {
     using Word = u64;
     static constexpr Word kAbsent = 0xFFFFFFFFFFFFFFFFull;
     static constexpr Word kOtherNan = 0x7FFFFFFFFFFFFFFFull;
-    static __device__ __forceinline__ Word Of(double value) {
-        return static_cast<Word>(__double_as_longlong(value));
-    }
+    static __device__ __forceinline__ Word Of(double value) { return static_cast<Word>(__double_as_longlong(value)); }
     static __device__ __forceinline__ double Value(Word word) {
         return __longlong_as_double(static_cast<long long>(word));
     }
@@ -151,9 +149,7 @@ struct Packed<float> {
     static __device__ __forceinline__ void Store(Slot* at, u32 epoch, float value) {
         StoreRelaxed(at, static_cast<u64>(epoch) << 32 | __float_as_uint(value));
     }
-    static __device__ __forceinline__ float Read(const Slot* at) {
-        return __uint_as_float(static_cast<u32>(*at));
-    }
+    static __device__ __forceinline__ float Read(const Slot* at) { return __uint_as_float(static_cast<u32>(*at)); }
     static __device__ __forceinline__ void Reset(Slot*) {}
 };
 

@@ -32,9 +32,49 @@ pub struct EntryPoint {
     pub name: &'static str,
     /// Arguments of `__launch_bounds__`: threads per block, and optionally the least blocks per multiprocessor.
     pub launch_bounds: Option<String>,
-    /// The template's instance, for example `resident<Config>`.
+    /// The template's instance, for example `resident<ResidentConfig<Settings>>`.
     pub function: String,
     pub operands: Vec<Operand>,
+}
+
+/// What a program sets of a template's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    Type(&'static str),
+    Int(u32),
+    Bool(bool),
+    /// An enumerator with its type, for example `Take` and `kTicket`.
+    Enumerator(&'static str, &'static str),
+}
+
+impl From<u32> for Setting {
+    fn from(value: u32) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<bool> for Setting {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+/// The struct `name` with these settings as its members, as the `Config` templates of the headers read them.
+pub fn settings(name: &str, members: &[(&str, Setting)]) -> String {
+    let mut text = format!("struct {name} {{\n");
+    for (member, setting) in members {
+        let (ctype, value) = match *setting {
+            Setting::Type(value) => {
+                text += &format!("    using {member} = {value};\n");
+                continue;
+            }
+            Setting::Int(value) => ("int", value.to_string()),
+            Setting::Bool(value) => ("bool", value.to_string()),
+            Setting::Enumerator(ctype, value) => (ctype, format!("{ctype}::{value}")),
+        };
+        text += &format!("    static constexpr {ctype} {member} = {value};\n");
+    }
+    text + "};\n"
 }
 
 /// A parameter of type `ctype`, passed on as it is.
@@ -63,7 +103,8 @@ pub fn aggregate(ctype: impl Into<String>, members: Vec<Operand>) -> Operand {
     Operand::Aggregate { ctype: ctype.into(), members }
 }
 
-/// A program of kernels that are instances of the templates of `headers` (paths below `kernels/`).
+/// A program of kernels that are instances of the templates of `headers` (paths below `kernels/`), with definitions that
+/// they use, such as `settings`.
 pub fn program(headers: &[&str], definitions: &str, kernels: &[EntryPoint]) -> String {
     let includes: String =
         headers.iter().map(|header| format!("#include \"{header}\"\n")).collect();
@@ -121,6 +162,21 @@ fn passed(operands: &[Operand]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_are_members_of_a_struct() {
+        let members = [
+            ("Value", Setting::Type("float")),
+            ("kLanes", 4.into()),
+            ("kFull", true.into()),
+            ("kTake", Setting::Enumerator("Take", "kBlock")),
+        ];
+        assert_eq!(
+            settings("Settings", &members),
+            "struct Settings {\n    using Value = float;\n    static constexpr int kLanes = 4;\n    \
+             static constexpr bool kFull = true;\n    static constexpr Take kTake = Take::kBlock;\n};\n"
+        );
+    }
 
     #[test]
     fn one_list_gives_parameters_call_and_arguments() {

@@ -7,12 +7,12 @@ use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::row_split::row_order;
 use super::shared::{Lowered, Shared};
-use super::text::{self, element, elements, output, scale};
+use super::text::{self, elements, output, scale};
 use super::walk::Bound;
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, number, parameter, program};
+use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -80,8 +80,7 @@ impl Family for ColumnMajors {
 
 impl ColumnMajor {
     fn kernel(&self, bound: Bound) -> EntryPoint {
-        let Self { lanes, r, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
-        let (element, full) = (element(dtype), n.is_multiple_of(r));
+        let Spmm { n, dtype, .. } = self.problem;
         let operands = vec![
             parameter("const u32*", "row_ptr", Arg::RowPtr),
             parameter("const u32*", "cols", Arg::ColIdx),
@@ -94,9 +93,7 @@ impl ColumnMajor {
             number("n", n),
             scale(&self.problem),
         ];
-        let function =
-            format!("column_major<{element}, {lanes}, {r}, {unroll}, {full}, {accumulate}>");
-        text::kernel(function, operands)
+        text::kernel("column_major", "ColumnMajorConfig", operands)
     }
 }
 
@@ -151,7 +148,14 @@ impl Kernel for ColumnMajor {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/column_major.cuh"], "", &[self.kernel(Bound::default())])
+        let settings = [
+            ("kLanes", self.lanes.into()),
+            ("kR", self.r.into()),
+            ("kUnroll", self.unroll.into()),
+            ("kFull", self.problem.n.is_multiple_of(self.r).into()),
+        ];
+        let kernel = self.kernel(Bound::default());
+        text::program(&["spmm/column_major.cuh"], &self.problem, &settings, &[kernel])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {

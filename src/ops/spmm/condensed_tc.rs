@@ -10,11 +10,11 @@ use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, o
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
-use super::text::{self, element, elements, output, scale};
+use super::text::{self, elements, output, scale};
 use crate::domain::recipe::{Arg, Array, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
+use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
 use pack::{Condensed, LISTS, Operand, ROWS, Shape};
 use std::sync::{Arc, LazyLock};
@@ -295,7 +295,15 @@ impl Kernel for CondensedTc {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/condensed_tc.cuh"], "", &[self.kernel(&Bound::default())])
+        let settings = [
+            ("kTerms", self.terms().into()),
+            ("kColumns", self.columns.into()),
+            ("kStages", self.stages.into()),
+            ("kResidue", (self.residue > 0).into()),
+            ("kFull", self.problem.n.is_multiple_of(self.columns).into()),
+        ];
+        let kernel = self.kernel(&Bound::default());
+        text::program(&["spmm/condensed_tc.cuh"], &self.problem, &settings, &[kernel])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -349,7 +357,7 @@ struct Bound {
 
 impl CondensedTc {
     fn kernel(&self, bound: &Bound) -> EntryPoint {
-        let Self { columns, stages, problem: Spmm { n, dtype, .. }, .. } = *self;
+        let Spmm { n, dtype, .. } = self.problem;
         let pointer = |name, argument: Option<Arg>| {
             parameter("const u32*", name, argument.unwrap_or(Arg::NULL))
         };
@@ -374,11 +382,7 @@ impl CondensedTc {
             aggregate("CondensedParts", parts),
             scale(&self.problem),
         ];
-        let (element, terms, residue) = (element(dtype), self.terms(), self.residue > 0);
-        let full = n.is_multiple_of(columns);
-        let function =
-            format!("condensed_tc<{element}, {terms}, {columns}, {stages}, {residue}, {full}>");
-        text::kernel(function, operands)
+        text::kernel("condensed_tc", "CondensedTcConfig", operands)
     }
 
     /// The packed arrays in the kernel's order, those of the residue only where one is kept.

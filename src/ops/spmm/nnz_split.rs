@@ -60,7 +60,7 @@ impl NnzSplit {
             aggregate(format!("Segments<{element}>"), segments),
             text::scale(&self.walk.problem),
         ]);
-        text::kernel(format!("nnz_split<{}>", self.walk.template()), operands)
+        text::kernel("nnz_split", "NnzSplitConfig", operands)
     }
 }
 

@@ -8,13 +8,13 @@ use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, e
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::{Lowered, Shared, array};
-use super::text::{self, element, elements, output, scale};
+use super::text::{self, elements, output, scale};
 use super::tiled_row::estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use super::tiled_row::groups::{self, Rows};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, number, parameter, program};
+use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
 
@@ -82,9 +82,9 @@ impl Family for Residents {
 
 impl Resident {
     fn kernel(&self, b_rows: u32) -> EntryPoint {
-        let Self { n1, vec, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
+        let Spmm { n, dtype, .. } = self.problem;
         let operands = vec![
-            parameter("const u32*", "ptr", Arg::Array(0)),
+            parameter("const u32*", "group_ptr", Arg::Array(0)),
             parameter("const u16*", "cols", Arg::Array(1)),
             parameter(elements(dtype), "vals", Arg::Array(2)),
             parameter(elements(dtype), "b", Arg::B),
@@ -94,12 +94,9 @@ impl Resident {
             number("n", n),
             scale(&self.problem),
         ];
-        let (element, aligned) = (element(dtype), (n * self.element()).is_multiple_of(16));
-        let function =
-            format!("resident<{element}, {n1}, {vec}, {unroll}, {aligned}, {accumulate}>");
         // One block per multiprocessor: without the 1 the compiler aims at two, and spills for it.
         let launch_bounds = Some(format!("{}, 1", self.block));
-        EntryPoint { launch_bounds, ..text::kernel(function, operands) }
+        EntryPoint { launch_bounds, ..text::kernel("resident", "ResidentConfig", operands) }
     }
 
     fn element(&self) -> u32 {
@@ -212,7 +209,13 @@ impl Kernel for Resident {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/resident.cuh"], "", &[self.kernel(0)])
+        let settings = [
+            ("kN1", self.n1.into()),
+            ("kVec", self.vec.into()),
+            ("kUnroll", self.unroll.into()),
+            ("kAligned", (self.problem.n * self.element()).is_multiple_of(16).into()),
+        ];
+        text::program(&["spmm/resident.cuh"], &self.problem, &settings, &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {

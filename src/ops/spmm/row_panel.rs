@@ -7,12 +7,12 @@ use super::inspect::Inspection;
 use super::model::Work;
 use super::panels::panel_arrays;
 use super::shared::{Lowered, Shared};
-use super::text::{self, element, elements, output, scale};
+use super::text::{self, elements, output, scale};
 use super::walk::widest_vector;
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, number, parameter, program};
+use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -144,7 +144,13 @@ impl Kernel for RowPanel {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/row_panel.cuh"], "", &[self.kernel(0)])
+        let settings = [
+            ("kM1", self.m1.into()),
+            ("kN1", self.n1.into()),
+            ("kVec", self.vec.into()),
+            ("kUnroll", self.unroll.into()),
+        ];
+        text::program(&["spmm/row_panel.cuh"], &self.problem, &settings, &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -164,8 +170,7 @@ impl Kernel for RowPanel {
 
 impl RowPanel {
     fn kernel(&self, rows: u32) -> EntryPoint {
-        let Self { m1, n1, vec, unroll, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
-        let element = element(dtype);
+        let Spmm { n, dtype, .. } = self.problem;
         let operands = vec![
             parameter("const u32*", "panel_ptr", Arg::Array(0)),
             parameter("const u32*", "panel_cols", Arg::Array(1)),
@@ -174,12 +179,11 @@ impl RowPanel {
             output(dtype),
             parameter("const u32*", "order", Arg::Array(3)),
             number("rows", rows),
-            number("tiles", rows.div_ceil(m1)),
+            number("tiles", rows.div_ceil(self.m1)),
             number("n", n),
             scale(&self.problem),
         ];
-        let function = format!("row_panel<{element}, {m1}, {n1}, {vec}, {unroll}, {accumulate}>");
-        text::kernel(function, operands)
+        text::kernel("row_panel", "RowPanelConfig", operands)
     }
 
     /// Entries over distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others gain

@@ -25,7 +25,7 @@ impl RowSplit {
         let mut operands = ["blockIdx.x", "blockIdx.y"].map(Operand::Expression).to_vec();
         operands.extend(self.walk.operands(bound));
         operands.extend([Operand::Expression("~0u"), text::scale(&self.walk.problem)]);
-        text::kernel(format!("row_split<{}>", self.walk.template()), operands)
+        text::kernel("row_split", "RowSplitConfig", operands)
     }
 }
 

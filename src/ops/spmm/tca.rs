@@ -12,7 +12,7 @@ use super::text::{self, elements, output, scale};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, aggregate, number, parameter, program};
+use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
 use table::Shape;
@@ -107,8 +107,7 @@ impl TensorDot {
             parameter("const u32*", "table", Arg::Array(0)),
             aggregate(format!("TcaOperands<{accumulate}>"), operands),
         ];
-        let (width, shared, aligned) = (self.width(), self.shared, self.aligned());
-        text::kernel(format!("tca<{width}, {shared}, {aligned}>"), operands)
+        text::kernel("tca", "TcaConfig", operands)
     }
 
     /// Columns a lane holds.
@@ -206,7 +205,12 @@ impl Kernel for TensorDot {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/tca.cuh"], "", &[self.kernel()])
+        let settings = [
+            ("kWidth", self.width().into()),
+            ("kShared", self.shared.into()),
+            ("kAligned", self.aligned().into()),
+        ];
+        text::program(&["spmm/tca.cuh"], &self.problem, &settings, &[self.kernel()])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {

@@ -2,14 +2,28 @@
 
 use crate::domain::recipe::Arg;
 use crate::domain::{Dtype, Spmm};
-use crate::ops::program::{EntryPoint, Operand, aggregate, parameter};
+use crate::ops::program::{self, EntryPoint, Operand, Setting, aggregate, parameter};
 
 /// Name of the kernel that computes C; it is the only one in programs of one step.
 pub const ENTRY: &str = "spmm";
 
-/// The kernel that computes C, an instance of a template, without launch bounds.
-pub fn kernel(function: String, operands: Vec<Operand>) -> EntryPoint {
+/// The kernel that computes C: an instance of a template with the program's `Settings`, without launch bounds.
+pub fn kernel(template: &str, config: &str, operands: Vec<Operand>) -> EntryPoint {
+    let function = format!("{template}<{config}<Settings>>");
     EntryPoint { name: ENTRY, launch_bounds: None, function, operands }
+}
+
+/// A program with these settings, and with those that all problems have: the type of elements, and whether C is accumulated.
+pub fn program(
+    headers: &[&str],
+    problem: &Spmm,
+    own: &[(&str, Setting)],
+    kernels: &[EntryPoint],
+) -> String {
+    let mut members = vec![("Value", Setting::Type(element(problem.dtype)))];
+    members.extend(own);
+    members.push(("kAccumulate", problem.accumulate.into()));
+    program::program(headers, &program::settings("Settings", &members), kernels)
 }
 
 /// The C++ type of elements.

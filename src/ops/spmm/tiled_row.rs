@@ -15,7 +15,7 @@ use super::text::{self, element, elements, output, scale};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, number, parameter, program};
+use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use pack::{Packed, Shape, blockwise, pack};
@@ -313,7 +313,12 @@ impl Kernel for TiledRow {
     }
 
     fn source(&self) -> String {
-        program(&["spmm/tiled_row.cuh"], "", &[self.kernel(0)])
+        let settings = [
+            ("kRows", self.rows.into()),
+            ("kN1", self.n1.into()),
+            ("kAligned", self.aligned().into()),
+        ];
+        text::program(&["spmm/tiled_row.cuh"], &self.problem, &settings, &[self.kernel(0)])
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
@@ -352,8 +357,8 @@ impl Kernel for TiledRow {
 
 impl TiledRow {
     fn kernel(&self, height: u32) -> EntryPoint {
-        let Self { rows, n1, split, problem: Spmm { n, dtype, accumulate, .. }, .. } = *self;
-        let (element, aligned, threads) = (element(dtype), self.aligned(), self.threads());
+        let Self { split, problem: Spmm { n, dtype, .. }, .. } = *self;
+        let (element, threads) = (element(dtype), self.threads());
         let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
         let scratch = |at| if split > 1 { Arg::Scratch(at) } else { Arg::NULL };
         let operands = vec![
@@ -376,8 +381,7 @@ impl TiledRow {
         // Without bounds the compiler might use more registers than such blocks can have.
         let least_blocks = (self.resident_threads() / threads).max(1);
         let launch_bounds = Some(format!("{threads}, {least_blocks}"));
-        let function = format!("tiled_row<{element}, {rows}, {n1}, {aligned}, {accumulate}>");
-        EntryPoint { launch_bounds, ..text::kernel(function, operands) }
+        EntryPoint { launch_bounds, ..text::kernel("tiled_row", "TiledRowConfig", operands) }
     }
 
     /// Partial sums of every part of every tile of C, and how many parts of each have arrived.

@@ -5,11 +5,11 @@ use super::family::{MOST_GRID_Y, RowOrder, Tile, among, count, order};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::scratch;
-use super::text::{element, elements, output};
+use super::text::{self, element, elements, output};
 use crate::domain::recipe::{Arg, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, Operand, aggregate, number, parameter, program};
+use crate::ops::program::{EntryPoint, Operand, Setting, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -249,20 +249,25 @@ impl Walk {
         }
     }
 
-    /// The template arguments that both kernels begin with.
-    pub fn template(&self) -> String {
-        let Self { lanes, ways, vec, cols, unroll, block, shuffle, .. } = self;
-        let full = self.problem.n.is_multiple_of(self.columns());
-        let out = match () {
+    /// What a program sets of the kernel's configuration.
+    fn settings(&self) -> [(&'static str, Setting); 9] {
+        let n = self.problem.n;
+        let output = match () {
             () if by_columns(&self.problem) => "kColumns",
-            () if self.problem.n.is_multiple_of(*vec) => "kRowVectors",
+            () if n.is_multiple_of(self.vec) => "kRowVectors",
             () => "kRowElements",
         };
-        let accumulate = self.problem.accumulate;
-        let element = element(self.problem.dtype);
-        format!(
-            "{element}, {lanes}, {ways}, {vec}, {cols}, {unroll}, {block}, {shuffle}, {full}, {out}, {accumulate}"
-        )
+        [
+            ("kLanes", self.lanes.into()),
+            ("kWays", self.ways.into()),
+            ("kVec", self.vec.into()),
+            ("kCols", self.cols.into()),
+            ("kUnroll", self.unroll.into()),
+            ("kBlock", self.block.into()),
+            ("kShuffle", self.shuffle.into()),
+            ("kFull", n.is_multiple_of(self.columns()).into()),
+            ("kOut", Setting::Enumerator("Output", output)),
+        ]
     }
 
     /// The operands up to the dimensions.
@@ -293,10 +298,9 @@ impl Walk {
 
     /// The text of a family's program: its kernel, and the one that stages B where B is staged.
     pub fn source(&self, header: &str, kernel: EntryPoint) -> String {
-        match self.staged {
-            true => program(&[header, "spmm/stage.cuh"], "", &[kernel, self.staging(0)]),
-            false => program(&[header], "", &[kernel]),
-        }
+        let (headers, kernels) = ([header, "spmm/stage.cuh"], [kernel, self.staging(0)]);
+        let several = if self.staged { 2 } else { 1 };
+        text::program(&headers[..several], &self.problem, &self.settings(), &kernels[..several])
     }
 
     /// The kernel that stages a B of `b_rows` rows.

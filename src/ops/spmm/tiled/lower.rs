@@ -8,7 +8,7 @@ use super::slots::{self, LongRows};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
-use crate::ops::program::{EntryPoint, Operand, number, parameter, program};
+use crate::ops::program::{EntryPoint, Operand, number, parameter};
 use crate::sparse::operand::half_bits;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -38,7 +38,12 @@ pub fn source(tiled: &Tiled) -> String {
     if tiled.segmented {
         kernels.push(bound.combine(tiled));
     }
-    program(&["spmm/tiled.cuh"], "", &kernels)
+    let settings = [
+        ("kR", tiled.r.into()),
+        ("kBuffer", tiled.buffer.into()),
+        ("kSegmented", tiled.segmented.into()),
+    ];
+    text::program(&["spmm/tiled.cuh"], &tiled.problem, &settings, &kernels)
 }
 
 /// What a matrix decides of the operands; the default serves where only the text is wanted.
@@ -56,8 +61,7 @@ struct Bound {
 
 impl Bound {
     fn kernel(self, tiled: &Tiled) -> EntryPoint {
-        let Tiled { r, buffer, segmented, .. } = *tiled;
-        let Spmm { n, dtype, accumulate, .. } = tiled.problem;
+        let Spmm { n, dtype, .. } = tiled.problem;
         let element = element(dtype);
         let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
         let operands = vec![
@@ -77,8 +81,7 @@ impl Bound {
             number("n", n),
             scale(&tiled.problem),
         ];
-        let function = format!("tiled<{element}, {r}, {buffer}, {segmented}, {accumulate}>");
-        text::kernel(function, operands)
+        text::kernel("tiled", "TiledConfig", operands)
     }
 
     fn combine(self, tiled: &Tiled) -> EntryPoint {
@@ -95,7 +98,7 @@ impl Bound {
             scale(&tiled.problem),
         ];
         let function = format!("tiled_combine<{element}, {accumulate}>");
-        EntryPoint { name: COMBINE, ..text::kernel(function, operands) }
+        EntryPoint { name: COMBINE, launch_bounds: None, function, operands }
     }
 
     fn partials(self, ctype: &str) -> Operand {
