@@ -64,7 +64,7 @@ async fn a_folder_of_trials_is_trained_on_without_its_device() {
         format!("lambdamart for spmm on {class}: "),
         format!("{trials} trials of {GROUPS} problems"),
     );
-    for part in [&*head, &*data_used, "analytic", "random", "put to use"] {
+    for part in [&*head, &*data_used, "analytic", "random", "activated"] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
 

@@ -208,11 +208,11 @@ const fn stage(stage: TrainingStage) -> &'static str {
 /// What came of it: the data, how each way to choose did, and whether the model is in use.
 fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> String {
     let data = &model.data;
-    // Its last line says whether it is put to use, and why.
+    // The last message says whether the model was activated, and why.
     let used = match (&training.message, training.activated) {
         (Some(told), _) => told.as_str(),
-        (None, true) => "put to use",
-        (None, false) => "not put to use",
+        (None, true) => "activated",
+        (None, false) => "not activated",
     };
     format!(
         "{} for {} on {}: {}\n{} trials of {} problems on {} patterns ({} generated), judged in {} \

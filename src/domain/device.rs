@@ -50,27 +50,29 @@ pub struct Device {
     pub shared_bytes_per_multiprocessor: u64,
     pub l2_bytes: u64,
     pub memory_bytes: u64,
-    /// Measured device copy, bytes read + bytes written, in GB/s (1e9 bytes).
+    /// Measured copy bandwidth, bytes read + bytes written, in GB/s (1e9 bytes).
     pub copy_gbps: f64,
-    /// Measured time from one multiprocessor's store to another's dependent load, nanoseconds: the least that a level of
-    /// a triangular solve can take across multiprocessors. On a CPU, between two threads. 0 where not measured.
+    /// Measured latency from one multiprocessor's store to another's dependent load, in nanoseconds: a lower bound for
+    /// the time of a level of a triangular solve across multiprocessors. On a CPU, between two threads. 0 if not
+    /// measured.
     #[serde(default)]
     pub hop_ns: f64,
     /// Driver version (`13.0/580.159.04`), or the operating system's release on a CPU.
     pub driver: String,
     /// `nvrtc 13.0`, or the compiler of this binary on a CPU.
     pub compiler: String,
-    /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent when the vendor's library is not installed.
+    /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent if the vendor library is not installed.
     pub vendor: Option<String>,
-    /// `cuBLAS 13.1.0`: what multiplies a matrix made dense. A plan that it won is stale with another.
+    /// `cuBLAS 13.1.0`: the library that multiplies densified matrices. A plan that it won is stale with another
+    /// version.
     #[serde(default)]
     pub dense_vendor: Option<String>,
-    /// Digest of each kernel family's text as this binary has it; a plan made with another text is stale.
+    /// Digest of each kernel family's source in this binary; a plan made with another source is stale.
     #[serde(default)]
     pub kernels: BTreeMap<String, Digest>,
 }
 
-/// Devices of one class share plans: same silicon, whatever the host and the software around it.
+/// Devices of one class share plans: the same hardware, independent of host and software.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -83,7 +85,7 @@ impl fmt::Display for DeviceClass {
 }
 
 impl Device {
-    /// A device of nothing: what names of features are listed with.
+    /// An empty device, for listing the names of features.
     pub const NONE: Self = Self {
         id: DeviceId(String::new()),
         kind: DeviceKind::Cpu,

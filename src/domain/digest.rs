@@ -1,4 +1,4 @@
-//! BLAKE3 digests as the service names things by: 32 bytes, written as 64 lower-case hex digits.
+//! BLAKE3 digests, which identify matrices and blobs: 32 bytes, written as 64 lower-case hex digits.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -27,7 +27,7 @@ impl Digest {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// The first twelve hex digits, for people to read; never a key.
+    /// The first twelve hex digits, for display only; never a key.
     pub fn short(&self) -> String {
         self.to_string()[..12].to_owned()
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::Digest;
 
     #[test]
-    fn round_trips_and_refuses_what_is_not_hex() {
+    fn round_trips_and_refuses_non_hex_text() {
         let digest = Digest::of(b"abc");
         assert_eq!(digest.to_string().parse(), Ok(digest));
         assert!(digest.to_string().to_uppercase().parse::<Digest>().is_err());

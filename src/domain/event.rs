@@ -1,4 +1,4 @@
-//! Events of a job, numbered from 1 without gaps, so a client that lost its connection can go on.
+//! Events of a job, numbered from 1 without gaps, so that a client that lost its connection can resume.
 
 use super::{FunnelStep, Job, JobId, Timestamp, Trial};
 use serde::{Deserialize, Serialize};
@@ -16,19 +16,19 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "data", rename_all = "snake_case")]
 pub enum EventKind {
-    /// State, stage, progress or best changed: the job as it now stands.
+    /// State, stage, progress or best candidate changed: the job in its new state.
     Job(Box<Job>),
     /// A candidate was measured or failed. Pruned candidates are not announced one by one.
     Trial(Box<Trial>),
-    /// What the constraints and the strategy leave of the candidates, before the first is measured. A job that is taken up
-    /// again tells it again.
+    /// The pruning steps with the numbers of candidates left, sent before the first is measured and again when a job is
+    /// resumed.
     Funnel { steps: Vec<FunnelStep> },
-    /// A line for people.
+    /// A log line.
     Log { message: String },
 }
 
 impl EventKind {
-    /// Every name there is.
+    /// The names of all kinds.
     pub const NAMES: [&str; 4] = ["job", "trial", "funnel", "log"];
 
     /// The SSE event name.
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_are_those_that_are_stored() {
-        // A name that is missing among them would have its events skipped where they cannot be read.
+    fn the_list_of_names_is_complete() {
+        // Events of a kind missing from the list would be skipped as unknown.
         let unknown = serde_json::from_str::<EventKind>(r#"{"event":"?","data":1}"#).unwrap_err();
         let told = unknown.to_string();
         let names = EventKind::NAMES.map(|name| format!("`{name}`")).join(", ");

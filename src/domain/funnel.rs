@@ -1,17 +1,17 @@
-//! The funnel: how many candidates each constraint removed, and why.
+//! The funnel: the pruning steps of a search, with how many candidates each removed and why.
 
 use serde::{Deserialize, Serialize};
 
-/// The cut to the best predicted.
+/// The restriction to the best predicted candidates.
 pub const RANK: &str = "rank";
-/// The cut to the schemes that halving begins with.
+/// The restriction to the schemes that successive halving tries.
 pub const HALVING: &str = "halving";
-/// The cut to the candidates that are sampled.
+/// The restriction to the sampled candidates.
 pub const SAMPLE: &str = "sample";
-/// What stated rules leave out of a space too large to be listed.
+/// Rules that reduce a space too large to be enumerated.
 pub const REDUCTION: &str = "reduction";
 
-/// Every step there is, in the order in which they apply.
+/// All steps, in the order in which they apply.
 pub const ORDER: [&str; 12] = [
     "register_resource",
     "local_memory",
@@ -27,15 +27,15 @@ pub const ORDER: [&str; 12] = [
     SAMPLE,
 ];
 
-/// One constraint's share of the pruning, in the order the constraints were applied.
+/// One pruning step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunnelStep {
-    /// Name of the constraint (`register_resource`), or `rank` for the cut to the top K.
+    /// Name of the constraint (`register_resource`), or `rank` for the restriction to the top K.
     pub constraint: String,
     pub removed: u64,
     pub left: u64,
-    /// Why, in a sentence, when there is more to say than the name does.
+    /// Explanation beyond the name, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

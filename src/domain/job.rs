@@ -1,10 +1,10 @@
-//! A job: a request to find a plan, and how far it has come.
+//! A job: a request to find a plan, and its progress.
 
 use super::{Candidate, DeviceId, Digest, PlanId, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A job's name: a UUIDv7, so names sort by creation time.
+/// A job's id: a UUIDv7, so ids sort by creation time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -22,7 +22,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
@@ -34,7 +34,7 @@ pub struct JobRequest {
     pub device: String,
     #[serde(default)]
     pub search: Search,
-    /// How often the client means to call the kernel; absent means so often that preprocessing is free.
+    /// How often the client expects to call the kernel; if absent, preprocessing time is not considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_calls: Option<u64>,
 }
@@ -43,7 +43,7 @@ fn auto_device() -> String {
     "auto".to_owned()
 }
 
-/// How to search. Absent fields take the server's configured defaults.
+/// Search options. Absent fields take the server's configured defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
@@ -52,7 +52,7 @@ pub struct Search {
     /// `ranked`: how many of the best-ranked candidates to measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Budget of wall-clock seconds for the search; the best so far is the answer when it ends.
+    /// Budget of wall-clock seconds for the search; when it is exhausted the best candidate so far wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Budget of trials.
@@ -61,7 +61,7 @@ pub struct Search {
     /// Seed of the random operands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// `predicted`: consent to a job that measures, once the predicted plan is there.
+    /// `predicted`: consent to a follow-up job that measures, after the predicted plan is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measure: bool,
 }
@@ -70,21 +70,22 @@ pub struct Search {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SearchStrategy {
-    /// Measure the top K by the model.
+    /// Measure the K candidates that the model ranks highest.
     #[default]
     Ranked,
-    /// Measure every candidate that survives the constraints.
+    /// Measure every candidate that passes the constraints.
     Exhaustive,
-    /// Answer from the model alone.
+    /// Choose by the model alone, without measuring.
     Predicted,
-    /// Many candidates with few samples each, then fewer with more, until one stands (successive halving).
+    /// Successive halving: many candidates with few samples each, then fewer candidates with more samples, until one is
+    /// left.
     Halving,
-    /// So many candidates, half by prediction and half at random: what models are trained on.
+    /// A given number of candidates, half by prediction and half at random, as training data for models.
     Sampled,
 }
 
 impl SearchStrategy {
-    /// What a request means that names no strategy.
+    /// The strategy of a request that names none.
     pub const fn default_for(problem: &Problem) -> Self {
         problem.op().descriptor().strategy
     }
@@ -102,7 +103,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// Every state, in the order in which a job passes them.
+    /// All states, in the order in which a job passes through them.
     pub const ALL: [Self; 5] =
         [Self::Queued, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
@@ -134,7 +135,7 @@ pub enum Stage {
     Done,
 }
 
-/// What ended a search before its candidates did.
+/// What ended a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -146,7 +147,7 @@ pub enum StoppedBy {
     Cancelled,
 }
 
-/// Trials done and trials meant.
+/// Trials done and trials planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
@@ -159,31 +160,31 @@ pub struct Progress {
 pub struct Best {
     pub candidate: Candidate,
     pub median_us: f64,
-    /// Baseline median over this median; absent while no baseline is known.
+    /// Baseline median divided by this median; absent while no baseline is known.
     pub speedup: Option<f64>,
 }
 
-/// A job as it stands.
+/// A job and its current state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     pub id: JobId,
     pub request: JobRequest,
-    /// The device the job was given to, from `request.device`.
+    /// The device that `request.device` resolved to.
     pub device: DeviceId,
     pub state: JobState,
     pub stage: Stage,
     pub progress: Progress,
     pub best: Option<Best>,
     pub plan: Option<PlanId>,
-    /// The job that measures what this one's plan predicts; `search.measure` asks for it.
+    /// The job that measures what this job's plan predicts, requested by `search.measure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_up: Option<JobId>,
     pub stopped_by: Option<StoppedBy>,
     /// Why it failed, for the client.
     pub error: Option<String>,
-    /// How often a worker has taken it up; one that shut down and gave it back does not count.
+    /// How often a worker claimed the job; claims released by an orderly shutdown do not count.
     pub attempts: u32,
-    /// Wall-clock seconds of search, over all attempts.
+    /// Wall-clock seconds of search over all attempts.
     pub search_seconds: f64,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,

@@ -1,11 +1,11 @@
-//! Learned models: what they are, what they were trained on, and how well they choose on what they had not seen.
+//! Learned models: identity, training data, and evaluation on held-out data.
 
 pub use super::Op;
 use super::{DeviceClass, Digest, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A learned model's name: a UUIDv7, or what the file that ships with sparsetune calls itself.
+/// A learned model's id: a UUIDv7, or the name of a model that ships with sparsetune.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -23,7 +23,7 @@ impl fmt::Display for ModelId {
     }
 }
 
-/// A training's name: a UUIDv7.
+/// A training's id: a UUIDv7.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -41,25 +41,25 @@ impl fmt::Display for TrainingId {
     }
 }
 
-/// What a model is bound to: it knows the candidates of one operation, as one class of device runs them.
+/// The validity of a model: one operation on one device class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Scope {
     pub op: Op,
     pub device_class: DeviceClass,
 }
 
-/// How a model was learned.
+/// The learning method of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Learner {
     /// Boosted regression trees on listwise gradients (LO-SpMM, section 3.5).
     Lambdamart,
-    /// Multi-label perceptron over schemes (AG-SpTRSV, section 6), each matrix counted alike.
+    /// Multi-label perceptron over schemes (AG-SpTRSV, section 6), with equal weight for each matrix.
     Mlp,
-    /// The same, each scheme counted by what choosing it wrongly costs.
+    /// The same, with each scheme weighted by the cost of misclassifying it.
     MlpRegret,
-    /// The same, of labels that say how surely a scheme is satisfactory.
+    /// The same, with graded labels instead of binary ones.
     MlpGraded,
 }
 
@@ -86,71 +86,73 @@ pub struct LearnedModel {
     pub id: ModelId,
     pub learner: Learner,
     pub scope: Scope,
-    /// Version of the features it reads; it ranks nothing that was described by another.
+    /// Version of the features it reads; it cannot rank candidates described by another version.
     pub features_version: u32,
     pub data: DataUsed,
     pub quality: HeldOut,
-    /// Features by their share of all gain, largest first; shares sum to 1. Empty for a perceptron.
+    /// Feature importance: features by their share of the total gain, largest first; shares sum to 1. Empty for a
+    /// perceptron.
     pub importance: Vec<Importance>,
     pub seed: u64,
-    /// The training that made it; absent for a model that ships with sparsetune.
+    /// The training that produced it; absent for a model that ships with sparsetune.
     pub training: Option<TrainingId>,
     /// Digest of the model file.
     pub digest: Digest,
     pub created_at: Timestamp,
 }
 
-/// What a model was trained on.
+/// A summary of a model's training data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataUsed {
-    /// Lists that were ranked: one matrix and problem each.
+    /// Number of ranked lists, one per matrix and problem.
     pub groups: u64,
     /// Distinct patterns.
     pub matrices: u64,
-    /// Patterns among them that were generated.
+    /// Number of patterns that were generated.
     pub generated: u64,
     pub trials: u64,
-    /// When the newest of them was measured.
+    /// When the newest trial was measured.
     pub newest: Timestamp,
 }
 
-/// How well models choose among the measured candidates of patterns that were left out of their training.
+/// Evaluation by cross-validation: how well rankings choose among the measured candidates of held-out patterns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// Parts that the patterns were dealt into; each part is judged by models trained on the others.
+    /// Number of folds that the patterns were divided into; each fold is evaluated with models trained on the others.
     pub folds: u32,
     pub groups: u64,
-    /// One for each way to choose: the learners, the analytic model, that model corrected as a search goes, chance.
+    /// One per ranking: the learners, the analytic model, the analytic model corrected during the search, and random
+    /// choice.
     #[serde(rename = "choosers")]
     pub rankers: Vec<RankerScore>,
 }
 
-/// One way to choose.
+/// The evaluation of one ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankerScore {
     /// A learner's name, `analytic`, `analytic_corrected` or `random`.
     pub name: String,
-    /// Normalised discounted cumulative gain of its first ten; absent for chance.
+    /// Normalised discounted cumulative gain of the first ten; absent for random choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ndcg10: Option<f64>,
-    /// For rising numbers of candidates that may be tried.
+    /// For ascending numbers of tried candidates.
     pub at: Vec<AtK>,
-    /// Regret of its first choice, time over the best's less 1: median, 90th percentile, largest.
+    /// Regret of the first choice (its time / best time - 1): median, 90th percentile, maximum.
     pub regret: [f64; 3],
 }
 
-/// What the best of the first `k` comes to.
+/// Quality of the best of the first `k` candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtK {
     pub k: u32,
-    /// Geometric mean over groups of the best time over that of the best of the first `k`: 1 is the best always found.
+    /// Geometric mean over groups of best time / time of the best of the first `k`; 1 means the best was always found.
     pub share: f64,
-    /// Share of groups where the best of the first `k` is within 85 % of the best.
+    /// Share of groups in which the best of the first `k` reaches 85 % of the best performance.
     pub within_85: f64,
 }
 
-/// A feature's part in what trees decide.
+/// A feature's share of the total gain of all splits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Importance {
@@ -158,22 +160,22 @@ pub struct Importance {
     pub share: f64,
 }
 
-/// A model put to use, or (`model` absent) all models of a scope put out of use: the analytic model ranks then.
+/// A model became active, or (`model` absent) all models of a scope were deactivated, so that the analytic model ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Activation {
     pub scope: Scope,
     pub model: Option<ModelId>,
-    /// Why: by whom, or what it beat.
+    /// Why: by whom, or the evaluation that justified it.
     pub reason: String,
     pub at: Timestamp,
 }
 
 impl Activation {
-    /// The reason of an activation that takes another back, and of no other.
+    /// The reason of activations by roll-back, and of no others.
     pub const ROLLED_BACK: &str = "rolled back";
 }
 
-/// What the candidates of one job have in common, for training: stored once, beside the trials' own features.
+/// The features that all candidates of a job share, for training: stored once, in addition to the trials' own features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFeatures {
     pub scope: Scope,
@@ -191,7 +193,8 @@ pub struct JobFeatures {
 mod tests {
     use super::Learner;
 
-    /// The learner after this one, in the order of their list: whoever adds one has to say here where it stands.
+    /// The learner after this one in `Learner::ALL`; the match makes the compiler require an entry for each new
+    /// learner.
     const fn next(learner: Learner) -> Option<Learner> {
         match learner {
             Learner::Lambdamart => Some(Learner::Mlp),

@@ -1,9 +1,9 @@
-//! A matrix as the service knows it: identity, shape and the features that models and constraints read.
+//! A stored matrix: identity, shape and the features that models and constraints read.
 
 use super::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Facts of a stored matrix. The entries themselves are a blob named by `digest`.
+/// Properties of a stored matrix. Its entries are stored as a blob identified by `digest`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Matrix {
     /// BLAKE3 of the pattern digest and the values.
@@ -16,7 +16,7 @@ pub struct Matrix {
     pub nnz: u64,
     /// Numerically symmetric: square, and A equals its transpose.
     pub symmetric: bool,
-    /// Square, and every diagonal entry is stored and not zero.
+    /// Square, and every diagonal entry is stored and nonzero.
     pub has_full_diagonal: bool,
     pub features: Features,
     pub created_at: Timestamp,
@@ -37,13 +37,13 @@ pub struct Features {
     pub bandwidth: u64,
     /// Mean over the entries of |column - row| / max(cols, 1).
     pub mean_offset: f64,
-    /// Mean number of entries a row shares (same column) with the row before it, over the mean row length.
+    /// Mean number of columns that a row has in common with the previous row, divided by the mean row length.
     pub neighbour_overlap: f64,
-    /// Forward-substitution features of the lower triangle; absent for matrices that are not square.
+    /// Features of forward substitution with the lower triangle; absent for matrices that are not square.
     pub lower: Option<TriangleFeatures>,
 }
 
-/// Largest, mean and coefficient of variation (standard deviation / mean) of a set of counts; zeros for none.
+/// Maximum, mean and coefficient of variation (standard deviation / mean) of a set of counts; zeros if it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spread {
@@ -52,17 +52,17 @@ pub struct Spread {
     pub cov: f64,
 }
 
-/// AG-SpTRSV, features of tril(A): a missing diagonal counts as present.
+/// Features of tril(A) as in AG-SpTRSV; a missing diagonal entry counts as present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TriangleFeatures {
-    /// Entries of tril(A), the diagonal counted once a row.
+    /// Entries of tril(A), with one diagonal entry per row.
     pub nnz: u64,
-    /// Entries a row of tril(A).
+    /// Entries per row of tril(A).
     pub rnnz: Spread,
-    /// Rows a level.
+    /// Rows per level.
     pub lnnz: Spread,
     pub levels: u64,
-    /// Mean over rows of 1 / (i - last off-diagonal column), 0 for rows with none.
+    /// Mean over rows of 1 / (i - last off-diagonal column), which is 0 for rows without one.
     pub dep_dist: f64,
 }

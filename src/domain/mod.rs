@@ -1,4 +1,4 @@
-//! The words of the house as types: no I/O, no async, and nothing of any other room.
+//! The domain types: no I/O, no async, and no dependency on other modules.
 
 pub mod candidate;
 pub mod catalog;

@@ -1,4 +1,4 @@
-//! What came of one trial: data, never an error.
+//! The outcome of a trial: data, never an error.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     Measured {
         timing: Timing,
-        /// Over the whole output. SpMM: largest |c - ref| over |A||B|; SpTRSV: largest componentwise backward error
-        /// |T x - b| / (|T||x| + |b|) over two right-hand sides. Each row's over its weight (row_nnz + 8) / 8.
+        /// Maximum over the output. SpMM: largest |c - ref| / (|A||B|); SpTRSV: largest componentwise backward error
+        /// |T x - b| / (|T||x| + |b|) over two right-hand sides. Each row's error is divided by its weight (row_nnz + 8) / 8.
         rel_error: f64,
         resources: Option<Resources>,
-        /// Host and device work before the first call, in milliseconds, uploads of extra arrays included.
+        /// Host and device work before the first call in milliseconds, including uploads of additional arrays.
         preprocess_ms: f64,
     },
     CompileFailed {
@@ -28,8 +28,8 @@ pub enum Outcome {
     },
     TimedOut {
         detail: String,
-        /// Its own watchdog ended the kernel: far slower than the best so far, and the device is well. Such a candidate
-        /// is not quarantined.
+        /// The kernel's own watchdog stopped it because it was far slower than the best so far; the device is intact.
+        /// Such a candidate is not quarantined.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stopped: bool,
     },
@@ -38,38 +38,39 @@ pub enum Outcome {
     },
 }
 
-/// Times of one call, in microseconds.
+/// Times per call, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
     pub median_us: f64,
-    /// Distribution-free confidence interval of the median (order statistics), of at least 95 % from 6 samples on; with
-    /// fewer it is their whole range, which holds the median less surely (5 samples: 94 %, 3: 75 %).
+    /// Distribution-free confidence interval of the median (order statistics), at least 95 % from 6 samples on; with
+    /// fewer it is the whole range, with a lower confidence (5 samples: 94 %, 3: 75 %).
     pub ci95_us: [f64; 2],
-    /// The raw samples that were kept, in the order taken.
+    /// The raw samples that were kept, in measurement order.
     pub samples_us: Vec<f64>,
     /// Samples dropped because the device throttled.
     #[serde(default)]
     pub dropped: u32,
 }
 
-/// What the compiler and the driver report of a kernel.
+/// Resource usage of a kernel, as reported by compiler and driver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resources {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Local memory a thread, bytes (spills and stack).
+    /// Local memory per thread in bytes (spills and stack).
     pub local_bytes: u32,
-    /// Static + dynamic shared memory a block, bytes.
+    /// Static + dynamic shared memory per block in bytes.
     pub shared_bytes: u32,
     /// Blocks resident on one multiprocessor.
     pub blocks_per_multiprocessor: u32,
-    /// Resident threads over the multiprocessor's most, 0..=1.
+    /// Resident threads divided by the multiprocessor's maximum, 0..=1.
     pub occupancy: f64,
 }
 
 impl Resources {
-    /// Of two kernels that are launched one after the other: the most of each that either takes, and the fewer that fit.
+    /// Combines two kernels that are launched one after the other: the maximum of each resource, and the minimum
+    /// occupancy.
     pub fn hungriest(self, other: Self) -> Self {
         let blocks_per_multiprocessor =
             self.blocks_per_multiprocessor.min(other.blocks_per_multiprocessor);
@@ -83,12 +84,12 @@ impl Resources {
     }
 }
 
-/// What the compiler made of one kernel text on one class of device: the same for every matrix.
+/// The compiler's figures for one kernel on one device class; they do not depend on the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Local memory a thread, bytes (spills and stack).
+    /// Local memory per thread in bytes (spills and stack).
     pub local_bytes: u32,
 }
 
@@ -105,7 +106,8 @@ impl Outcome {
         }
     }
 
-    /// What it counts as among trials: its state, but what its own watchdog stopped is no danger and counts by itself.
+    /// The category under which trials are counted: the state, except that trials stopped by their own watchdog are
+    /// harmless and are counted separately as `stopped`.
     pub fn counted_as(&self) -> &'static str {
         match self {
             Self::TimedOut { stopped: true, .. } => "stopped",
@@ -113,7 +115,7 @@ impl Outcome {
         }
     }
 
-    /// The median in microseconds, when there is one.
+    /// The median in microseconds, if measured.
     pub fn median_us(&self) -> Option<f64> {
         match self {
             Self::Measured { timing, .. } => Some(timing.median_us),
@@ -123,10 +125,10 @@ impl Outcome {
 }
 
 impl Timing {
-    /// Summary of raw samples in microseconds; `None` when there is none.
+    /// Summarises raw samples in microseconds; `None` if there are none.
     ///
-    /// The interval is the pair of order statistics that cuts the fewest samples off while at most 2.5 % of the binomial
-    /// distribution (n, 1/2) lies beyond each: it holds for any distribution.
+    /// The interval is the narrowest pair of order statistics with at most 2.5 % of the binomial distribution (n, 1/2)
+    /// beyond each side; it is valid for any distribution.
     pub fn of(samples_us: Vec<f64>, dropped: u32) -> Option<Self> {
         let mut sorted = samples_us.clone();
         sorted.sort_by(f64::total_cmp);
@@ -142,9 +144,9 @@ impl Timing {
     }
 }
 
-/// Samples that may be left out at either end: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %, or 0.
+/// Number of samples outside the interval at either end: the largest k with P(Binomial(n, 1/2) < k + 1) <= 2.5 %, or 0.
 fn cut_off(n: usize) -> usize {
-    // In logarithms, since 2^-n underflows; beyond a few thousand samples the terms below 2.5 % are still found.
+    // In logarithms, because 2^-n would underflow.
     let mut term = -(n as f64) * std::f64::consts::LN_2;
     let mut below = 0.0;
     for k in 0..n / 2 {
@@ -163,7 +165,7 @@ mod tests {
     use crate::domain::Resources;
 
     #[test]
-    fn of_several_kernels_the_most_of_each_counts() {
+    fn several_kernels_combine_to_the_maximum_of_each_resource() {
         let of = |registers, local_bytes, blocks_per_multiprocessor, occupancy| Resources {
             registers,
             local_bytes,
@@ -192,7 +194,10 @@ mod tests {
             let cut = super::cut_off(n);
             let beyond = |cut: usize| 2.0 * binomial(n)[..=cut].iter().sum::<f64>();
             assert!(beyond(cut) <= 0.05, "{n} samples, {cut} cut: {}", beyond(cut));
-            assert!(beyond(cut + 1) > 0.05, "{n} samples: {cut} cut is too careful");
+            assert!(
+                beyond(cut + 1) > 0.05,
+                "{n} samples: the interval with {cut} cut off is too wide"
+            );
         }
     }
 

@@ -1,19 +1,19 @@
-//! The shape of a matrix as distributions: what its features summarise, for those who want to look.
+//! Distributions of row lengths and level widths, which the features of a matrix summarise.
 
 use serde::{Deserialize, Serialize};
 
-/// Rows by length, and levels by width.
+/// Row lengths and level widths of a matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatrixProfile {
-    /// In ascending order; bins without rows are left out. Every row is in exactly one.
+    /// In ascending order, without empty bins. Every row is in exactly one bin.
     pub row_nnz: Vec<LengthBin>,
-    /// Of the square matrix's strict lower triangle; absent where it is not square.
+    /// Levels of the strict lower triangle; absent if the matrix is not square.
     pub lower: Option<LevelProfile>,
-    /// Likewise of the upper.
+    /// The same for the upper triangle.
     pub upper: Option<LevelProfile>,
 }
 
-/// Rows that have `least..=most` entries. One length a bin up to 16, then eight bins to each doubling.
+/// Rows with `least..=most` entries. One length per bin up to 16, then eight bins per doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LengthBin {
@@ -22,20 +22,21 @@ pub struct LengthBin {
     pub rows: u64,
 }
 
-/// How many rows each level of a triangular solve has: what can be computed at once.
+/// Numbers of rows in the levels of a triangular solve; the rows of a level can be computed in parallel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelProfile {
-    /// Levels of the dependency graph.
+    /// Number of levels of the dependency graph.
     pub levels: u64,
-    /// Rows of the widest.
+    /// Rows of the widest level.
     pub widest: u64,
-    /// In order of the levels, at most [`LevelProfile::MAX_BINS`] runs of equally many levels (the last may have fewer).
+    /// In order of the levels, at most [`LevelProfile::MAX_BINS`] runs of equally many levels (the last may have
+    /// fewer).
     pub bins: Vec<LevelBin>,
 }
 
 impl LevelProfile {
-    /// Levels are drawn one a bin up to so many, else in runs.
+    /// Up to this many levels each has its own bin; more are combined in runs.
     pub const MAX_BINS: usize = 256;
 }
 
@@ -45,7 +46,7 @@ impl LevelProfile {
 pub struct LevelBin {
     pub first: u64,
     pub last: u64,
-    /// Rows a level, on average over the run.
+    /// Mean number of rows per level over the run.
     pub mean: f64,
     /// Rows of the run's widest level.
     pub max: u64,

@@ -1,4 +1,4 @@
-//! A recipe: a candidate lowered for one matrix. Kernel text, constants, arrays to upload, launch geometry.
+//! A recipe: a candidate lowered for one matrix. Kernel source, constants, arrays to upload, launch geometry.
 
 use super::{Candidate, Resources};
 use serde::{Deserialize, Serialize};
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 pub struct Recipe {
     pub candidate: Candidate,
     pub program: Program,
-    /// Arrays beyond the loaded operands, uploaded before the first call.
+    /// Arrays in addition to the loaded operands, uploaded before the first call.
     pub arrays: Vec<Array>,
-    /// Device memory that calls share and nobody else reads: flags, partial results.
+    /// Device memory that is used only by the kernels and persists between calls: flags, partial results.
     pub scratch: Vec<Scratch>,
     /// Host time spent lowering (sorting, packing, scheduling), in milliseconds.
     pub lowering_ms: f64,
-    /// The part of it that new values of the same pattern would take again, in milliseconds; absent where the kernel
-    /// reads the operands' own values, so that nothing has to be done.
+    /// The part of the lowering that must be repeated for new values with the same pattern, in milliseconds; absent if
+    /// the kernel reads the operands' values directly, so that no update is needed.
     pub update_ms: Option<f64>,
 }
 
 impl Recipe {
-    /// A recipe that brings nothing along.
+    /// A recipe without arrays and scratch memory.
     pub fn bare(candidate: &Candidate, program: Program) -> Self {
         Self {
             candidate: candidate.clone(),
@@ -33,28 +33,28 @@ impl Recipe {
     }
 }
 
-/// What runs.
+/// The program of a recipe.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
     Cuda(CudaProgram),
     Host(HostProgram),
-    /// The vendor's routine, by the vendor's name for the algorithm (`csr_alg2`, `sprs`).
+    /// A vendor routine, by the name of its algorithm (`csr_alg2`, `sprs`).
     Vendor {
         algorithm: String,
     },
 }
 
-/// One program text and the kernels of it that make one call.
+/// One source text and its kernels that make up one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CudaProgram {
     /// A few lines that include a header of `kernels/` and instantiate it; hashed with all headers for the cubin cache.
     pub source: String,
-    /// Register cap a thread, when the family asks for one (`--maxrregcount`).
+    /// Maximum registers per thread (`--maxrregcount`), if the family sets one.
     pub max_registers: Option<u32>,
-    /// The launches of one call, in order, at least one. Several are launched as one CUDA graph, so that no host time
-    /// lies between them.
+    /// The launches of one call in order, at least one. Several are launched as one CUDA graph to avoid host time
+    /// between them.
     pub steps: Vec<Step>,
-    /// Whether C must be zeroed before each call (atomic finish); the zeroing is timed.
+    /// Whether C must be zeroed before each call (atomic accumulation); the zeroing is timed.
     pub zero_output: bool,
 }
 
@@ -65,17 +65,18 @@ pub struct Step {
     pub entry: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Blocks of a thread block cluster along x; 1 launches without clusters.
+    /// Blocks per thread block cluster along x; 1 for a launch without clusters.
     pub cluster: u32,
-    /// Dynamic shared memory a block, bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
-    /// Blocks wait for one another, so all must be on the device at once: refused where they would not be.
+    /// Blocks wait for one another, so all must be resident at the same time; the engine refuses a grid that would not
+    /// be.
     pub resident: bool,
     pub args: Vec<Arg>,
 }
 
 impl CudaProgram {
-    /// A program of one launch.
+    /// A program with one launch.
     pub fn of(source: String, step: Step) -> Self {
         Self::of_steps(source, vec![step])
     }
@@ -101,12 +102,12 @@ impl Step {
     }
 }
 
-/// Device memory of a recipe's own that starts with a pattern and then belongs to its kernels.
+/// Device memory that is filled with a value once and then used by the recipe's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Scratch {
     pub bytes: u64,
-    /// The 32-bit word that fills it before the first call, and again after a call that was cut short.
+    /// The 32-bit word that fills it before the first call, and again after an aborted call.
     pub fill: u32,
 }
 
@@ -120,32 +121,32 @@ pub enum Arg {
     ColIdx,
     /// `dtype[nnz]`, device pointer.
     Values,
-    /// SpTRSV: `dtype[rows]`, the diagonal in solve order, 1 throughout for a unit diagonal.
+    /// SpTRSV: `dtype[rows]`, the diagonal in solve order; all ones for a unit diagonal.
     Diagonal,
     /// Dense input, cols x n in the problem's layout; for SpTRSV the right-hand sides, rows x rhs row-major, in the
     /// matrix's own row order.
     B,
-    /// Dense output, rows x n in the problem's layout; for SpTRSV x, as B.
+    /// Dense output, rows x n in the problem's layout; for SpTRSV x, with the layout of b.
     C,
     /// `recipe.arrays[i]`, device pointer.
     Array(usize),
     /// `recipe.scratch[i]`, device pointer.
     Scratch(usize),
-    /// `recipe.scratch[even]` on the first call, `recipe.scratch[odd]` on the next, and so on in turn.
+    /// `recipe.scratch[even]` and `recipe.scratch[odd]`, alternating from call to call.
     Turn {
         even: usize,
         odd: usize,
     },
-    /// `u32` that is another in every call, never 0; not for programs of several steps.
+    /// `u32` that differs in every call and is never 0; not supported in programs with several steps.
     Epoch,
-    /// `u64`: nanoseconds after which a kernel that waits must give up, by its own clock from its own start.
+    /// `u64`: nanoseconds after which a waiting kernel must give up, by its own clock since its start.
     DeadlineNs,
-    /// Pointer to a `u32` that a kernel which gives up sets to 1, and that waiting kernels look at.
+    /// Pointer to a `u32` that a kernel sets to 1 when it gives up, and that waiting kernels poll.
     Status,
     U32(u32),
     U64(u64),
     F32(f32),
-    /// SpMM with `accumulate`: alpha, and beta, in the type that sums are kept in (f32 for f16). The engine chooses them.
+    /// SpMM with `accumulate`: alpha and beta in the accumulator type (f32 for f16). The engine chooses their values.
     Alpha,
     Beta,
 }
@@ -155,10 +156,10 @@ impl Arg {
     pub const NULL: Self = Self::U64(0);
 }
 
-/// An array that a recipe brings along.
+/// An array of a recipe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Stable name: recipes of one load that bring an array of the same name and length share its upload.
+    /// Stable name: recipes for one loaded problem with an array of the same name and length share its upload.
     pub name: String,
     pub data: ArrayData,
 }
@@ -177,27 +178,30 @@ pub enum ArrayData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kernel", rename_all = "snake_case")]
 pub enum HostProgram {
-    /// M1 rows of `arrays[0]` (a permutation of the rows) by N1 columns a task, accumulated in vector registers.
+    /// Tasks of M1 rows of `arrays[0]` (a permutation of the rows) by N1 columns, accumulated in vector registers.
     RowPanel { m1: u32, n1: u32 },
-    /// Contiguous rows with about equal nonzeros a task, `n1` columns of one row at a time.
+    /// Tasks of contiguous rows with about equal numbers of nonzeros, `n1` columns of one row at a time.
     RowSplit { n1: u32, rows_per_task: u32 },
     /// SpTRSV row by row on one thread.
     SolveSerial,
-    /// SpTRSV level by level with a barrier; runs of levels narrower than `narrow` rows are one thread's, without one.
+    /// SpTRSV level by level with a barrier; runs of levels with fewer than `narrow` rows are computed by one thread
+    /// without barriers.
     SolveLevels { threads: u32, narrow: u32 },
-    /// SpTRSV in merged groups of `rows` consecutive rows, dealt to the threads in turn, each waiting for what it needs.
+    /// SpTRSV in merged groups of `rows` consecutive rows, assigned to the threads round-robin; each group waits for
+    /// the values it needs.
     SolveMerged { threads: u32, rows: u32 },
 }
 
-/// What an engine says of a recipe that compiled.
+/// An engine's report on a compiled recipe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compiled {
     pub resources: Option<Resources>,
-    /// The cubin came from the cache.
+    /// Whether the cubin came from the cache.
     pub cached: bool,
     pub compile_ms: f64,
-    /// Device work before the first call, milliseconds: all its arrays uploaded, its memory filled. An array that another
-    /// recipe brought counts in full, as if this one were alone. Absent where the engine leaves the caller's clock to tell.
+    /// Device work before the first call in milliseconds: uploading all its arrays and filling its memory. A shared
+    /// array counts in full, as if this recipe were the only one. Absent if the engine does not measure it, so that the
+    /// caller's clock is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare_ms: Option<f64>,
 }

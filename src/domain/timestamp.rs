@@ -1,4 +1,4 @@
-//! Points in time as the store keeps them: whole milliseconds since the Unix epoch, UTC.
+//! Points in time as stored: whole milliseconds since the Unix epoch, UTC.
 
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,18 +9,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The present moment by the system clock; a clock set before 1970 reads as the epoch.
+    /// The current time by the system clock; a clock set before 1970 reads as the epoch.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(since.as_millis() as i64)
     }
 
-    /// This moment moved by `millis` (negative for earlier), saturating.
+    /// This time plus `millis` (negative for earlier), saturating.
     pub fn plus_millis(self, millis: i64) -> Self {
         Self(self.0.saturating_add(millis))
     }
 
-    /// RFC 3339 in UTC with milliseconds, as the wire shows it: `2026-11-21T02:14:44.123Z`.
+    /// RFC 3339 in UTC with milliseconds, as in the API: `2026-11-21T02:14:44.123Z`.
     pub fn to_rfc3339(self) -> String {
         let (days, ms) = (self.0.div_euclid(86_400_000), self.0.rem_euclid(86_400_000));
         let (y, m, d) = civil_from_days(days);
@@ -32,7 +32,7 @@ impl Timestamp {
 impl std::str::FromStr for Timestamp {
     type Err = String;
 
-    /// Reads what [`Timestamp::to_rfc3339`] writes, and no other form of the standard.
+    /// Parses the output of [`Timestamp::to_rfc3339`]; other forms of RFC 3339 are refused.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |from: usize, to: usize| {
             let digits = text.get(from..to)?;
@@ -43,10 +43,10 @@ impl std::str::FromStr for Timestamp {
             let seconds = (number(11, 13)? * 60 + number(14, 16)?) * 60 + number(17, 19)?;
             Some(Self(days * 86_400_000 + seconds * 1000 + number(20, 23)?))
         };
-        // Written out again, it also shows that the separators are there and that the day is one of its month.
+        // Comparing with the formatted result also checks the separators and that the day exists.
         read()
             .filter(|read| read.to_rfc3339() == text)
-            .ok_or_else(|| format!("`{text}` is no moment like 2026-11-21T02:14:44.123Z"))
+            .ok_or_else(|| format!("`{text}` is not a time such as 2026-11-21T02:14:44.123Z"))
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::Timestamp;
 
     #[test]
-    fn reads_what_it_writes_and_nothing_else() {
+    fn parses_only_its_own_format() {
         for ms in [0, 951_782_400_000, 1_795_227_284_123, -1, 68_169_600_000] {
             assert_eq!(Timestamp(ms).to_rfc3339().parse(), Ok(Timestamp(ms)));
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_known_moments() {
+    fn formats_known_times() {
         assert_eq!(Timestamp(0).to_rfc3339(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Timestamp(951_782_400_000).to_rfc3339(), "2000-02-29T00:00:00.000Z");
         assert_eq!(Timestamp(1_795_227_284_123).to_rfc3339(), "2026-11-21T02:14:44.123Z");

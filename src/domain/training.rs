@@ -1,10 +1,10 @@
-//! A training: a job that makes models out of recorded trials.
+//! A training: a job that trains models on recorded trials.
 
 use super::learned::Scope;
 use super::{JobState, ModelId, Timestamp, TrainingId};
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainRequest {
@@ -19,13 +19,13 @@ const fn first_seed() -> u64 {
     1
 }
 
-/// What becomes of the new model.
+/// Whether to activate the new model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activate {
-    /// It is put to use if it chooses better than the analytic model, and than a ranked search of ten that corrects that as it
-    /// goes, and no worse than the one in use.
+    /// Activate it if it chooses better than the analytic model and than a ranked search of ten trials that corrects
+    /// the analytic model during the search, and not worse than the active model.
     #[default]
     IfBetter,
     Always,
@@ -48,13 +48,13 @@ impl Activate {
 #[serde(rename_all = "snake_case")]
 pub enum TrainingStage {
     Waiting,
-    /// Features are computed for trials that have none of this version.
+    /// Computes features for trials that have none of the current version.
     Describing,
-    /// Trials are read.
+    /// Reads the trials.
     Reading,
-    /// Each part of the patterns is judged by models trained on the others.
+    /// Cross-validation: each fold of the patterns is evaluated with models trained on the others.
     Judging,
-    /// The model is trained on everything.
+    /// Trains the model on all data.
     Training,
     Done,
 }
@@ -62,7 +62,7 @@ pub enum TrainingStage {
 /// Version of the stored [`Training`].
 pub const TRAINING_VERSION: u32 = 1;
 
-/// A training as it stands. Its states are those of a job.
+/// A training and its current state. Its states are those of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     pub version: u32,
@@ -70,16 +70,16 @@ pub struct Training {
     pub request: TrainRequest,
     pub state: JobState,
     pub stage: TrainingStage,
-    /// Share that is done, 0 to 1.
+    /// Share done, from 0 to 1.
     pub progress: f64,
-    /// The last line of its story.
+    /// The most recent progress message.
     pub message: Option<String>,
-    /// The model that came of it.
+    /// The resulting model.
     pub model: Option<ModelId>,
-    /// Whether that model was put to use.
+    /// Whether that model was activated.
     pub activated: bool,
     pub error: Option<String>,
-    /// Version of the features it learns from; absent until it begins.
+    /// Version of the features that it is trained on; absent until it starts.
     #[serde(default)]
     pub features_version: Option<u32>,
     pub attempts: u32,
@@ -89,7 +89,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// A new one, to be submitted.
+    /// A new training, ready to be submitted.
     pub fn queued(request: TrainRequest) -> Self {
         Self {
             version: TRAINING_VERSION,

@@ -1,19 +1,19 @@
-//! A trial: one candidate tried (or pruned) for one job on one device.
+//! A trial: one candidate that was tried or pruned for a job on one device.
 
 use super::{Candidate, JobId, Outcome, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A candidate of a job and what became of it.
+/// A candidate of a job and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     pub job: JobId,
-    /// Position in the job, from 0; with the job it is the trial's identity.
+    /// Position in the job, from 0; together with the job it identifies the trial.
     pub ordinal: u32,
     pub candidate: Candidate,
     pub state: TrialState,
     /// The model's prediction, in microseconds.
     pub predicted_us: Option<f64>,
-    /// Its own features, for training; beside the stored text, and told to nobody.
+    /// The candidate's own features, for training; stored in a separate column and not part of the API.
     #[serde(skip)]
     pub features: Option<Vec<f32>>,
     pub created_at: Timestamp,
@@ -27,23 +27,23 @@ pub enum TrialState {
     Tried(Outcome),
 }
 
-/// How many of a job's trials are of one family and came to one end.
+/// The number of a job's trials with a given family and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialCount {
     pub family: String,
     /// See [`TrialState::name`].
     pub state: String,
-    /// Which constraint removed them, where they were pruned.
+    /// The constraint that removed them, if they were pruned.
     pub pruned_by: Option<String>,
     pub count: u64,
 }
 
-/// Which of a job's trials are asked for: those of one state, or all that were tried.
+/// Filter for a job's trials: those with one state, or all that were tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrialFilter {
-    /// All but the pruned.
+    /// All except pruned ones.
     Tried,
     Pruned,
     Measured,

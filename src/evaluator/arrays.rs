@@ -1,4 +1,4 @@
-//! The arrays of a recipe as files for its plan: little-endian, without a header, one file each.
+//! Writes the arrays of a recipe to files for its plan: little-endian, without a header, one file each.
 
 use crate::domain::protocol::ExportedArray;
 use crate::domain::recipe::{Array, ArrayData};
@@ -14,8 +14,8 @@ pub(super) struct ArrayError {
     error: io::Error,
 }
 
-/// Lists the arrays in the recipe's order. With a folder, array `I` is written there as `array-I`, and `begin` called
-/// before each.
+/// Lists the arrays in the recipe's order. If a folder is given, array `I` is written there as `array-I`, and `begin`
+/// is called before each.
 pub(super) fn export(
     arrays: &[Array],
     folder: Option<&Path>,
@@ -67,7 +67,7 @@ fn write_each<T: Copy, const N: usize>(
     for &element in data {
         output.write_all(&bytes(element))?;
     }
-    // Its drop would swallow what goes wrong with the last of it.
+    // Dropping the writer would ignore errors of the final flush.
     output.flush()
 }
 
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_a_file_of_its_bytes() {
+    fn each_array_is_written_to_its_own_file() {
         let folder = tempfile::tempdir().unwrap();
         let exported = export(&arrays(), Some(folder.path()), || Ok(())).unwrap();
         let shapes: Vec<_> =
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_they_are_only_listed() {
+    fn without_a_folder_arrays_are_only_listed() {
         let exported = export(&arrays(), None, || Ok(())).unwrap();
         assert!(exported.len() == 4 && exported.iter().all(|array| array.file.is_none()));
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn a_missing_folder_is_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = export(&arrays(), Some(&folder.path().join("gone")), || Ok(()))
             .unwrap_err()

@@ -1,4 +1,4 @@
-//! Which engine drives the device that the process was started for.
+//! Selects and opens the engine for the device that the process was started for.
 
 use super::{EvaluatorOptions, hostile};
 use crate::domain::{Device, Digest};
@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A device of this host, or a recording that plays one: `cpu`, `cuda:0`, `replay:FILE`.
+/// A device of this host or a recording: `cpu`, `cuda:0`, `replay:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSelector {
     Cpu,
@@ -20,7 +20,7 @@ pub enum DeviceSelector {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no device: say `cpu`, `cuda:0`, or `replay:FILE`")]
+#[error("`{0}` is not a device; use `cpu`, `cuda:0` or `replay:FILE`")]
 pub struct SelectorError(String);
 
 impl FromStr for DeviceSelector {
@@ -54,11 +54,11 @@ pub enum EngineOpenError {
     Replay(#[from] RecordingError),
     #[error("{device}: {why}")]
     Engine { device: DeviceSelector, why: EngineError },
-    #[error("{0} needs a folder for compiled kernels: --cubin-cache")]
+    #[error("{0} needs a folder for compiled kernels (--cubin-cache)")]
     NoCache(DeviceSelector),
 }
 
-/// Opens the device. Where hostile candidates are allowed and no GPU runs them, this process does.
+/// Opens the device. If hostile candidates are allowed and the device is not a GPU, they run in this process.
 pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, EngineOpenError> {
     let device = &options.device;
     let refused = |why| EngineOpenError::Engine { device: device.clone(), why };
@@ -71,11 +71,11 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
                 ordinal: *ordinal,
                 cache,
                 libraries: options.library_paths.clone(),
-                // One is left for the thread that measures.
+                // One core is left for the measuring thread.
                 compile_threads: rayon::current_num_threads().saturating_sub(1).max(1),
                 reference_bytes: None,
             };
-            // Its own kernels misbehave where they are told to.
+            // A GPU runs hostile candidates as kernels.
             return Ok(Box::new(CudaEngine::open(options).map_err(refused)?));
         }
         DeviceSelector::Replay(file) => Box::new(ReplayEngine::open(file)?),
@@ -83,14 +83,14 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
     Ok(if options.allow_hostile { Box::new(hostile::OnHost { engine }) } else { engine })
 }
 
-/// The device with the digest of each family's kernel text, where the engine cannot know the families itself.
+/// Adds the digest of each family's kernel source to the device, since engines do not know the families.
 pub(super) fn with_kernels(device: &Device, options: &EvaluatorOptions) -> Device {
     let mut device = device.clone();
     if matches!(options.device, DeviceSelector::Cuda(_)) {
         for (family, headers) in KERNEL_HEADERS {
             note_kernel(&mut device, family, headers);
         }
-        // A closed library has no text; its name and version stand for it.
+        // A closed-source library is identified by its name and version.
         if let Some(vendor) = &device.vendor {
             let digest = Digest::of(vendor.as_bytes());
             device.kernels.insert("vendor".to_owned(), digest);
@@ -107,8 +107,8 @@ fn note_kernel(device: &mut Device, family: &str, headers: &[&str]) {
         Ok(digest) => {
             device.kernels.insert(family.to_owned(), digest);
         }
-        // The headers are embedded: a test compiles them all, so this build was never tested.
-        Err(error) => tracing::error!(family, %error, "the family's kernel text is not whole"),
+        // Cannot happen in a tested build: the headers are embedded, and a test compiles all of them.
+        Err(error) => tracing::error!(family, %error, "the family's kernel source is incomplete"),
     }
 }
 

@@ -1,7 +1,8 @@
-//! The hostile family: candidates that hang, fault and lie on purpose, on a GPU as kernels, elsewhere as plain code.
+//! The hostile family, for tests: candidates that deliberately hang, fault or produce wrong results; kernels on a GPU,
+//! plain code elsewhere.
 //!
 //! `hostile{kind=hang|fault|wrong|unwritten|slow}`, and `ms` for `slow`. Refused unless the process was started with
-//! `--allow-hostile`; a family of its own, so that no search space ever holds it by accident.
+//! `--allow-hostile`. It is a separate family, so that no search space contains it by accident.
 
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Arg, Compiled, CudaProgram, Program, Recipe, Step};
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 /// The family's name.
 pub const FAMILY: &str = "hostile";
 
-/// Where its kernels are.
+/// The header with its kernels.
 pub(super) const HEADER: &str = "hostile/hostile.cuh";
 
-/// The family's kernels, as one program.
+/// The source of the family's kernels.
 pub const SOURCE: &str = "#include \"hostile/hostile.cuh\"\n";
 const BLOCK: u32 = 128;
 
@@ -40,11 +41,11 @@ fn kind_of(candidate: &Candidate) -> Result<Kind, String> {
             let ms = candidate.int("ms").unwrap_or(20);
             Ok(Kind::Slow { ms: ms.clamp(0, 60_000) as u64 })
         }
-        _ => Err(format!("{candidate} names no kind of hostility")),
+        _ => Err(format!("{candidate} has an unknown kind")),
     }
 }
 
-/// Lowers a hostile candidate: to a kernel for a GPU, else to a program that only `OnHost` knows.
+/// Lowers a hostile candidate: to a kernel for a GPU, else to a program that only `OnHost` can run.
 pub(super) fn lower(
     candidate: &Candidate,
     matrix: &Csr,
@@ -56,9 +57,11 @@ pub(super) fn lower(
         _ if !on_gpu => Program::Vendor { algorithm: FAMILY.to_owned() },
         Problem::Spmm(spmm) => Program::Cuda(kernel(kind, matrix, spmm.n, spmm.layout)),
         Problem::Sptrsv(_) if matches!(kind, Kind::Slow { .. }) => {
-            return Err(Refusal("the slow kernel multiplies; it cannot solve".to_owned()));
+            return Err(Refusal(
+                "the slow kind is a product and cannot solve a triangular system".to_owned(),
+            ));
         }
-        // The others know C alone, which they take for 32-bit words.
+        // The other kinds only access C, as 32-bit words.
         Problem::Sptrsv(problem) => {
             let words = problem.rhs * (problem.dtype.bytes() as u32 / 4).max(1);
             Program::Cuda(kernel(kind, matrix, words, Layout::Row))
@@ -92,13 +95,13 @@ fn kernel(kind: Kind, matrix: &Csr, n: u32, layout: Layout) -> CudaProgram {
     CudaProgram::of(SOURCE.to_owned(), Step::of(entry, blocks, threads, args))
 }
 
-/// An engine that also carries out hostile candidates, as code of this very process.
+/// An engine that also runs hostile candidates, as code of this process.
 pub(super) struct OnHost {
     pub(super) engine: Box<dyn Engine>,
 }
 
 impl OnHost {
-    /// The kind, when this candidate is a hostile one.
+    /// The kind, if this candidate is hostile.
     fn hostile(recipe: &Recipe) -> Option<Result<Kind, EngineError>> {
         let hostile = recipe.candidate.family == FAMILY;
         hostile.then(|| kind_of(&recipe.candidate).map_err(EngineError::Refused))
@@ -158,9 +161,9 @@ impl Engine for OnHost {
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError> {
         match recipes.iter().find(|recipe| recipe.candidate.family == FAMILY) {
-            // Only what was measured right is paired, and nobody is to win by idling.
+            // Finals contain only verified candidates, and a hostile candidate must never win.
             Some(recipe) => {
-                Err(EngineError::Refused(format!("{} is no finalist", recipe.candidate)))
+                Err(EngineError::Refused(format!("{} cannot be a finalist", recipe.candidate)))
             }
             None => self.engine.pair(recipes, rounds, give_up_us),
         }
@@ -184,10 +187,10 @@ fn idle(kind: Kind, samples: u32) -> Result<Timing, EngineError> {
         started.elapsed().as_secs_f64() * 1e6
     };
     Timing::of((0..samples).map(|_| once()).collect(), 0)
-        .ok_or_else(|| EngineError::Refused("no sample was asked for".to_owned()))
+        .ok_or_else(|| EngineError::Refused("the requested number of samples is zero".to_owned()))
 }
 
-/// A kernel that never ends, as the host sees it: a thread that never comes back, busy all the while.
+/// Behaves like a kernel that never ends: a busy thread that never returns.
 fn hang() -> ! {
     loop {
         std::hint::spin_loop();
@@ -195,9 +198,9 @@ fn hang() -> ! {
 }
 
 fn fault() -> ! {
-    // A page that is never mapped. Not null: debug builds catch null themselves, with a panic.
+    // An address that is never mapped. Not null, because debug builds turn a null access into a panic.
     let nowhere = std::ptr::without_provenance_mut::<u32>(64);
-    // SAFETY: none. The fault is the purpose; this process exists to be killed by it.
+    // SAFETY: deliberately unsafe. The fault is intended, and this process is expected to be killed by it.
     unsafe { nowhere.write_volatile(1) };
     std::process::abort()
 }
@@ -226,7 +229,7 @@ mod tests {
         let of =
             |kind| lower(&Candidate::new(FAMILY).with_text("kind", kind), &square, &solve, true);
         let Program::Cuda(program) = of("wrong").unwrap().program else { panic!("not a kernel") };
-        // Two words an element.
+        // Two words per element.
         assert_eq!(program.steps[0].args, [Arg::C, Arg::U64(300 * 2 * 2)]);
         assert!(of("slow").unwrap_err().0.contains("cannot solve"));
     }

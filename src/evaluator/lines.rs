@@ -1,22 +1,22 @@
-//! Lines of bounded length from a reader that is not trusted to send any.
+//! Reads lines of bounded length from an untrusted reader.
 
 use crate::domain::protocol::MAX_LINE_BYTES;
 use serde::Deserialize;
 use std::io::{self, BufRead, Read};
 
-/// What came next.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     Text(&'a [u8]),
-    /// A line above the limit; all of it has been passed over.
+    /// A line above the limit, which has been skipped completely.
     TooLong {
         limit: u64,
     },
     End,
 }
 
-/// Reads the next line that is not blank. A last line without a newline was cut off by the writer's death: it counts
-/// as the end, since acting on half a request could mean acting on another one.
+/// Reads the next line that is not blank. A last line without a newline was truncated by the death of the writer; it
+/// counts as the end, because a truncated request could be mistaken for another one.
 pub(super) fn read<'a>(input: &mut impl BufRead, buffer: &'a mut Vec<u8>) -> io::Result<Line<'a>> {
     read_within(input, buffer, MAX_LINE_BYTES)
 }
@@ -30,7 +30,7 @@ fn read_within<'a>(
         buffer.clear();
         input.by_ref().take(limit).read_until(b'\n', buffer)?;
         if buffer.pop() != Some(b'\n') {
-            // Either cut off by the limit or by the end of input.
+            // Truncated either by the limit or by the end of input.
             if buffer.len() as u64 + 1 < limit {
                 return Ok(Line::End);
             }
@@ -44,7 +44,7 @@ fn read_within<'a>(
     }
 }
 
-/// The `seq` of a line that is not a request, so that at least the right one is answered; 0 when it has none.
+/// The `seq` of a line that is not a valid request, so that the error can be assigned to it; 0 if it has none.
 pub(super) fn seq_of(line: &[u8]) -> u64 {
     #[derive(Deserialize)]
     struct Seq {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lines_are_passed_over_and_half_lines_are_the_end() {
+    fn long_lines_are_skipped_and_truncated_lines_are_the_end() {
         let mut input = &b"ab\n\n \n0123456789\nabcdefg\nhalf"[..];
         let mut buffer = Vec::new();
         let mut next = || match read_within(&mut input, &mut buffer, 8).unwrap() {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_seq_of_what_is_not_a_request() {
+    fn finds_the_seq_of_an_invalid_request() {
         assert_eq!(seq_of(br#"{"request":"dance","seq":7}"#), 7);
         assert_eq!(seq_of(b"nonsense"), 0);
     }

@@ -1,4 +1,4 @@
-//! Loading a problem: the canonical file, the operands, the reference result, and the least time any kernel can take.
+//! Loading a problem: the canonical file, the operands, the reference result, and the lower bound of the time.
 
 use super::product;
 use super::solve::Loading as Solving;
@@ -20,35 +20,35 @@ use std::time::Instant;
 pub(crate) enum LoadError {
     #[error("{path}: {why}")]
     File { path: PathBuf, why: CanonicalError },
-    #[error("the file holds matrix {found}, not {asked}")]
+    #[error("the file contains matrix {found}, not {asked}")]
     OtherMatrix { asked: Digest, found: Digest },
-    #[error("no engine has operands for {0} yet")]
+    #[error("problem {0} is not supported by any engine")]
     NoOperands(Problem),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error(transparent)]
     Triangle(#[from] TriangleError),
-    #[error("row {row}, column {col}: the value {value:e} is beyond the range of {dtype}")]
+    #[error("row {row}, column {col}: the value {value:e} is outside the range of {dtype}")]
     Range { row: usize, col: u32, value: f64, dtype: Dtype },
-    #[error("row {row} of the result is beyond the range of {dtype}")]
+    #[error("row {row} of the result is outside the range of {dtype}")]
     Overflow { row: usize, dtype: Dtype },
     #[error(
-        "row {row} of the solution is beyond the range of {dtype}: the system amplifies its right-hand side too much to be \
+        "row {row} of the solution is outside the range of {dtype}: the system amplifies its right-hand side too much to be \
          solved in this type"
     )]
     Amplified { row: usize, dtype: Dtype },
-    #[error("{what} is {count}; kernels count up to {limit}")]
+    #[error("{what} is {count}, but kernels support at most {limit}")]
     TooLarge { what: &'static str, count: u128, limit: u64 },
-    #[error("the device did not take the operands: {0}")]
+    #[error("the operands could not be loaded onto the device: {0}")]
     Engine(String),
 }
 
-/// The stages of loading, as notes to the pool.
+/// The stages of loading that are reported to the pool.
 pub(super) const READING: &str = "reading";
 pub(super) const MULTIPLYING: &str = "multiplying";
 pub(super) const UPLOADING: &str = "uploading";
 
-/// A matrix that was read and found fit for its problem.
+/// A matrix that was read and validated for its problem.
 pub(super) struct Loading {
     pub(super) matrix: Arc<Csr>,
     what: What,
@@ -59,7 +59,7 @@ enum What {
     Solve(Solving),
 }
 
-/// Reads the file and checks that it is what was asked for and fits the problem.
+/// Reads the file, checks its digest and validates it for the problem.
 pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
     let fits = match &load.problem {
         Problem::Spmm(spmm) => spmm.n > 0,
@@ -85,7 +85,7 @@ pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
 }
 
 impl Loading {
-    /// Makes the dense operands and what the result must be.
+    /// Computes the dense operands and the reference result.
     pub(super) fn operands(&self, load: &Load) -> Result<Operands, LoadError> {
         let (b, c0, expected) = match &self.what {
             What::Product(spmm) => product::operands(&self.matrix, spmm, load.seed)?,
@@ -98,7 +98,7 @@ impl Loading {
         Ok(Operands { matrix, problem, l2_policy, b, c0, expected })
     }
 
-    /// The largest error of a right result, as `engine::Check` measures it.
+    /// The largest error of a correct result, as measured by `engine::Check`.
     pub(super) fn tolerance(&self) -> f64 {
         match &self.what {
             What::Product(spmm) => tolerance(spmm),
@@ -106,7 +106,7 @@ impl Loading {
         }
     }
 
-    /// Facts of what was loaded, for this device.
+    /// Properties of the loaded problem on this device.
     pub(super) fn facts(&self, device: &Device, started: Instant) -> Loaded {
         let Least { us: limit_us, bound, bytes: compulsory_bytes } = match &self.what {
             What::Product(spmm) => limit::product(&self.matrix, spmm, device),
@@ -119,7 +119,7 @@ impl Loading {
 
 pub(super) const MOST_NONZEROS: u64 = i32::MAX as u64;
 
-/// A terabyte of operand is no honest request: it is refused before this process dies allocating it.
+/// Most elements of a dense operand. Terabytes are refused before this process dies of the allocation.
 pub(super) const MOST_ELEMENTS: u64 = 1 << 38;
 
 pub(super) fn check_count(what: &'static str, count: u128, limit: u64) -> Result<(), LoadError> {

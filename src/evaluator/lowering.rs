@@ -1,4 +1,5 @@
-//! Who turns candidates into recipes: `ops` for a real device, and nobody for a recording, which plays them by name.
+//! Turns candidates into recipes: `ops` does it for real devices; a recording replays candidates by name without
+//! lowering.
 
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, Problem};
@@ -43,7 +44,7 @@ impl Lowerer for ops::Lowerer {
     }
 }
 
-/// Passes every candidate through: the replay engine looks at nothing but its name.
+/// Passes every candidate through, since the replay engine only uses its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Unlowered;
 

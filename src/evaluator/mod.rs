@@ -1,8 +1,9 @@
-//! The child process that owns a device: read a request, lower, run, verify, answer.
+//! The child process that owns a device: reads requests, lowers, runs and verifies candidates, and replies.
 //!
-//! Requests come as JSON lines on stdin and messages leave on stdout (`domain::protocol`); stdout is the protocol's
-//! alone, logs go to stderr. A request that cannot be carried out is answered `failed` and the process goes on. Only
-//! three things end it: `close` or the end of stdin (the parent is gone), a lost device, and a stdout nobody reads.
+//! Requests are JSON lines on stdin and messages JSON lines on stdout (`domain::protocol`); stdout is reserved for the
+//! protocol, and logs go to stderr. A request that cannot be carried out is answered with `failed`, and the process
+//! continues. It ends only on `close` or the end of stdin (the parent is gone), on a lost device, and on a closed
+//! stdout.
 
 mod arrays;
 mod engines;
@@ -31,33 +32,33 @@ use session::{Next, Session};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-/// The process ended because it was asked to, or because stdin did.
+/// The process ended by request, or because stdin was closed.
 pub const EXIT_OK: u8 = 0;
-/// The device failed and its context is unusable (`EX_SOFTWARE`); a new process may do better.
+/// The device failed and its context is unusable (`EX_SOFTWARE`); a new process may succeed.
 pub const EXIT_LOST: u8 = 70;
 /// stdin or stdout failed (`EX_IOERR`).
 pub const EXIT_IO: u8 = 74;
 
-/// What the process is started with.
+/// Options of the process.
 #[derive(Clone, Debug)]
 pub struct EvaluatorOptions {
     pub device: DeviceSelector,
-    /// Folder of compiled kernels, shared with other processes; a GPU's compiler needs one.
+    /// Folder for compiled kernels, shared with other processes; required for GPUs.
     pub cubin_cache: Option<PathBuf>,
-    /// Folders searched for CUDA libraries before the system's own.
+    /// Folders that are searched for CUDA libraries before the system's.
     pub library_paths: Vec<PathBuf>,
-    /// Accept the `hostile` family, which hangs and faults on purpose.
+    /// Accept the `hostile` family, which deliberately hangs and faults.
     pub allow_hostile: bool,
 }
 
-/// Why a request could not be carried out.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EvaluatorError {
-    #[error("the request is not one of this protocol: {0}")]
+    #[error("the request is invalid: {0}")]
     Malformed(serde_json::Error),
     #[error("the line is longer than {0} bytes")]
     TooLong(u64),
-    #[error("the pool speaks protocol {theirs}, this evaluator {ours}")]
+    #[error("the pool uses protocol version {theirs}, but this evaluator uses {ours}")]
     Version { ours: u32, theirs: u32 },
     #[error("the device is not open yet")]
     NotOpen,
@@ -69,17 +70,17 @@ pub(crate) enum EvaluatorError {
     Load(#[from] load::LoadError),
     #[error("{candidate}: {why}")]
     Candidate { candidate: String, why: String },
-    #[error("the candidates could not be timed in turn: {0}")]
+    #[error("the candidates could not be timed alternately: {0}")]
     Pair(String),
     /// Ends the process.
     #[error("the device is lost: {0}")]
     Lost(String),
     /// Ends the process.
-    #[error("the answer cannot be written: {0}")]
+    #[error("the reply cannot be written: {0}")]
     Output(#[from] std::io::Error),
 }
 
-/// Serves requests until something ends it; the answer is the exit code.
+/// Serves requests until the process must end, and returns its exit code.
 pub fn run(
     options: &EvaluatorOptions,
     lowering: &dyn Lowering,
@@ -102,18 +103,18 @@ pub fn run(
             Ok(Next::Request) => {}
             Ok(Next::End) => return EXIT_OK,
             Err(error @ EvaluatorError::Output(_)) => {
-                tracing::error!(%error, "nobody reads the answers");
+                tracing::error!(%error, "stdout is closed");
                 return EXIT_IO;
             }
             Err(error) => {
-                tracing::error!(%error, "the process ends");
+                tracing::error!(%error, "the evaluator terminates");
                 return EXIT_LOST;
             }
         }
     }
 }
 
-/// One line to its reply. An error here is one that ends the process.
+/// Handles one request line. Errors returned here end the process.
 fn serve<W: Write>(session: &mut Session<'_, W>, line: &[u8]) -> Result<Next, EvaluatorError> {
     let request: Request = match serde_json::from_slice(line) {
         Ok(request) => request,

@@ -1,10 +1,10 @@
-//! What the evaluator asks of its own process before it serves: a stdout of its own, no core dumps, an end with its parent.
+//! Process setup of the evaluator: stdout reserved for the protocol, no core dumps, termination with the parent.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
 
-/// Takes stdout for the protocol. Descriptor 1 is pointed at stderr, so that what a library prints does no harm.
+/// Reserves stdout for the protocol. Descriptor 1 is redirected to stderr, so that libraries that print do no harm.
 pub fn claim_stdout() -> io::Result<File> {
     // SAFETY: descriptor numbers only; each result is checked before use.
     let kept = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 3) };
@@ -20,7 +20,7 @@ pub fn claim_stdout() -> io::Result<File> {
     Ok(file)
 }
 
-/// No core dumps: those of a process with a device context are gigabytes, and writing one delays the restart.
+/// Disables core dumps: those of a process with a device context have gigabytes, and writing one delays the restart.
 pub fn dump_no_core() -> io::Result<()> {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a plain call on a valid struct.
@@ -30,11 +30,11 @@ pub fn dump_no_core() -> io::Result<()> {
     }
 }
 
-/// Keeps freed memory for the next use. Rewriting and packing take and free gigabytes for scheme after scheme, and the
-/// system's first touch of a page costs more than the work on it.
+/// Keeps freed memory for reuse. Rewriting and packing allocate and free gigabytes for each scheme, and the first
+/// access to a fresh page costs more than the work on it.
 pub fn keep_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: plain calls that set how the C library's allocator behaves; a refusal leaves the default.
+    // SAFETY: plain calls that set parameters of the C library's allocator; if one fails the default stays.
     unsafe {
         libc::mallopt(libc::M_MMAP_MAX, 0);
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
@@ -42,11 +42,11 @@ pub fn keep_memory() {
     }
 }
 
-/// Ends this process when its parent dies, also in the midst of a hung kernel, where the end of stdin goes unseen.
+/// Ends this process when its parent dies, even while a kernel hangs and the end of stdin is not noticed.
 ///
-/// The kernel sends the signal when the parent's *thread* that started us ends, which a runtime's thread may do while
-/// its process lives on. So the signal is one we handle: it kills only when the parent is another process by then.
-/// The last of a dying parent's threads always sends one more.
+/// The kernel sends the signal when the parent's *thread* that started this process ends, which may happen while the
+/// parent process lives on. So the signal has a handler, which exits only if the parent is another process by then. The
+/// last thread of a dying parent always sends one more signal.
 #[cfg(target_os = "linux")]
 pub fn die_with_parent() -> io::Result<()> {
     use std::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ pub fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// Elsewhere the end of stdin has to do.
+/// On other systems only the end of stdin ends the process.
 #[cfg(not(target_os = "linux"))]
 pub fn die_with_parent() -> io::Result<()> {
     Ok(())

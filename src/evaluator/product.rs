@@ -1,4 +1,4 @@
-//! Loading an SpMM: what its type can hold, the dense operands, and the product they must give.
+//! Loading an SpMM: range checks for its data type, the dense operands, and the reference product.
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::weigh_rows;
@@ -20,7 +20,7 @@ pub(super) fn check_sizes(matrix: &Csr, spmm: &Spmm) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Refuses the first value that is infinite in the problem's type.
+/// Refuses a matrix with a value that overflows in the problem's data type, and names the first one.
 pub(super) fn check_range(matrix: &Csr, dtype: Dtype) -> Result<(), LoadError> {
     let beyond = |value: &f64| !oracle::round(*value, dtype).is_finite();
     let Some(at) = matrix.values().par_iter().position_first(beyond) else {
@@ -31,14 +31,14 @@ pub(super) fn check_range(matrix: &Csr, dtype: Dtype) -> Result<(), LoadError> {
     Err(LoadError::Range { row, col, value, dtype })
 }
 
-/// B, the initial C of a problem with `accumulate`, and what must come of them.
+/// B, the initial C of a problem with `accumulate`, and the reference result.
 pub(super) fn operands(
     matrix: &Csr,
     spmm: &Spmm,
     seed: u64,
 ) -> Result<(Dense, Option<Dense>, Expected), LoadError> {
     let [b_len, c_len] = [matrix.cols(), matrix.rows()].map(|side| side * spmm.n as usize);
-    // Another seed, lest C begin as B does.
+    // Another seed, so that C does not begin with the values of B.
     let c_seed = seed.wrapping_add(1);
     let c_len = spmm.accumulate.then_some(c_len);
     let (b, c0, product) = match spmm.dtype {
@@ -67,15 +67,15 @@ pub(super) fn operands(
     Ok((b, c0, Expected::Product(Arc::new(product))))
 }
 
-/// The power of two that brings A's largest value to about 1. Scales are kept in f32, so a product in f64 of numbers far
-/// from 1 could not be judged; B is ours to choose.
+/// The power of two that scales A's largest value to about 1; B is scaled by it. Error scales are kept in f32, so an
+/// f64 product of numbers far from 1 could otherwise not be verified.
 fn balancing(matrix: &Csr) -> f64 {
     let largest = matrix.values().par_iter().map(|value| value.abs()).reduce(|| 0.0, f64::max);
-    // Within +-1000, so that B's own small values stay normal numbers.
+    // Within +-1000, so that small values of B stay normal numbers.
     if largest > 0.0 { 2f64.powi(-(largest.log2() as i32).clamp(-900, 900)) } else { 1.0 }
 }
 
-/// What an SpMM must give, its scale weighed by the rows' lengths.
+/// The reference product, with error scales weighted by the row lengths.
 fn product<T: Element>(
     matrix: &Csr,
     b: &[T],
@@ -86,8 +86,8 @@ fn product<T: Element>(
     if let Some(c0) = c0 {
         reference.accumulate(c0, ALPHA, BETA);
     }
-    // |A||B| bounds every partial sum: where it fits, no order of summing can overflow. Sums of binary16 are kept in f32,
-    // so only what comes of them must fit.
+    // |A||B| bounds every partial sum: if it is in range, no order of summation can overflow. Sums of f16 products are
+    // accumulated in f32, so only the result must be in range.
     let half = spmm.dtype == Dtype::F16;
     let fits = |value: f64, scale: f32| {
         scale.is_finite() && !(half && operand::round_to_half(value).is_infinite())
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_entry_that_its_type_cannot_hold() {
+    fn names_the_entry_outside_the_range_of_the_type() {
         let with = |value| Csr::new(3, 2, vec![0, 1, 1, 2], vec![0, 1], vec![1.0, value]).unwrap();
         let error = check_range(&with(1e39), Dtype::F32).unwrap_err();
         assert!(matches!(error, LoadError::Range { row: 2, col: 1, .. }), "{error}");
@@ -124,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn names_the_row_whose_result_its_type_cannot_hold() {
-        // Row 1 sums a hundred of the larger values; in f32 that is nothing.
+    fn names_the_row_whose_result_is_outside_the_range_of_the_type() {
+        // Row 1 sums a hundred of the larger values, which is well within the range of f32.
         let (indptr, indices) = (vec![0, 1, 101], [0].into_iter().chain(0..100).collect());
         let matrix = Csr::new(2, 100, indptr, indices, vec![3e4; 101]).unwrap();
         let error = |problem: Spmm| operands(&matrix, &problem, 1).err();
@@ -139,31 +139,31 @@ mod tests {
     }
 
     #[test]
-    fn operands_have_the_problems_type_and_their_product_its_numbers() {
+    fn operands_have_the_problems_type_and_their_product_matches() {
         let matrix = Csr::new(2, 3, vec![0, 2, 2], vec![0, 2], vec![0.1, 3e200]).unwrap();
         let double = Spmm { dtype: Dtype::F64, accumulate: true, ..spmm(2) };
         let (b, c0, expected) = operands(&matrix, &double, 5).unwrap();
         let (Dense::F64(b), Some(Dense::F64(c0)), Expected::Product(product)) = (b, c0, expected)
         else {
-            panic!("another type");
+            panic!("unexpected type");
         };
         assert_eq!((b.len(), c0.len()), (6, 4));
         assert_eq!(product.value[0], ALPHA * (0.1 * b[0] + 3e200 * b[4]) + BETA * c0[0]);
-        // The row without entries keeps its share of C.
+        // The row without entries keeps beta * C.
         assert_eq!(product.value[3], BETA * c0[3]);
         assert!(product.scale.iter().all(|scale| *scale > 0.0 && *scale < 10.0));
         let matrix = Csr::new(1, 1, vec![0, 1], vec![0], vec![0.1]).unwrap();
         let half = Spmm { dtype: Dtype::F16, ..spmm(1) };
         let (b, c0, expected) = operands(&matrix, &half, 5).unwrap();
         let (Dense::F16(b), None, Expected::Product(product)) = (b, c0, expected) else {
-            panic!("another type");
+            panic!("unexpected type");
         };
         let b = f16::from_bits(b[0]).to_f64();
         assert_eq!(product.value, [operand::round_to_half(0.1) * b]);
     }
 
     #[test]
-    fn refuses_sizes_no_kernel_can_count() {
+    fn refuses_sizes_beyond_32_bit_indices() {
         let matrix = Csr::new(0, 1 << 30, vec![0], vec![], vec![]).unwrap();
         assert!(check_sizes(&matrix, &spmm(128)).is_ok());
         assert!(check_sizes(&matrix, &spmm(u32::MAX)).is_err());

@@ -1,4 +1,4 @@
-//! One evaluator's state between requests: the open engine, the loaded problem, what has been lowered ahead.
+//! The evaluator's state between requests: the open engine, the loaded problem, and recipes lowered ahead of time.
 
 use super::load::{self, LoadError};
 use super::{DeviceSelector, EvaluatorError, EvaluatorOptions, Lowerer, Lowering};
@@ -17,13 +17,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Finalists lowered and arrays written that are announced one by one; the pool takes few notes on one request.
+/// Most stage notes per request for lowered finalists and written arrays, since the pool limits their number.
 const MOST_NOTES: usize = 24;
 
-/// An array of a plan goes to its file.
+/// The stage in which an array of a plan is written to its file.
 const WRITING: &str = "writing";
 
-/// Whether to read another request.
+/// Whether to continue with another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Request,
@@ -43,8 +43,8 @@ struct LoadedProblem {
     problem: Problem,
     tolerance: f64,
     lowerer: Box<dyn Lowerer>,
-    /// Lowered ahead and not measured yet. A measured recipe is dropped: thousands of them may each hold an order of
-    /// all rows, and the few finalists are soon lowered again.
+    /// Recipes lowered ahead and not yet measured. A measured recipe is dropped, because thousands of them could each
+    /// hold a permutation of all rows; the few finalists are quickly lowered again.
     prepared: HashMap<Candidate, Recipe>,
 }
 
@@ -57,7 +57,7 @@ impl<'a, W: Write> Session<'a, W> {
         Self { options, lowering, output, engine: None, loaded: None }
     }
 
-    /// Carries out one request. Its stages are written on the way, its reply is left to the caller.
+    /// Carries out one request. Stage notes are written meanwhile; the caller writes the reply.
     pub(super) fn carry_out(
         &mut self,
         seq: u64,
@@ -82,7 +82,7 @@ impl<'a, W: Write> Session<'a, W> {
         send(&mut self.output, seq, MessageBody::Reply(reply))
     }
 
-    /// Answers that the request could not be carried out; the session goes on.
+    /// Replies that the request failed; the session continues.
     pub(super) fn fail(
         &mut self,
         seq: u64,
@@ -107,7 +107,7 @@ impl<'a, W: Write> Session<'a, W> {
 
     fn load(&mut self, seq: u64, load: &Load) -> Result<Reply, EvaluatorError> {
         let engine = self.engine.as_mut().ok_or(EvaluatorError::NotOpen)?;
-        // The old problem's memory is given back before the new one's is taken.
+        // Free the old problem's memory before allocating the new one's.
         self.loaded = None;
         let started = Instant::now();
         send_stage(&mut self.output, seq, load::READING)?;
@@ -134,7 +134,8 @@ impl<'a, W: Write> Session<'a, W> {
         Ok(Reply::Loaded(loading.facts(engine.device(), started)))
     }
 
-    /// Lowers here and compiles in the engine's background. What cannot be lowered is refused when it is measured.
+    /// Lowers here and compiles in the engine's background threads. A candidate that cannot be lowered is refused when
+    /// measured.
     fn prepare(&mut self, candidates: Vec<Candidate>) -> Result<Reply, EvaluatorError> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let mut recipes = Vec::with_capacity(candidates.len());
@@ -180,14 +181,14 @@ impl<'a, W: Write> Session<'a, W> {
         let (engine, loaded) = both(&mut self.engine, &mut self.loaded)?;
         let mut recipes = Vec::with_capacity(candidates.len());
         for (number, candidate) in candidates.iter().enumerate() {
-            // Each is lowered within a time of its own.
+            // A note per candidate, so that each has its own deadline.
             if number < MOST_NOTES {
                 send_stage(&mut self.output, seq, trial::LOWERING)?;
             }
             let recipe = loaded
                 .take(candidate, self.options)
                 .map_err(|refusal| failed(candidate, refusal.to_string()))?;
-            // Already in the engine's cache after a measurement; after a restart it is not.
+            // Compiled kernels are in the engine's cache, except after a restart.
             engine.compile(&recipe).map_err(|error| failed_call(candidate, error))?;
             recipes.push(recipe);
         }
@@ -213,7 +214,7 @@ impl<'a, W: Write> Session<'a, W> {
         send_stage(&mut self.output, seq, trial::COMPILING)?;
         let exported = engine.compile(&recipe).and_then(|_| engine.export(&recipe));
         let mut exported = exported.map_err(|error| failed_call(candidate, error))?;
-        // The family's digest, which covers the headers of its other layouts, too: what `Device::kernels` says.
+        // The family's digest as in `Device::kernels`, which also covers the headers of other layouts.
         let kernels = engines::with_kernels(engine.device(), self.options).kernels;
         if let Some(digest) = kernels.get(&candidate.family) {
             exported.kernel_digest = Some(*digest);
@@ -242,13 +243,13 @@ impl LoadedProblem {
             return self.lowerer.lower(candidate);
         }
         if !options.allow_hostile {
-            return Err(Refusal("the hostile family takes --allow-hostile".to_owned()));
+            return Err(Refusal("the hostile family requires --allow-hostile".to_owned()));
         }
         let on_gpu = matches!(options.device, DeviceSelector::Cuda(_));
         hostile::lower(candidate, &self.matrix, &self.problem, on_gpu)
     }
 
-    /// The recipe lowered ahead, or one lowered now.
+    /// The recipe that was lowered ahead, or one lowered now.
     fn take(
         &mut self,
         candidate: &Candidate,
@@ -261,7 +262,7 @@ impl LoadedProblem {
     }
 }
 
-/// The engine and the problem, where both are there.
+/// The engine and the problem, if both are available.
 fn both<'s>(
     engine: &'s mut Option<Box<dyn Engine>>,
     loaded: &'s mut Option<LoadedProblem>,
@@ -285,12 +286,12 @@ fn send_stage(output: &mut impl Write, seq: u64, stage: &str) -> Result<(), Eval
     send(output, seq, MessageBody::Stage { stage: stage.to_owned() })
 }
 
-/// One line, in one write, at once.
+/// Writes one line with a single write and flushes it.
 fn send(output: &mut impl Write, seq: u64, body: MessageBody) -> Result<(), EvaluatorError> {
     let json = |body| serde_json::to_vec(&Message { seq, body }).map_err(std::io::Error::from);
     let mut line = json(body)?;
     if line.len() as u64 >= MAX_LINE_BYTES {
-        // The pool would take it for garbage and end this process.
+        // The pool would treat a longer line as garbage and kill this process.
         let error = format!("the answer has {} bytes, above the protocol's limit", line.len());
         line = json(MessageBody::Reply(Reply::Failed { error }))?;
     }

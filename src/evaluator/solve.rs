@@ -1,4 +1,4 @@
-//! Loading a triangular solve: the system, two right-hand sides, and the least time that levels and bytes leave.
+//! Loading a triangular solve: the system, two right-hand sides, and the lower bound of the time by levels and bytes.
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::solution_tolerance;
@@ -8,23 +8,23 @@ use crate::ops::limit::{self, Least};
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 
-/// A system that was taken out of its matrix.
+/// A triangular system extracted from its matrix.
 pub(super) struct Loading {
     problem: Sptrsv,
     system: Arc<Triangular>,
-    /// Rows that wait for one another in a chain, at the longest.
+    /// Number of dependency levels, which is the length of the longest chain of rows.
     levels: usize,
 }
 
 impl Loading {
-    /// Whether engines have operands for such a problem.
+    /// Whether engines support such a problem.
     pub(super) fn takes(problem: &Sptrsv) -> bool {
         problem.dtype != Dtype::F16 && (1..=Sptrsv::MAX_RHS).contains(&problem.rhs)
     }
 
     pub(super) fn of(matrix: &Csr, problem: Sptrsv) -> Result<Self, LoadError> {
         check_count("the number of nonzeros", matrix.nnz() as u128, MOST_NONZEROS)?;
-        // Kernels count rows with signed 32 bits, too.
+        // Kernels also index rows with signed 32-bit integers.
         check_count("the number of rows", matrix.rows() as u128, MOST_NONZEROS)?;
         let elements = matrix.rows() as u128 * u128::from(problem.rhs);
         check_count("the size of b", elements, MOST_ELEMENTS)?;
@@ -33,7 +33,7 @@ impl Loading {
         Ok(Self { problem, system: Arc::new(system), levels })
     }
 
-    /// b, and the second one beside the system that both must satisfy.
+    /// b, and the second right-hand side with the system that both must satisfy.
     pub(super) fn sides(&self, seed: u64) -> Result<(Dense, Expected), LoadError> {
         let len = self.system.rows() * self.problem.rhs as usize;
         let side = |seed| match self.problem.dtype {
@@ -47,13 +47,14 @@ impl Loading {
         Ok((first, Expected::Solution(Arc::new(solve))))
     }
 
-    /// Refuses a system whose solution its type cannot hold, by the first right-hand side: no scheme could be right.
+    /// Refuses a system whose solution for the first right-hand side is outside the range of the data type, since no
+    /// scheme could be correct.
     fn check_range(&self, b: &Dense) -> Result<(), LoadError> {
         let rhs = self.problem.rhs as usize;
         let column: Vec<f64> = match b {
             Dense::F32(b) => b.iter().step_by(rhs).map(|&value| f64::from(value)).collect(),
             Dense::F64(b) => b.iter().step_by(rhs).copied().collect(),
-            // No solve is taken in f16.
+            // f16 solves are not supported.
             Dense::F16(_) => return Err(LoadError::NoOperands(Problem::Sptrsv(self.problem))),
         };
         let most = match self.problem.dtype {
@@ -71,7 +72,7 @@ impl Loading {
         solution_tolerance(self.problem.dtype)
     }
 
-    /// The least time of a solve on this device.
+    /// The lower bound of the time of a solve on this device.
     pub(super) fn least(&self, device: &Device) -> Least {
         limit::solve(&self.system, self.levels, &self.problem, device)
     }
@@ -86,15 +87,15 @@ mod tests {
         Sptrsv { rhs: 3, dtype, triangle: Triangle::Lower, diagonal, transpose: false }
     }
 
-    /// A chain of four rows, with an entry above the diagonal that no lower solve reads.
+    /// A chain of four rows, with an entry above the diagonal that a lower solve ignores.
     fn chain() -> Csr {
         let (indptr, indices) = (vec![0, 2, 4, 6, 8], vec![0, 3, 0, 1, 1, 2, 2, 3]);
         Csr::new(4, 4, indptr, indices, vec![2.0, 1e300, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]).unwrap()
     }
 
     #[test]
-    fn a_solution_beyond_its_type_is_refused_by_its_row() {
-        // x doubles from row to row, 200 times: beyond f32, within f64.
+    fn a_solution_outside_the_range_of_its_type_is_refused_with_its_row() {
+        // x doubles from row to row, 200 times: outside the range of f32, within that of f64.
         let rows = 200usize;
         let mut indptr = vec![0];
         let mut indices = Vec::new();
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_solved_is_named() {
+    fn unsolvable_systems_are_refused_with_a_reason() {
         assert!(!Loading::takes(&problem(Dtype::F16, Diagonal::Unit)));
         assert!(!Loading::takes(&Sptrsv { rhs: 65, ..problem(Dtype::F32, Diagonal::Unit) }));
         assert!(!Loading::takes(&Sptrsv { rhs: 0, ..problem(Dtype::F32, Diagonal::Unit) }));
@@ -130,11 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_drawn_in_the_problems_type() {
+    fn both_right_hand_sides_have_the_problems_type() {
         let loading = Loading::of(&chain(), problem(Dtype::F64, Diagonal::NonUnit)).unwrap();
         let (first, expected) = loading.sides(7).unwrap();
         let (Dense::F64(first), Expected::Solution(solve)) = (first, expected) else {
-            panic!("another type");
+            panic!("unexpected type");
         };
         assert_eq!(Dense::from(operand::random_double(12, 8)), solve.second);
         assert_eq!(first.len(), 12);

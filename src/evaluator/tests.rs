@@ -1,4 +1,4 @@
-//! The evaluator as one function from lines to lines, over a recording.
+//! Tests of the evaluator as a function from request lines to message lines, on a recording.
 
 use super::{DeviceSelector, EXIT_IO, EXIT_LOST, EXIT_OK, EvaluatorOptions, Unlowered, run};
 use crate::domain::protocol::{
@@ -46,7 +46,7 @@ impl Fixture {
         run(&options, &Unlowered, input.as_bytes(), output)
     }
 
-    /// The exit code and all that was answered.
+    /// The exit code and all messages.
     fn answers(&self, input: &str) -> (u8, Vec<Message>) {
         let mut output = Vec::new();
         let code = self.run(input, &mut output);
@@ -69,16 +69,16 @@ fn open() -> String {
     line(1, RequestBody::Open { protocol: 1 })
 }
 
-/// What the last answer complains of.
+/// The error in the last reply.
 fn complaint(messages: &[Message]) -> &str {
     match messages.last() {
         Some(Message { body: MessageBody::Reply(Reply::Failed { error }), .. }) => error,
-        other => panic!("no complaint: {other:?}"),
+        other => panic!("not an error: {other:?}"),
     }
 }
 
 #[test]
-fn a_line_that_is_no_request_is_answered_and_passed_over() {
+fn an_invalid_line_is_answered_and_skipped() {
     let fixture = Fixture::new();
     let long = "x".repeat(MAX_LINE_BYTES as usize + 5);
     let input = format!("nonsense\n{{\"seq\":8,\"request\":\"dance\"}}\n{long}\n{}", open());
@@ -100,12 +100,12 @@ fn requests_out_of_order_are_refused() {
 }
 
 #[test]
-fn only_the_matrix_that_was_asked_for_is_loaded() {
+fn only_the_requested_matrix_is_loaded() {
     let fixture = Fixture::new();
     let load =
         |value, digest_of| fixture.answers(&(open() + &line(2, fixture.load(value, digest_of)))).1;
-    assert!(complaint(&load(2.0, 3.0)).contains("holds matrix"));
-    assert!(complaint(&load(1e300, 1e300)).contains("beyond the range of f32"));
+    assert!(complaint(&load(2.0, 3.0)).contains("contains matrix"));
+    assert!(complaint(&load(1e300, 1e300)).contains("outside the range of f32"));
     let Some(MessageBody::Reply(Reply::Loaded(facts))) = load(2.0, 2.0).pop().map(|m| m.body)
     else {
         panic!("not loaded");
@@ -114,7 +114,7 @@ fn only_the_matrix_that_was_asked_for_is_loaded() {
 }
 
 #[test]
-fn a_lost_device_is_the_outcome_and_the_end() {
+fn a_lost_device_is_reported_as_outcome_and_ends_the_process() {
     let fixture = Fixture::new();
     let input = open() + &line(2, fixture.load(2.0, 2.0)) + &line(3, measure("losing")) + &open();
     let (code, messages) = fixture.answers(&input);
@@ -147,9 +147,9 @@ fn every_stage_is_announced_before_it_begins() {
 }
 
 #[test]
-fn an_output_that_nobody_reads_ends_it() {
-    struct Shut;
-    impl Write for Shut {
+fn a_closed_output_ends_the_process() {
+    struct Closed;
+    impl Write for Closed {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -157,5 +157,5 @@ fn an_output_that_nobody_reads_ends_it() {
             Ok(())
         }
     }
-    assert_eq!(Fixture::new().run(&open(), Shut), EXIT_IO);
+    assert_eq!(Fixture::new().run(&open(), Closed), EXIT_IO);
 }

@@ -1,30 +1,30 @@
-//! How far a right answer may be from the float64 reference (Higham, Accuracy and Stability, section 3.1).
+//! Error tolerances relative to the float64 reference (Higham, Accuracy and Stability, section 3.1).
 
 use crate::domain::{Dtype, Layout, Spmm};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 
-/// Terms of a row that the tolerance itself allows for; a longer row's own growth is in its weight.
+/// Number of terms of a row that the tolerance itself covers; the additional error of longer rows is in their weight.
 const FRAME: f64 = 8.0;
 
-/// What an element of a product may be off by, in units of |A||B|.
+/// Error bound of an element of a product, in units of |A||B|.
 #[derive(Clone, Copy)]
 struct Error {
-    /// However long the row is.
+    /// The part independent of the row length.
     constant: f64,
-    /// For each term of the row, and for each of FRAME more.
+    /// The part per term of the row, and per each of FRAME additional terms.
     term: f64,
 }
 
 impl Error {
-    /// Half precision accumulates in float32 and rounds once at the end. Consent to tf32 is to operands with 11
-    /// significant bits, as many as f16 has: each of the two factors of a product may be off by half a unit of the last of
-    /// them. Neither gathers with the length of a row, as the error of the sum itself does.
+    /// Half precision accumulates in float32 and rounds once at the end. With tf32, operands have 11 significant bits,
+    /// as in f16: each of the two factors of a product may be off by half a unit in the last place. Neither error grows
+    /// with the row length, unlike that of the sum.
     fn of(spmm: &Spmm) -> Self {
         let half = roundoff(Dtype::F16);
         let term = match spmm.dtype {
             Dtype::F16 | Dtype::F32 => roundoff(Dtype::F32),
-            // The reference is a float64 sum itself and may be off by as much.
+            // The reference is itself a float64 sum with an error of the same size.
             Dtype::F64 => 2.0 * roundoff(Dtype::F64),
         };
         let rounded = if spmm.dtype == Dtype::F16 { half } else { 0.0 };
@@ -39,24 +39,24 @@ impl Error {
 /// Largest componentwise error `|c - ref| / (|A| |B| w)` of a product, `w` being what `weigh_rows` multiplies by.
 ///
 /// A dot product of k terms, summed in any order with unit roundoff u, is within `k u / (1 - k u)` of the exact one in
-/// units of |A||B|. The reference takes the operands as already rounded to the dtype, so their rounding does not count;
-/// FRAME covers the final rounding, the float32 `scale` it is divided by, and the second-order term. Each row is judged
-/// by its own length: one long row must not excuse the short ones. This is the bound of an empty row, and a longer one has
-/// its own over this as its weight.
+/// units of |A||B|. The reference uses operands already rounded to the dtype, so their rounding does not count; FRAME
+/// covers the final rounding, the float32 `scale` it is divided by, and the second-order term. The tolerance of each
+/// row depends on its own length, so that one long row does not loosen the check of short ones: this is the bound of an
+/// empty row, and a row's weight is the ratio of its own bound to this.
 pub fn tolerance(spmm: &Spmm) -> f64 {
     Error::of(spmm).most(0)
 }
 
-/// How much more than plain substitution a solving scheme may err.
+/// Factor by which the error of a scheme may exceed that of plain substitution.
 const GROWTH: f64 = 64.0;
 
-/// Largest componentwise backward error `|T x - b| / ((|T||x| + |b|) w)` of a solve, `w` being (k + 8) / 8 for a row of k
-/// entries.
+/// Largest componentwise backward error `|T x - b| / ((|T||x| + |b|) w)` of a solve, `w` being (k + 8) / 8 for a row of
+/// k entries.
 ///
 /// Plain substitution, in any order of summing, solves `(T + dT) x = b` with `|dT| <= (k + 2) u |T|` for a row of k
-/// entries (Higham, Accuracy and Stability, theorem 8.5), which w and 8u cover. A scheme that rewrites
-/// equations - inverted diagonal blocks, rows merged into others, the diagonal divided out early - is backward stable only
-/// up to the growth within a block, hence the factor; a lost term or a stale x is off by far more. The engine sums the
+/// entries (Higham, Accuracy and Stability, theorem 8.5), which w and 8u cover. A scheme that rewrites equations -
+/// inverted diagonal blocks, rows merged into others, the diagonal divided out early - is backward stable only up to
+/// the growth within a block, hence the factor; a lost term or a stale x is off by far more. The engine sums the
 /// residual to about twice the precision of float64, so that it adds nothing of its own.
 pub fn solution_tolerance(dtype: Dtype) -> f64 {
     GROWTH * FRAME * roundoff(dtype)
@@ -72,12 +72,13 @@ fn roundoff(dtype: Dtype) -> f64 {
     1.0 / (1u64 << bits) as f64
 }
 
-/// The smallest normal number of binary16. Below it the spacing no longer shrinks: rounding there is off by up to half the
-/// spacing, 2^-25, which is this times the unit roundoff.
+/// The smallest normal number of binary16. Below it the spacing no longer shrinks: rounding there is off by up to half
+/// the spacing, 2^-25, which is this times the unit roundoff.
 const LEAST_NORMAL_HALF: f32 = 1.0 / 16384.0;
 
-/// Multiplies each element's scale by how much more its row may be off than an empty one, in the layout of the product, so
-/// that `tolerance` is every row's bound, and in f16 adds what makes room for underflow. An infinite scale would excuse anything, so it stays finite.
+/// Multiplies each element's scale by its row's weight, in the layout of the product, so that `tolerance` is the bound
+/// of every row; for f16 it adds a term for underflow. Scales stay finite, since an infinite one would accept any
+/// result.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
     let floor = if spmm.dtype == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
@@ -138,12 +139,12 @@ mod tests {
         let (a, b) = (1.0 + 1.0 / 2048.0f32, 1.0 + 1.0 / 2048.0f32);
         let error = (term((tf32(a), tf32(b))) - term((a, b))).abs() / term((a, b));
         assert!(error < tolerance(&consent) && error > 100.0 * tolerance(&spmm(Dtype::F32)));
-        // A third of a term more does not pass.
+        // An error of a third of a term does not pass.
         assert!(tolerance(&consent) < 1e-3 && tolerance(&spmm(Dtype::F64)) < 1e-14);
     }
 
     #[test]
-    fn what_is_rounded_once_excuses_no_long_row() {
+    fn a_single_rounding_does_not_loosen_the_bound_of_long_rows() {
         let n = 4096usize;
         let values: Vec<f64> = operand::random(n, 1).into_iter().map(f64::from).collect();
         let matrix = Csr::new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap();
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn plain_substitution_passes_and_a_missing_term_does_not() {
-        // Row i holds all columns before it.
+        // Row i has entries in all columns before it.
         let n = 200usize;
         let indptr: Vec<usize> = (0..=n).map(|i| i * (i + 1) / 2).collect();
         let indices: Vec<u32> = (0..n as u32).flat_map(|i| 0..=i).collect();
@@ -206,13 +207,13 @@ mod tests {
         };
         let bound = solution_tolerance(Dtype::F64);
         assert!((0..n).all(|s| error(&x, s) <= bound));
-        // One term of the last row lost.
+        // One term of the last row is missing.
         x[n - 1] += system.row(n - 1).1[3] * x[3] / system.diagonal[n - 1];
         assert!(error(&x, n - 1) > 100.0 * bound);
     }
 
     #[test]
-    fn a_long_row_does_not_excuse_a_short_one() {
+    fn a_long_row_does_not_loosen_the_bound_of_a_short_one() {
         let indices: Vec<u32> = (0..9).chain([3]).collect();
         let matrix = Csr::new(2, 9, vec![0, 9, 10], indices, vec![1.0; 10]).unwrap();
         for (layout, expected) in

@@ -1,4 +1,4 @@
-//! One trial: compile, verify on poisoned buffers, time; every way it can end is an outcome.
+//! One trial: compile, verify on poisoned buffers, time. Every possible end is an outcome.
 
 use super::EvaluatorError;
 use crate::domain::protocol::{Effort, Reply};
@@ -7,13 +7,13 @@ use crate::domain::{Candidate, Outcome, Timing};
 use crate::engine::{Check, Engine, EngineError};
 use std::time::Instant;
 
-/// The stages of a trial, as the pool's deadlines know them.
+/// The stages of a trial, by which the pool chooses deadlines.
 pub(super) const LOWERING: &str = "lowering";
 pub(super) const COMPILING: &str = "compiling";
 pub(super) const VERIFYING: &str = "verifying";
 pub(super) const TIMING: &str = "timing";
 
-/// Runs one trial of a lowered candidate. An error is one of reporting a stage: no outcome of the candidate.
+/// Runs one trial of a lowered candidate. The only error is a failure to report a stage, which is not an outcome.
 pub(super) fn run(
     engine: &mut dyn Engine,
     recipe: &Recipe,
@@ -47,41 +47,43 @@ pub(super) fn run(
     Ok(measured(outcome, Some(compiled)))
 }
 
-/// How much more than our kernels the vendor's routines may be off. In f16 two of cuSPARSE's three algorithms round sums
-/// on the way, not once at the end, by 1.2 to 1.6 times our tolerance; without them a baseline would be the slowest of the
-/// three. What a plan's winner errs is in the plan.
+/// Factor by which the error of vendor routines may exceed the tolerance. In f16 two of cuSPARSE's three algorithms
+/// round intermediate sums, with errors of 1.2 to 1.6 times our tolerance; without them the baseline would be the
+/// slowest of the three. The error of a plan's winner is stated in the plan.
 fn slack(candidate: &Candidate) -> f64 {
     if candidate.is_baseline() { 8.0 } else { 1.0 }
 }
 
-/// Work before the first call: uploads, packing, a vendor's preprocessing. Arrays that candidates share are every one's, so
-/// an engine that does not upload them again for each tells it itself. By the clock otherwise: what the kernel compiler took
-/// within `Engine::compile`, or opening a library, is left out, since that is done once for all matrices.
+/// Work before the first call: uploads, packing, a vendor's preprocessing. Shared arrays count for every candidate, so
+/// an engine that uploads them only once reports the time itself. Otherwise it is the time of the call to
+/// `Engine::compile` without the kernel compiler and without opening libraries, which happen once for all matrices.
 fn prepare_ms(compiled: &Compiled, compile_call_ms: f64) -> f64 {
     compiled.prepare_ms.unwrap_or((compile_call_ms - compiled.compile_ms).max(0.0))
 }
 
 fn finished(timing: Timing, rel_error: f64, compiled: &Compiled, preprocess_ms: f64) -> Outcome {
-    // JSON has no infinity: a timer that gave one must not pass as garbage on the pipe.
+    // JSON has no infinity, so an infinite sample would be garbage on the pipe.
     if timing.samples_us.iter().any(|sample| !sample.is_finite()) {
-        return Outcome::Refused { detail: "the timer gave a sample that is no number".to_owned() };
+        return Outcome::Refused {
+            detail: "the timer returned a sample that is not a finite number".to_owned(),
+        };
     }
     Outcome::Measured { timing, rel_error, resources: compiled.resources, preprocess_ms }
 }
 
-/// The verdict on a call whose result does not pass.
+/// The outcome if the result does not pass the check; else `None`.
 fn wrong(check: &Check, tolerance: f64) -> Option<Outcome> {
     let rel_error = check.rel_error.is_finite().then_some(check.rel_error);
     if check.unwritten > 0 {
         let detail = format!("{} elements of the result were not written", check.unwritten);
         return Some(Outcome::Wrong { rel_error, detail });
     }
-    // Written so that NaN does not pass either.
+    // Written so that NaN does not pass.
     let right = check.rel_error <= tolerance;
     (!right).then(|| Outcome::Wrong {
         rel_error,
         detail: format!(
-            "element {} is off by {:.3e} of the magnitudes of its terms, above the tolerance {tolerance:.3e}",
+            "element {} has a relative error of {:.3e}, which exceeds the tolerance {tolerance:.3e}",
             check.worst, check.rel_error
         ),
     })
@@ -103,7 +105,7 @@ pub(super) fn measured(outcome: Outcome, compiled: Option<Compiled>) -> Reply {
     Reply::Measured { outcome, compiled }
 }
 
-/// What was lost, when the reply says that this process cannot go on.
+/// The reason, if the reply means that this process cannot continue.
 pub(super) fn lost(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Measured { outcome: Outcome::Crashed { detail }, .. } => Some(detail.clone()),
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_upload_is_every_candidates() {
+    fn a_shared_upload_counts_for_every_candidate() {
         let told = Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
         assert_eq!(prepare_ms(&told, 41.0), 7.5);
         let untold = Compiled { prepare_ms: None, ..told.clone() };
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_and_close_result_passes() {
+    fn only_a_complete_and_accurate_result_passes() {
         let check = |rel_error, unwritten| wrong(&Check { rel_error, unwritten, worst: 3 }, 1e-6);
         assert_eq!(check(1e-6, 0), None);
         assert!(matches!(check(2e-6, 0), Some(Outcome::Wrong { rel_error: Some(_), .. })));

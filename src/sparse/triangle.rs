@@ -34,7 +34,7 @@ pub enum TriangleError {
         "{count} rows have no diagonal entry, or one that is zero (or that {dtype} rounds to zero), among them {rows:?} (counted from 0): a non-unit diagonal must be whole"
     )]
     Diagonal { rows: Vec<usize>, count: usize, dtype: Dtype },
-    #[error("row {row}, column {col}: the value is beyond the range of the problem's type")]
+    #[error("row {row}, column {col}: the value is outside the range of the problem's data type")]
     Range { row: usize, col: u32 },
 }
 

@@ -32,7 +32,7 @@ async fn a_gpu_survives_hostile_kernels() {
     for (candidate, state, says) in [
         (hostile("hang"), "timed_out", "verifying"),
         (hostile("fault"), "crashed", ""),
-        (hostile("wrong"), "wrong", "above the tolerance"),
+        (hostile("wrong"), "wrong", "exceeds the tolerance"),
         (hostile("unwritten"), "wrong", "9 elements"),
         (slow.clone(), "measured", ""),
         (vendor.clone(), "measured", ""),

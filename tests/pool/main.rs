@@ -17,7 +17,7 @@ async fn outcomes_come_as_recorded() {
     let mut evaluator = fixture.loaded(fixture.replay()).await;
     works(&mut evaluator).await;
     for (family, state, says) in [
-        ("inexact", "wrong", "above the tolerance"),
+        ("inexact", "wrong", "exceeds the tolerance"),
         ("uncompilable", "compile_failed", "expected a ;"),
         ("unlaunchable", "refused", "too many registers"),
         ("partial", "wrong", "5 elements"),
@@ -73,9 +73,9 @@ async fn hostile_code_is_survived() {
     for (kind, state, says) in [
         ("hang", "timed_out", "verifying"),
         ("fault", "crashed", "SIGSEGV"),
-        ("wrong", "wrong", "above the tolerance"),
+        ("wrong", "wrong", "exceeds the tolerance"),
         ("unwritten", "wrong", "1 elements"),
-        ("none", "refused", "no kind of hostility"),
+        ("none", "refused", "has an unknown kind"),
     ] {
         let deadline = if kind == "hang" { SOON } else { None };
         let outcome = outcome(&mut evaluator, &hostile(kind), deadline).await;
@@ -192,7 +192,7 @@ async fn a_load_that_cannot_be_is_said_and_the_child_goes_on() {
     let mut load = fixture.load.clone();
     load.digest = Digest::of(b"another");
     let error = evaluator.load(load.clone(), &never()).await.unwrap_err();
-    assert!(matches!(&error, PoolError::Failed(why) if why.contains("holds matrix")), "{error}");
+    assert!(matches!(&error, PoolError::Failed(why) if why.contains("contains matrix")), "{error}");
     load.path = fixture.folder.path().join("missing");
     assert!(matches!(evaluator.load(load, &never()).await, Err(PoolError::Failed(_))));
     let early = evaluator.measure(&Candidate::new("good"), EFFORT, None, &never()).await;

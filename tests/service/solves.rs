@@ -51,7 +51,7 @@ async fn rows_without_a_diagonal_are_named_before_anything_is_queued() {
 #[tokio::test]
 async fn a_diagonal_that_its_type_cannot_hold_is_refused() {
     let world = world().await;
-    for (text, part) in [("1e-60", "or that f32 rounds to zero"), ("1e40", "beyond the range")] {
+    for (text, part) in [("1e-60", "or that f32 rounds to zero"), ("1e40", "outside the range")] {
         let text =
             format!("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1.0\n2 2 {text}\n");
         let matrix = world.upload(&text).await.matrix;

@@ -126,7 +126,7 @@ async fn too_little_is_told_with_what_makes_more() {
     let training = trained(&world.service, &queued.id).await;
     assert_eq!(training.state, JobState::Failed);
     let why = training.error.unwrap();
-    assert!(why.contains("3 searches over 3 matrices with 36 trials"), "{why}");
+    assert!(why.contains("3 jobs over 3 matrices with 36 trials"), "{why}");
     assert!(why.contains("sparsetune corpus"), "{why}");
     assert!(training.model.is_none() && world.service.learned_models().await.unwrap().is_empty());
 }

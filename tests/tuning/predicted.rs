@@ -66,7 +66,7 @@ async fn what_will_not_compile_is_passed_over() {
     assert_eq!((plan.passed_over(), plan.alternatives.contains(&first)), (1, false));
     assert!(plan.launch.is_some(), "what compiled can be launched");
     let told = bench.logged(&id).await;
-    let passed = format!("{first} is passed over: ");
+    let passed = format!("{first} was skipped: ");
     let why = told.iter().find(|told| told.starts_with(&passed));
     assert!(why.is_some_and(|why| why.contains("no such instruction")), "{told:?}");
     worker.stop().await;
@@ -83,7 +83,8 @@ async fn what_will_not_compile_is_passed_over() {
     worker.stop().await;
 }
 
-/// The worker is lost when the follow-up is queued and the plan is not yet stored: whoever takes the job up names the same.
+/// The worker is lost when the follow-up is queued and the plan is not yet stored: whoever takes the job up names the
+/// same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_worker_leaves_one_follow_up() {
     let bench = Bench::new().await;

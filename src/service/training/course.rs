@@ -1,4 +1,4 @@
-//! One training from its claim to its end, whatever that is.
+//! Runs one training from its claim to its end.
 
 use super::handle::{Keeper, TrainingHandle};
 use super::lesson::{self, Lesson};
@@ -15,20 +15,20 @@ use metrics::{counter, histogram};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A model as it is stored, and what becomes of it.
+/// A trained model, ready to be stored, with the activation verdict.
 struct Made {
     model: LearnedModel,
     file: Vec<u8>,
-    /// Why it is put to use, or why not.
+    /// Why it is activated (`Ok`) or not (`Err`).
     verdict: Result<String, String>,
-    /// What the verdict depends on: the scope's newest activation then; absent where it stands whatever is in use.
+    /// The scope's newest activation on which the verdict is based; absent if the verdict does not depend on it.
     judged_beside: Option<Option<Activation>>,
 }
 
 impl Trainer {
-    /// Carries a claimed training through and stores its end. Where the process ends, the training goes back to the queue; where
-    /// the lease is lost, nothing is stored. Either way it begins anew with whoever claims it next. False where the store did
-    /// not answer: the training is queued again, and the caller should wait before it claims the next.
+    /// Runs a claimed training and stores its end. On shutdown the training returns to the queue; if the lease is lost
+    /// nothing is stored. In both cases the next claim starts it from the beginning. False where the store did not
+    /// answer: the training is queued again, and the caller should wait before it claims the next.
     pub(super) async fn carry(
         &self,
         mut training: Training,
@@ -59,7 +59,7 @@ impl Trainer {
                 None
             }
             Err(Halt::Stopped) => {
-                tracing::info!(training = %training.id, "the training is left to whoever claims it next");
+                tracing::info!(training = %training.id, "training returned to the queue");
                 self.release(fence).await?;
                 return Ok(true);
             }
@@ -82,8 +82,8 @@ impl Trainer {
             training.model = Some(model.id.clone());
             training.activated = activation.is_some();
             training.message = Some(match verdict {
-                Ok(why) => format!("put to use: {why}"),
-                Err(why) => format!("not put to use: {why}"),
+                Ok(why) => format!("activated: {why}"),
+                Err(why) => format!("not activated: {why}"),
             });
         }
         let stored = made.as_ref().map(|made| (&made.model, made.file.as_slice()));
@@ -108,13 +108,13 @@ impl Trainer {
 
     async fn release(&self, fence: &TrainingFence) -> Result<(), StoreError> {
         match self.service.store().release_training(fence).await {
-            // Taken over since the last renewal, which is as good.
+            // Another trainer has already claimed it, so there is nothing to release.
             Err(StoreError::Fenced(_)) => Ok(()),
             released => released,
         }
     }
 
-    /// From trials to a model, step by step.
+    /// All steps from recorded trials to a model.
     async fn make(&self, handle: &Arc<TrainingHandle>) -> Result<Made, Halt> {
         let Training { id, request, .. } = handle.snapshot();
         let (service, scope) = (&self.service, &request.scope);
@@ -124,24 +124,25 @@ impl Trainer {
         let described = describe::describe_all(service, scope, &threads, handle).await?;
         handle.stage(
             TrainingStage::Reading,
-            format!("{described} searches described; reading trials"),
+            format!("features of {described} jobs computed; reading trials"),
         );
         let Material { data, corrected, used } =
             material::read(service, scope, &threads, handle).await?;
         material::suffices(&used, scope, settings)?;
         let (groups, matrices, trials) = (used.groups, used.matrices, used.trials);
-        let story =
-            format!("judging by {groups} searches over {matrices} matrices, {trials} trials");
+        let story = format!(
+            "cross-validating on {groups} jobs over {matrices} matrices with {trials} trials"
+        );
         handle.stage(TrainingStage::Judging, story);
         let (told, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
         let give = move || lesson::give(&data, &corrected, &of, seed, &told);
         let lesson = threads.run(give).await??;
         let Lesson { learner, quality, importance, file } = lesson;
         let (verdict, judged_beside) = match request.activate {
-            Activate::Never => (Err("the request says so".to_owned()), None),
-            Activate::Always => (Ok("the request says so".to_owned()), None),
+            Activate::Never => (Err("as requested".to_owned()), None),
+            Activate::Always => (Ok("as requested".to_owned()), None),
             Activate::IfBetter => {
-                // Before the look at the model: a change between the two is found as the training ends.
+                // Read before the model, so that a change in between is detected when the training ends.
                 let newest = service.store().activations(scope, 1).await?.pop();
                 let in_use = service.active_model(scope).await.map_err(|error| match error {
                     error @ ServiceError::Unavailable { .. } => Halt::Later(error.to_string()),

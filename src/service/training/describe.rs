@@ -1,5 +1,5 @@
-//! Describing what was measured before its features were known: the matrix is read again, or generated again, and the
-//! candidates that were tried get their numbers.
+//! Computes features for jobs that were measured without them, or with those of an earlier version: the matrix is read
+//! or generated again.
 
 use super::Halt;
 use super::handle::TrainingHandle;
@@ -14,14 +14,14 @@ use crate::store::{BlobError, Undescribed};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Jobs asked for at a time.
+/// Jobs fetched at a time.
 const CHUNK: u32 = 64;
 
-/// Entries that a specification may draw for each that was there.
+/// Most entries that a specification may generate per entry of the original matrix.
 const MOST_DRAWN: f64 = 8.0;
 
-/// Describes all ended jobs of the scope that are not, each tried once, and says how many it did. Those whose matrix is gone,
-/// and cannot be generated again, are passed over, and so is what goes wrong with one.
+/// Computes the missing features of all finished jobs of the scope, and returns their number. Jobs that fail, or whose
+/// matrix was deleted and cannot be generated again, are skipped.
 pub(super) async fn describe_all(
     service: &Service,
     scope: &Scope,
@@ -39,10 +39,12 @@ pub(super) async fn describe_all(
             }
             match describe(service, scope, job, threads).await {
                 Ok(Ok(())) => described += 1,
-                Ok(Err(why)) => tracing::debug!(job = %job.job, why, "a job is not described"),
+                Ok(Err(why)) => {
+                    tracing::debug!(job = %job.job, why, "no features can be computed for a job")
+                }
                 Err(halt @ (Halt::Stopped | Halt::Later(_))) => return Err(halt),
                 Err(Halt::Failed(why)) => {
-                    tracing::error!(job = %job.job, why, "a job cannot be described");
+                    tracing::error!(job = %job.job, why, "computing the features of a job failed");
                 }
             }
         }
@@ -53,7 +55,7 @@ pub(super) async fn describe_all(
     }
 }
 
-/// One job. The inner error says why it is passed over.
+/// Computes the features of one job. The inner error says why it is skipped.
 async fn describe(
     service: &Service,
     scope: &Scope,
@@ -62,9 +64,11 @@ async fn describe(
 ) -> Result<Result<(), String>, Halt> {
     let store = service.store();
     let Some(facts) = store.facts(&job.matrix).await? else {
-        return Ok(Err("nothing is known of the matrix".to_owned()));
+        return Ok(Err("the matrix is unknown".to_owned()));
     };
-    let Some(ended) = store.job(&job.job).await? else { return Ok(Err("it is gone".to_owned())) };
+    let Some(ended) = store.job(&job.job).await? else {
+        return Ok(Err("the job no longer exists".to_owned()));
+    };
     let file = match service.matrix_file(&job.matrix).await {
         Ok(file) => Some(file),
         Err(BlobError::NotFound(_)) => None,
@@ -72,7 +76,7 @@ async fn describe(
     };
     let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());
     let digest = job.matrix;
-    // What was known of kernels as the job began, so that features are those that it would have had then.
+    // With the compiler's figures known when the job began, so that the features are those it would have had then.
     let figures = match (&problem, device.kind, ended.started_at) {
         (Problem::Spmm(_), DeviceKind::Cuda, Some(started)) => {
             store.kernel_figures(&scope.device_class, started).await?
@@ -102,33 +106,38 @@ async fn describe(
         name: facts.name,
         features_version: features::version(scope.op),
         shared: space.described.shared,
-        // When it was measured: a training counts what is new by this.
+        // The time of measurement, by which trainings count new trials.
         created_at: ended.finished_at.unwrap_or_else(Timestamp::now),
     };
     store.describe_ended(&job.job, &features, &own).await?;
     Ok(Ok(()))
 }
 
-/// The matrix from its blob, or generated again where its name is a specification that gives this very matrix.
+/// The matrix from its blob, or generated again if its name is a specification that reproduces it exactly.
 fn bring(file: Option<&Path>, wanted: &Digest, facts: &Matrix) -> Result<Csr, String> {
     if let Some(file) = file {
         return canonical::open(file).map(|(matrix, _)| matrix).map_err(|error| error.to_string());
     }
     let name = facts.name.as_deref().unwrap_or_default();
-    let spec = Spec::parse(name).map_err(|_| "the matrix is gone".to_owned())?;
-    // A name is anybody's to give, and must not make this generate what was never there. Some entries may be drawn twice.
+    let spec = Spec::parse(name).map_err(|_| "the matrix was deleted".to_owned())?;
+    // Clients choose names, so a name must not trigger the generation of something much larger. Entries may be drawn
+    // twice.
     let alike = spec.size().is_some_and(|size| {
         (size.rows, size.cols) == (facts.rows, facts.cols)
             && size.entries <= MOST_DRAWN * facts.nnz as f64
     });
     if !alike {
-        return Err(format!("the matrix is gone, and {name:?} gives one of another size"));
+        return Err(format!(
+            "the matrix was deleted, and the specification {name:?} generates one of another size"
+        ));
     }
     let matrix = spec.generate().map_err(|error| error.to_string())?;
     let found = digest::digest(&matrix, &digest::pattern_digest(&matrix));
     match found == *wanted {
         true => Ok(matrix),
-        false => Err(format!("the matrix is gone, and {name:?} gives another")),
+        false => Err(format!(
+            "the matrix was deleted, and the specification {name:?} generates another matrix"
+        )),
     }
 }
 
@@ -138,7 +147,7 @@ mod tests {
     use crate::sparse::features::features;
 
     #[test]
-    fn a_matrix_that_is_gone_is_generated_again_if_it_is_the_same() {
+    fn a_deleted_matrix_is_generated_again_if_identical() {
         let spec = "poisson2d:nx=5,ny=4,seed=3";
         let matrix = Spec::parse(spec).unwrap().generate().unwrap();
         let pattern_digest = digest::pattern_digest(&matrix);

@@ -1,4 +1,4 @@
-//! What a training in hand shares with the task that keeps its lease: how far it is, and whether it must stop.
+//! State shared between a running training and its lease keeper: progress and stop signals.
 
 use crate::domain::Training;
 use crate::domain::training::TrainingStage;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How often progress is stored and a cancel is asked for.
+/// How often progress is stored and cancellation is checked.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 pub(super) struct TrainingHandle {
     training: Mutex<Training>,
-    /// The client asked for it: end the training as cancelled.
+    /// The client cancelled the training.
     pub cancelled: CancellationToken,
-    /// The lease is lost: another trainer may hold the training, so write nothing more.
+    /// The lease is lost; another trainer may run the training, so nothing more may be written.
     pub lost: CancellationToken,
-    /// Cancelled or lost, or the process ends: what long work looks at.
+    /// Cancelled, lost, or shutdown; long computations check this.
     pub stop: CancellationToken,
 }
 
@@ -40,7 +40,7 @@ impl TrainingHandle {
         training.progress = training.progress.max(span(stage)[0]);
     }
 
-    /// The share of the stage that is done; false when the work must stop. Progress never falls.
+    /// Reports the share of the stage that is done; returns false if the work must stop. Progress never decreases.
     pub fn progress(&self, share: f64) -> bool {
         let mut training = self.training();
         let [from, to] = span(training.stage);
@@ -54,12 +54,12 @@ impl TrainingHandle {
     }
 
     fn training(&self) -> MutexGuard<'_, Training> {
-        // A panic elsewhere leaves at worst a stage with the message of the one before.
+        // After a panic elsewhere, at worst the stage and the message do not match.
         self.training.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which part of a training a stage is, by how long each takes where all trials are described already.
+/// The part of the overall progress that a stage covers, from typical durations when all trials have features.
 fn span(stage: TrainingStage) -> [f64; 2] {
     match stage {
         TrainingStage::Waiting => [0.0, 0.0],
@@ -71,7 +71,7 @@ fn span(stage: TrainingStage) -> [f64; 2] {
     }
 }
 
-/// A task that renews the lease, and stores progress with it, until it is ended.
+/// A task that renews the lease and stores progress until it is stopped.
 pub(super) struct Keeper {
     task: JoinHandle<()>,
     ended: CancellationToken,
@@ -91,11 +91,11 @@ impl Keeper {
         Self { task, ended }
     }
 
-    /// Waits for a renewal under way, so that none follows the training's end.
+    /// Stops the task and waits for a renewal in progress, so that none follows the training's end.
     pub async fn end(self) {
         self.ended.cancel();
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "the keeper of a training's lease did not end well");
+            tracing::error!(%error, "the lease keeper of a training failed");
         }
     }
 }
@@ -125,11 +125,11 @@ async fn keep(
             }
             Err(StoreError::Fenced(_)) => break,
             Err(error) if renewed.elapsed() >= lease => {
-                tracing::error!(training = %fence.training, %error, "lease ran out: the store does not answer");
+                tracing::error!(training = %fence.training, %error, "lease expired: the store does not respond");
                 break;
             }
             Err(error) => {
-                tracing::warn!(training = %fence.training, %error, "lease not renewed, trying again");
+                tracing::warn!(training = %fence.training, %error, "lease not renewed, retrying");
             }
         }
     }
@@ -145,7 +145,7 @@ mod tests {
     use crate::domain::{DeviceClass, Timestamp};
 
     #[test]
-    fn progress_never_falls_and_tells_when_to_stop() {
+    fn progress_never_decreases_and_reports_when_to_stop() {
         let scope = Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) };
         let request = TrainRequest { scope, activate: Activate::Never, seed: 1 };
         let training = Training { created_at: Timestamp(0), ..Training::queued(request) };

@@ -1,4 +1,4 @@
-//! The learning itself: each learner is judged on patterns that it has not seen, and the best is trained on everything.
+//! Model selection: each learner is cross-validated on held-out patterns, and the best is trained on all data.
 
 use super::handle::TrainingHandle;
 use super::{Halt, replay, verdict};
@@ -10,17 +10,17 @@ use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
 use crate::ops::features;
 
-/// Parts that the patterns are dealt into to judge.
+/// Number of folds.
 const FOLDS: usize = 5;
 
-/// The last training of a perceptron leaves one part of so many out, to know when to stop.
+/// The final training of a perceptron holds out `1 / HELD_OUT` of the data for early stopping.
 const HELD_OUT: usize = 10;
 
-/// With fewer trials a forest that held-out groups have told how far to grow is grown again with them: they are a good part of what
-/// is known. With more they are not, and growing takes its time.
+/// With fewer trials than this, a forest is retrained with the early-stopping groups included, because they are a
+/// considerable part of the data. With more trials they are not, and training takes long.
 const REGROWN_BELOW: usize = 50_000;
 
-/// What comes of the learning.
+/// The selected and trained model.
 pub(super) struct Lesson {
     pub learner: Learner,
     pub quality: HeldOut,
@@ -28,7 +28,7 @@ pub(super) struct Lesson {
     pub file: Vec<u8>,
 }
 
-/// The learners tried for an operation: LO-SpMM's for tiles; for schemes AG-SpTRSV's in three variants, and LO-SpMM's too.
+/// The learners for an operation: LO-SpMM's for SpMM; for SpTRSV AG-SpTRSV's in three variants, and LO-SpMM's.
 const fn learners(op: Op) -> &'static [Learner] {
     match op {
         Op::Spmm => &[Learner::Lambdamart],
@@ -36,7 +36,7 @@ const fn learners(op: Op) -> &'static [Learner] {
     }
 }
 
-/// What a perceptron reads: all that is shared but the device's facts, which a scope's groups have in common.
+/// Input features of a perceptron: all shared features except those of the device, which are constant within a scope.
 fn inputs(shared: &[String]) -> Vec<u16> {
     let reads = |(i, name): (usize, &String)| {
         (!name.starts_with("device_")).then(|| u16::try_from(i).ok()).flatten()
@@ -44,8 +44,8 @@ fn inputs(shared: &[String]) -> Vec<u16> {
     shared.iter().enumerate().filter_map(reads).collect()
 }
 
-/// Judges the operation's learners, then trains the best. `corrected` are the rows of each group that the search without a
-/// learned model tries. Always the same for the same data and seed.
+/// Cross-validates the operation's learners, then trains the best. `corrected` are the rows of each group that a search
+/// without a learned model would try. Deterministic for given data and seed.
 pub(super) fn give(
     data: &Dataset,
     corrected: &[Vec<usize>],
@@ -76,13 +76,16 @@ pub(super) fn give(
     };
     quality.rankers.push(unlearned(data, corrected));
     let learner = verdict::best(&quality, learners(scope.op))
-        .ok_or_else(|| Halt::Failed("no learner could be judged".to_owned()))?;
-    handle.stage(TrainingStage::Training, format!("{} judged best; training it", learner.name()));
+        .ok_or_else(|| Halt::Failed("no learner could be evaluated".to_owned()))?;
+    handle.stage(
+        TrainingStage::Training,
+        format!("training {}, the best in cross-validation", learner.name()),
+    );
     let all: Vec<usize> = (0..data.groups.len()).collect();
     let chosen = trainers.iter().position(|trainer| trainer.learner == learner);
     let model = chosen.and_then(|chosen| match median(&trees[chosen]) {
         Some(trees) => {
-            // How far to grow is known from the parts: nothing need be left out to see that again.
+            // The number of trees is known from the folds, so no data needs to be held out.
             let params = lambdamart::Params { trees: trees.max(1), ..forest.clone() };
             (boosted(&params).train)(data, &all, &[], &mut progress)
         }
@@ -94,7 +97,9 @@ pub(super) fn give(
     let Some(model) = model else {
         return Err(match handle.stop.is_cancelled() {
             true => Halt::Stopped,
-            false => Halt::Failed(format!("{} found nothing to learn", learner.name())),
+            false => {
+                Halt::Failed(format!("{} could not learn anything from the data", learner.name()))
+            }
         });
     };
     let importance = match &model {
@@ -116,14 +121,14 @@ pub(super) fn give(
     Ok(Lesson { learner, quality, importance, file })
 }
 
-/// The middle one, the upper of two.
+/// The median; the upper of the two middle values.
 fn median(counts: &[usize]) -> Option<usize> {
     let mut counts = counts.to_vec();
     counts.sort_unstable();
     counts.get(counts.len() / 2).copied()
 }
 
-/// The search without a learned model, as far as it goes.
+/// The score of the search without a learned model, as far as its trials reach.
 fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> RankerScore {
     let tried = |group: usize| corrected.get(group).cloned().unwrap_or_default();
     let mut ranker = judge::ranker(replay::CORRECTED, data, tried);
@@ -131,7 +136,8 @@ fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> RankerScore {
     ranker
 }
 
-/// Held-out groups say how many trees to grow; where trials are few, so many are then grown on those groups, too.
+/// Determines the number of trees on held-out groups; if there are few trials, that many trees are then grown on all
+/// groups.
 fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
     let train: Train<'_> = Box::new(move |data, train, held_out, progress| {
         let again = !held_out.is_empty()
@@ -139,7 +145,7 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
         let (first, second) = if again { (0.5, 0.5) } else { (1.0, 0.0) };
         let mut grow = |train: &[usize], held_out: &[usize], params, from: f64, part: f64| {
             let mut tell = |share: f64| progress(from + part * share);
-            // Without trees there is no order.
+            // An empty forest does not rank.
             lambdamart::train(data, train, held_out, params, &mut tell)
                 .filter(|forest| forest.prior.is_some() || !forest.trees.is_empty())
         };
@@ -161,14 +167,14 @@ mod tests {
     use crate::learn::{Dataset, Group, Model, Row, lambdamart};
 
     #[test]
-    fn the_middle_count_is_taken() {
+    fn the_median_count_is_used() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[7]), Some(7));
         assert_eq!(median(&[6, 300, 120, 90, 200]), Some(120));
         assert_eq!(median(&[1, 2, 3, 4]), Some(3));
     }
 
-    /// Of every two rows the first is faster, as its feature tells.
+    /// In every pair of rows the first is faster, as indicated by its feature.
     fn data(groups: usize, alike: bool) -> Dataset {
         let row = |at: usize| {
             let slow = at % 2;
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn few_trials_are_grown_on_again_with_what_was_held_out() {
+    fn with_few_trials_the_forest_is_retrained_with_held_out_groups() {
         let params = lambdamart::Params { trees: 30, ..lambdamart::Params::default() };
         let (data, train, held_out) = (data(12, false), [0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11]);
         let mut told = Vec::new();
@@ -195,7 +201,7 @@ mod tests {
         });
         let Some(Model::Lambdamart(forest)) = model else { panic!("it learned nothing") };
         assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
-        // The same as of all groups with that many trees.
+        // Equal to a forest with that many trees on all groups.
         let all: Vec<usize> = (0..12).collect();
         let trees = lambdamart::Params { trees: forest.trees.len(), ..params.clone() };
         let again = lambdamart::train(&data, &all, &[], &trees, &mut |_| true);
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_without_an_order_leave_no_model() {
+    fn uninformative_data_yields_no_model() {
         let params = lambdamart::Params::default();
         let model = (boosted(&params).train)(&data(6, true), &[0, 1, 2, 3], &[4, 5], &mut |_| true);
         assert_eq!(model, None);

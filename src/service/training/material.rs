@@ -1,4 +1,4 @@
-//! What a training reads: the scope's measured jobs as groups, and what is told of them on the model's card.
+//! Reads the training data: the scope's measured jobs as groups, and their summary for the model card.
 
 use super::handle::TrainingHandle;
 use super::threads::Threads;
@@ -13,36 +13,37 @@ use crate::sparse::generate::Spec;
 use crate::store::TrainingGroup;
 use std::collections::{HashMap, VecDeque};
 
-/// Jobs read at a time.
+/// Jobs fetched at a time.
 const PAGE: u32 = 64;
 
-/// Rows that were measured in a group, at least: fewer say nothing of an order.
+/// Minimum number of measured rows in a group; fewer are not informative.
 const LEAST_MEASURED: usize = 8;
 
-/// Trials that a training uses, the newest: bounds its memory and its time.
+/// A training uses at most this many of the newest trials, which bounds its memory and time.
 const MOST_TRIALS: usize = 500_000;
 
-/// Patterns there must be, so that each part of five holds two.
+/// Minimum number of patterns, so that each of five folds has two.
 const LEAST_PATTERNS: u64 = 10;
 
-/// How the failure of a training begins that found less than it takes.
+/// Beginning of the error message of a training with insufficient data.
 pub(super) const TOO_LITTLE: &str = "too little to learn from";
 
 pub(super) struct Material {
     pub data: Dataset,
-    /// Beside each group, the rows that the search without a learned model tries.
+    /// For each group, the rows that a search without a learned model would try.
     pub corrected: Vec<Vec<usize>>,
     pub used: DataUsed,
 }
 
-/// A group with what its card tells of it.
+/// Data about a group for the model card.
 struct Origin {
     corrected: Vec<usize>,
     generated: bool,
     measured_at: Timestamp,
 }
 
-/// What the analytic model predicted, microseconds. The trial's own prediction is by the model that ranked then.
+/// Prediction of the analytic model in microseconds. The trial's own prediction comes from the model that ranked at the
+/// time.
 fn predicted(own: &[f32]) -> Option<f64> {
     own.get(features::PREDICTED).map(|log| (f64::from(*log).exp2() - 1.0).max(f64::MIN_POSITIVE))
 }
@@ -57,7 +58,7 @@ pub(super) async fn read(
     let widths = (shared.len(), own.len());
     let mut kept: VecDeque<(Group, Origin)> = VecDeque::new();
     let (mut trials, mut after) = (0, None);
-    // How many there are is not known before they are read.
+    // Their number is not known in advance.
     for page in 1.. {
         if !handle.progress(1.0 - 1.0 / f64::from(page)) {
             return Err(Halt::Stopped);
@@ -85,8 +86,8 @@ pub(super) async fn read(
     Ok(Material { data: Dataset { shared, own, groups }, corrected, used })
 }
 
-/// `None` where too little of it was measured, or it was described otherwise than it says. What failed or was given up is
-/// worse than all that was measured.
+/// `None` if too few candidates were measured, or if the number of features does not match. Candidates that failed or
+/// were stopped rank below all measured ones.
 fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Group, Origin)> {
     let features = group.features;
     if features.shared.len() != shared || features.shared.iter().any(|value| !value.is_finite()) {
@@ -136,7 +137,7 @@ fn used(kept: &VecDeque<(Group, Origin)>) -> DataUsed {
     }
 }
 
-/// Refuses what is too little to learn from, and says what to do about it.
+/// Refuses insufficient data, with a hint on what to do.
 pub(super) fn suffices(
     used: &DataUsed,
     scope: &Scope,
@@ -152,9 +153,9 @@ pub(super) fn suffices(
     let DataUsed { groups, matrices, trials, .. } = used;
     let LearningSettings { min_groups, min_trials, .. } = settings;
     Err(Halt::Failed(format!(
-        "{TOO_LITTLE}: {groups} searches over {matrices} matrices with {trials} trials are known of {op} on \
-         {device_class}; a training takes {min_groups} searches, {LEAST_PATTERNS} matrices and {min_trials} trials at \
-         least. `sparsetune corpus` makes more"
+        "{TOO_LITTLE}: there are {groups} jobs over {matrices} matrices with {trials} trials of {op} on \
+        {device_class}; a training needs {min_groups} jobs, {LEAST_PATTERNS} matrices and {min_trials} trials at \
+         least. `sparsetune corpus` produces more"
     )))
 }
 
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_worse_than_all_and_too_little_is_left_out() {
+    fn failures_rank_last_and_small_groups_are_skipped() {
         let mut times = vec![Some(2.0); 8];
         times.push(None);
         let (kept, _) = group_of(group("a", &times), (2, 1)).unwrap();
@@ -201,13 +202,13 @@ mod tests {
         assert!(group_of(group("a", &times[1..]), (2, 1)).is_none());
         assert!(group_of(group("a", &times), (3, 1)).is_none());
         assert!(group_of(group("a", &times), (2, 2)).is_none());
-        // A time that is none is no best time.
+        // An invalid time must not become the best time.
         times[0] = Some(0.0);
         assert!(group_of(group("a", &times), (2, 1)).is_none());
     }
 
     #[test]
-    fn the_card_counts_patterns_once_and_knows_the_generated() {
+    fn the_card_counts_distinct_patterns_and_generated_ones() {
         let times = vec![Some(2.0); 8];
         let names = ["a", "poisson2d:nx=4,ny=4", "a"];
         let groups = names.iter().filter_map(|name| group_of(group(name, &times), (2, 1)));
@@ -218,7 +219,7 @@ mod tests {
         let Err(Halt::Failed(why)) = suffices(&used, &scope(), &settings) else {
             panic!("two matrices are too few")
         };
-        assert!(why.contains("3 searches over 2 matrices") && why.contains("corpus"), "{why}");
+        assert!(why.contains("3 jobs over 2 matrices") && why.contains("corpus"), "{why}");
         assert!(suffices(&DataUsed { matrices: 10, ..used }, &scope(), &settings).is_ok());
     }
 }

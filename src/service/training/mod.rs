@@ -1,5 +1,5 @@
-//! Training: queued trainings are claimed under a lease, one at a time, and carried through on threads of their own, so that
-//! no request waits for one.
+//! Training: queued trainings are claimed under a lease and run one at a time on separate threads, so that they do not
+//! delay requests.
 
 mod course;
 mod describe;
@@ -17,14 +17,14 @@ use crate::store::StoreError;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Why a training comes to no model.
+/// Why a training ended without a model.
 #[derive(Debug)]
 enum Halt {
-    /// It was told to: cancelled, the lease lost, or the process ends. The handle knows which.
+    /// Stopped: cancelled, lease lost, or shutdown; the handle says which.
     Stopped,
-    /// The store does not answer now (busy, full, I/O), with what it says: another time it may.
+    /// The store is temporarily unavailable (busy, full, I/O), with its error; a later attempt may succeed.
     Later(String),
-    /// It cannot be done, with the reason.
+    /// The training failed, with the reason.
     Failed(String),
 }
 
@@ -37,10 +37,11 @@ impl From<StoreError> for Halt {
     }
 }
 
-/// The process' trainer: one loop beside the workers.
+/// The process's trainer: one loop that runs beside the workers.
 pub struct Trainer {
     service: Service,
-    /// Unique among all starts of all trainers of a store: a claim made before a restart is not ours any more.
+    /// Unique among all starts of all trainers of a store, so that claims made before a restart are not mistaken for
+    /// its own.
     owner: String,
 }
 
@@ -50,7 +51,8 @@ impl Trainer {
         Self { service, owner }
     }
 
-    /// Trains until told to stop; a training in hand goes back to the queue then, and begins anew with whoever claims it next.
+    /// Runs trainings until stopped. A training in progress then returns to the queue, and the next claim starts it
+    /// from the beginning.
     pub async fn run(self, stop: CancellationToken) {
         let (poll, check) = (self.service.settings().poll, self.service.settings().learning.check);
         let mut looked: Option<Instant> = None;
@@ -58,20 +60,21 @@ impl Trainer {
             match self.take_one(&stop).await {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(error) => tracing::error!(%error, "training not carried through"),
+                Err(error) => tracing::error!(%error, "training not completed"),
             }
             if looked.is_none_or(|at| at.elapsed() >= check) {
                 looked = Some(Instant::now());
                 if let Err(error) = self.service.retrain_where_due().await {
-                    tracing::warn!(%error, "new trials were not counted");
+                    tracing::warn!(%error, "new trials could not be counted");
                 }
             }
-            // Whoever queues a training does not tell: it may be another process.
+            // Polling, because another process may have queued the training.
             stop.run_until_cancelled(tokio::time::sleep(poll)).await;
         }
     }
 
-    /// Claims and carries through one training; false when there is none, or the store could not answer for long enough.
+    /// Claims and carries through one training; false when there is none, or the store could not answer for long
+    /// enough.
     async fn take_one(&self, stop: &CancellationToken) -> Result<bool, StoreError> {
         let lease_ms = self.service.settings().lease_ms;
         let claim = self.service.store().claim_training(&self.owner, lease_ms).await?;

@@ -1,20 +1,20 @@
-//! A search of strategy `ranked` with ten tries and without a learned model, played again over what was recorded. It is what a
-//! new model is held against, for both operations; searches have tries and strategies of their own.
+//! Replays a search with strategy `ranked`, ten trials and no learned model on recorded trials, as the reference that a
+//! new model has to beat for both operations. Actual searches may have other budgets and strategies.
 
 use crate::domain::Candidate;
 use crate::ops;
 use crate::search::{First, ranked};
 use std::collections::BTreeMap;
 
-/// Its name among rankers: the analytic model, corrected by what was measured so far (`search/correction.rs`).
+/// Its name among rankers: the analytic model, corrected by the measurements so far (`search/correction.rs`).
 pub(super) const CORRECTED: &str = "analytic_corrected";
 
-/// Candidates that the search tries: what a verdict compares at.
+/// Number of candidates that the search tries, at which verdicts compare.
 pub(super) const TRIES: usize = 10;
 
-/// The rows that a ranked search of [`TRIES`] candidates tries, in its order. Each is a candidate with the analytic model's
-/// prediction and the median that was recorded, microseconds; not finite where it failed. What was not recorded is not there
-/// to be tried, for this search as for the models that are judged beside it.
+/// The rows that a ranked search of [`TRIES`] candidates tries, in its order. Each row is a candidate with the analytic
+/// prediction and the recorded median in microseconds, which is not finite if it failed. Only recorded candidates can
+/// be tried, as by the models that it is compared with.
 pub(super) fn corrected(rows: &[(&Candidate, f64, f64)]) -> Vec<usize> {
     let mut places: BTreeMap<&Candidate, usize> = BTreeMap::new();
     for (place, (candidate, ..)) in rows.iter().enumerate() {
@@ -38,7 +38,7 @@ mod tests {
     use super::{TRIES, corrected};
     use crate::domain::Candidate;
 
-    /// Twenty candidates of a family that the model likes by mistake, then twelve of one that is faster.
+    /// Twenty candidates of a family that the model wrongly prefers, then twelve of a faster one.
     fn two_families() -> Vec<(Candidate, f64, f64)> {
         let of = |family: &str, x: i64| Candidate::new(family).with("unroll", x);
         let liked = (0..20).map(|x| (of("row_split", x), 10.0 + 0.01 * x as f64, 80.0 - x as f64));
@@ -52,11 +52,12 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_with_the_predicted_and_leaves_them_for_what_was_measured() {
+    fn it_starts_with_predictions_and_then_follows_measurements() {
         let all = two_families();
         let tried = order(&all);
         assert_eq!((tried.len(), tried[0]), (TRIES, 0));
-        // The faster family has its places in the spread of the first half, and all those that outcomes decide.
+        // The faster family is included in the first half for diversity, and is chosen by outcomes in all of the
+        // second.
         let of_the_faster = |places: &[usize]| places.iter().filter(|place| **place >= 20).count();
         assert_eq!((of_the_faster(&tried[..5]), of_the_faster(&tried[5..])), (2, 5), "{tried:?}");
         let mut once = tried.clone();
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_doubles_and_few_rows_are_gone_through() {
+    fn failures_duplicates_and_few_rows_are_handled() {
         let mut few: Vec<_> = two_families().into_iter().take(3).collect();
         few[0].2 = f64::INFINITY;
         few.push(few[1].clone());

@@ -1,4 +1,4 @@
-//! Training without being asked: when enough new trials of a scope have come in.
+//! Automatic training once enough new trials of a scope have been recorded.
 
 use super::material::TOO_LITTLE;
 use crate::domain::learned::Scope;
@@ -7,17 +7,17 @@ use crate::domain::{JobState, LearnedModel, Timestamp, Training};
 use crate::ops::features;
 use crate::service::{PageRequest, Result, Service};
 
-/// Trainings looked back at: those of one scope may hide behind another's, but not for so long.
+/// Number of recent trainings that are searched for the last one of a scope.
 const LOOK_BACK: u32 = 100;
 
-/// After a training that was cancelled, or failed for another reason than too little data, until the next one is queued
-/// unasked, milliseconds.
+/// Pause in milliseconds before the next automatic training, after one that was cancelled or failed for another reason
+/// than too little data.
 const PAUSE_MS: i64 = 3_600_000;
 
 impl Service {
-    /// Queues a training for each scope of which `learning.retrain_trials` trials have come in since the last one; gives those
-    /// queued. Where nothing was learned from features of the present version yet, all recorded trials count, described or
-    /// not: a training describes them.
+    /// Queues a training for each scope with at least `learning.retrain_trials` new trials since the last one; returns
+    /// those queued. If no training has used the current version of the features yet, all recorded trials count, with
+    /// or without features, since the training computes them.
     pub async fn retrain_where_due(&self) -> Result<Vec<Training>> {
         let enough = self.inner.settings.learning.retrain_trials;
         if enough == 0 {
@@ -25,7 +25,7 @@ impl Service {
         }
         let store = &self.inner.store;
         let mut queued = Vec::new();
-        // All that there is first: a scope with fewer needs no closer look.
+        // The total number first: a scope with fewer trials needs no further check.
         let mut recorded = store.recorded().await?;
         recorded.retain(|(_, known)| *known >= enough);
         recorded.sort();
@@ -42,21 +42,21 @@ impl Service {
                 continue;
             }
             let request = TrainRequest { scope, activate: Activate::IfBetter, seed: 1 };
-            // One that was asked for otherwise meanwhile is as good.
+            // One that was requested in the meantime is equivalent.
             let (training, created) = store.submit_training(&Training::queued(request)).await?;
             if created {
                 let Scope { op, device_class } = &training.request.scope;
-                tracing::info!(%op, %device_class, new, training = %training.id, "enough new trials: a training is queued");
+                tracing::info!(%op, %device_class, new, training = %training.id, "training queued: enough new trials");
                 queued.push(training);
             }
         }
         Ok(queued)
     }
 
-    /// When the scope's trials were last looked at to be learned from, by the features of the present version; the epoch where
-    /// they never were, `None` where a training is under way or one broke off a short while ago. A training that found too
-    /// little counts: the same trials would come to nothing again. A model that ships with sparsetune does not: it knows none
-    /// of these trials.
+    /// The time of the scope's last training with the current version of the features; the epoch if there was none,
+    /// `None` if a training is in progress or one failed recently. A training with too little data counts, because the
+    /// same trials would not suffice again. A model that ships with sparsetune does not count, because it was not
+    /// trained on these trials.
     async fn last_trained(&self, scope: &Scope) -> Result<Option<Timestamp>> {
         let store = &self.inner.store;
         let page = PageRequest { after: None, limit: LOOK_BACK };

@@ -1,5 +1,5 @@
-//! Models that ship with sparsetune: files of `config/models`, embedded. Each is a model file `NAME.json` and its card
-//! `NAME.card.json`, whose id is put into the store once.
+//! Models that ship with sparsetune: embedded files of `config/models`. Each is a model file `NAME.json` with a card
+//! `NAME.card.json`, and is imported into the store once, by its id.
 
 use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::{Digest, Timestamp};
@@ -15,14 +15,14 @@ use std::borrow::Cow;
 #[folder = "config/models/"]
 struct Files;
 
-/// A model with the bytes of its file.
+/// A model card with the bytes of the model file.
 pub(super) type Shipped = (LearnedModel, Vec<u8>);
 
 const CARD: &str = ".card.json";
 
 impl Service {
-    /// Puts the shipped models into the store where they are not known, and to use where no model of their scope ever was, or
-    /// where the one in use ranks nothing.
+    /// Imports shipped models that are not in the store yet, and activates them if no model of their scope was ever
+    /// active, or if the active one cannot rank.
     pub async fn ship_models(&self) -> Result<()> {
         self.take_models(read(Files::iter(), |name| Some(Files::get(name)?.data))).await
     }
@@ -34,9 +34,9 @@ impl Service {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     store.insert_model(&model, &file).await?;
-                    tracing::info!(model = %model.id, "a model that ships with sparsetune was taken in");
+                    tracing::info!(model = %model.id, "imported a model that ships with sparsetune");
                 }
-                // The others can still be taken in.
+                // Continue with the others.
                 Err(error @ StoreError::Corrupt { .. }) => {
                     tracing::error!(model = %model.id, %error, "a shipped model cannot be read from the store");
                     continue;
@@ -55,7 +55,7 @@ impl Service {
                 reason: "shipped with sparsetune".to_owned(),
                 at: Timestamp::now(),
             };
-            // Not where another process that opens the same store has just done so.
+            // Not if another process that opened the same store has just done so.
             let change = PutToUse { activation: &activation, only_after: Some(newest.as_ref()) };
             if store.put_to_use(change).await? {
                 self.inner.signals.changed_here();
@@ -64,9 +64,10 @@ impl Service {
         Ok(())
     }
 
-    /// Whether a shipped model leaves what is in use alone. An operator who put all models out of use keeps that; a model that
-    /// reads earlier features than are computed here, or that cannot be read, ranks nothing, whoever put it to use. One that
-    /// reads later features is a later sparsetune's, which may run beside this one.
+    /// Whether the newest activation is kept when a shipped model is available. An operator's choice to deactivate all
+    /// models is kept. A model that reads earlier features than are computed here, or that cannot be read, cannot rank
+    /// and is replaced. One that reads later features belongs to a later sparsetune, which may run beside this one, and
+    /// is kept.
     async fn stands(&self, Activation { model, .. }: &Activation) -> Result<bool> {
         let Some(id) = model else { return Ok(true) };
         match self.inner.store.learned_model(id).await {
@@ -79,8 +80,8 @@ impl Service {
     }
 }
 
-/// The models among embedded files. What was made for other features is passed over, and so, loudly, is what is no model:
-/// a release with a broken file still serves.
+/// Reads the models among the embedded files. Models for other versions of the features are skipped; invalid files are
+/// skipped with an error in the log, so that a release with a broken file still works.
 pub(super) fn read<'a>(
     names: impl Iterator<Item = Cow<'a, str>>,
     get: impl Fn(&str) -> Option<Cow<'a, [u8]>>,
@@ -91,11 +92,13 @@ pub(super) fn read<'a>(
     for card in cards {
         let file = format!("{}.json", card.trim_end_matches(CARD));
         let pair = get(&card).zip(get(&file));
-        match pair.ok_or_else(|| "its file is missing".to_owned()).and_then(|(c, f)| model(&c, &f))
+        match pair
+            .ok_or_else(|| "the model file is missing".to_owned())
+            .and_then(|(c, f)| model(&c, &f))
         {
             Ok(Some(model)) => found.push(model),
             Ok(None) => {
-                tracing::info!(%card, "a shipped model is passed over: it is of other features")
+                tracing::info!(%card, "a shipped model was skipped: it reads another version of the features")
             }
             Err(why) => tracing::error!(%card, why, "a shipped model cannot be used"),
         }
@@ -106,13 +109,13 @@ pub(super) fn read<'a>(
 fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, String> {
     let card: LearnedModel = serde_json::from_slice(card).map_err(|error| error.to_string())?;
     if card.version != MODEL_VERSION {
-        return Err(format!("its card is of version {}", card.version));
+        return Err(format!("its card has the unknown version {}", card.version));
     }
     if !fits(&card) {
         return Ok(None);
     }
     if card.digest != Digest::of(file) {
-        return Err("the file is not the one of its card".to_owned());
+        return Err("the digest of the model file does not match its card".to_owned());
     }
     let read = ModelFile::parse(file).map_err(|error| error.to_string())?;
     let (shared, own) = features::names(card.scope.op);
@@ -142,7 +145,7 @@ mod tests {
         Service::new(Arc::new(store), Arc::new(blobs), ServiceSettings::default())
     }
 
-    /// A model that can be used, and its card.
+    /// A usable model and its card.
     fn sound(id: &str) -> (LearnedModel, Vec<u8>) {
         let (shared, own) = features::names(Op::Spmm);
         let file = ModelFile {
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_for_here_is_passed_over() {
+    fn unusable_models_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let (card, bytes) = sound("b");
@@ -217,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn what_ships_for_the_features_of_here_can_be_used() {
+    fn models_shipped_for_the_current_features_are_usable() {
         let found = read(Files::iter(), |name| Some(Files::get(name)?.data));
         for op in Op::ALL {
             let of_op = found.iter().filter(|(card, _)| card.scope.op == op).count();
             assert!(
                 of_op > 0,
-                "nothing ships for {op} with features of version {}",
+                "no model ships for {op} with version {} of the features",
                 features::version(op)
             );
         }
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shipped_models_are_taken_in_once_and_used_where_none_ever_was() {
+    async fn shipped_models_are_imported_once_and_activated_if_none_ever_was() {
         let folder = tempfile::tempdir().unwrap();
         let service = service(folder.path()).await;
         let models = folder.path().join("models");
@@ -254,7 +257,7 @@ mod tests {
             assert_eq!(service.learned_models().await.unwrap().len(), 1);
             assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 1);
         }
-        // A later release ships another: it is there, but whoever runs this server has chosen.
+        // A later release ships another model: it is imported, but the operator's choice stays active.
         service.roll_back(&scope()).await.unwrap();
         put(&models, "second", &LearnedModel { id: ModelId("second".to_owned()), ..card }, &bytes);
         service.take_models(read_folder(&models)).await.unwrap();
@@ -264,10 +267,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shipped_model_takes_the_place_of_one_that_ranks_nothing() {
+    async fn a_shipped_model_replaces_one_that_cannot_rank() {
         let folder = tempfile::tempdir().unwrap();
         let service = service(folder.path()).await;
-        // What a release before this one left: two of older features, each of which was in use.
+        // State left by an earlier release: two models for older features, both of which were active.
         let (card, bytes) = sound("shipped");
         for id in ["older", "old"] {
             let features_version = features::version(Op::Spmm) - 1;
@@ -282,7 +285,7 @@ mod tests {
             let all = service.learned_models().await.unwrap().into_iter();
             all.filter(|standing| standing.active).map(|s| s.model.id.0).collect::<Vec<_>>()
         };
-        assert!(told().await.is_empty(), "in use, and of no use");
+        assert!(told().await.is_empty(), "a model that cannot rank is reported as active");
         let unfit = service.learned_model(&ModelId("old".to_owned())).await.unwrap();
         assert!(!unfit.active);
 
@@ -295,16 +298,16 @@ mod tests {
             assert_eq!(active.card.id, card.id);
             assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 3);
         }
-        // Back past both, to the analytic order, where it stays.
+        // Roll-back skips both and returns to the analytic model.
         assert_eq!(service.roll_back(&scope()).await.unwrap().model, None);
-        assert!(service.roll_back(&scope()).await.is_err(), "there is nothing more");
+        assert!(service.roll_back(&scope()).await.is_err(), "nothing is left to roll back");
         service.take_models(vec![(second, bytes)]).await.unwrap();
         assert_eq!(told().await, [""; 0]);
         assert!(service.active_model(&scope()).await.unwrap().is_none());
     }
 
     #[tokio::test]
-    async fn what_a_later_release_put_to_use_is_left_alone() {
+    async fn a_model_activated_by_a_later_release_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let service = service(folder.path()).await;
         let (card, bytes) = sound("shipped");

@@ -1,4 +1,4 @@
-//! Which learner's model is kept, and whether it is put to use.
+//! Decides which learner's model is kept, and whether it is activated.
 
 use super::replay::CORRECTED;
 use crate::domain::learned::{Activation, HeldOut, LearnedModel, Learner, RankerScore};
@@ -6,18 +6,18 @@ use crate::domain::learned::{Activation, HeldOut, LearnedModel, Learner, RankerS
 /// The name of the analytic model among rankers.
 const ANALYTIC: &str = "analytic";
 
-/// What a new model may fall behind the one in use and still follow it: the two were judged on other data, so that less
-/// than this says nothing, and the new one has seen more.
+/// A new model replaces the active one even if it is worse by this much: the two were evaluated on different data, so
+/// smaller differences are not significant, and the new one was trained on more data.
 const MARGIN: f64 = 0.005;
 
-/// What the best of a ranker's first `k` comes to; of the next smaller number where groups were too small for that.
+/// A ranker's share at `k`, or at the next smaller K if the groups were too small.
 fn share(ranker: &RankerScore, k: u32) -> Option<f64> {
     let at = ranker.at.iter().filter(|at| at.k <= k).max_by_key(|at| at.k)?;
     Some(at.share).filter(|share| share.is_finite())
 }
 
-/// By what learners are compared: the share at K = 1, which a predicted plan has, and that at K = 10, which a ranked search
-/// has. Both are what models are for, so both count alike.
+/// The criterion by which learners are compared: the share at K = 1, which matters for predicted plans, plus that at K
+/// = 10, which matters for ranked searches, with equal weights.
 fn merit(ranker: &RankerScore) -> Option<f64> {
     Some(share(ranker, 1)? + share(ranker, 10)?)
 }
@@ -26,7 +26,7 @@ fn ranker<'a>(quality: &'a HeldOut, name: &str) -> Option<&'a RankerScore> {
     quality.rankers.iter().find(|ranker| ranker.name == name)
 }
 
-/// The learner that judged best on held-out patterns; the first of equals. `None` where none was judged.
+/// The best learner on held-out patterns; the first among equals. `None` if none was evaluated.
 pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
     let mut best: Option<(Learner, f64)> = None;
     for learner in learners {
@@ -38,27 +38,29 @@ pub(super) fn best(quality: &HeldOut, learners: &[Learner]) -> Option<Learner> {
     best.map(|(learner, _)| learner)
 }
 
-/// Refuses to put a model to use, however good, where whoever runs this server chose last what is in use: took a change back, or
-/// put all models out of use. A model that cannot be used here any more (`ranks` false) was chosen for nothing.
+/// Refuses an automatic activation if the operator made the last change, by a roll-back or by deactivating all models,
+/// unless the model that was chosen cannot be used any more (`ranks` is false).
 pub(super) fn chosen_otherwise(newest: Option<&Activation>, ranks: bool) -> Result<(), String> {
     match newest {
-        Some(Activation { model: None, .. }) => {
-            Err("the models of this operation and class were put out of use: activate one by hand"
-                .to_owned())
-        }
+        Some(Activation { model: None, .. }) => Err(
+            "all models of this operation and device class were deactivated; activate one manually"
+                .to_owned(),
+        ),
         Some(Activation { reason, .. }) if ranks && reason == Activation::ROLLED_BACK => {
-            Err("the model in use was chosen by a roll-back: activate another by hand".to_owned())
+            Err("the active model was chosen by a roll-back; activate another one manually"
+                .to_owned())
         }
         _ => Ok(()),
     }
 }
 
-/// Whether a new model is to be used (why), or not (why not).
+/// Whether a new model is to be activated: `Ok` with the reason, or `Err` with the reason against it.
 ///
-/// It must choose better than the analytic model at K = 1 and at K = 10, on held-out patterns both. With ten tries that is
-/// the better of the plain order and the ranked search without a learned model, which corrects predictions as it goes
-/// ([`CORRECTED`]). The one in use was trained on part of the new one's data, so it cannot be judged on that again without
-/// being flattered: what it was found to be when it was made is compared instead, at K = 10, less [`MARGIN`].
+/// It must choose better than the analytic model at K = 1 and at K = 10 on held-out patterns. At K = 10 the reference
+/// is the better of the plain analytic ranking and the ranked search without a learned model, which corrects
+/// predictions during the search ([`CORRECTED`]). The active model was trained on part of the new one's data, so
+/// evaluating it on that data would favour it; its own evaluation at K = 10 from when it was trained, minus [`MARGIN`],
+/// is used instead.
 pub(super) fn better(
     quality: &HeldOut,
     learner: Learner,
@@ -69,11 +71,11 @@ pub(super) fn better(
         Some((share(ranker, 1)?, share(ranker, 10)?))
     };
     let (Some((new_1, new_10)), Some((old_1, old_10))) = (at(learner.name()), at(ANALYTIC)) else {
-        return Err("it was not judged beside the analytic model".to_owned());
+        return Err("it was not compared with the analytic model".to_owned());
     };
     let corrected = ranker(quality, CORRECTED).and_then(|ranker| share(ranker, 10));
     let mut told = format!(
-        "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10, the analytic model {old_1:.3} and {old_10:.3}"
+        "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10; analytic model: {old_1:.3} and {old_10:.3}"
     );
     if let Some(corrected) = corrected {
         told.push_str(&format!(", its corrected search {corrected:.3}"));
@@ -88,7 +90,7 @@ pub(super) fn better(
     let used = in_use.and_then(|model| share(ranker(&model.quality, model.learner.name())?, 10));
     match used {
         Some(used) if new_10 < used - MARGIN => Err(format!(
-            "the model in use was found better: {used:.3} of the best at K = 10, this one {new_10:.3}"
+            "the active model is better: {used:.3} of the best at K = 10, this one {new_10:.3}"
         )),
         _ => Ok(told),
     }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_both_shares_decides_and_the_first_of_equals_stands() {
+    fn the_sum_of_both_shares_decides_and_the_first_among_equals_wins() {
         let all = [Learner::Mlp, Learner::MlpRegret, Learner::Lambdamart];
         let of = |shares: [(f64, f64); 3]| {
             let names = all.map(Learner::name);
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_not_better_everywhere_is_not_used() {
+    fn a_model_that_is_not_better_at_both_is_not_activated() {
         let against = |mine: (f64, f64), in_use: Option<f64>| {
             let rankers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
             let model = in_use.map(model);
@@ -159,7 +161,7 @@ mod tests {
         assert!(against((0.85, 0.9), None).is_err());
         assert!(against((0.85, 0.95), Some(0.954)).is_ok());
         assert!(against((0.85, 0.95), Some(0.956)).is_err_and(|why| why.contains("0.956")));
-        // The ranked search without it chooses better with ten tries; with one it is the analytic model's own.
+        // With ten trials the ranked search without the model chooses better; with one it equals the analytic model.
         let beside = |corrected: f64| {
             let plain = [judged("mlp", 0.85, 0.95), judged(ANALYTIC, 0.8, 0.9)];
             let all = [&plain[..], &[judged(CORRECTED, 0.99, corrected)]].concat();
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_by_hand_stands() {
+    fn manual_choices_are_kept() {
         let of = |model: Option<&str>, reason: &str, ranks| {
             let scope = Scope { op: Op::Spmm, device_class: DeviceClass("d".to_owned()) };
             let model = model.map(|id| ModelId(id.to_owned()));
@@ -188,7 +190,7 @@ mod tests {
             chosen_otherwise(Some(&newest), ranks)
         };
         let newest = |model: Option<&str>, reason: &str| of(model, reason, model.is_some());
-        assert!(newest(None, "by hand").is_err_and(|why| why.contains("out of use")));
+        assert!(newest(None, "by hand").is_err_and(|why| why.contains("deactivated")));
         assert!(
             newest(Some("m"), Activation::ROLLED_BACK).is_err_and(|why| why.contains("roll-back"))
         );
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn small_groups_are_compared_at_what_they_have() {
+    fn small_groups_are_compared_at_a_smaller_k() {
         let mut small = judged("mlp", 0.9, 0.9);
         small.at.truncate(2);
         assert_eq!(share(&small, 10), Some(0.5));

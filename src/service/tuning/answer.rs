@@ -1,4 +1,4 @@
-//! Makes the plan out of a search's outcomes: winner, baseline, limit, break-even, validity, provenance.
+//! Builds the plan from the outcomes of a search: winner, baseline, bound, break-even point, validity, provenance.
 
 use super::recorder::Recorder;
 use super::session::{Outcomes, SessionError};
@@ -14,10 +14,10 @@ use crate::search::{self, Contender};
 use crate::service::Service;
 use crate::store::StoreError;
 
-/// The winner's program, as far as the plan tells of it.
+/// The parts of the winner's program that are stored in the plan.
 pub struct Program {
     pub launch: Option<Launch>,
-    /// Host time that new values of the same pattern take, milliseconds; see `Exported::update_ms`.
+    /// Host time in milliseconds to update to new values with the same pattern; see `Exported::update_ms`.
     pub update_ms: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ pub async fn plan(
     let median_us = winner.timing.median_us;
     let (rel_error, resources) = match recorder.known(&candidate) {
         Some(Outcome::Measured { rel_error, resources, .. }) => (*rel_error, *resources),
-        // Only what was measured is a contender; NaN would not survive being stored.
+        // Cannot happen, since contenders have been measured; NaN could not be stored.
         _ => return Err(SessionError::Hopeless(format!("{candidate} won without a measurement"))),
     };
     let request = &recorder.job.request;
@@ -109,7 +109,7 @@ pub async fn plan(
     })
 }
 
-/// The fastest of the vendor's routines in the finals.
+/// The fastest vendor routine of the finals.
 fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
     let vendor = contenders.iter().find(|c| c.candidate.is_baseline())?;
     let library = device.vendor.as_deref().unwrap_or("vendor");
@@ -123,16 +123,16 @@ fn baseline(device: &Device, contenders: &[Contender]) -> Option<Baseline> {
     })
 }
 
-/// Calls after which what the winner prepares beyond what the vendor's routine does has paid for itself; `None` where the
-/// winner gains nothing a call.
+/// Calls after which the winner breaks even with the vendor routine, preprocessing included; `None` if it is not faster
+/// per call.
 fn break_even(winner: &Contender, baseline: &Baseline) -> Option<u64> {
     let gain_us = baseline.median_us - winner.timing.median_us;
     let more_us = (winner.preprocess_ms - baseline.preprocess_ms).max(0.0) * 1e3;
     (gain_us > 0.0).then(|| (more_us / gain_us).ceil() as u64)
 }
 
-/// The best known time of the same problem on a CPU, by pattern: on one of this process's own where it serves any, since
-/// the time of another host is nothing to stay for; otherwise on whichever is known, which the plan names.
+/// The best known time of the same problem on a CPU, by pattern: on the CPU that this process serves, if any, since
+/// another host's time is no reason to stay on this host; otherwise on any known CPU, which the plan names.
 async fn host(
     service: &Service,
     pattern: &Digest,
@@ -173,7 +173,7 @@ mod tests {
     use crate::domain::{Candidate, Timing};
 
     #[test]
-    fn the_vendors_analysis_counts() {
+    fn the_vendors_analysis_counts_towards_break_even() {
         let timing = Timing::of(vec![10.0], 0).unwrap();
         let candidate = Candidate::new("slices");
         let winner = Contender { candidate, timing, preprocess_ms: 3.0, complexity: 3 };

@@ -1,4 +1,5 @@
-//! The finals of a session: the best few and the best vendor routine timed in turn, and the decision.
+//! The finals of a session: the best candidates and the best vendor routine are timed alternately, and the winner is
+//! decided.
 
 use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
@@ -10,27 +11,28 @@ use crate::search::{self, Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Fewer paired rounds than this have no 95 % interval.
+/// Minimum number of paired rounds for a 95 % interval.
 const FEWEST_ROUNDS: u32 = 6;
 
-/// Share of the finals' time that the first rung of `halving` aims at.
+/// Share of the finals' time planned for the first rung of `halving`.
 const FIRST_RUNG: f64 = 0.4;
 
-/// A finalist that waits this many times its median is given up, but none within [`PATIENT_US`]: each has been measured
-/// right, so what hurries the search along must not end it here.
+/// A finalist is stopped when a call takes this many times its median, but not before [`PATIENT_US`], since each has
+/// already been verified and measured.
 const GIVE_UP: f64 = 3.0;
 const PATIENT_US: f64 = 1e6;
 
-/// In the finals all recipes are in memory at once. Of a matrix with more entries than this, the first rung takes the
-/// contenders of a few preparations only.
+/// All recipes of the finals are in memory at the same time. For a matrix with more entries than this, the first rung
+/// takes contenders of only a few preparations.
 const LARGE: u64 = 1_000_000;
 const FEW_PREPARATIONS: usize = 4;
 
-/// What the pool gives one call of a candidate where nobody says otherwise.
+/// The pool's default deadline for one call of a candidate.
 const POOLS_OWN: Duration = Duration::from_secs(10);
 
 impl Session<'_> {
-    /// Times the best few and the best vendor routine in turn, and decides. `halving` comes to the few by a rung more.
+    /// Times the best candidates and the best vendor routine alternately, and decides. `halving` has an additional rung
+    /// before.
     pub(super) async fn finals(
         &mut self,
         budget: &Budget,
@@ -66,7 +68,7 @@ impl Session<'_> {
         loop {
             let decision = search::decide(&contenders, expected_calls, samples)
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
-            // Where the finals failed, one of the finalists is to blame: the winner must run once more to stand.
+            // If the finals failed, one of the finalists is the cause, so the winner must run successfully once more.
             if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
                 return Ok((contenders, decision));
             }
@@ -74,7 +76,7 @@ impl Session<'_> {
         }
     }
 
-    /// Rounds that fit the time they aim at and what is left of the budget; none where not even a few do.
+    /// The number of rounds that fit the planned time and the remaining budget; `None` if too few fit.
     fn rounds(
         &self,
         contenders: &[Contender],
@@ -84,14 +86,14 @@ impl Session<'_> {
     ) -> Option<u32> {
         let round_ms: f64 = contenders.iter().map(|c| c.timing.median_us / 1e3).sum();
         let left_ms = budget.left().map_or(f64::INFINITY, |left| left.as_secs_f64() * 1e3);
-        // Two rounds go to warming up.
+        // Two rounds are used for warm-up.
         let fitting = |ms: f64| (ms / round_ms.max(1e-6)) as u32;
         let affordable = fitting(left_ms).saturating_sub(2);
         let wanted = fitting(aim_ms).clamp(fewest, most);
         (affordable >= FEWEST_ROUNDS).then(|| wanted.min(affordable))
     }
 
-    /// Times the contenders in turn. A finalist that fails only now must not cost the job its answer.
+    /// Times the contenders alternately. A finalist that fails only now must not fail the job.
     async fn pair(
         &mut self,
         contenders: &mut [Contender],
@@ -114,7 +116,7 @@ impl Session<'_> {
             }
             Err(error) => {
                 self.recorder
-                    .log(format!("finals failed ({error}); single timings decide"))
+                    .log(format!("finals failed ({error}); the individual timings decide"))
                     .await?;
                 Ok(Samples::Separate)
             }
@@ -131,7 +133,7 @@ impl Session<'_> {
         Ok(matches!(again.outcome, Outcome::Measured { .. }))
     }
 
-    /// Everything that came to a time.
+    /// All measured candidates.
     fn measured(&self) -> Vec<Contender> {
         let tried = self.recorder.tried().into_iter();
         let measured = tried.filter_map(|(candidate, outcome)| match outcome {
@@ -161,11 +163,11 @@ fn give_up_us(median_us: f64) -> f64 {
     (GIVE_UP * median_us).max(PATIENT_US)
 }
 
-/// The `places` cheapest of all that was measured, in order, then the vendor's fastest routine, and its cheapest where that
-/// is another: the baseline is the vendor's fastest call, and where calls are few, its cheapest routine competes as well.
+/// The `places` cheapest measured candidates in order, then the vendor's fastest routine, and its cheapest if that is
+/// another: the baseline is the vendor's fastest call, and for few calls its cheapest routine competes as well.
 ///
-/// Where preprocessing counts, the cheapest of a single call stands before them if it is not among them: preprocessing is
-/// timed once, and what needs the least of it must not miss the finals by the noise of another's.
+/// If preprocessing counts, the cheapest candidate for a single call is added at the front if it is not among them:
+/// preprocessing is timed only once, and noise must not exclude the candidate that needs the least of it.
 fn best_of(
     mut measured: Vec<Contender>,
     places: usize,
@@ -191,7 +193,7 @@ fn best_of(
     measured
 }
 
-/// Those that share one of the first few preparations, and the vendor's.
+/// The contenders that share one of the first few preparations, and vendor routines.
 fn of_few_preparations(contenders: Vec<Contender>) -> Vec<Contender> {
     let mut known: Vec<String> = Vec::new();
     let shares = |contender: &Contender| {
@@ -214,7 +216,7 @@ mod tests {
     use crate::domain::Timing;
 
     #[test]
-    fn a_large_matrix_has_few_preparations_in_its_finals() {
+    fn the_finals_of_a_large_matrix_have_few_preparations() {
         let contender = |candidate: Candidate| {
             let timing = Timing::of(vec![1.0], 0).unwrap();
             Contender { candidate, timing, preprocess_ms: 0.0, complexity: 0 }
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
     }
 
-    /// Preprocessing in milliseconds, time of a call in microseconds.
+    /// Preprocessing in milliseconds, time per call in microseconds.
     fn costing(name: &str, preprocess_ms: f64, median_us: f64) -> Contender {
         let timing = Timing::of(vec![median_us], 0).unwrap();
         let candidate = match name {
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finals_are_of_what_costs_least_in_all() {
+    fn the_finals_consist_of_the_lowest_total_costs() {
         let all = [
             costing("packed", 5.0, 10.0),
             costing("packed more", 6.0, 9.0),
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_finalist_may_take_its_time() {
+    fn a_slow_finalist_is_not_stopped_early() {
         assert_eq!(give_up_us(30.0), 1e6);
         assert_eq!(give_up_us(2e6), 6e6);
     }

@@ -1,4 +1,4 @@
-//! What a plan keeps of its winner's program beyond the figures: source, cubin and arrays as blobs, and the launches.
+//! Stores the winner's program for the plan: source, cubin and arrays as blobs, and the launches.
 
 use super::session::SessionError;
 use crate::domain::plan::{Launch, PlanArray};
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::path::Path;
 use tempfile::TempPath;
 
-/// Stores source, cubin and the arrays that the evaluator wrote to `folder`; none for a program without a launch.
+/// Stores source, cubin and the arrays that the evaluator wrote to `folder`; `None` for a program without a launch.
 pub(super) async fn launch(
     service: &Service,
     exported: &Exported,
@@ -24,7 +24,7 @@ pub(super) async fn launch(
     let cubin = match &exported.cubin {
         Some(text) => {
             let bytes = STANDARD.decode(text).map_err(|error| {
-                SessionError::Hopeless(format!("the evaluator's cubin is garbled: {error}"))
+                SessionError::Hopeless(format!("the evaluator sent an invalid cubin: {error}"))
             })?;
             Some(service.blobs().put(bytes.into()).await?)
         }
@@ -42,7 +42,7 @@ pub(super) async fn launch(
         block: first.block,
         shared_bytes: first.shared_bytes,
         arguments: first.arguments.clone(),
-        // One that needs a cluster is not said whole by the members above.
+        // The fields above cannot express a launch with clusters.
         steps: if exported.steps.len() > 1 || first.cluster > 1 {
             exported.steps.clone()
         } else {
@@ -54,8 +54,8 @@ pub(super) async fn launch(
     }))
 }
 
-/// The evaluator is a process of its own and may have gone mad: what it names must lie in the folder, and be as long as
-/// it says.
+/// The evaluator is a separate process and may be corrupted: the files it names must be in the folder and have the
+/// stated length.
 async fn array(
     service: &Service,
     exported: &ExportedArray,
@@ -66,18 +66,18 @@ async fn array(
         |why: &str| SessionError::Hopeless(format!("the evaluator's array {name}: {why}"));
     let file = file.ok_or_else(|| garbled("was not written"))?;
     if file.parent() != Some(folder) {
-        return Err(garbled("was written elsewhere"));
+        return Err(garbled("was written outside the folder"));
     }
     let bytes = match element.as_str() {
         "u16" | "f16" => 2,
         "u32" | "f32" => 4,
         "f64" => 8,
-        _ => return Err(garbled("has elements of an unknown type")),
+        _ => return Err(garbled("has an unknown element type")),
     };
     let written = tokio::fs::symlink_metadata(&file).await;
     let written = written.map_err(|error| garbled(&error.to_string()))?;
     if !written.is_file() || Some(written.len()) != length.checked_mul(bytes) {
-        return Err(garbled("is not as long as it says"));
+        return Err(garbled("does not have the stated length"));
     }
     let file = TempPath::try_from_path(file).map_err(BlobError::from)?;
     let blob = service.blobs().put_file(file, None).await?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn arrays_become_blobs_and_what_does_not_fit_is_refused() {
+    async fn arrays_become_blobs_and_invalid_ones_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("store")).await.unwrap();
         let blobs = LocalBlobs::open(&folder.path().join("blobs")).unwrap();

@@ -1,5 +1,5 @@
-//! What a session leaves for models to learn from, and what it has from those that learned: the order of candidates, and what
-//! won on matrices like this one.
+//! The session's connection to learning: it stores features for training, ranks candidates by the active model, and
+//! starts with the winners on similar matrices.
 
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
@@ -10,12 +10,12 @@ use crate::service::predicted::rank;
 use crate::service::{ActiveModel, neighbours};
 use std::sync::Arc;
 
-/// Places that winners of neighbours may take; one of few places goes to them, two of more.
+/// Most trials for winners on similar matrices; if there are fewer than `FEW` trials, only one.
 const WARM: usize = 2;
 const FEW: u32 = 8;
 
 impl Session<'_> {
-    /// Keeps what the candidates have in common, before the first trial brings its own.
+    /// Stores the features that the candidates share, before the first trial stores its own.
     pub(super) async fn describe(
         &self,
         matrix: &Matrix,
@@ -35,7 +35,7 @@ impl Session<'_> {
         Ok(self.service.store().describe_job(self.recorder.fence(), &described).await?)
     }
 
-    /// The learned model in use. One that cannot be read costs its order, not the job.
+    /// The active learned model. If it cannot be read the analytic model ranks; the job does not fail.
     pub(super) async fn learned(&self) -> Result<Option<Arc<ActiveModel>>, SessionError> {
         let problem = &self.recorder.job.request.problem;
         match self.service.ranker(problem, self.device).await {
@@ -47,8 +47,9 @@ impl Session<'_> {
         }
     }
 
-    /// Puts the learned model's times in the place of the analytic ones, where the strategy goes by them. A sample is for models
-    /// to learn from, so none chooses it; halving reckons with times, and of a perceptron's only their order means anything.
+    /// Replaces the analytic predictions by the learned model's, if the strategy uses them. `sampled` produces training
+    /// data, so no model may influence it; `halving` computes with times, but for a perceptron only their order is
+    /// meaningful.
     pub(super) async fn rank(
         &self,
         context: &mut SearchContext,
@@ -61,7 +62,7 @@ impl Session<'_> {
         };
         context.learned = context.learned.take().filter(follows);
         let Some(learned) = context.learned.clone() else { return Ok(()) };
-        // What is quarantined keeps its place and is refused when its turn comes, so that it is recorded.
+        // Quarantined candidates keep their rank and are refused when they are tried, so that this is recorded.
         let ranking = rank(&context.space, Some(&learned), &Default::default());
         let told = format!(
             "{} candidates ranked by model {} ({}, {} trials of {} matrices)",
@@ -78,7 +79,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Legal candidates that won the same problem on the nearest matrices, for a search to try first.
+    /// Legal candidates that won for the same problem on the nearest matrices, to be tried first.
     pub(super) async fn warm(
         &self,
         context: &SearchContext,
@@ -93,7 +94,9 @@ impl Session<'_> {
         let near = match near.await {
             Ok(near) => near,
             Err(error) => {
-                self.recorder.log(format!("neighbours could not be asked: {error}")).await?;
+                self.recorder
+                    .log(format!("the nearest matrices could not be looked up: {error}"))
+                    .await?;
                 return Ok(Vec::new());
             }
         };

@@ -1,4 +1,4 @@
-//! Keeps a job's lease: renews it while the session runs, and tells the session when it must stop.
+//! The lease keeper of a job: renews the lease while the session runs, and signals when the session must stop.
 
 use crate::service::signals::JobSignal;
 use crate::store::{Fence, Store, StoreError};
@@ -8,22 +8,22 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// How often a running job asks whether it was cancelled: a cancel must take effect within 2 s.
+/// How often a running job checks for cancellation, which must take effect within 2 s.
 const HEARTBEAT: Duration = Duration::from_millis(300);
 
 /// At most this often.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a session is told to stop.
+/// Signals to a session.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
-    /// The client asked for it: end the job as cancelled.
+    /// The client cancelled the job.
     pub cancelled: CancellationToken,
-    /// The lease is lost: another worker may hold the job, so write nothing more.
+    /// The lease is lost; another worker may run the job, so nothing more may be written.
     pub lost: CancellationToken,
-    /// The session is about to write the job's end, after which there is no lease to renew.
+    /// The session is about to store the job's end, after which the lease need not be renewed.
     pub ended: CancellationToken,
-    /// Cancelled or lost, or the worker shuts down: what long calls wait on.
+    /// Cancelled, lost, or shutdown; long calls wait on this.
     pub stop: CancellationToken,
 }
 
@@ -33,7 +33,7 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// `changed` tells of changes of the job in this process, a cancel among them.
+    /// `changed` signals changes of the job in this process, including a cancellation.
     pub fn start(
         store: Arc<dyn Store>,
         fence: Fence,
@@ -63,7 +63,7 @@ async fn keep(
     loop {
         changed.wait(HEARTBEAT.min(lease / 3)).await;
         changed.arm();
-        // Each trial changes the job, too: not every one of them is worth a write.
+        // Each trial also changes the job, but not every change needs a write.
         tokio::time::sleep(PAUSE).await;
         let asked = Instant::now();
         match store.renew(&fence, lease_ms).await {
@@ -80,11 +80,11 @@ async fn keep(
                 break lose(&signals);
             }
             Err(error) if renewed.elapsed() >= lease => {
-                tracing::error!(job = %fence.job, %error, "lease ran out: the store does not answer");
+                tracing::error!(job = %fence.job, %error, "lease expired: the store does not respond");
                 break lose(&signals);
             }
             Err(error) => {
-                tracing::warn!(job = %fence.job, %error, "lease not renewed, trying again")
+                tracing::warn!(job = %fence.job, %error, "lease not renewed, retrying")
             }
         }
     }

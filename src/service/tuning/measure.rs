@@ -1,4 +1,4 @@
-//! The measuring of a session: which candidate comes next, one trial of it, and what a hang or a crash leaves behind.
+//! The measuring phase of a session: selects the next candidate, runs its trial, and handles hangs and crashes.
 
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
@@ -14,23 +14,23 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tracing::Instrument;
 
-/// Time for a first call beyond the kernel itself: loading its module, poisoning, comparing.
+/// Time allowed for a first call in addition to the kernel itself: loading its module, poisoning buffers, comparing.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Candidates lowered and compiled ahead of measuring: enough to keep the compiler's threads busy, few enough that
-/// their packed arrays fit beside the matrix.
+/// Number of candidates lowered and compiled ahead: enough to keep the compiler threads busy, few enough that their
+/// packed arrays fit into memory.
 const AHEAD: usize = 32;
 
-/// Candidates prepared by one request: lowering a large system takes seconds, and the budget is looked at in between.
+/// Candidates prepared per request: lowering a large system takes seconds, and the budget is checked in between.
 const PORTION: usize = 4;
 
-/// Bytes that the arrays of candidates lowered ahead may come to where each of them packs the whole matrix.
+/// Most bytes for the arrays of candidates lowered ahead, if each of them packs the whole matrix.
 const AHEAD_BYTES: u64 = 2 << 30;
 
-/// What has been lowered and compiled ahead.
+/// The candidates that have been lowered and compiled ahead.
 struct Ahead {
     prepared: HashSet<CandidateId>,
-    /// At once.
+    /// The maximum at any time.
     most: usize,
 }
 
@@ -38,7 +38,7 @@ impl Ahead {
     fn of(context: &SearchContext, problem: &Problem) -> Self {
         let most = match problem {
             Problem::Spmm(_) => AHEAD,
-            // A scheme packs its values in the order of its own, with their columns.
+            // A scheme packs values and columns in its own order.
             Problem::Sptrsv(solve) => {
                 let packed = context.matrix.nnz.max(1) * (4 + solve.dtype.bytes());
                 ((AHEAD_BYTES / packed) as usize).clamp(4, AHEAD)
@@ -48,8 +48,8 @@ impl Ahead {
     }
 }
 
-/// A candidate this many times slower than the best so far is timed once and no more. Kernels of a triangular solve wait
-/// for one another, so theirs end themselves there.
+/// A candidate that is this many times slower than the best so far is timed only once. In a triangular solve, whose
+/// threads wait for one another, the kernel then stops itself.
 const fn hopeless(problem: &Problem) -> f64 {
     match problem {
         Problem::Spmm(_) => 8.0,
@@ -58,8 +58,8 @@ const fn hopeless(problem: &Problem) -> f64 {
 }
 
 impl Session<'_> {
-    /// Tries the vendor's routines, so that there is a whole baseline, then the strategy's candidates, until they or the
-    /// budget end. At least one candidate is measured whatever the seconds.
+    /// Tries the vendor routines for a complete baseline, then the selector's candidates until they or the budget are
+    /// exhausted. At least one candidate is measured regardless of the time budget.
     pub(super) async fn measure(
         &mut self,
         context: &SearchContext,
@@ -83,7 +83,7 @@ impl Session<'_> {
                 Some(candidate) => candidate,
                 None => {
                     handed_out += 1;
-                    // A climb names a few ahead, and others after each outcome.
+                    // A hill climb announces a few candidates ahead, and may change them after each outcome.
                     let turned = selector.upcoming().first().is_some_and(|first| {
                         self.recorder.known(first).is_none()
                             && !ahead.prepared.contains(&first.id())
@@ -110,7 +110,7 @@ impl Session<'_> {
         }
     }
 
-    /// Has the next candidates compiled while others are measured. Failing here loses only the head start.
+    /// Compiles the next candidates while others are measured. A failure here only loses the head start.
     async fn prepare(
         &mut self,
         selector: &dyn CandidateSelector,
@@ -187,7 +187,7 @@ impl Session<'_> {
         {
             self.quarantine(candidate, outcome.state(), detail).await?;
         }
-        // What hangs takes its child along: a job that runs for long is watched meanwhile.
+        // A hang kills the child process; long-running jobs are monitored meanwhile.
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
         let predicted = context.predicted.get(&candidate.id()).copied();
         let features = context.own.get(&candidate.id()).cloned();
@@ -195,8 +195,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// How long one call may take: far beyond the best so far, so that a hang costs seconds and a slow kernel its place.
-    /// `None` while nothing is known of this matrix.
+    /// The time limit of one call: much longer than the best so far, so that a hang costs only seconds. `None` while
+    /// nothing has been measured on this matrix.
     pub(super) fn patience(&self) -> Option<Duration> {
         let best = self.recorder.job.best.as_ref()?;
         Some(SLACK + Duration::try_from_secs_f64(best.median_us * 200.0 / 1e6).ok()?)
@@ -209,7 +209,7 @@ impl Session<'_> {
         detail: &str,
     ) -> Result<(), StoreError> {
         let Some(kernel_digest) = self.device.kernels.get(&candidate.family).copied() else {
-            tracing::warn!(%candidate, state, detail, "not quarantined: its family has no digest here");
+            tracing::warn!(%candidate, state, detail, "not quarantined: the kernel digest of its family is unknown");
             return Ok(());
         };
         let entry = Quarantined {

@@ -1,4 +1,4 @@
-//! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, every step recorded.
+//! Tuning: a worker claims jobs for its device and turns each into a plan, trial by trial, recording every step.
 
 mod answer;
 mod finals;
@@ -17,21 +17,22 @@ pub use worker::{OpenError, Worker};
 
 use crate::domain::protocol::Effort;
 
-/// How hard one trial is timed, and how the finals are.
+/// Timing effort of trials and finals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measuring {
     pub effort: Effort,
-    /// Likewise where many candidates get little each, as in `halving` and `sampled`.
+    /// The effort per trial if there are many, as in `halving` and `sampled`.
     pub brief: Effort,
-    /// Finalists besides the best of the vendor's routines.
+    /// Number of finalists in addition to the best vendor routine.
     pub finalists: usize,
-    /// The rungs of `halving`: how many are timed in turn with few rounds, and how many of them stay to be finalists.
+    /// The rungs of `halving`: how many candidates are timed alternately with few rounds, and how many of them become
+    /// finalists.
     pub rungs: [usize; 2],
-    /// Rounds of the first rung.
+    /// Minimum and maximum number of rounds of the first rung.
     pub rung_rounds: [u32; 2],
-    /// Rounds of the paired finals; fewer where a round takes long.
+    /// Minimum and maximum number of rounds of the paired finals; fewer if a round takes long.
     pub rounds: [u32; 2],
-    /// Measured time that the finals aim at, milliseconds.
+    /// Planned measured time of the finals, in milliseconds.
     pub finals_ms: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Strategy `predicted`: the plan of the candidate that the model takes first, compiled and not timed.
+//! Strategy `predicted`: a plan for the candidate that the model ranks first, compiled but not timed.
 
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
@@ -10,7 +10,7 @@ use crate::service::predicted::{Subject, measuring, plan, rank};
 use std::time::Instant;
 use tracing::Instrument;
 
-/// Choices that may fail to lower or compile before the job does.
+/// Number of candidates that are tried in ranking order until one can be lowered and compiled; then the job fails.
 const CHOICES: usize = 8;
 
 impl Session<'_> {
@@ -34,7 +34,7 @@ impl Session<'_> {
                 Err(SessionError::Pool(
                     error @ (PoolError::Failed(_) | PoolError::TimedOut(_) | PoolError::Crashed(_)),
                 )) => {
-                    self.recorder.log(format!("{candidate} is passed over: {error}")).await?;
+                    self.recorder.log(format!("{candidate} was skipped: {error}")).await?;
                     why = error.to_string();
                     continue;
                 }
@@ -66,27 +66,27 @@ impl Session<'_> {
         Err(SessionError::Hopeless(format!("nothing could be predicted: {why}")))
     }
 
-    /// Submits the job that measures, before this one ends: a worker that is lost in between submits it again, under the
-    /// same key, and gets the same.
+    /// Submits the measuring job before this one ends. If the worker is lost in between, it is submitted again with the
+    /// same idempotency key, which returns the same job.
     async fn follow_up(&self) -> Result<Option<JobId>, SessionError> {
         let job = &self.recorder.job;
         let calls = job.request.expected_calls;
         let asked = measuring(job.request.matrix, job.request.problem, self.device, calls);
-        // Clients' keys have no spaces, so that this is none of theirs.
+        // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("follow-up of {}", job.id);
-        // A span of its own: a submission names its job in the span it is in.
+        // A separate span, because a submission records its job in the current span.
         let span = tracing::info_span!("follow_up", job = tracing::field::Empty);
         match self.service.submit(&asked, Some(once)).instrument(span).await {
             Ok(submitted) => {
-                // That of an earlier attempt may have ended since.
+                // The measuring job of an earlier attempt may have ended since.
                 self.recorder.log(standing(&submitted.job)).await?;
                 Ok(Some(submitted.job.id))
             }
-            Err(error) if error.is_failure() => {
-                Err(SessionError::Hopeless(format!("the job that measures: {error}")))
-            }
+            Err(error) if error.is_failure() => Err(SessionError::Hopeless(format!(
+                "the measuring job could not be submitted: {error}"
+            ))),
             Err(error) => {
-                self.recorder.log(format!("no job that measures: {error}")).await?;
+                self.recorder.log(format!("no measuring job was submitted: {error}")).await?;
                 Ok(None)
             }
         }

@@ -1,4 +1,5 @@
-//! Writes a running job's trials, progress and best so far, always behind the fence, and knows what was tried before.
+//! Stores a running job's trials, progress and best candidate, always guarded by the fence, and knows the trials of
+//! earlier attempts.
 
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
@@ -10,7 +11,7 @@ use crate::store::{Claim, Fence, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// The job as it stands and the trials it has.
+/// The current state of the job and its trials.
 pub struct Recorder {
     service: Service,
     pub job: Job,
@@ -20,7 +21,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Takes up a claimed job with every trial that an earlier worker recorded.
+    /// Resumes a claimed job with all trials that earlier attempts recorded.
     pub async fn take_up(service: Service, claim: Claim) -> Result<Self, StoreError> {
         let recorded = service.store().trials(&claim.job.id).await?;
         let next_ordinal = recorded.iter().map(|trial| trial.ordinal + 1).max().unwrap_or(0);
@@ -32,12 +33,12 @@ impl Recorder {
         &self.fence
     }
 
-    /// What an earlier attempt, or this one, found out about a candidate.
+    /// The recorded outcome of a candidate, from this or an earlier attempt.
     pub fn known(&self, candidate: &Candidate) -> Option<&Outcome> {
         self.trials.get(&candidate.id()).and_then(|trial| trial.state.outcome())
     }
 
-    /// The candidates that an earlier attempt left out, once one has chosen; what is not among them is to be tried.
+    /// The candidates that an earlier attempt left out, if it had made its choice; all others are to be tried.
     pub fn chosen_before(&self) -> Option<HashSet<CandidateId>> {
         let pruned = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
         // Left-out candidates are stored before the first is tried, in one transaction.
@@ -45,7 +46,7 @@ impl Recorder {
             .then(|| self.trials.values().filter(pruned).map(|t| t.candidate.id()).collect())
     }
 
-    /// How many candidates a constraint left out.
+    /// The number of candidates that a constraint removed.
     pub fn dropped_by(&self, constraint: &str) -> usize {
         let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == constraint);
         self.trials.values().filter(by).count()
@@ -62,7 +63,7 @@ impl Recorder {
             .collect()
     }
 
-    /// Predicted and measured microseconds of what has both: trials of our own families.
+    /// Predicted and measured microseconds of all trials that have both; vendor routines have no prediction.
     pub fn predictions(&self) -> Vec<(f64, f64)> {
         let mut trials: Vec<&Trial> = self.trials.values().collect();
         trials.sort_by_key(|trial| trial.ordinal);
@@ -74,7 +75,7 @@ impl Recorder {
         self.trials.values().filter(|trial| trial.state.outcome().is_some()).count() as u32
     }
 
-    /// The number that the next trial gets.
+    /// The ordinal of the next trial.
     pub fn next_ordinal(&self) -> u32 {
         self.next_ordinal
     }
@@ -90,13 +91,13 @@ impl Recorder {
         self.service.store().log(&self.fence, &EventKind::Log { message }).await
     }
 
-    /// Tells how many candidates each step left, the strategy's own among them: it knows its places before it measures.
+    /// Publishes the pruning steps, including the strategy's own, since the number of trials is known before measuring.
     pub async fn funnel(&self, steps: &[FunnelStep]) -> Result<(), StoreError> {
         let kind = EventKind::Funnel { steps: steps.to_vec() };
         self.service.store().log(&self.fence, &kind).await
     }
 
-    /// Records what the constraints removed, in one transaction.
+    /// Records the pruned candidates in one transaction.
     pub async fn pruned(&mut self, removed: &[(Candidate, String)]) -> Result<(), StoreError> {
         let mut fresh = Vec::new();
         for (candidate, by) in removed {
@@ -110,7 +111,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records one tried candidate, and the job's progress with it.
+    /// Records one tried candidate together with the job's progress.
     pub async fn outcome(
         &mut self,
         candidate: &Candidate,
@@ -127,7 +128,7 @@ impl Recorder {
         self.progress(None).await
     }
 
-    /// Brings progress and best up to date; `total` when it has become known.
+    /// Updates progress and best candidate, and `total` if given.
     pub async fn progress(&mut self, total: Option<u32>) -> Result<(), StoreError> {
         let total = total.unwrap_or(self.job.progress.total);
         self.job.progress = Progress { done: self.tried_count().min(total), total };
@@ -135,7 +136,7 @@ impl Recorder {
         self.service.store().update(&self.fence, &self.job).await
     }
 
-    /// The fastest measured candidate, beside the fastest of the vendor's.
+    /// The fastest measured candidate, with its speed-up over the fastest vendor routine.
     fn best(&self) -> Option<Best> {
         let tried = self.tried();
         let medians = tried.iter().filter_map(|(c, o)| o.median_us().map(|us| (*c, us)));

@@ -1,4 +1,5 @@
-//! How a session enters its field: the matrix loaded in the evaluator, its space pruned here, old failures remembered.
+//! Sets up the context of a search: loads the matrix in the evaluator, prunes the search space, and reads the
+//! quarantine.
 
 use super::session::{Session, SessionError};
 use crate::domain::plan::PlanKey;
@@ -14,7 +15,7 @@ use crate::store::{LocalFile, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What is known once a job's matrix is loaded.
+/// The state of a search after the job's matrix has been loaded.
 pub(super) struct SearchContext {
     pub matrix: Matrix,
     /// Held as long as the evaluator may load the matrix again.
@@ -22,20 +23,20 @@ pub(super) struct SearchContext {
     pub loaded: Loaded,
     pub space: Space,
     pub funnel: Vec<FunnelStep>,
-    /// Of the candidates to search among, by the model that ranks.
+    /// Predictions of the ranking model for the candidates of the search.
     pub predicted: HashMap<CandidateId, f64>,
-    /// Their own features, kept with each trial.
+    /// The candidates' own features, stored with each trial.
     pub own: HashMap<CandidateId, Vec<f32>>,
-    /// What ranks: the analytic model's name, or the id of the learned one in use.
+    /// The ranking model: the analytic model's name, or the id of the active learned model.
     pub model: String,
     pub learned: Option<Arc<ActiveModel>>,
-    /// Tried whatever the strategy: the vendor's routines, and in tests of the service what hangs and faults.
+    /// Tried with every strategy: vendor routines, and hostile candidates in tests of the service.
     pub always: Vec<Candidate>,
     pub quarantined: HashSet<CandidateId>,
 }
 
 impl Session<'_> {
-    /// Loads the matrix in the evaluator, and meanwhile reads its pattern here to prune the space.
+    /// Loads the matrix in the evaluator, and meanwhile reads its pattern here to prune the search space.
     pub(super) async fn enter(&mut self, seed: u64) -> Result<SearchContext, SessionError> {
         let request = self.recorder.job.request.clone();
         self.recorder.stage(Stage::Loading, format!("loading on {}", self.device.name)).await?;
@@ -87,8 +88,8 @@ impl Session<'_> {
         })
     }
 
-    /// What compilers made of kernels before this job was first taken up: later attempts see the same, and prune alike.
-    /// Nothing of the kernel that won here before: it was the fastest whatever it spills.
+    /// Compiler figures of kernels from before this job's first attempt, so that all attempts prune alike. Without
+    /// those of the kernel that won this key before, which was the fastest regardless of spills.
     async fn figures(&self, matrix: &Matrix) -> Result<Figures, StoreError> {
         let problem = self.recorder.job.request.problem;
         let (Some(started), DeviceKind::Cuda, Problem::Spmm(_)) =
@@ -113,8 +114,8 @@ impl Session<'_> {
         Ok(figures)
     }
 
-    /// Keeps what the compiler made of this job's kernels, for the next matrix: also of those that were wrong or gave up.
-    /// Of what an earlier attempt compiled only the measured are known.
+    /// Stores the compiler's figures of this job's kernels for later searches, including kernels that were wrong or
+    /// gave up. From earlier attempts only those of measured kernels are known.
     pub(super) async fn record_kernel_figures(&self) -> Result<(), StoreError> {
         let problem = &self.recorder.job.request.problem;
         let resources = |outcome: &Outcome| match outcome {
@@ -145,7 +146,7 @@ impl Session<'_> {
         Ok(entries.iter().filter(|entry| still(entry)).map(|entry| entry.candidate.id()).collect())
     }
 
-    /// A hostile candidate follows the first routine of the vendor, so that there is a time to compare with.
+    /// A hostile candidate comes after the first vendor routine, so that there is a time to compare with.
     fn always(&self, space: &Space) -> Vec<Candidate> {
         let mut always = space.vendor.clone();
         let at = always.len().min(1);

@@ -1,4 +1,5 @@
-//! One job from its claim to its end: load, prune, measure, finals, plan. Each step is recorded before the next begins.
+//! Runs one job from its claim to its end: load, prune, measure, finals, plan. Each step is recorded before the next
+//! begins.
 
 use super::Measuring;
 use super::answer;
@@ -29,24 +30,24 @@ pub enum SessionError {
     Pool(#[from] PoolError),
     #[error("{0}")]
     Blobs(#[from] BlobError),
-    /// The job cannot succeed, with the reason for the client.
+    /// The job cannot succeed; the reason is shown to the client.
     #[error("{0}")]
     Hopeless(String),
-    /// Cancelled, lease lost, or the worker shuts down: `Signals` says which.
-    #[error("the session was told to stop")]
+    /// Cancelled, lease lost, or shutdown; `Signals` says which.
+    #[error("the session was stopped")]
     Stopped,
 }
 
-/// How a session left its worker.
+/// How a session ended, for its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The job has its end, or is another's, or is back in the queue by intent.
+    /// The job has ended, belongs to another worker, or was returned to the queue.
     Answered,
-    /// The device does not work, with the reason; the job can be claimed once its lease has run out.
+    /// The device failed, with the reason; the job can be claimed again once its lease has expired.
     DeviceGone(String),
 }
 
-/// A worker's hold on one job.
+/// A worker's processing of one job.
 pub struct Session<'a> {
     pub service: Service,
     pub evaluator: &'a mut Evaluator,
@@ -54,11 +55,11 @@ pub struct Session<'a> {
     pub recorder: Recorder,
     pub signals: Signals,
     pub measuring: Measuring,
-    /// What this attempt had compiled, whatever came of it.
+    /// Candidates compiled in this attempt, regardless of their outcome.
     pub compiled: Vec<(Candidate, Resources)>,
 }
 
-/// Everything a plan is made of.
+/// Everything that a plan is built from.
 pub struct Outcomes {
     pub matrix: Matrix,
     pub loaded: Loaded,
@@ -74,7 +75,7 @@ pub struct Outcomes {
 }
 
 impl Session<'_> {
-    /// Runs the job to its end and records that end, whatever it is. `Err` only when the store fails.
+    /// Runs the job and records its end. `Err` only if the store fails.
     pub async fn run(mut self) -> Result<Ended, StoreError> {
         let end = self.search().await;
         let mut job = self.recorder.job.clone();
@@ -84,7 +85,7 @@ impl Session<'_> {
                 job.stage = Stage::Done;
                 job.plan = Some(plan.id.clone());
                 job.stopped_by = Some(plan.provenance.stopped_by);
-                // The finals may have turned the order of the single timings.
+                // The finals may have reversed the order of the individual timings.
                 job.best = plan.median_us().map(|median_us| Best {
                     candidate: plan.candidate.clone(),
                     median_us,
@@ -98,7 +99,7 @@ impl Session<'_> {
                     return Ok(Ended::Answered);
                 }
                 if !self.signals.cancelled.is_cancelled() {
-                    tracing::info!(job = %job.id, "given back to the queue: the worker shuts down");
+                    tracing::info!(job = %job.id, "job returned to the queue: the worker is shutting down");
                     self.signals.ended.cancel();
                     self.service.store().release(self.recorder.fence()).await?;
                     return Ok(Ended::Answered);
@@ -110,8 +111,9 @@ impl Session<'_> {
             Err(SessionError::Pool(
                 PoolError::Unavailable { last: detail, .. } | PoolError::Failed(detail),
             )) if !self.device_opens().await => {
-                // Left to its lease, not given back: an attempt that took the device down counts against the job.
-                tracing::warn!(job = %job.id, detail, "left to its lease: the device is gone");
+                // The lease is left to expire rather than released, so that an attempt that brought the device down
+                // counts.
+                tracing::warn!(job = %job.id, detail, "job left until its lease expires: the device failed");
                 return Ok(Ended::DeviceGone(detail));
             }
             Err(error) => {
@@ -125,7 +127,7 @@ impl Session<'_> {
         Ok(Ended::Answered)
     }
 
-    /// Whether the device still answers when it has nothing to load: if so, the job is to blame.
+    /// Whether the device still opens without loading anything; if so, the job is the cause of the failure.
     async fn device_opens(&mut self) -> bool {
         self.evaluator.forget();
         self.evaluator.open(&self.signals.stop).await.is_ok()
@@ -152,7 +154,7 @@ impl Session<'_> {
         if wanted == SearchStrategy::Predicted {
             return self.predict(context, seed).await;
         }
-        // Loading is not search: its time is the matrix's, and a small budget must not be gone before the first trial.
+        // Loading does not count as search time, so that a small budget is not exhausted before the first trial.
         let budget = Budget::start(Some(seconds), Some(trials), spent);
         self.rank(&mut context, wanted).await?;
         let mut selector = self.narrow(&mut context, wanted, (top_k, trials)).await?;
@@ -181,8 +183,8 @@ impl Session<'_> {
         answer::plan(&self.service, self.device, &self.recorder, outcomes, program).await
     }
 
-    /// The winner's program. A full disk, or a child that takes too long to write its arrays, must not cost the finished
-    /// search: then the plan says what won and how fast it is, but not how to launch it.
+    /// The winner's program. If it cannot be stored (full disk, timeout while writing arrays), the finished search is
+    /// not lost: the plan then says what won and how fast it is, but not how to launch it.
     async fn program(&mut self, winner: &Candidate) -> Result<answer::Program, SessionError> {
         match self.kept(winner).await {
             Err(SessionError::Pool(PoolError::Cancelled) | SessionError::Stopped) => {
@@ -204,7 +206,7 @@ impl Session<'_> {
         }
     }
 
-    /// The winner's program, its source, cubin and arrays kept as blobs.
+    /// The winner's program, with source, cubin and arrays stored as blobs.
     pub(super) async fn kept(
         &mut self,
         winner: &Candidate,
@@ -216,7 +218,7 @@ impl Session<'_> {
         Ok(answer::Program { launch, update_ms: exported.update_ms })
     }
 
-    /// Chooses what to measure and records what fell through the funnel.
+    /// Chooses what to measure, and records the pruned candidates.
     async fn narrow(
         &mut self,
         context: &mut SearchContext,
@@ -226,7 +228,8 @@ impl Session<'_> {
         let mut scored = context.space.scored.clone();
         let chosen_before = self.recorder.chosen_before();
         if let Some(dropped) = &chosen_before {
-            // Predictions follow the measured copy rate and may rank otherwise today: the choice made then stands.
+            // Predictions depend on the measured copy bandwidth and may rank differently today, so the earlier choice
+            // is kept.
             scored.retain(|(candidate, _)| !dropped.contains(&candidate.id()));
         }
         let selector = match wanted {
@@ -250,7 +253,7 @@ impl Session<'_> {
         self.begin(context, selector).await
     }
 
-    /// Goes on from what an earlier attempt tried.
+    /// Continues from the trials of an earlier attempt.
     fn ranked(
         &self,
         context: &mut SearchContext,
@@ -258,7 +261,7 @@ impl Session<'_> {
         top_k: u32,
         warm: Vec<Candidate>,
     ) -> Box<dyn CandidateSelector> {
-        // Where preprocessing counts, something that needs none is measured whatever its rank.
+        // If preprocessing counts, a candidate without any is always measured, regardless of its rank.
         let counts = self.recorder.job.request.expected_calls.is_some();
         let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
         let before = self.tried_before(context);
@@ -267,13 +270,14 @@ impl Session<'_> {
             Some(_) => search::top(scored, top_k as usize, first, ops::preparation, sure),
             None => search::ranked(scored, top_k as usize, first, ops::variety, sure),
         };
-        // A finished search has recorded what it left out, so that it is not among the scored any more.
+        // A finished search has recorded the candidates left out, so they are no longer among the scored.
         ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
         context.funnel.push(ranked.step);
         ranked.selector
     }
 
-    /// What a finished ranked search left out is known only now; it is recorded as the funnel's last step.
+    /// The candidates that a finished ranked search left out are known only now; they are recorded as the last pruning
+    /// step.
     async fn leave_out(
         &mut self,
         context: &SearchContext,
@@ -288,13 +292,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The strategy's candidates that an earlier attempt tried, in its order.
+    /// The strategy's candidates that earlier attempts tried, in their order.
     fn tried_before(&self, context: &SearchContext) -> Vec<Candidate> {
         let tried = self.recorder.tried().into_iter().map(|(candidate, _)| candidate);
         tried.filter(|candidate| !context.always.contains(candidate)).cloned().collect()
     }
 
-    /// Goes on from what an earlier attempt tried; the routines that are always tried count as trials, too.
+    /// Continues from the trials of an earlier attempt; routines that are always tried count as trials too.
     fn halving(
         &self,
         context: &mut SearchContext,
@@ -308,7 +312,7 @@ impl Session<'_> {
         halved.selector
     }
 
-    /// The choice depends on matrix, seed and analytic predictions, never on what models learned: they learn from it.
+    /// The choice depends on matrix, seed and analytic predictions, but not on learned models, which are trained on it.
     fn sampled(
         &self,
         context: &mut SearchContext,

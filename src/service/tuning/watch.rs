@@ -1,4 +1,4 @@
-//! What is told of jobs and trials while they run: a span around each, a line and a sample for each trial.
+//! Observability of jobs and trials: a span for each, and a log line and a metrics sample for each trial.
 
 use crate::domain::{Candidate, Device, Job, Outcome};
 use metrics::histogram;
@@ -6,14 +6,14 @@ use std::time::Instant;
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span};
 
-/// Around all that is done for a job in hand. Whoever exports spans finds by `job` the request that submitted it.
+/// The span of a running job. In exported spans, `job` links it to the request that submitted it.
 pub fn job_span(job: &Job, device: &Device) -> Span {
     let (matrix, problem) = (job.request.matrix, job.request.problem);
     info_span!("job", job = %job.id, %matrix, %problem, device = %device.id, attempt = job.attempts)
 }
 
-/// One trial: from the moment its candidate has its turn to its outcome in the store. Lowering and compiling count
-/// where they were not done ahead, and so does starting a new evaluator where this candidate needs one first.
+/// One trial, from the selection of its candidate until its outcome is stored. Lowering and compiling count unless done
+/// ahead, and so does starting a new evaluator if one is needed.
 pub struct TrialWatch {
     pub span: Span,
     family: String,
@@ -31,7 +31,7 @@ impl TrialWatch {
     pub fn end(self, outcome: Option<&Outcome>) {
         let Some(outcome) = outcome else { return };
         let (state, took) = (outcome.state(), self.started.elapsed());
-        // Families are names of ours, a few; a candidate's parameters would be as many series as there are candidates.
+        // Labelled by family only: with parameters there would be as many series as candidates.
         histogram!("sparsetune_trial_seconds", "state" => state, "family" => self.family)
             .record(took.as_secs_f64());
         self.span.record("state", state);

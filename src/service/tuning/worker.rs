@@ -1,4 +1,4 @@
-//! The worker loop: one a device. It owns the evaluator, claims jobs, and gives each to a session.
+//! The worker loop, one per device. It owns the evaluator, claims jobs, and runs each in a session.
 
 use super::Measuring;
 use super::lease::{LeaseKeeper, Signals};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// Longest pause between two attempts to open a device that does not answer.
+/// Longest pause between attempts to open a device that does not respond.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a worker could not start.
@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub enum OpenError {
     #[error("the device cannot be used: {0}")]
     Device(#[from] PoolError),
-    #[error("the device cannot be recorded: {0}")]
+    #[error("the device cannot be stored: {0}")]
     Service(#[from] ServiceError),
 }
 
@@ -31,12 +31,13 @@ pub struct Worker {
     evaluator: Evaluator,
     device: Device,
     measuring: Measuring,
-    /// Unique among all starts of all workers of a store: a claim made before a restart is not ours any more.
+    /// Unique among all starts of all workers of a store, so that claims made before a restart are not mistaken for its
+    /// own.
     owner: String,
 }
 
 impl Worker {
-    /// Opens the device in its evaluator and makes it known.
+    /// Opens the device in its evaluator and registers it.
     pub async fn open(
         service: Service,
         mut evaluator: Evaluator,
@@ -53,24 +54,24 @@ impl Worker {
         &self.device
     }
 
-    /// Works until told to stop; a job in hand is given back then.
+    /// Runs jobs until stopped; a running job is then returned to the queue.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tracing::info!(device = %self.device.id, name = %self.device.name, "worker ready");
         while !shutdown.is_cancelled() {
-            // Subscribe before looking, so that no job falls between the two.
+            // Subscribe before checking, so that no job is missed in between.
             let mut queued = self.service.signals().queue();
             match self.take_one(&shutdown).await {
                 Ok(true) => {}
                 Ok(false) => {
                     tokio::select! {
                         _ = queued.changed() => {}
-                        // Another process may have submitted one: no notification tells of it.
+                        // Polling, because another process may have submitted a job without a notification.
                         () = tokio::time::sleep(self.service.settings().poll) => {}
                         () = shutdown.cancelled() => {}
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, device = %self.device.id, "job not carried through");
+                    tracing::error!(%error, device = %self.device.id, "job not completed");
                     tokio::time::sleep(self.service.settings().poll).await;
                 }
             }
@@ -78,7 +79,7 @@ impl Worker {
         self.evaluator.close().await;
     }
 
-    /// Claims and runs one job; false when there is none.
+    /// Claims and runs one job; false if none is queued.
     async fn take_one(&mut self, shutdown: &CancellationToken) -> Result<bool, StoreError> {
         let lease_ms = self.service.settings().lease_ms;
         let store = self.service.store();
@@ -93,7 +94,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Claims nothing more until the device opens again, and says so meanwhile.
+    /// Waits until the device opens again, claiming no jobs, and reports the failure meanwhile.
     async fn wait_for_device(&mut self, detail: String, shutdown: &CancellationToken) {
         let id = self.device.id.clone();
         self.service.set_device_trouble(&id, Some(detail));
@@ -103,12 +104,12 @@ impl Worker {
             self.service.set_device_restarts(&id, self.evaluator.restarts());
             match opened {
                 Ok(device) => {
-                    tracing::info!(device = %id, "the device answers again");
+                    tracing::info!(device = %id, "the device responds again");
                     self.device = device;
                     self.service.set_device_trouble(&id, None);
                     return;
                 }
-                Err(error) => tracing::warn!(device = %id, %error, "the device does not answer"),
+                Err(error) => tracing::warn!(device = %id, %error, "the device does not respond"),
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -142,7 +143,7 @@ impl Worker {
         let end = session.run().await;
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
         match end {
-            // The lease is gone: the job is somebody else's now, and nothing of ours was written.
+            // The lease is lost: another worker has the job now, and nothing of this attempt was written.
             Err(StoreError::Fenced(job)) => {
                 tracing::warn!(%job, "the job was taken over by another worker");
                 Ok(Ended::Answered)

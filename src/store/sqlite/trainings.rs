@@ -218,7 +218,7 @@ impl Trainings for SqliteStore {
                 {
                     ended.activated = false;
                     ended.message = Some(
-                        "not put to use: what is in use was changed while it was trained"
+                        "not activated: the active model was changed during the training"
                             .to_owned(),
                     );
                 }
