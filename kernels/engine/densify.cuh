@@ -3,22 +3,23 @@
 // needs:   whole warps; values as words of their size; a leading dimension of at least the columns
 // refuses: nothing
 #pragma once
+#include "device.cuh"
 
-namespace engine {
+namespace sparsetune {
 
+// Word is an unsigned integer as wide as a value.
 template <typename Word>
-__device__ inline void Densify(const unsigned* row_ptr, const unsigned* col_idx, const Word* values, Word* dense,
-                               unsigned long long rows, unsigned long long leading) {
-    const unsigned warps_a_block = blockDim.x / 32, lane = threadIdx.x % 32;
-    const unsigned long long stride = (unsigned long long)gridDim.x * warps_a_block;
-    for (unsigned long long row = (unsigned long long)blockIdx.x * warps_a_block + threadIdx.x / 32; row < rows;
-         row += stride) {
-        const unsigned long long end = row_ptr[row + 1];
+__device__ inline void densify(const u32* row_ptr, const u32* col_idx, const Word* values, Word* dense, u64 rows,
+                               u64 leading) {
+    const u32 warps_a_block = blockDim.x / 32, lane = threadIdx.x % 32;
+    const u64 stride = static_cast<u64>(gridDim.x) * warps_a_block;
+    for (u64 row = static_cast<u64>(blockIdx.x) * warps_a_block + threadIdx.x / 32; row < rows; row += stride) {
+        const u64 end = row_ptr[row + 1];
         // 64 bits: the last step must not wrap round.
-        for (unsigned long long k = row_ptr[row] + (unsigned long long)lane; k < end; k += 32) {
+        for (u64 k = row_ptr[row] + static_cast<u64>(lane); k < end; k += 32) {
             dense[row * leading + col_idx[k]] = values[k];
         }
     }
 }
 
-}  // namespace engine
+}  // namespace sparsetune

@@ -3,8 +3,9 @@
 // needs:   256 threads a block, a power of two
 // refuses: nothing
 #pragma once
+#include "device.cuh"
 
-namespace engine {
+namespace sparsetune {
 
 constexpr int kVerifyThreads = 256;
 static_assert((kVerifyThreads & (kVerifyThreads - 1)) == 0,
@@ -12,12 +13,12 @@ static_assert((kVerifyThreads & (kVerifyThreads - 1)) == 0,
 
 // What one block found. Mirrored by `Partial` in verify.rs.
 struct Partial {
-    double error;                  // the largest
-    unsigned long long worst;      // its index, the smallest where several are equal
-    unsigned long long unwritten;  // elements that still hold the poison
+    double error;   // the largest
+    u64 worst;      // its index, the smallest where several are equal
+    u64 unwritten;  // elements that still hold the poison
 };
 
-__device__ inline Partial Worse(const Partial& a, const Partial& b) {
+__device__ inline Partial worse(const Partial& a, const Partial& b) {
     const bool take_b = b.error > a.error || (b.error == a.error && b.worst < a.worst);
     Partial result = take_b ? b : a;
     result.unwritten = a.unwritten + b.unwritten;
@@ -25,13 +26,13 @@ __device__ inline Partial Worse(const Partial& a, const Partial& b) {
 }
 
 // Leaves the worst of a block's findings in its place of `partials`; all threads of the block take part.
-__device__ inline void Reduce(const Partial& mine, Partial* partials) {
+__device__ inline void reduce(const Partial& mine, Partial* partials) {
     __shared__ Partial shared[kVerifyThreads];
     shared[threadIdx.x] = mine;
     __syncthreads();
     for (int half = kVerifyThreads / 2; half > 0; half /= 2) {
         if (threadIdx.x < half) {
-            shared[threadIdx.x] = Worse(shared[threadIdx.x], shared[threadIdx.x + half]);
+            shared[threadIdx.x] = worse(shared[threadIdx.x], shared[threadIdx.x + half]);
         }
         __syncthreads();
     }
@@ -40,40 +41,40 @@ __device__ inline void Reduce(const Partial& mine, Partial* partials) {
 
 // An element of C in float64, and whether it still holds the poison, a pattern of 16 bits that is repeated. binary16 comes
 // as its bits.
-__device__ inline double Wide(float x) { return x; }
-__device__ inline double Wide(double x) { return x; }
-__device__ inline double Wide(unsigned short x) {
+__device__ inline double wide(float x) { return x; }
+__device__ inline double wide(double x) { return x; }
+__device__ inline double wide(u16 x) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
     return wide;
 }
 
-__device__ inline bool Poisoned(unsigned short x, unsigned poison) { return x == (poison & 0xffffu); }
-__device__ inline bool Poisoned(float x, unsigned poison) { return __float_as_uint(x) == poison; }
-__device__ inline bool Poisoned(double x, unsigned poison) {
-    return (unsigned long long)__double_as_longlong(x) == ((unsigned long long)poison << 32 | poison);
+__device__ inline bool is_poisoned(u16 x, u32 poison) { return x == (poison & 0xffffu); }
+__device__ inline bool is_poisoned(float x, u32 poison) { return __float_as_uint(x) == poison; }
+__device__ inline bool is_poisoned(double x, u32 poison) {
+    return static_cast<u64>(__double_as_longlong(x)) == (static_cast<u64>(poison) << 32 | poison);
 }
 
 // Elements first .. first + count of `c` against value[0 .. count], scale[0 .. count]. With `initial`, a C as long as `c`,
-// the call had a beta of 0, while beta * initial is part of the values and taken off them again.
+// the call had a beta of 0, while beta * initial is part of the values and taken off them again. T: float, double, or u16 for
+// the bits of binary16.
 template <typename T>
-__device__ inline void Verify(const T* c, const double* value, const float* scale, unsigned long long first,
-                              unsigned long long count, const T* initial, double beta, unsigned poison,
-                              Partial* partials) {
+__device__ inline void verify(const T* c, const double* value, const float* scale, u64 first, u64 count,
+                              const T* initial, double beta, u32 poison, Partial* partials) {
     // Keeps an element whose scale is 0 (an empty row) exact: anything but 0 there is a huge error.
     constexpr double kTiny = 1.1754943508222875e-38;  // FLT_MIN, as on the host
     Partial mine = {0.0, ~0ull, 0};
-    const unsigned long long stride = (unsigned long long)gridDim.x * kVerifyThreads;
-    for (unsigned long long i = (unsigned long long)blockIdx.x * kVerifyThreads + threadIdx.x; i < count; i += stride) {
+    const u64 stride = static_cast<u64>(gridDim.x) * kVerifyThreads;
+    for (u64 i = static_cast<u64>(blockIdx.x) * kVerifyThreads + threadIdx.x; i < count; i += stride) {
         const T got = c[first + i];
-        const double expected = initial ? value[i] - beta * Wide(initial[first + i]) : value[i];
-        double error = fabs(Wide(got) - expected) / ((double)scale[i] + kTiny);
+        const double expected = initial ? value[i] - beta * wide(initial[first + i]) : value[i];
+        double error = fabs(wide(got) - expected) / (static_cast<double>(scale[i]) + kTiny);
         // Not `isnan`: a comparison with NaN is false, which also catches infinity minus infinity.
         if (!(error >= 0.0)) error = __longlong_as_double(0x7ff0000000000000ll);
-        const unsigned long long unwritten = Poisoned(got, poison);
-        mine = Worse(mine, {error, first + i, unwritten});
+        const u64 unwritten = is_poisoned(got, poison);
+        mine = worse(mine, {error, first + i, unwritten});
     }
-    Reduce(mine, partials);
+    reduce(mine, partials);
 }
 
-}  // namespace engine
+}  // namespace sparsetune

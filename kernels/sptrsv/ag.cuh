@@ -21,26 +21,27 @@ constexpr u32 kRowBits = kStages - 1;
 constexpr int kModeIndividual = 1;
 constexpr int kModeCollaborative = 2;
 
-template <class ValueType, template <class> class SyncType, int kSubwarps, bool kWaiting, int kModeSet, bool kStaging,
-          bool kTight>
-struct AgConfig {
-    using Value = ValueType;
-    using Sync = SyncType<ValueType>;
-    static constexpr int kNg = kSubwarps;          // nodes a warp solves at a time
-    static constexpr int kLanes = 32 / kSubwarps;  // lanes of a subwarp
-    static constexpr bool kWaits = kWaiting;       // some node may need one of the same launch
-    static constexpr int kModes = kModeSet;        // which modes occur, so that the others cost no registers
-    static constexpr bool kStages = kStaging;      // some group is read through shared memory
+// What a program sets, checked, and what follows from it:
+//   Value    float or double
+//   Sync     how a value and the news of it travel, of wait.cuh
+//   kNg      nodes that a warp solves at a time
+//   kWaits   whether some node may need one of the same launch
+//   kModes   which modes occur, so that the others cost no registers
+//   kStages  whether some group is read through shared memory
+//   kTight   whether blocks leave no more than 64 registers per thread
+template <typename Settings>
+struct AgConfig : Settings {
+    static constexpr int kNg = Settings::kNg;
+    static constexpr int kLanes = 32 / kNg;  // lanes of a subwarp
     // Entries of one lane in flight together; fewer where 64 registers a thread have to hold more besides.
-    static constexpr bool kCrowded = kTight && (sizeof(ValueType) == 8 || kStaging);
+    static constexpr bool kCrowded = Settings::kTight && (sizeof(typename Settings::Value) == 8 || Settings::kStages);
     static constexpr int kUnroll = kLanes >= 16 || kCrowded ? 2 : 4;
-    static_assert(kSubwarps >= 1 && kSubwarps <= 32 && (kSubwarps & (kSubwarps - 1)) == 0,
-                  "a warp is cut into a power of two of subwarps");
-    static_assert(kModeSet >= 1 && kModeSet <= 3, "a kernel has one mode or both");
+    static_assert(kNg >= 1 && kNg <= 32 && (kNg & (kNg - 1)) == 0, "a warp is cut into a power of two of subwarps");
+    static_assert(Settings::kModes >= 1 && Settings::kModes <= 3, "a kernel has one mode or both");
 };
 
 // What a launch is given; every pointer is to global memory.
-template <class Config>
+template <typename Config>
 struct AgArguments {
     using Value = typename Config::Value;
     using Slot = typename Config::Sync::Slot;
@@ -63,7 +64,7 @@ struct AgArguments {
     u32 stage;  // entries of a warp's buffer
 };
 
-template <class Config>
+template <typename Config>
 struct AgSolver : AgArguments<Config> {
     using Arguments = AgArguments<Config>;
     using Value = typename Config::Value;
@@ -104,7 +105,7 @@ struct AgSolver : AgArguments<Config> {
         extern __shared__ __align__(16) unsigned char shared[];
         const u32 warps = blockDim.x / 32, warp = threadIdx.x / 32, subwarp = threadIdx.x / kLanes;
         lane = threadIdx.x % kLanes;
-        mask = (kLanes == 32 ? 0xFFFFFFFFu : (1u << (kLanes & 31)) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+        mask = group_lanes<kLanes>();
         const u32 stage = this->stage;
         Word* locals = reinterpret_cast<Word*>(shared);
         local = locals + subwarp * this->span;
@@ -115,43 +116,43 @@ struct AgSolver : AgArguments<Config> {
         staged = false;
     }
 
-    __device__ __forceinline__ u32 MatrixRow(u32 row) const {
+    __device__ __forceinline__ u32 matrix_row(u32 row) const {
         if (this->rows_of != nullptr) return __ldg(this->rows_of + row);
         return this->reversed ? this->rows - 1 - row : row;
     }
-    __device__ __forceinline__ u32 Col(u32 at) const {
+    __device__ __forceinline__ u32 col_at(u32 at) const {
         return Config::kStages && staged ? stage_cols[at + shift] : __ldg(this->cols + at);
     }
-    __device__ __forceinline__ Value Val(u32 at) const {
+    __device__ __forceinline__ Value val_at(u32 at) const {
         return Config::kStages && staged ? stage_vals[at + shift] : __ldg(this->vals + at);
     }
-    __device__ __forceinline__ Head HeadOf(u32 row) const {
-        return Head{__ldg(this->row_ptr + row + 1), __ldg(this->b + MatrixRow(row)), __ldg(this->diagonal + row)};
+    __device__ __forceinline__ Head head_of(u32 row) const {
+        return Head{__ldg(this->row_ptr + row + 1), __ldg(this->b + matrix_row(row)), __ldg(this->diagonal + row)};
     }
     // The division is done before the wait: afterwards a multiplication is left (section 4.2.2, early division). Not in
-    // `HeadOf`, where the warp would stand still until the diagonal has come; and pinned, or the compiler may move it
+    // `head_of`, where the warp would stand still until the diagonal has come; and pinned, or the compiler may move it
     // to where its result is used.
-    static __device__ __forceinline__ Value Inverse(float diagonal) {
+    static __device__ __forceinline__ Value inverse_of(float diagonal) {
         float inverse = 1.0f / diagonal;
         asm volatile("" : "+f"(inverse));
         return inverse;
     }
-    static __device__ __forceinline__ Value Inverse(double diagonal) {
+    static __device__ __forceinline__ Value inverse_of(double diagonal) {
         double inverse = 1.0 / diagonal;
         asm volatile("" : "+d"(inverse));
         return inverse;
     }
 
     // Loads entries at, at + stride, ... below end; those beyond it count as 0 times 0.
-    __device__ __forceinline__ void Fetch(Batch& batch, u32 at, u32 end, u32 stride) const {
+    __device__ __forceinline__ void fetch(Batch& batch, u32 at, u32 end, u32 stride) const {
         batch.outer = batch.inner = 0;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             const bool inside = at + u * stride < end;
             // Beyond the end the first entry's address is polled again: the same line, and a valid one.
             const u32 from = inside ? at + u * stride : at;
-            batch.col[u] = Col(from);
-            batch.val[u] = inside ? Val(from) : Value(0);
+            batch.col[u] = col_at(from);
+            batch.val[u] = inside ? val_at(from) : Value(0);
             batch.got[u] = Value(0);
             const u32 bit = inside ? 1u << u : 0;
             if (batch.col[u] >= first) {
@@ -163,14 +164,14 @@ struct AgSolver : AgArguments<Config> {
     }
 
     // Takes what other nodes have published. All loads go out before the first is looked at.
-    __device__ __forceinline__ void PollOuter(Batch& batch) {
+    __device__ __forceinline__ void poll_outer(Batch& batch) {
         Slot slot[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) slot[u] = Sync::Load(this->work + batch.col[u]);
+        for (int u = 0; u < kUnroll; ++u) slot[u] = Sync::load(this->work + batch.col[u]);
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             Value value;
-            if ((batch.outer >> u & 1) && Sync::Unpack(slot[u], this->epoch, value)) {
+            if ((batch.outer >> u & 1) && Sync::unpack(slot[u], this->epoch, value)) {
                 batch.got[u] = value;
                 batch.outer &= ~(1u << u);
             }
@@ -178,25 +179,25 @@ struct AgSolver : AgArguments<Config> {
     }
 
     // Every value was written by an earlier launch: nothing to wait for (elimination of synchronisation).
-    __device__ __forceinline__ void ReadOuter(Batch& batch) {
+    __device__ __forceinline__ void read_outer(Batch& batch) {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (batch.outer >> u & 1) {
                 // Unpermuted rows find it in x itself, so that rows which nobody waits for publish nothing.
-                batch.got[u] =
-                    this->rows_of != nullptr ? Sync::Read(this->work + batch.col[u]) : this->x[MatrixRow(batch.col[u])];
+                batch.got[u] = this->rows_of != nullptr ? Sync::read(this->work + batch.col[u])
+                                                        : this->x[matrix_row(batch.col[u])];
             }
         }
         batch.outer = 0;
     }
 
-    __device__ __forceinline__ void PollInner(Batch& batch) {
+    __device__ __forceinline__ void poll_inner(Batch& batch) {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             if (batch.inner >> u & 1) {
                 const Word word = local[batch.col[u] - first];
                 if (word != Bits<Value>::kAbsent) {
-                    batch.got[u] = Bits<Value>::Value(word);
+                    batch.got[u] = Bits<Value>::value_of(word);
                     batch.inner &= ~(1u << u);
                 }
             }
@@ -204,50 +205,50 @@ struct AgSolver : AgArguments<Config> {
     }
 
     // In entry order, whatever order the values came in: the same bits in every call.
-    static __device__ __forceinline__ void Accumulate(const Batch& batch, Value& sum) {
+    static __device__ __forceinline__ void accumulate(const Batch& batch, Value& sum) {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) sum += batch.val[u] * batch.got[u];
     }
 
     // Publishes first: others wait for that, nobody for the rest.
-    __device__ __forceinline__ void Finish(u32 row, Value value) {
-        if (publishes) Sync::Store(this->work + row, this->epoch, value);
-        if (this->span > 1) local[row - first] = PresentBits(value);
-        this->x[MatrixRow(row)] = value;
-        if (publishes && Sync::kResets) Sync::Reset(this->other + row);
+    __device__ __forceinline__ void finish(u32 row, Value value) {
+        if (publishes) Sync::store(this->work + row, this->epoch, value);
+        if (this->span > 1) local[row - first] = present_bits(value);
+        this->x[matrix_row(row)] = value;
+        if (publishes && Sync::kResets) Sync::reset(this->other + row);
     }
 
     // All lanes of the subwarp share each row, one row after the other.
-    __device__ __forceinline__ void Collaborate(u32 end) {
+    __device__ __forceinline__ void collaborate(u32 end) {
         u32 begin = __ldg(this->row_ptr + first);
-        Head ahead = HeadOf(first);
+        Head ahead = head_of(first);
         for (u32 row = first; row < end; ++row) {
             const Head head = ahead;
-            if (row + 1 < end) ahead = HeadOf(row + 1);
-            const Value inverse = Inverse(head.diagonal);
+            if (row + 1 < end) ahead = head_of(row + 1);
+            const Value inverse = inverse_of(head.diagonal);
             Value sum = 0;
             bool lost = false;
             for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
                 Batch batch;
-                Fetch(batch, at, head.end, kLanes);
+                fetch(batch, at, head.end, kLanes);
                 // Rows of this node before this one are solved, and the barrier below has shown them.
-                PollInner(batch);
-                if (!Config::kWaits) ReadOuter(batch);
+                poll_inner(batch);
+                if (!Config::kWaits) read_outer(batch);
                 while (batch.outer != 0) {
-                    PollOuter(batch);
-                    if (batch.outer != 0 && watchdog.Expired()) {
+                    poll_outer(batch);
+                    if (batch.outer != 0 && watchdog.gives_up()) {
                         lost = true;
                         break;
                     }
                 }
-                Accumulate(batch, sum);
+                accumulate(batch, sum);
             }
             begin = head.end;
             // What is half summed must not be published: whoever reads it would take it for the value.
             if (Config::kWaits && __any_sync(mask, lost)) return;
 #pragma unroll
             for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
-            if (lane == 0) Finish(row, (head.b - sum) * inverse);
+            if (lane == 0) finish(row, (head.b - sum) * inverse);
             __syncwarp(mask);
         }
     }
@@ -255,7 +256,7 @@ struct AgSolver : AgArguments<Config> {
     // A row a lane. Rows of one node may need one another, so no lane may spin on its own: in each round every lane
     // takes what there is, those that are ready publish, and all meet at the vote. The lowest row not yet solved needs
     // only solved rows and other nodes, so each round brings the node on once those are there.
-    __device__ __forceinline__ void Individually(u32 end) {
+    __device__ __forceinline__ void individually(u32 end) {
         if (this->span > 1) {
             for (u32 i = lane; i < end - first; i += kLanes) local[i] = Bits<Value>::kAbsent;
             __syncwarp(mask);
@@ -267,9 +268,9 @@ struct AgSolver : AgArguments<Config> {
             Head head{0, Value(0), Value(1)};
             if (!solved) {
                 at = __ldg(this->row_ptr + row);
-                head = HeadOf(row);
+                head = head_of(row);
             }
-            const Value inverse = Inverse(head.diagonal);
+            const Value inverse = inverse_of(head.diagonal);
             Value sum = 0;
             Batch batch;
             batch.outer = batch.inner = 0;
@@ -278,23 +279,23 @@ struct AgSolver : AgArguments<Config> {
                 bool ready = false;
                 if (!solved) {
                     if (!fetched && at < head.end) {
-                        Fetch(batch, at, head.end, 1);
+                        fetch(batch, at, head.end, 1);
                         at += kUnroll;
                         fetched = true;
                     }
                     if (batch.outer != 0) {
                         if (Config::kWaits) {
-                            PollOuter(batch);
+                            poll_outer(batch);
                         } else {
-                            ReadOuter(batch);
+                            read_outer(batch);
                         }
                     }
-                    if (batch.inner != 0) PollInner(batch);
+                    if (batch.inner != 0) poll_inner(batch);
                     if ((batch.outer | batch.inner) == 0) {
-                        if (fetched) Accumulate(batch, sum);
+                        if (fetched) accumulate(batch, sum);
                         fetched = false;
                         ready = at >= head.end;
-                    } else if (Config::kWaits && watchdog.Expired()) {
+                    } else if (Config::kWaits && watchdog.gives_up()) {
                         // Rows that wait for this one in the same node end by their own watchdogs.
                         solved = true;
                     }
@@ -302,7 +303,7 @@ struct AgSolver : AgArguments<Config> {
                 // All have read before any writes, and all that is written is seen in the next round.
                 __syncwarp(mask);
                 if (ready) {
-                    Finish(row, (head.b - sum) * inverse);
+                    finish(row, (head.b - sum) * inverse);
                     solved = true;
                 }
                 __syncwarp(mask);
@@ -311,13 +312,13 @@ struct AgSolver : AgArguments<Config> {
     }
 
     // Reads the entries of all the group's nodes with all lanes of the warp (section 4.2.2, collaborative read).
-    __device__ __forceinline__ void Stage(u32 from_row, u32 end_row) {
+    __device__ __forceinline__ void read_group(u32 from_row, u32 end_row) {
         const u32 begin = __ldg(this->row_ptr + from_row);
         const u32 end = __ldg(this->row_ptr + end_row);
         u32 place = 0;
         for (int node = 0; node < Config::kNg; ++node) {
-            const u32 from = __shfl_sync(0xFFFFFFFFu, begin, node * kLanes);
-            const u32 count = __shfl_sync(0xFFFFFFFFu, end, node * kLanes) - from;
+            const u32 from = __shfl_sync(kAllLanes, begin, node * kLanes);
+            const u32 count = __shfl_sync(kAllLanes, end, node * kLanes) - from;
             if (threadIdx.x % 32 / kLanes == node) shift = place - from;
             for (u32 i = threadIdx.x % 32; i < count; i += 32) {
                 stage_cols[place + i] = __ldg(this->cols + from + i);
@@ -328,7 +329,7 @@ struct AgSolver : AgArguments<Config> {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void Run() {
+    __device__ __forceinline__ void run() {
         const u32 warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
         if (warp >= this->warps) return;
         const u32 subwarp = threadIdx.x % 32 / kLanes;
@@ -344,17 +345,17 @@ struct AgSolver : AgArguments<Config> {
             publishes = (task.y & kPublishes) != 0;
             // The flag is the same for all tasks of a group.
             staged = Config::kStages && (task.y & kStages) != 0;
-            if (staged) Stage(first, last);
+            if (staged) read_group(first, last);
             if (first < last) {
                 if ((Config::kModes & kModeCollaborative) && (task.y & kCollaborates)) {
-                    Collaborate(last);
+                    collaborate(last);
                 } else if (Config::kModes & kModeIndividual) {
-                    Individually(last);
+                    individually(last);
                 }
             }
             // All lanes meet before the buffers are used again; one that gave up takes the warp with it.
             if (Config::kWaits) {
-                if (__any_sync(0xFFFFFFFFu, watchdog.expired)) return;
+                if (__any_sync(kAllLanes, watchdog.expired)) return;
             }
             __syncwarp();
         }
@@ -362,9 +363,9 @@ struct AgSolver : AgArguments<Config> {
 };
 
 // Solves all tasks of a launch.
-template <class Config>
+template <typename Config>
 __device__ __forceinline__ void ag(const AgArguments<Config>& arguments, u64 deadline_ns, u32* status) {
-    AgSolver<Config>(arguments, deadline_ns, status).Run();
+    AgSolver<Config>(arguments, deadline_ns, status).run();
 }
 
 }  // namespace sparsetune

@@ -12,29 +12,35 @@
 
 namespace sparsetune {
 
-constexpr u32 kNoTerm = 0xFFFFFFFFu;  // column of a padding entry
+constexpr u32 kNoTerm = 0xffffffffu;  // column of a padding entry
 
-enum class Take { kBlock, kSpread, kTicket };
+// How a warp comes by its slices.
+enum class Take {
+    kBlock,   // dealt; neighbouring slices go to warps of one block
+    kSpread,  // dealt; neighbouring slices go to different multiprocessors
+    kTicket,  // by an atomic counter
+};
 
-template <class ValueType, class SyncType, int kRhsLanesValue, int kColumnsValue, int kUnrollValue, Take kTakeValue,
-          bool kWaitsValue, int kPauseValue>
-struct SlicesConfig {
-    using Value = ValueType;
-    using Sync = SyncType;
-    static constexpr int kRhsLanes = kRhsLanesValue;  // lanes across right-hand sides
-    static constexpr int kColumns = kColumnsValue;    // right-hand sides a lane
-    static constexpr int kUnroll = kUnrollValue;      // steps in flight
-    static constexpr Take kTake = kTakeValue;         // how a warp comes by its slices
-    static constexpr bool kWaits = kWaitsValue;       // false: all that this launch needs was written by earlier ones
-    static constexpr int kPause = kPauseValue;        // sleep after a poll that found nothing, in units of 32 ns
-    static constexpr int kWidth = 32 / kRhsLanes;     // entry lanes of a warp
+// What a program sets, checked, and what follows from it:
+//   Value      float or double
+//   Sync       how a value and the news of it travel, of wait.cuh
+//   kRhsLanes  lanes across right-hand sides
+//   kColumns   right-hand sides per lane
+//   kUnroll    steps in flight
+//   kTake      how a warp comes by its slices
+//   kWaits     false: all that this launch needs was written by earlier ones
+//   kPause     sleep after a poll that found nothing, in units of 32 ns
+template <typename Settings>
+struct SlicesConfig : Settings {
+    static constexpr int kRhsLanes = Settings::kRhsLanes, kColumns = Settings::kColumns;
+    static constexpr int kWidth = 32 / kRhsLanes;  // entry lanes of a warp
     static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32,
                   "right-hand sides share a warp by powers of two");
     static_assert(kColumns >= 1 && kColumns <= 4, "more columns a lane leave no room for loads in flight");
 };
 
 // What a launch works on. `meta[s]` is {first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8}.
-template <class Value>
+template <typename Value>
 struct Slices {
     const uint4* meta;
     const u32* cols;  // b terms: row of b; x terms: slot
@@ -47,67 +53,67 @@ struct Slices {
 };
 
 // Work array in global memory, seen by all blocks.
-template <class Sync>
+template <typename Sync>
 struct GlobalWork {
     using Slot = typename Sync::Slot;
     Slot* work;
     Slot* other;  // the next call's
     u32 epoch;
-    __device__ __forceinline__ Slot Load(size_t at) const { return Sync::Load(work + at); }
-    template <class Value>
-    __device__ __forceinline__ void Store(size_t at, Value value) const {
-        Sync::Store(work + at, epoch, value);
-        if (Sync::kResets) Sync::Reset(other + at);
+    __device__ __forceinline__ Slot load(u64 at) const { return Sync::load(work + at); }
+    template <typename Value>
+    __device__ __forceinline__ void store(u64 at, Value value) const {
+        Sync::store(work + at, epoch, value);
+        if (Sync::kResets) Sync::reset(other + at);
     }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-__device__ __forceinline__ u32 ClusterRank() {
+__device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-__device__ __forceinline__ u32 AddressIn(u32 address, u32 rank) {
+__device__ __forceinline__ u32 address_in(u32 address, u32 rank) {
     u32 there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-__device__ __forceinline__ void StoreIn(u32 address, u32 word) {
+__device__ __forceinline__ void store_in(u32 address, u32 word) {
     asm volatile("st.relaxed.cluster.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word));
 }
-__device__ __forceinline__ void StoreIn(u32 address, u64 word) {
+__device__ __forceinline__ void store_in(u32 address, u64 word) {
     asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(word));
 }
-__device__ __forceinline__ void ClusterBarrier() {
+__device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 #endif
 
 // A copy of the work array in the shared memory of each block of one cluster: a value is pushed to all copies (distributed
 // shared memory), and everybody polls his own, a few tens of nanoseconds away. With one block it is that block's alone.
-template <class ValueType, int kCluster>
+template <typename ValueType, int kCluster>
 struct SharedWork {
     using Word = typename Bits<ValueType>::Word;
     using Slot = Word;
     volatile Word* words;
-    __device__ __forceinline__ Slot Load(size_t at) const { return words[at]; }
-    template <class Value>
-    __device__ __forceinline__ void Store(size_t at, Value value) const {
-        const Word word = PresentBits<Value>(value);
+    __device__ __forceinline__ Slot load(u64 at) const { return words[at]; }
+    template <typename Value>
+    __device__ __forceinline__ void store(u64 at, Value value) const {
+        const Word word = present_bits<Value>(value);
         words[at] = word;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
         if (kCluster > 1) {
             const u32 here = static_cast<u32>(__cvta_generic_to_shared(const_cast<Word*>(words + at)));
-            const u32 rank = ClusterRank();
+            const u32 rank = cluster_rank();
 #pragma unroll
-            for (int next = 1; next < kCluster; ++next) StoreIn(AddressIn(here, (rank + next) % kCluster), word);
+            for (int next = 1; next < kCluster; ++next) store_in(address_in(here, (rank + next) % kCluster), word);
         }
 #endif
     }
 };
 
 // One lane's place in its warp's slice.
-template <class Config>
+template <typename Config>
 struct SliceLane {
     int log_lanes, b_steps, x_steps;
     u32 slot;    // of this lane's equation
@@ -116,8 +122,8 @@ struct SliceLane {
     u32 x_at;    // and in x
 
     __device__ __forceinline__ SliceLane(uint4 meta, int entry_lane) {
-        log_lanes = meta.w & 0xFF;
-        b_steps = meta.z & 0xFFFF;
+        log_lanes = meta.w & 0xff;
+        b_steps = meta.z & 0xffff;
         x_steps = meta.z >> 16;
         const u32 row = static_cast<u32>(entry_lane) >> log_lanes;
         slot = meta.x + row;
@@ -128,13 +134,13 @@ struct SliceLane {
 };
 
 // kUnroll entries of one lane, loaded together.
-template <class Config>
+template <typename Config>
 struct Terms {
     using Value = typename Config::Value;
     u32 col[Config::kUnroll];
     Value val[Config::kUnroll];
 
-    __device__ __forceinline__ void Fetch(const Slices<Value>& a, u32 at, int left) {
+    __device__ __forceinline__ void fetch(const Slices<Value>& a, u32 at, int left) {
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
             const bool inside = u < left;
@@ -145,19 +151,19 @@ struct Terms {
 };
 
 // Adds the terms in b.
-template <class Config>
-__device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane,
-                                         u32 column, typename Config::Value (&sum)[Config::kColumns]) {
+template <typename Config>
+__device__ __forceinline__ void add_known(const Slices<typename Config::Value>& a, const SliceLane<Config>& lane,
+                                          u32 column, typename Config::Value (&sum)[Config::kColumns]) {
     for (int t = 0; t < lane.b_steps; t += Config::kUnroll) {
         Terms<Config> terms;
-        terms.Fetch(a, lane.b_at + t * Config::kWidth, lane.b_steps - t);
+        terms.fetch(a, lane.b_at + t * Config::kWidth, lane.b_steps - t);
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
             for (int c = 0; c < Config::kColumns; ++c) {
                 const u32 j = column + c * Config::kRhsLanes;
                 if (terms.col[u] != kNoTerm && j < a.rhs) {
-                    sum[c] += terms.val[u] * a.b[static_cast<size_t>(terms.col[u]) * a.rhs + j];
+                    sum[c] += terms.val[u] * a.b[static_cast<u64>(terms.col[u]) * a.rhs + j];
                 }
             }
         }
@@ -165,25 +171,26 @@ __device__ __forceinline__ void AddKnown(const Slices<typename Config::Value>& a
 }
 
 // A slot that reads as 0 and is there: what a padding entry finds.
-template <class Sync>
+template <typename Sync>
 struct ZeroSlot {
-    static __device__ __forceinline__ typename Sync::Slot Of(u32) { return 0; }
+    static __device__ __forceinline__ typename Sync::Slot of(u32) { return 0; }
 };
 template <>
 struct ZeroSlot<Packed<float>> {
-    static __device__ __forceinline__ u64 Of(u32 epoch) { return static_cast<u64>(epoch) << 32; }
+    static __device__ __forceinline__ u64 of(u32 epoch) { return static_cast<u64>(epoch) << 32; }
 };
 template <>
 struct ZeroSlot<Packed<double>> {
-    static __device__ __forceinline__ PackedDouble Of(u32 epoch) { return PackedDouble{0, epoch}; }
+    static __device__ __forceinline__ PackedDouble of(u32 epoch) { return PackedDouble{0, epoch}; }
 };
 
 // Adds kUnroll terms in x, waiting for those that are not there yet. False: the watchdog ended the wait.
 //
 // A slot is its own mark of what is missing: nothing else is kept for it, so that registers are left for more warps.
-template <class Config, class Work>
-__device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work, u32 epoch,
-                                           Watchdog& watchdog, typename Config::Value (&sum)[Config::kColumns]) {
+template <typename Config, typename Work>
+__device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 column, u32 rhs, const Work& work,
+                                            u32 epoch, Watchdog& watchdog,
+                                            typename Config::Value (&sum)[Config::kColumns]) {
     using Value = typename Config::Value;
     using Sync = typename Config::Sync;
     typename Sync::Slot found[Config::kUnroll][Config::kColumns];
@@ -192,9 +199,8 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
             const u32 j = column + c * Config::kRhsLanes;
-            found[u][c] = ZeroSlot<Sync>::Of(epoch);
-            if (terms.col[u] != kNoTerm && j < rhs)
-                found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+            found[u][c] = ZeroSlot<Sync>::of(epoch);
+            if (terms.col[u] != kNoTerm && j < rhs) found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
         }
     }
     Value value;
@@ -203,10 +209,10 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
-            for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::Unpack(found[u][c], epoch, value);
+            for (int c = 0; c < Config::kColumns; ++c) missing |= !Sync::unpack(found[u][c], epoch, value);
         }
         if (!missing) break;
-        if (watchdog.Expired()) return false;
+        if (watchdog.gives_up()) return false;
         if (Config::kPause > 0) __nanosleep(Config::kPause * 32);
 #pragma unroll
         for (int u = 0; u < Config::kUnroll; ++u) {
@@ -214,8 +220,8 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
             for (int c = 0; c < Config::kColumns; ++c) {
                 const u32 j = column + c * Config::kRhsLanes;
                 // What is there is not looked at again.
-                if (!Sync::Unpack(found[u][c], epoch, value)) {
-                    found[u][c] = work.Load(static_cast<size_t>(terms.col[u]) * rhs + j);
+                if (!Sync::unpack(found[u][c], epoch, value)) {
+                    found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
                 }
             }
         }
@@ -224,7 +230,7 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
     for (int u = 0; u < Config::kUnroll; ++u) {
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
-            Sync::Unpack(found[u][c], epoch, value);
+            Sync::unpack(found[u][c], epoch, value);
             sum[c] += terms.val[u] * value;
         }
     }
@@ -232,19 +238,18 @@ __device__ __forceinline__ bool AddUnknown(const Terms<Config>& terms, u32 colum
 }
 
 // All slices of one warp, `warp` of `warps`.
-template <class Config, class Work>
-__device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch,
-                                            u32 warp, u32 warps, u32* ticket, Watchdog& watchdog) {
+template <typename Config, typename Work>
+__device__ __forceinline__ void solve_slices(const Slices<typename Config::Value>& a, const Work& work, u32 epoch,
+                                             u32 warp, u32 warps, u32* ticket, Watchdog& watchdog) {
     using Value = typename Config::Value;
-    constexpr u32 kAll = 0xFFFFFFFFu;
-    const int lane_id = threadIdx.x & 31;
+    const int lane_id = threadIdx.x % 32;
     const u32 column = lane_id % Config::kRhsLanes;
     const int entry_lane = lane_id / Config::kRhsLanes;
     const auto take = [&](u32 last) -> u32 {
         if (Config::kTake != Take::kTicket) return last + warps;
         u32 mine = 0;
         if (lane_id == 0) mine = a.first + atomicAdd(ticket, 1u);
-        return __shfl_sync(kAll, mine, 0);
+        return __shfl_sync(kAllLanes, mine, 0);
     };
     u32 s = Config::kTake == Take::kTicket ? take(0) : a.first + warp;
     if (s >= a.end) return;
@@ -258,27 +263,27 @@ __device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>
         const SliceLane<Config> lane(meta, entry_lane);
         const int row = lane.leads ? a.rows[lane.slot] : -1;
         Terms<Config> terms;
-        terms.Fetch(a, lane.x_at, lane.x_steps);
+        terms.fetch(a, lane.x_at, lane.x_steps);
         Value sum[Config::kColumns];
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) sum[c] = Value(0);
-        AddKnown<Config>(a, lane, column, sum);
+        add_known<Config>(a, lane, column, sum);
         bool there = true;
         for (int t = 0; t < lane.x_steps && there; t += Config::kUnroll) {
-            if (t > 0) terms.Fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
-            there = AddUnknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
+            if (t > 0) terms.fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
+            there = add_unknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
         // One lane that gives up takes its warp along: nothing half-summed is published.
-        if (!__all_sync(kAll, there)) return;
+        if (!__all_sync(kAllLanes, there)) return;
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
             for (int reach = (Config::kRhsLanes << lane.log_lanes) >> 1; reach >= Config::kRhsLanes; reach >>= 1) {
-                sum[c] += __shfl_xor_sync(kAll, sum[c], reach);
+                sum[c] += __shfl_xor_sync(kAllLanes, sum[c], reach);
             }
             const u32 j = column + c * Config::kRhsLanes;
             if (lane.leads && j < a.rhs) {
-                work.template Store<Value>(static_cast<size_t>(lane.slot) * a.rhs + j, sum[c]);
-                if (row >= 0) a.x[static_cast<size_t>(row) * a.rhs + j] = sum[c];
+                work.template store<Value>(static_cast<u64>(lane.slot) * a.rhs + j, sum[c]);
+                if (row >= 0) a.x[static_cast<u64>(row) * a.rhs + j] = sum[c];
             }
         }
         if (next >= a.end) return;
@@ -288,23 +293,23 @@ __device__ __forceinline__ void SolveSlices(const Slices<typename Config::Value>
 }
 
 // The whole grid works; the work array is in global memory.
-template <class Config>
-__device__ __forceinline__ void SlicesGlobal(const Slices<typename Config::Value>& a, typename Config::Sync::Slot* work,
-                                             typename Config::Sync::Slot* other, u32 epoch, u32* ticket,
-                                             u32* other_ticket, u64 deadline_ns, u32* status) {
-    const u32 of_block = threadIdx.x >> 5, a_block = blockDim.x >> 5;
+template <typename Config>
+__device__ __forceinline__ void slices_global(const Slices<typename Config::Value>& a,
+                                              typename Config::Sync::Slot* work, typename Config::Sync::Slot* other,
+                                              u32 epoch, u32* ticket, u32* other_ticket, u64 deadline_ns, u32* status) {
+    const u32 of_block = threadIdx.x / 32, a_block = blockDim.x / 32;
     const u32 warp =
         Config::kTake == Take::kSpread ? of_block * gridDim.x + blockIdx.x : blockIdx.x * a_block + of_block;
     if (Config::kTake == Take::kTicket && blockIdx.x == 0 && threadIdx.x == 0) *other_ticket = 0;
     Watchdog watchdog(deadline_ns, status);
     const GlobalWork<typename Config::Sync> array{work, other, epoch};
-    SolveSlices<Config>(a, array, epoch, warp, gridDim.x * a_block, ticket, watchdog);
+    solve_slices<Config>(a, array, epoch, warp, gridDim.x * a_block, ticket, watchdog);
 }
 
 // One cluster of kCluster blocks works; each has a copy of the work array in its shared memory.
-template <class Config, int kCluster>
-__device__ __forceinline__ void SlicesShared(const Slices<typename Config::Value>& a, u32 slots, u64 deadline_ns,
-                                             u32* status) {
+template <typename Config, int kCluster>
+__device__ __forceinline__ void slices_shared(const Slices<typename Config::Value>& a, u32 slots, u64 deadline_ns,
+                                              u32* status) {
     using Value = typename Config::Value;
     using Word = typename Bits<Value>::Word;
     extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -313,16 +318,16 @@ __device__ __forceinline__ void SlicesShared(const Slices<typename Config::Value
     __syncthreads();
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     // Nobody may push into a copy that is still being emptied.
-    if (kCluster > 1) ClusterBarrier();
+    if (kCluster > 1) cluster_barrier();
 #endif
-    const u32 warp = (threadIdx.x >> 5) * kCluster + blockIdx.x;
+    const u32 warp = (threadIdx.x / 32) * kCluster + blockIdx.x;
     Watchdog watchdog(deadline_ns, status);
     const SharedWork<Value, kCluster> array{words};
-    SolveSlices<Config>(a, array, 0, warp, kCluster * (blockDim.x >> 5), nullptr, watchdog);
+    solve_slices<Config>(a, array, 0, warp, kCluster * (blockDim.x / 32), nullptr, watchdog);
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     // A block's memory must outlive the others' pushes.
     __syncwarp();
-    if (kCluster > 1) ClusterBarrier();
+    if (kCluster > 1) cluster_barrier();
 #endif
 }
 

@@ -8,58 +8,39 @@
 //
 // Nobody waits for ever only where whoever computes the value is running or done: see `ops/sptrsv/progress.rs`.
 #pragma once
+#include "device.cuh"
 
 namespace sparsetune {
 
-using u32 = unsigned int;
-using u64 = unsigned long long;
-
 // A value's bits as an integer, and the bits that mean "not there yet": a NaN that no arithmetic yields.
-template <class Value>
+template <typename Value>
 struct Bits;
 
 template <>
 struct Bits<float> {
     using Word = u32;
-    static constexpr Word kAbsent = 0xFFFFFFFFu;
-    static constexpr Word kOtherNan = 0x7FFFFFFFu;
-    static __device__ __forceinline__ Word Of(float value) { return __float_as_uint(value); }
-    static __device__ __forceinline__ float Value(Word word) { return __uint_as_float(word); }
+    static constexpr Word kAbsent = 0xffffffffu;
+    static constexpr Word kOtherNan = 0x7fffffffu;
+    static __device__ __forceinline__ Word of(float value) { return __float_as_uint(value); }
+    static __device__ __forceinline__ float value_of(Word word) { return __uint_as_float(word); }
 };
 
 template <>
 struct Bits<double> {
     using Word = u64;
-    static constexpr Word kAbsent = 0xFFFFFFFFFFFFFFFFull;
-    static constexpr Word kOtherNan = 0x7FFFFFFFFFFFFFFFull;
-    static __device__ __forceinline__ Word Of(double value) { return static_cast<Word>(__double_as_longlong(value)); }
-    static __device__ __forceinline__ double Value(Word word) {
+    static constexpr Word kAbsent = 0xffffffffffffffffull;
+    static constexpr Word kOtherNan = 0x7fffffffffffffffull;
+    static __device__ __forceinline__ Word of(double value) { return static_cast<Word>(__double_as_longlong(value)); }
+    static __device__ __forceinline__ double value_of(Word word) {
         return __longlong_as_double(static_cast<long long>(word));
     }
 };
 
 // The bits to store for a computed value: those that mean "not there" become another NaN.
-template <class Value>
-__device__ __forceinline__ typename Bits<Value>::Word PresentBits(Value value) {
-    const typename Bits<Value>::Word word = Bits<Value>::Of(value);
+template <typename Value>
+__device__ __forceinline__ typename Bits<Value>::Word present_bits(Value value) {
+    const typename Bits<Value>::Word word = Bits<Value>::of(value);
     return word == Bits<Value>::kAbsent ? Bits<Value>::kOtherNan : word;
-}
-
-__device__ __forceinline__ u32 LoadRelaxed(const u32* at) {
-    u32 word;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(at));
-    return word;
-}
-__device__ __forceinline__ u64 LoadRelaxed(const u64* at) {
-    u64 word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at));
-    return word;
-}
-__device__ __forceinline__ void StoreRelaxed(u32* at, u32 word) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word));
-}
-__device__ __forceinline__ void StoreRelaxed(u64* at, u64 word) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word));
 }
 
 // A double and its epoch in one 128-bit word.
@@ -71,7 +52,7 @@ struct alignas(16) PackedDouble {
 // 128-bit accesses are whole by the instruction set's word since PTX 8.3. A compiler before that has only the aligned
 // vector access of 16 bytes, which the hardware carries out in one piece though no text promises it.
 #if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203)
-__device__ __forceinline__ PackedDouble LoadRelaxed(const PackedDouble* at) {
+__device__ __forceinline__ PackedDouble load_relaxed(const PackedDouble* at) {
     PackedDouble word;
     asm volatile(
         "{ .reg .b128 whole;\n"
@@ -81,7 +62,7 @@ __device__ __forceinline__ PackedDouble LoadRelaxed(const PackedDouble* at) {
         : "l"(at));
     return word;
 }
-__device__ __forceinline__ void StoreRelaxed(PackedDouble* at, PackedDouble word) {
+__device__ __forceinline__ void store_relaxed(PackedDouble* at, PackedDouble word) {
     asm volatile(
         "{ .reg .b128 whole;\n"
         "  mov.b128 whole, {%1, %2};\n"
@@ -89,12 +70,12 @@ __device__ __forceinline__ void StoreRelaxed(PackedDouble* at, PackedDouble word
         "l"(word.value), "l"(word.epoch));
 }
 #else
-__device__ __forceinline__ PackedDouble LoadRelaxed(const PackedDouble* at) {
+__device__ __forceinline__ PackedDouble load_relaxed(const PackedDouble* at) {
     PackedDouble word;
     asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(word.value), "=l"(word.epoch) : "l"(at));
     return word;
 }
-__device__ __forceinline__ void StoreRelaxed(PackedDouble* at, PackedDouble word) {
+__device__ __forceinline__ void store_relaxed(PackedDouble* at, PackedDouble word) {
     asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(word.value), "l"(word.epoch));
 }
 #endif
@@ -102,35 +83,31 @@ __device__ __forceinline__ void StoreRelaxed(PackedDouble* at, PackedDouble word
 // Both kinds of synchronisation have the same face:
 //   Slot               an element of the work array, one a variable (and right-hand side)
 //   kResets            whether a call must make the other call's slots absent again (two arrays in turn)
-//   Load, Unpack       apart, so that several loads can be in flight before the first is looked at
-//   TryLoad            both at once
-//   Store              publishes
-//   Read               the value of a slot that is known to be there (written by an earlier launch)
+//   load, unpack       apart, so that several loads can be in flight before the first is looked at
+//   store              publishes
+//   read               the value of a slot that is known to be there (written by an earlier launch)
 
 // The value's own word; all ones = not there. Half the bytes of `Packed`, but somebody has to reset it.
-template <class Value>
+template <typename Value>
 struct Sentinel {
     using Slot = typename Bits<Value>::Word;
     static constexpr bool kResets = true;
 
-    static __device__ __forceinline__ Slot Load(const Slot* at) { return LoadRelaxed(at); }
-    static __device__ __forceinline__ bool Unpack(Slot slot, u32 /*epoch*/, Value& value) {
-        value = Bits<Value>::Value(slot);
+    static __device__ __forceinline__ Slot load(const Slot* at) { return load_relaxed(at); }
+    static __device__ __forceinline__ bool unpack(Slot slot, u32 /*epoch*/, Value& value) {
+        value = Bits<Value>::value_of(slot);
         return slot != Bits<Value>::kAbsent;
     }
-    static __device__ __forceinline__ bool TryLoad(const Slot* at, u32 epoch, Value& value) {
-        return Unpack(Load(at), epoch, value);
+    static __device__ __forceinline__ void store(Slot* at, u32 /*epoch*/, Value value) {
+        store_relaxed(at, present_bits(value));
     }
-    static __device__ __forceinline__ void Store(Slot* at, u32 /*epoch*/, Value value) {
-        StoreRelaxed(at, PresentBits(value));
-    }
-    static __device__ __forceinline__ Value Read(const Slot* at) { return Bits<Value>::Value(*at); }
+    static __device__ __forceinline__ Value read(const Slot* at) { return Bits<Value>::value_of(*at); }
     // The next call finds it absent; nobody waits for it in this one, so an ordinary store will do.
-    static __device__ __forceinline__ void Reset(Slot* at) { *at = Bits<Value>::kAbsent; }
+    static __device__ __forceinline__ void reset(Slot* at) { *at = Bits<Value>::kAbsent; }
 };
 
 // {value, epoch} in one word: there when the epoch is this call's. Never reset.
-template <class Value>
+template <typename Value>
 struct Packed;
 
 template <>
@@ -138,19 +115,16 @@ struct Packed<float> {
     using Slot = u64;
     static constexpr bool kResets = false;
 
-    static __device__ __forceinline__ Slot Load(const Slot* at) { return LoadRelaxed(at); }
-    static __device__ __forceinline__ bool Unpack(Slot slot, u32 epoch, float& value) {
+    static __device__ __forceinline__ Slot load(const Slot* at) { return load_relaxed(at); }
+    static __device__ __forceinline__ bool unpack(Slot slot, u32 epoch, float& value) {
         value = __uint_as_float(static_cast<u32>(slot));
         return static_cast<u32>(slot >> 32) == epoch;
     }
-    static __device__ __forceinline__ bool TryLoad(const Slot* at, u32 epoch, float& value) {
-        return Unpack(Load(at), epoch, value);
+    static __device__ __forceinline__ void store(Slot* at, u32 epoch, float value) {
+        store_relaxed(at, static_cast<u64>(epoch) << 32 | __float_as_uint(value));
     }
-    static __device__ __forceinline__ void Store(Slot* at, u32 epoch, float value) {
-        StoreRelaxed(at, static_cast<u64>(epoch) << 32 | __float_as_uint(value));
-    }
-    static __device__ __forceinline__ float Read(const Slot* at) { return __uint_as_float(static_cast<u32>(*at)); }
-    static __device__ __forceinline__ void Reset(Slot*) {}
+    static __device__ __forceinline__ float read(const Slot* at) { return __uint_as_float(static_cast<u32>(*at)); }
+    static __device__ __forceinline__ void reset(Slot*) {}
 };
 
 template <>
@@ -158,28 +132,19 @@ struct Packed<double> {
     using Slot = PackedDouble;
     static constexpr bool kResets = false;
 
-    static __device__ __forceinline__ Slot Load(const Slot* at) { return LoadRelaxed(at); }
-    static __device__ __forceinline__ bool Unpack(Slot slot, u32 epoch, double& value) {
-        value = Bits<double>::Value(slot.value);
+    static __device__ __forceinline__ Slot load(const Slot* at) { return load_relaxed(at); }
+    static __device__ __forceinline__ bool unpack(Slot slot, u32 epoch, double& value) {
+        value = Bits<double>::value_of(slot.value);
         return slot.epoch == epoch;
     }
-    static __device__ __forceinline__ bool TryLoad(const Slot* at, u32 epoch, double& value) {
-        return Unpack(Load(at), epoch, value);
+    static __device__ __forceinline__ void store(Slot* at, u32 epoch, double value) {
+        store_relaxed(at, PackedDouble{Bits<double>::of(value), epoch});
     }
-    static __device__ __forceinline__ void Store(Slot* at, u32 epoch, double value) {
-        StoreRelaxed(at, PackedDouble{Bits<double>::Of(value), epoch});
-    }
-    static __device__ __forceinline__ double Read(const Slot* at) { return Bits<double>::Value(at->value); }
-    static __device__ __forceinline__ void Reset(Slot*) {}
+    static __device__ __forceinline__ double read(const Slot* at) { return Bits<double>::value_of(at->value); }
+    static __device__ __forceinline__ void reset(Slot*) {}
 };
 
-__device__ __forceinline__ u64 GlobalNanoseconds() {
-    u64 now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
-
-// Ends a wait that lasts too long. A thread asks `Expired` after each poll that found nothing; most of the time that is
+// Ends a wait that lasts too long. A thread asks `gives_up` after each poll that found nothing; most of the time that is
 // an addition. Every kLook-th time it looks at the clock and at the status of the call, which whoever gives up sets to
 // 1, so that all waiting threads leave soon after the first. Once expired it stays so.
 struct Watchdog {
@@ -195,31 +160,22 @@ struct Watchdog {
 
     __device__ __forceinline__ Watchdog(u64 deadline_ns_, u32* status_) : deadline_ns(deadline_ns_), status(status_) {}
 
-    __device__ __forceinline__ bool Expired() {
-        if ((++misses & (kLook - 1)) == 0 && !expired) Look();
+    __device__ __forceinline__ bool gives_up() {
+        if ((++misses & (kLook - 1)) == 0 && !expired) look();
         return expired;
     }
 
     // Inlined, though rarely run: a call by pointer would keep the counter in memory.
-    __device__ __forceinline__ void Look() {
-        const u64 now = GlobalNanoseconds();
+    __device__ __forceinline__ void look() {
+        const u64 now = global_nanoseconds();
         if (start == 0) start = now;
-        if (LoadRelaxed(status) != 0) {
+        if (load_relaxed(status) != 0) {
             expired = true;
         } else if (now - start > deadline_ns) {
-            StoreRelaxed(status, 1u);
+            store_relaxed(status, 1u);
             expired = true;
         }
     }
 };
-
-// Spins until the value is there. False: the watchdog ended it, and the caller must leave without publishing.
-template <class Sync, class Value>
-__device__ __forceinline__ bool WaitFor(const typename Sync::Slot* at, u32 epoch, Watchdog& watchdog, Value& value) {
-    while (!Sync::TryLoad(at, epoch, value)) {
-        if (watchdog.Expired()) return false;
-    }
-    return true;
-}
 
 }  // namespace sparsetune

@@ -19,7 +19,7 @@ const MOST_POLLS: u32 = 30_000;
 /// clocks.
 const REPEATS: usize = 8;
 
-/// `engine::HopReport`: nanoseconds, and where both players ran.
+/// `HopReport` of hop.cuh: nanoseconds, and where both players ran.
 type Report = [u64; 3];
 
 /// Nanoseconds of one hop, the least of several pairs of multiprocessors: what disturbs only slows, and a level of a

@@ -14,56 +14,51 @@ pub(super) const SOURCE: &str = r#"#include "engine/verify.cuh"
 #include "engine/timing.cuh"
 #include "engine/hop.cuh"
 #include "engine/densify.cuh"
+using namespace sparsetune;
 
 #define ENGINE_VERIFY(name, T)                                                                     \
-  extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
-  name(const T* c, const double* value, const float* scale, unsigned long long first,              \
-       unsigned long long count, const T* initial, double beta, unsigned poison,                   \
-       engine::Partial* partials) {                                                                \
-    engine::Verify(c, value, scale, first, count, initial, beta, poison, partials);                \
-  }
-ENGINE_VERIFY(engine_verify_f16, unsigned short)
+    extern "C" __global__ void __launch_bounds__(kVerifyThreads)                                   \
+    name(const T* c, const double* value, const float* scale, u64 first, u64 count,                \
+         const T* initial, double beta, u32 poison, Partial* partials) {                           \
+        verify(c, value, scale, first, count, initial, beta, poison, partials);                    \
+    }
+ENGINE_VERIFY(engine_verify_f16, u16)
 ENGINE_VERIFY(engine_verify_f32, float)
 ENGINE_VERIFY(engine_verify_f64, double)
 
 #define ENGINE_DENSIFY(name, Word)                                                                 \
-  extern "C" __global__ void name(const unsigned* row_ptr, const unsigned* col_idx,                \
-                                  const Word* values, Word* dense, unsigned long long rows,        \
-                                  unsigned long long leading) {                                    \
-    engine::Densify(row_ptr, col_idx, values, dense, rows, leading);                               \
-  }
-ENGINE_DENSIFY(engine_densify_16, unsigned short)
-ENGINE_DENSIFY(engine_densify_32, unsigned)
-ENGINE_DENSIFY(engine_densify_64, unsigned long long)
+    extern "C" __global__ void name(const u32* row_ptr, const u32* col_idx, const Word* values,    \
+                                    Word* dense, u64 rows, u64 leading) {                          \
+        densify(row_ptr, col_idx, values, dense, rows, leading);                                   \
+    }
+ENGINE_DENSIFY(engine_densify_16, u16)
+ENGINE_DENSIFY(engine_densify_32, u32)
+ENGINE_DENSIFY(engine_densify_64, u64)
 
 #define ENGINE_RESIDUAL(name, T)                                                                   \
-  extern "C" __global__ void __launch_bounds__(engine::kVerifyThreads)                             \
-  name(const unsigned* row_ptr, const unsigned* col_idx, const T* values, const T* diagonal,       \
-       const T* b, const T* x, unsigned rows, unsigned rhs, unsigned reversed, unsigned poison,    \
-       engine::Partial* partials) {                                                                \
-    const engine::System<T> system = {row_ptr, col_idx, values, diagonal, b, x, rows, rhs,         \
-                                      reversed};                                                   \
-    engine::Residual(system, poison, partials);                                                    \
-  }
+    extern "C" __global__ void __launch_bounds__(kVerifyThreads)                                   \
+    name(const u32* row_ptr, const u32* col_idx, const T* values, const T* diagonal, const T* b,   \
+         const T* x, u32 rows, u32 rhs, u32 reversed, u32 poison, Partial* partials) {             \
+        const System<T> system = {row_ptr, col_idx, values, diagonal, b, x, rows, rhs, reversed};  \
+        residual(system, poison, partials);                                                        \
+    }
 ENGINE_RESIDUAL(engine_residual_f32, float)
 ENGINE_RESIDUAL(engine_residual_f64, double)
 
-extern "C" __global__ void engine_hop_32(void* words, unsigned trips, unsigned most_polls,
-                                         engine::HopReport* report) {
-  engine::Hop<unsigned>(words, trips, most_polls, report);
+extern "C" __global__ void engine_hop_32(void* words, u32 trips, u32 most_polls, HopReport* report) {
+    hop<u32>(words, trips, most_polls, report);
 }
 
-extern "C" __global__ void engine_hop_64(void* words, unsigned trips, unsigned most_polls,
-                                         engine::HopReport* report) {
-  engine::Hop<unsigned long long>(words, trips, most_polls, report);
+extern "C" __global__ void engine_hop_64(void* words, u32 trips, u32 most_polls, HopReport* report) {
+    hop<u64>(words, trips, most_polls, report);
 }
 
-extern "C" __global__ void engine_gate(const unsigned* open, unsigned long long most_ns) {
-  engine::Gate(open, most_ns);
+extern "C" __global__ void engine_gate(const u32* open, u64 most_ns) {
+    gate(open, most_ns);
 }
 
-extern "C" __global__ void engine_sweep(const uint4* words, unsigned long long count, unsigned* sink) {
-  engine::Sweep(words, count, sink);
+extern "C" __global__ void engine_sweep(const uint4* words, u64 count, u32* sink) {
+    sweep(words, count, sink);
 }
 "#;
 

@@ -15,7 +15,7 @@ pub(super) const THREADS: u32 = 256;
 /// Blocks of a comparison, at most; each leaves one partial.
 const MOST_BLOCKS: usize = 1024;
 
-/// `engine::Partial` as three words: error (f64), worst, unwritten.
+/// `Partial` of verify.cuh as three words: error (f64), worst, unwritten.
 type Partial = [u64; 3];
 
 /// Bytes of reference on the device at a time, where all of it does not fit.

@@ -3,7 +3,9 @@
 use super::prepare::Sync;
 use crate::domain::Dtype;
 use crate::domain::recipe::Arg;
-use crate::ops::program::{EntryPoint, aggregate, number, parameter, parameter_as, program};
+use crate::ops::program::{
+    EntryPoint, Setting, aggregate, number, parameter, parameter_as, program, settings,
+};
 
 /// Name of the kernel whose tasks may wait for one another.
 pub const WAITING: &str = "ag_waiting";
@@ -59,21 +61,18 @@ pub enum Kind {
 /// The program's text: an instance for each kind of launch that there is.
 pub fn source(text: &Text) -> String {
     let kinds = [(Kind::Waiting, text.waiting_modes), (Kind::Level, text.level_modes)];
-    let (mut configs, mut kernels) = (String::new(), Vec::new());
+    let (mut definitions, mut kernels) = (String::new(), Vec::new());
     for (kind, _) in kinds.into_iter().filter(|(_, modes)| *modes != 0) {
-        configs += &text.config(kind);
+        definitions += &text.settings(kind);
         kernels.push(text.kernel(kind, Bound::default()));
     }
-    program(&["sptrsv/ag.cuh"], &configs, &kernels)
+    program(&["sptrsv/ag.cuh"], &definitions, &kernels)
 }
 
 impl Text {
     /// The kernel for launches of one kind.
     pub fn kernel(&self, kind: Kind, bound: Bound) -> EntryPoint {
-        let (name, config) = match kind {
-            Kind::Waiting => (WAITING, "Waiting"),
-            Kind::Level => ("ag_level", "Level"),
-        };
+        let settings = kind.settings();
         let value = self.value();
         let values = format!("const {value}*");
         let either = |at, operand| if bound.permuted { Arg::Array(at) } else { operand };
@@ -86,7 +85,7 @@ impl Text {
         };
         // Typed only in the call: with typed parameters the compiler chooses registers otherwise.
         let slots = |name, argument| {
-            let passed = format!("static_cast<{config}::Sync::Slot*>({name})");
+            let passed = format!("static_cast<{settings}::Sync::Slot*>({name})");
             parameter_as("void*", name, argument, passed)
         };
         let arguments = vec![
@@ -110,15 +109,15 @@ impl Text {
             number("stage", bound.stage),
         ];
         let operands = vec![
-            aggregate(format!("AgArguments<{config}>"), arguments),
+            aggregate(format!("AgArguments<AgConfig<{settings}>>"), arguments),
             parameter("u64", "deadline_ns", Arg::DeadlineNs),
             parameter("u32*", "status", Arg::Status),
         ];
         let (threads, blocks) = self.launch_bounds(kind);
         EntryPoint {
-            name,
+            name: if kind == Kind::Waiting { WAITING } else { "ag_level" },
             launch_bounds: Some(format!("{threads}, {blocks}")),
-            function: format!("ag<{config}>"),
+            function: format!("ag<AgConfig<{settings}>>"),
             operands,
         }
     }
@@ -136,18 +135,38 @@ impl Text {
         }
     }
 
-    fn config(&self, kind: Kind) -> String {
-        let (name, modes) = match kind {
-            Kind::Waiting => ("Waiting", self.waiting_modes),
-            Kind::Level => ("Level", self.level_modes),
+    /// The settings of the kernel for launches of one kind.
+    fn settings(&self, kind: Kind) -> String {
+        let (value, (threads, blocks)) = (self.value(), self.launch_bounds(kind));
+        let sync = match (self.sync, value) {
+            (Sync::Sentinel, "double") => "Sentinel<double>",
+            (Sync::Sentinel, _) => "Sentinel<float>",
+            (Sync::Packed, "double") => "Packed<double>",
+            (Sync::Packed, _) => "Packed<float>",
         };
-        let sync = if self.sync == Sync::Packed { "Packed" } else { "Sentinel" };
-        let (value, ng, waits, staged) =
-            (self.value(), self.ng, kind == Kind::Waiting, self.staged);
-        let (threads, blocks) = self.launch_bounds(kind);
-        let tight = threads * blocks > 512;
-        format!(
-            "using {name} = AgConfig<{value}, {sync}, {ng}, {waits}, {modes}, {staged}, {tight}>;\n"
-        )
+        let modes = match kind {
+            Kind::Waiting => self.waiting_modes,
+            Kind::Level => self.level_modes,
+        };
+        let members = [
+            ("Value", Setting::Type(value)),
+            ("Sync", Setting::Type(sync)),
+            ("kNg", self.ng.into()),
+            ("kWaits", (kind == Kind::Waiting).into()),
+            ("kModes", modes.into()),
+            ("kStages", self.staged.into()),
+            ("kTight", (threads * blocks > 512).into()),
+        ];
+        settings(kind.settings(), &members)
+    }
+}
+
+impl Kind {
+    /// Name of the settings of its kernel.
+    fn settings(self) -> &'static str {
+        match self {
+            Self::Waiting => "Waiting",
+            Self::Level => "Level",
+        }
     }
 }

@@ -3,7 +3,13 @@
 use super::scheme::{Columns, Scheme, Scope, Sync, Take};
 use crate::domain::recipe::Arg;
 use crate::domain::{Dtype, Sptrsv};
-use crate::ops::program::{EntryPoint, Operand, aggregate, number, parameter, program};
+use crate::ops::program::{
+    EntryPoint, Operand, Setting, aggregate, number, parameter, program, settings,
+};
+
+/// Names of the settings of the kernel that waits, and of the one for a window, which need not.
+const SOLVE: &str = "Solve";
+const SOLVE_WINDOW: &str = "SolveWindow";
 
 /// What a launch works on; the default serves where only the text is wanted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,22 +35,17 @@ pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     let header = &["sptrsv/slices.cuh"];
     match scheme.scope {
         Scope::Shared { blocks } => {
-            let solve = format!("using Solve = {};\n", text.config("kSpread", true));
+            let solve = text.settings(SOLVE, Take::Spread, true);
             program(header, &solve, &[text.shared(blocks, range)])
         }
         Scope::Global => {
-            let take = match scheme.take {
-                Take::Block => "kBlock",
-                Take::Spread => "kSpread",
-                Take::Ticket => "kTicket",
-            };
-            let mut configs = format!("using Solve = {};\n", text.config(take, true));
+            let mut definitions = text.settings(SOLVE, scheme.take, true);
             let mut kernels = vec![text.waiting(range)];
             if scheme.alpha > 0 {
-                configs += &format!("using SolveWindow = {};\n", text.config("kBlock", false));
+                definitions += &text.settings(SOLVE_WINDOW, Take::Block, false);
                 kernels.push(text.window(range));
             }
-            program(header, &configs, &kernels)
+            program(header, &definitions, &kernels)
         }
     }
 }
@@ -58,21 +59,21 @@ impl Text<'_> {
             parameter("u64", "deadline_ns", Arg::DeadlineNs),
             parameter("u32*", "status", Arg::Status),
         ];
-        let function = format!("SlicesShared<Solve, {blocks}>");
+        let function = format!("slices_shared<SlicesConfig<{SOLVE}>, {blocks}>");
         EntryPoint { name: "solve", launch_bounds: None, function, operands }
     }
 
     /// The kernel whose warps wait for unknowns in global memory.
     pub fn waiting(&self, range: Range) -> EntryPoint {
-        self.global("solve", "Solve", range)
+        self.global("solve", SOLVE, range)
     }
 
     /// The kernel for one window, which need not wait.
     pub fn window(&self, range: Range) -> EntryPoint {
-        self.global("solve_window", "SolveWindow", range)
+        self.global("solve_window", SOLVE_WINDOW, range)
     }
 
-    fn global(&self, name: &'static str, config: &str, range: Range) -> EntryPoint {
+    fn global(&self, name: &'static str, settings: &str, range: Range) -> EntryPoint {
         let [work, other, epoch] = match self.scheme.sync {
             Sync::Sentinel => {
                 [Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0)]
@@ -88,7 +89,7 @@ impl Text<'_> {
             }
             Take::Block | Take::Spread => [Arg::NULL; 2],
         };
-        let slot = format!("{config}::Sync::Slot*");
+        let slot = format!("{settings}::Sync::Slot*");
         let operands = vec![
             self.slices(range),
             parameter(&slot, "work", work),
@@ -99,7 +100,7 @@ impl Text<'_> {
             parameter("u64", "deadline_ns", Arg::DeadlineNs),
             parameter("u32*", "status", Arg::Status),
         ];
-        let function = format!("SlicesGlobal<{config}>");
+        let function = format!("slices_global<SlicesConfig<{settings}>>");
         EntryPoint { name, launch_bounds: None, function, operands }
     }
 
@@ -133,17 +134,32 @@ impl Text<'_> {
         )
     }
 
-    fn config(&self, take: &str, waits: bool) -> String {
-        let (value, pause) = (self.value(), self.scheme.pause);
-        let sync = match self.scheme.sync {
-            Sync::Sentinel => "Sentinel",
-            Sync::Packed => "Packed",
+    /// The settings `name` of a kernel.
+    fn settings(&self, name: &str, take: Take, waits: bool) -> String {
+        let value = self.value();
+        let sync = match (self.scheme.sync, value) {
+            (Sync::Sentinel, "double") => "Sentinel<double>",
+            (Sync::Sentinel, _) => "Sentinel<float>",
+            (Sync::Packed, "double") => "Packed<double>",
+            (Sync::Packed, _) => "Packed<float>",
+        };
+        let take = match take {
+            Take::Block => "kBlock",
+            Take::Spread => "kSpread",
+            Take::Ticket => "kTicket",
         };
         let Columns { lanes, a_lane } = Columns::of(self.problem.rhs);
-        // Two right-hand sides per lane are two loads per step.
-        let unroll = self.scheme.unroll / a_lane;
-        format!(
-            "SlicesConfig<{value}, {sync}<{value}>, {lanes}, {a_lane}, {unroll}, Take::{take}, {waits}, {pause}>"
-        )
+        let members = [
+            ("Value", Setting::Type(value)),
+            ("Sync", Setting::Type(sync)),
+            ("kRhsLanes", lanes.into()),
+            ("kColumns", a_lane.into()),
+            // Two right-hand sides per lane are two loads per step.
+            ("kUnroll", (self.scheme.unroll / a_lane).into()),
+            ("kTake", Setting::Enumerator("Take", take)),
+            ("kWaits", waits.into()),
+            ("kPause", self.scheme.pause.into()),
+        ];
+        settings(name, &members)
     }
 }
