@@ -111,7 +111,7 @@ fn libraries_stay_in_their_rooms() {
         (&["axum", "axum_extra", "axum_prometheus", "tower", "tower_http"], "src/http"),
         (&["sqlx"], "src/store"),
         (&["cudarc", "libloading"], "src/engine/cuda"),
-        (&["clap", "indicatif", "comfy_table", "reqwest", "figment"], "src/cli"),
+        (&["clap", "indicatif", "comfy_table", "reqwest", "toml"], "src/cli"),
         (OPENTELEMETRY, "src/cli"),
         (&["anyhow"], "src/cli"),
     ];

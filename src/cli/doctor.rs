@@ -7,11 +7,11 @@ use crate::engine::cuda::libraries::Library;
 use crate::engine::cuda::probe::{LibraryReport, probe};
 use crate::pool::Evaluator;
 use anyhow::Context;
-use figment::value::Value;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
+use toml::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {

@@ -7,12 +7,12 @@ use super::config::Config;
 use super::serve::{self, Running};
 use crate::service::Service;
 use anyhow::Context;
-use figment::value::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use toml::Value;
 
 /// How long an interrupted job has to end, and the time between two looks at it.
 const CANCEL: Duration = Duration::from_secs(5);

@@ -3,9 +3,10 @@
 use super::config::{Log, LogFormat, Telemetry};
 use super::telemetry::{self, Export};
 use std::io::IsTerminal;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 /// A layer of the process' subscriber, whatever it does.
 pub(super) type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -13,7 +14,7 @@ pub(super) type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 /// Installs the process' subscriber. Fails when the filter makes no sense or another subscriber is installed. With an
 /// endpoint for spans it must be called within the runtime that is to send them.
 pub fn install(log: &Log, telemetry: &Telemetry) -> anyhow::Result<Export> {
-    let filter = EnvFilter::builder().parse(&log.filter)?;
+    let filter: Targets = log.filter.parse()?;
     let lines =
         fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     let lines: AnyLayer = match log.format {

@@ -8,7 +8,6 @@ use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings}
 use crate::sparse::read;
 use crate::store::{LocalBlobs, SqliteStore};
 use anyhow::Context;
-use figment::value::Value;
 use futures_util::future::BoxFuture;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toml::Value;
 
 /// Serve the API, and work on the devices of this host.
 #[derive(Debug, Default, clap::Args)]
@@ -51,7 +51,7 @@ impl ServeArgs {
             flags.push(("server.insecure", true.into()));
         }
         if let Some(format) = self.log_format {
-            flags.push(("log.format", Value::serialize(format)?));
+            flags.push(("log.format", Value::try_from(format)?));
         }
         Ok(Config::load(self.config.as_deref(), &flags)?)
     }

@@ -3,11 +3,11 @@
 use super::config::Config;
 use super::{assemble, logging, serve};
 use anyhow::Context;
-use figment::value::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio_util::task::TaskTracker;
+use toml::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct WorkerArgs {

@@ -1,16 +1,16 @@
 //! Tokens, and the attacks that a web page can try on a server of this machine.
 
 use crate::app::{TestApp, problem, spmm};
-use figment::value::Value;
 use reqwest::Method;
 use serde_json::json;
+use toml::Value;
 
 const TOKEN: &str = "a-token-of-some-length";
 
 #[tokio::test]
 async fn tokens_are_needed_where_there_are_any() {
     let hashed = format!("blake3:{}", blake3::hash(b"another-token-of-length"));
-    let tokens = Value::serialize([TOKEN, &hashed]).unwrap();
+    let tokens = Value::try_from([TOKEN, &hashed]).unwrap();
     let app = TestApp::with(&[("server.tokens", tokens)]).await;
     let refused = app.get("/v1/jobs").await;
     assert_eq!(refused.headers()["www-authenticate"], "Bearer realm=\"sparsetune\"");

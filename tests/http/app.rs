@@ -9,7 +9,7 @@ use sparsetune::store::{Claim, Finish};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-pub type Setting<'a> = (&'a str, figment::value::Value);
+pub type Setting<'a> = (&'a str, toml::Value);
 
 pub struct TestApp {
     pub running: Running,

@@ -1,11 +1,11 @@
 //! Signing in by browser to a server with tokens: the cookie, where it counts, and who may not use it.
 
 use crate::app::{TestApp, problem, spmm};
-use figment::value::Value;
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::json;
+use toml::Value;
 
 /// With what neither a cookie nor a form can hold as it is.
 const TOKEN: &str = "a token; of=some \"length\" & ü";
@@ -17,7 +17,7 @@ struct Browser {
 
 impl Browser {
     async fn new() -> Self {
-        let tokens = Value::serialize([TOKEN]).unwrap();
+        let tokens = Value::try_from([TOKEN]).unwrap();
         let app = TestApp::with(&[("server.tokens", tokens)]).await;
         Self { app, client: Client::builder().redirect(Policy::none()).build().unwrap() }
     }
@@ -118,7 +118,7 @@ async fn sessions_outlive_a_restart_and_end_with_their_token() {
     let folder = browser.app.folder.path().to_str().unwrap().to_owned();
     browser.app.shutdown.cancel();
     let again = async |token: &str| {
-        let tokens = Value::serialize([token]).unwrap();
+        let tokens = Value::try_from([token]).unwrap();
         let settings = [("server.tokens", tokens), ("data.dir", folder.as_str().into())];
         let app = TestApp::with(&settings).await;
         let asked = app.request(Method::GET, "/v1/jobs").header(COOKIE, &cookie);

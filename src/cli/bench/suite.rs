@@ -5,8 +5,6 @@ use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::sparse::generate::Spec;
 use anyhow::Context;
-use figment::Figment;
-use figment::providers::{Format, Toml};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -82,7 +80,7 @@ impl Suite {
     }
 
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let suite: Self = Figment::from(Toml::string(text)).extract()?;
+        let suite: Self = toml::from_str(text)?;
         for (number, entry) in (1..).zip(&suite.matrix) {
             entry.source(None).with_context(|| format!("matrix {number}"))?;
         }

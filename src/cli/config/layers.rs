@@ -1,13 +1,10 @@
 //! How the layers become one configuration: read, laid over each other, compared with the built-in file.
 
 use super::{Config, ConfigError, DEFAULTS};
-use figment::providers::{Format, Serialized, Toml};
-use figment::value::{Dict, Value};
-use figment::{Figment, Metadata, Profile, Provider};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::Path;
+use toml::{Table, Value};
 
 const ENV_PREFIX: &str = "SPARSETUNE_";
 const ENV_FILE: &str = "SPARSETUNE_CONFIG";
@@ -27,112 +24,146 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let variables: BTreeMap<String, String> = variables.collect();
         let file = file.or_else(|| variables.get(ENV_FILE).map(Path::new));
-        let mut layers = Figment::from(Toml::string(DEFAULTS));
+        let mut layers = Layers::built_in()?;
         if let Some(path) = file {
+            let name = path.display().to_string();
             if !path.is_file() {
-                return Err(ConfigError(vec![format!(
-                    "{}: there is no such file",
-                    path.display()
-                )]));
+                return Err(ConfigError(vec![format!("{name}: there is no such file")]));
             }
-            layers = layers.merge(Toml::file_exact(path));
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| ConfigError(vec![format!("{name}: {error}")]))?;
+            layers.add(&name, parse(&text, &name)?);
         }
         for (name, text) in &variables {
             // Only names with a section are keys; SPARSETUNE_CONFIG and whatever else has the prefix are not.
             let key = name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"));
             if let Some(key) = key {
-                let key = key.to_lowercase().replace("__", ".");
-                let value = text.parse().unwrap_or_else(|never: Infallible| match never {});
-                layers = layers.merge(Setting { from: name.clone(), key, value });
+                layers.add(name, nested(&key.to_lowercase().replace("__", "."), value(text)));
             }
         }
         for (key, value) in flags {
-            let (key, value) = ((*key).to_owned(), value.clone());
-            layers = layers.merge(Setting { from: "command line".to_owned(), key, value });
+            layers.add("command line", nested(key, value.clone()));
         }
-        Self::of(&layers)
+        Self::of(layers)
     }
 
-    fn of(layers: &Figment) -> Result<Self, ConfigError> {
-        let refuse = |mistakes: Vec<String>| Err(ConfigError(mistakes));
-        let mistakes = misshapen(layers);
+    fn of(layers: Layers) -> Result<Self, ConfigError> {
+        let mistakes = layers.misshapen()?;
         if !mistakes.is_empty() {
-            return refuse(mistakes);
+            return Err(ConfigError(mistakes));
         }
-        let config: Self = match layers.extract() {
-            Ok(config) => config,
-            Err(errors) => {
-                return refuse(errors.into_iter().map(|error| error.to_string()).collect());
-            }
-        };
+        let Layers { settings, sources } = layers;
+        let config: Self = serde_path_to_error::deserialize(settings).map_err(|error| {
+            let key = error.path().to_string();
+            let source = source(&sources, &key);
+            ConfigError(vec![format!("{key}: {}{source}", error.inner().message())])
+        })?;
         let mistakes = config.mistakes();
-        if mistakes.is_empty() { Ok(config) } else { refuse(mistakes) }
+        if mistakes.is_empty() { Ok(config) } else { Err(ConfigError(mistakes)) }
     }
 }
 
-/// One setting that comes from no file.
-struct Setting {
-    from: String,
-    key: String,
-    value: Value,
+/// All settings so far, and for each that is not the built-in file's the layer that it came from.
+struct Layers {
+    settings: Table,
+    sources: BTreeMap<String, String>,
 }
 
-impl Provider for Setting {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.from.clone())
+impl Layers {
+    fn built_in() -> Result<Self, ConfigError> {
+        Ok(Self { settings: parse(DEFAULTS, "config/default.toml")?, sources: BTreeMap::new() })
     }
 
-    fn data(&self) -> figment::Result<figment::value::Map<Profile, Dict>> {
-        Serialized::default(&self.key, &self.value).data()
+    /// A layer's settings replace those of earlier layers; what it does not name stays.
+    fn add(&mut self, from: &str, layer: Table) {
+        merge(&mut self.settings, layer, "", &mut |key| {
+            self.sources.insert(key, from.to_owned());
+        });
+    }
+
+    /// Keys that the built-in file does not have, and values of another type than there. serde would stop at the first.
+    fn misshapen(&self) -> Result<Vec<String>, ConfigError> {
+        let mut mistakes = Vec::new();
+        let known = Self::built_in()?.settings;
+        compare(&known, &self.settings, "", &mut |key, fault| {
+            mistakes.push(format!("{key}: {fault}{}", source(&self.sources, key)));
+        });
+        Ok(mistakes)
     }
 }
 
-/// Keys that the built-in file does not have, and values of another type than there. serde would stop at the first.
-fn misshapen(layers: &Figment) -> Vec<String> {
-    let mut mistakes = Vec::new();
-    let mut dict = |provider: &dyn Provider| match provider.data() {
-        Ok(mut profiles) => profiles.remove(&Profile::Default).unwrap_or_default(),
-        Err(errors) => {
-            mistakes.extend(errors.into_iter().map(|error| error.to_string()));
-            Dict::new()
-        }
+fn source(sources: &BTreeMap<String, String>, key: &str) -> String {
+    sources.get(key).map(|from| format!(" ({from})")).unwrap_or_default()
+}
+
+fn parse(text: &str, from: &str) -> Result<Table, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError(vec![format!("{from}: {error}")]))
+}
+
+/// One setting as the table that a file would have for it.
+fn nested(key: &str, value: Value) -> Table {
+    let (first, value) = match key.split_once('.') {
+        Some((first, rest)) => (first, Value::Table(nested(rest, value))),
+        None => (key, value),
     };
-    let (known, given) = (dict(&Toml::string(DEFAULTS)), dict(layers));
-    compare(&known, &given, "", layers, &mut mistakes);
-    mistakes
+    Table::from_iter([(first.to_owned(), value)])
 }
 
-fn compare(known: &Dict, given: &Dict, at: &str, layers: &Figment, mistakes: &mut Vec<String>) {
-    for (name, value) in given {
-        let key = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
-        let source = || match layers.get_metadata(value.tag()) {
-            Some(metadata) => format!(" ({})", metadata.name),
-            None => String::new(),
-        };
-        match (known.get(name), value) {
-            (None, _) => mistakes.push(format!("{key}: there is no such key{}", source())),
-            (Some(Value::Dict(_, known)), Value::Dict(_, given)) => {
-                compare(known, given, &key, layers, mistakes);
+/// The value of an environment variable: written as in a file, but strings need no quotes, not even within a list.
+fn value(text: &str) -> Value {
+    let written = toml::from_str::<Table>(&format!("value = {text}"));
+    if let Ok(mut table) = written
+        && table.len() == 1
+        && let Some(value) = table.remove("value")
+        && !value.is_datetime()
+    {
+        return value;
+    }
+    match text.strip_prefix('[').and_then(|list| list.strip_suffix(']')) {
+        Some(list) => Value::Array(list.split(',').map(|element| value(element.trim())).collect()),
+        None => Value::String(text.to_owned()),
+    }
+}
+
+fn merge(under: &mut Table, over: Table, at: &str, replaced: &mut impl FnMut(String)) {
+    for (name, value) in over {
+        let key = join(at, &name);
+        match (under.get_mut(&name), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over, &key, replaced),
+            (_, value) => {
+                under.insert(name, value);
+                replaced(key);
             }
-            (Some(wanted), value) if shape(wanted) != shape(value) => mistakes.push(format!(
-                "{key}: must be {}, not {}{}",
-                shape(wanted),
-                shape(value),
-                source()
-            )),
+        }
+    }
+}
+
+fn compare(known: &Table, given: &Table, at: &str, fault: &mut impl FnMut(&str, String)) {
+    for (name, value) in given {
+        let key = join(at, name);
+        match (known.get(name), value) {
+            (None, _) => fault(&key, "there is no such key".to_owned()),
+            (Some(Value::Table(known)), Value::Table(given)) => compare(known, given, &key, fault),
+            (Some(wanted), value) if shape(wanted) != shape(value) => {
+                fault(&key, format!("must be {}, not {}", shape(wanted), shape(value)));
+            }
             _ => {}
         }
     }
 }
 
+fn join(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+}
+
 fn shape(value: &Value) -> &'static str {
     match value {
-        Value::String(..) | Value::Char(..) => "a string",
-        Value::Bool(..) => "true or false",
-        Value::Num(..) => "a number",
-        Value::Dict(..) => "a section",
-        Value::Array(..) => "a list",
-        Value::Empty(..) => "nothing",
+        Value::String(_) => "a string",
+        Value::Boolean(_) => "true or false",
+        Value::Integer(_) | Value::Float(_) => "a number",
+        Value::Table(_) => "a section",
+        Value::Array(_) => "a list",
+        Value::Datetime(_) => "a date",
     }
 }
 
@@ -142,7 +173,9 @@ mod tests {
     use crate::cli::config::Token;
 
     fn with(toml: &str) -> Result<Config, ConfigError> {
-        Config::of(&Figment::from(Toml::string(DEFAULTS)).merge(Toml::string(toml)))
+        let mut layers = Layers::built_in()?;
+        layers.add("test", parse(toml, "test")?);
+        Config::of(layers)
     }
 
     #[test]
@@ -229,6 +262,18 @@ mod tests {
         );
         assert!(refused.contains("server.insecure: must be true or false"), "{refused}");
         assert!(Config::layered(Some(Path::new("/no/such")), variables(&[]), &[]).is_err());
+    }
+
+    #[test]
+    fn environment_values_are_written_as_in_a_file_or_bare() {
+        let list = |names: [&str; 2]| Value::Array(names.map(Value::from).to_vec());
+        assert_eq!(value("30"), Value::Integer(30));
+        assert_eq!(value("true"), Value::Boolean(true));
+        assert_eq!(value("[\"cpu\", 'cuda:0']"), list(["cpu", "cuda:0"]));
+        assert_eq!(value("[cpu, cuda:0]"), list(["cpu", "cuda:0"]));
+        for text in ["info,hyper=warn", "127.0.0.1:80", "2026-01-01", "", "1\nother = 2"] {
+            assert_eq!(value(text), Value::from(text));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Config, SQLITE};
 use std::fmt;
 use std::path::Path;
+use tracing_subscriber::filter::Targets;
 
 impl Config {
     /// Values of the right type that make no sense.
@@ -46,7 +47,7 @@ impl Config {
             found.unless(there, key, "there is no such file");
         }
         self.check_telemetry(&mut found);
-        if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&log.filter) {
+        if let Err(error) = log.filter.parse::<Targets>() {
             found.0.push(format!("log.filter: {error}"));
         }
         found.0
