@@ -1,4 +1,5 @@
-//! Engines run recipes on a device and know no paper: CUDA, the host CPU, and a replay of recorded outcomes.
+//! Engines run recipes on a device: CUDA, the host CPU, and a replay of recorded outcomes. They do not know how recipes
+//! are made.
 
 pub mod cpu;
 pub mod cuda;
@@ -11,12 +12,12 @@ use crate::sparse::oracle::Product;
 use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
 
-/// What `accumulate` is tuned and verified with: `C = ALPHA A B + BETA C`. Exact in every type, so that their rounding does
-/// not count, and a C that call after call is fed back to itself stays bounded, since |BETA| < 1.
+/// The coefficients with which `accumulate` is tuned and verified: `C = ALPHA A B + BETA C`. They are exact in every
+/// type, so they add no rounding error, and C stays bounded over repeated calls, since |BETA| < 1.
 pub const ALPHA: f64 = 1.25;
 pub const BETA: f64 = -0.5;
 
-/// The loaded problem: the matrix, the dense operand, and what the result must be.
+/// The loaded problem: the matrix, the dense operand, and the expected result.
 #[derive(Clone)]
 pub struct Operands {
     pub matrix: Arc<Csr>,
@@ -29,7 +30,7 @@ pub struct Operands {
     pub expected: Expected,
 }
 
-/// A dense operand of the problem's type.
+/// A dense operand in the problem's data type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dense {
     /// Bits of IEEE 754 binary16.
@@ -65,7 +66,7 @@ impl From<Vec<f64>> for Dense {
 }
 
 impl Operands {
-    /// B and the product of an SpMM in f32; none for another problem.
+    /// B and the reference product of an SpMM in f32; `None` for other problems.
     pub fn product(&self) -> Option<(&Arc<[f32]>, &Arc<Product>)> {
         match (&self.b, &self.expected) {
             (Dense::F32(b), Expected::Product(product)) => Some((b, product)),
@@ -74,10 +75,10 @@ impl Operands {
     }
 }
 
-/// How a result is judged.
+/// The reference that a result is checked against.
 #[derive(Clone)]
 pub enum Expected {
-    /// SpMM: the product itself, elementwise.
+    /// SpMM: the product, compared elementwise.
     Product(Arc<Product>),
     /// SpTRSV: x must satisfy the system, for two right-hand sides.
     Solution(Arc<Solve>),
@@ -86,47 +87,47 @@ pub enum Expected {
 /// A triangular system and the second right-hand side that a scheme is verified with.
 pub struct Solve {
     pub system: Arc<Triangular>,
-    /// As `Operands::b`, other numbers.
+    /// In the same form as `Operands::b`, with other values.
     pub second: Dense,
 }
 
-/// How one verified call compared with the reference.
+/// The result of comparing a call with the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
     /// SpMM: largest |c - value| / scale. SpTRSV: largest componentwise backward error |T x - b| / (|T||x| + |b|) over
     /// both right-hand sides, each row's divided by its weight (row_nnz + 8) / 8. NaN in the output counts as infinity.
     pub rel_error: f64,
-    /// Elements that still hold the poison.
+    /// Number of elements that still hold the poison.
     pub unwritten: u64,
-    /// Index of the worst element.
+    /// Index of the element with the largest error.
     pub worst: u64,
 }
 
-/// Why an engine could not carry out a call. What ends the process (a lost context) is not here: the process ends.
+/// Why an engine could not carry out a call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EngineError {
-    /// The kernel text does not compile.
+    /// The kernel source does not compile.
     #[error("{0}")]
     Compile(String),
-    /// Legal text, but the device or the library declines (resources, an unsupported algorithm).
+    /// Valid source, but the device or the library refuses it (resources, an unsupported algorithm).
     #[error("{0}")]
     Refused(String),
     /// The device failed in a way that leaves its context unusable; the caller must end the process.
     #[error("{0}")]
     Lost(String),
-    /// The operands do not fit the device.
+    /// The operands do not fit into the device's memory.
     #[error("{0}")]
     OutOfMemory(String),
-    /// The kernel's own watchdog ended a call; the device is well.
+    /// The kernel's own watchdog stopped a call; the device is intact.
     #[error("{0}")]
     Watchdog(String),
 }
 
-/// One device that can run recipes. Lives in the evaluator process alone.
+/// One device that can run recipes. Used only in the evaluator process.
 pub trait Engine {
     fn device(&self) -> &Device;
 
-    /// Uploads the operands; replaces what was loaded before.
+    /// Uploads the operands, replacing the previously loaded problem.
     fn load(&mut self, operands: Operands) -> Result<(), EngineError>;
 
     /// Starts compiling in the background; errors surface at `compile`.
@@ -135,16 +136,16 @@ pub trait Engine {
     /// Waits for the recipe's binary and uploads its arrays.
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError>;
 
-    /// One call on a poisoned output buffer, compared with the reference; for SpTRSV one for each right-hand side, and for
-    /// an SpMM with `accumulate`, whose first call begins with an initial C, a second one with a beta of 0. A
-    /// kernel with a watchdog ends itself after `give_up_us` (a first call's own cost added), or after a second.
+    /// One call on a poisoned output buffer, compared with the reference. SpTRSV is called once for each right-hand
+    /// side; SpMM with `accumulate` is called with an initial C, and a second time with beta = 0. A kernel with a
+    /// watchdog stops itself after `give_up_us` (plus the additional cost of a first call), or after a second.
     fn verify(&mut self, recipe: &Recipe, give_up_us: Option<f64>) -> Result<Check, EngineError>;
 
-    /// Warm-up, then samples of single calls, with all that each call needs inside the timer.
+    /// Warms up, then takes samples of single calls, including everything that a call needs.
     fn time(&mut self, recipe: &Recipe, effort: &Effort) -> Result<Timing, EngineError>;
 
-    /// Samples taken in turn, A B C A B C ..., `rounds` each. A kernel with a watchdog ends itself after `give_up_us`, or
-    /// after a second.
+    /// Takes samples alternately, A B C A B C ..., `rounds` of each. A kernel with a watchdog stops itself after
+    /// `give_up_us`, or after a second.
     fn pair(
         &mut self,
         recipes: &[Recipe],
@@ -152,6 +153,6 @@ pub trait Engine {
         give_up_us: Option<f64>,
     ) -> Result<Vec<Timing>, EngineError>;
 
-    /// What a plan keeps of the recipe's program.
+    /// The recipe's program in the form that is stored in a plan.
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError>;
 }

@@ -92,7 +92,7 @@ fn an_invalid_line_is_answered_and_skipped() {
 fn requests_out_of_order_are_refused() {
     let fixture = Fixture::new();
     let (_, messages) = fixture.answers(&line(4, RequestBody::Open { protocol: 99 }));
-    assert!(complaint(&messages).contains("protocol 99"));
+    assert!(complaint(&messages).contains("version 99"));
     let (_, messages) = fixture.answers(&line(4, measure("other")));
     assert!(complaint(&messages).contains("not open"));
     let (_, messages) = fixture.answers(&(open() + &line(4, measure("other"))));

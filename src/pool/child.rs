@@ -1,4 +1,4 @@
-//! One child process: its pipes, the last it said on stderr, and its end.
+//! One child process: its pipes, the tail of its stderr, and its termination.
 
 use super::spec::{EvaluatorSpec, inherits};
 use crate::domain::DeviceId;
@@ -14,22 +14,22 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Lines of stderr kept for the report of a crash, and the bytes kept of each.
+/// Number of stderr lines kept for crash reports, and bytes kept of each.
 const TAIL_LINES: usize = 20;
 const STDERR_LINE_BYTES: u64 = 2048;
 
-/// Messages read ahead of whoever waits for them; a child that says more waits in its own pipe.
+/// Messages buffered here; a child that sends more blocks on its pipe.
 const READ_AHEAD: usize = 64;
 
-/// What the child's stdout brought.
+/// Input from the child's stdout.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Message(Box<Message>),
-    /// Not a message of the protocol; nothing after it is read.
+    /// Not a valid message; nothing after it is read.
     Garbage(String),
 }
 
-/// A running child. Dropped, it is killed.
+/// A running child, which is killed on drop.
 #[derive(Debug)]
 pub(super) struct EvaluatorChild {
     pub(super) stdin: ChildStdin,
@@ -46,16 +46,17 @@ struct Stderr {
     reader: AbortOnDropHandle<()>,
 }
 
-/// A child after its end, as far as it has come.
+/// The remains of a terminated child.
 pub(super) struct Remains {
-    /// How it ended and its last words.
+    /// How it ended, and its last lines on stderr.
     pub(super) report: String,
-    /// Still there after SIGKILL and a wait: stuck in a driver. The device is not free before it is gone.
+    /// The process if it still exists after SIGKILL and a wait, stuck in a driver. The device is not free until it is
+    /// gone.
     pub(super) undead: Option<Child>,
 }
 
 impl EvaluatorChild {
-    /// Starts the process, in a group of its own so that a Ctrl-C at the terminal is ours to handle.
+    /// Starts the process in its own process group, so that Ctrl-C at the terminal reaches only the parent.
     pub(super) fn spawn(spec: &EvaluatorSpec) -> io::Result<Self> {
         let inherited = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(inherits));
         let mut process = Command::new(&spec.program)
@@ -84,13 +85,13 @@ impl EvaluatorChild {
         })
     }
 
-    /// Whether the child lives and keeps silent, as one without a request should.
+    /// Whether the child is alive and silent, as expected without a request.
     pub(super) fn is_well(&mut self) -> bool {
         let silent = matches!(self.incoming.try_recv(), Err(mpsc::error::TryRecvError::Empty));
         silent && matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Its process id, until it has been waited for.
+    /// Its process id, until it has been reaped.
     pub(super) fn id(&self) -> Option<u32> {
         self.process.id()
     }
@@ -101,7 +102,7 @@ impl EvaluatorChild {
         self.last_seq
     }
 
-    /// Waits up to `patience` for the child to go by itself, then kills it and waits up to `reap`.
+    /// Waits up to `patience` for the child to exit by itself, then kills it and waits up to `reap`.
     pub(super) async fn end(mut self, patience: Duration, reap: Duration) -> Remains {
         let mut status = within(patience, self.process.wait()).await;
         let by_itself = status.is_some();
@@ -112,21 +113,21 @@ impl EvaluatorChild {
         let how = match &status {
             Some(Ok(status)) if by_itself => describe(*status),
             Some(Ok(_)) => "it was killed".to_owned(),
-            Some(Err(error)) => format!("its end could not be waited for: {error}"),
-            None => "it was killed, and is not gone yet".to_owned(),
+            Some(Err(error)) => format!("waiting for its exit failed: {error}"),
+            None => "it was killed but has not exited yet".to_owned(),
         };
         let last_words = self.stderr.last_words().await;
         let report = match last_words.as_str() {
             "" => how,
-            words => format!("{how}; its last words: {words}"),
+            words => format!("{how}; last lines of its log: {words}"),
         };
         Remains { report, undead: status.is_none().then_some(self.process) }
     }
 
     fn kill(&mut self) {
-        // The id is there only while the child has not been waited for, so it cannot name another process by now.
+        // The id is available only until the child has been reaped, so it cannot refer to another process.
         if let Some(group) = self.process.id().and_then(|id| i32::try_from(id).ok()) {
-            // SAFETY: a plain call. The group may be gone already; the child itself is killed below.
+            // SAFETY: a plain call. The group may no longer exist; the child itself is killed below.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         if let Err(error) = self.process.start_kill() {
@@ -141,12 +142,12 @@ async fn within<T>(patience: Duration, wait: impl Future<Output = T>) -> Option<
 
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("it ended with exit code {code}"),
+        (Some(code), _) => format!("it exited with code {code}"),
         (None, Some(signal)) => match signal_name(signal) {
-            Some(name) => format!("it died of signal {signal} ({name})"),
-            None => format!("it died of signal {signal}"),
+            Some(name) => format!("it was terminated by signal {signal} ({name})"),
+            None => format!("it was terminated by signal {signal}"),
         },
-        (None, None) => format!("it ended: {status}"),
+        (None, None) => format!("it exited: {status}"),
     }
 }
 
@@ -156,14 +157,14 @@ fn signal_name(signal: i32) -> Option<&'static str> {
         libc::SIGBUS => "SIGBUS",
         libc::SIGFPE => "SIGFPE",
         libc::SIGILL => "SIGILL",
-        libc::SIGKILL => "SIGKILL, perhaps for want of memory",
+        libc::SIGKILL => "SIGKILL, possibly out of memory",
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGTERM => "SIGTERM",
         _ => return None,
     })
 }
 
-/// Reads until the end, the first thing that is no message, or nobody listens.
+/// Reads until the end of input, the first invalid message, or a closed channel.
 async fn read_messages(stdout: impl AsyncRead + Unpin, sender: mpsc::Sender<Incoming>) {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
@@ -183,7 +184,7 @@ async fn read_messages(stdout: impl AsyncRead + Unpin, sender: mpsc::Sender<Inco
     }
 }
 
-/// The start of what the child said, fit for a log.
+/// The beginning of a line, escaped for a log.
 fn excerpt(line: &[u8]) -> String {
     String::from_utf8_lossy(&line[..line.len().min(120)]).escape_debug().to_string()
 }
@@ -217,7 +218,8 @@ impl Stderr {
         Self { tail, reader: AbortOnDropHandle::new(reader) }
     }
 
-    /// The last lines, in the order said. The pipe may hold some still; but a grandchild may hold the pipe, too.
+    /// The last lines in order. Waits briefly for lines still in the pipe, but not forever, since a grandchild may keep
+    /// it open.
     async fn last_words(&mut self) -> String {
         let _cut_short = within(Duration::from_millis(100), &mut self.reader).await;
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);

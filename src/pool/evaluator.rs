@@ -1,4 +1,4 @@
-//! The handle of one device's evaluator: calls that outlive the children that answer them.
+//! The handle of one device's evaluator, which persists while child processes are replaced.
 
 use super::child::EvaluatorChild;
 use super::exchange::exchange;
@@ -11,31 +11,31 @@ use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// What one trial came to.
+/// The result of one trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub outcome: Outcome,
-    /// Absent when it did not compile, or the child did not live to say.
+    /// Absent if it did not compile, or if the child died before reporting it.
     pub compiled: Option<Compiled>,
 }
 
-/// One device's evaluator. Children come and go; the device and the loaded problem are kept here.
+/// One device's evaluator. Children may be replaced; the device and the loaded problem are kept here.
 #[derive(Debug)]
 pub struct Evaluator {
     pub(super) spec: EvaluatorSpec,
-    /// The child, while no request is under way. A call that is dropped half-way takes its child with it.
+    /// The child, while no request is in progress. A call that is dropped before its end kills its child.
     pub(super) idle: Option<EvaluatorChild>,
-    /// A killed child that would not go: no other is started while it may hold the device.
+    /// A killed child that has not exited; no other is started while it may still hold the device.
     pub(super) undead: Option<tokio::process::Child>,
     pub(super) device: Option<Device>,
     pub(super) loaded: Option<Load>,
     pub(super) starts: u64,
-    /// The last request lost its child before any candidate's code ran.
+    /// Whether the last request lost its child before any candidate's code ran.
     pub(super) lost_early: bool,
 }
 
 impl Evaluator {
-    /// A handle; the first call starts the process.
+    /// Creates a handle; the first call starts the process.
     pub fn new(spec: EvaluatorSpec) -> Self {
         Self {
             spec,
@@ -48,12 +48,12 @@ impl Evaluator {
         }
     }
 
-    /// How often a child had to be replaced.
+    /// How often the child was replaced.
     pub fn restarts(&self) -> u64 {
         self.starts.saturating_sub(1)
     }
 
-    /// The process id of the child, while there is one at rest.
+    /// The process id of the idle child, if there is one.
     pub fn process_id(&self) -> Option<u32> {
         self.idle.as_ref().and_then(EvaluatorChild::id)
     }
@@ -62,14 +62,14 @@ impl Evaluator {
         &mut self.spec.deadlines
     }
 
-    /// Starts the process if there is none, and describes its device.
+    /// Starts the process if necessary, and returns its device.
     pub async fn open(&mut self, cancel: &CancellationToken) -> Result<Device, PoolError> {
         let child = self.ready(cancel).await?;
         self.idle = Some(child);
         self.device.clone().ok_or_else(|| PoolError::Crashed("the device is not known".to_owned()))
     }
 
-    /// Loads a problem in place of the last one. Every later child gets it, too.
+    /// Loads a problem, replacing the previous one. Later children load it too.
     pub async fn load(
         &mut self,
         load: Load,
@@ -92,12 +92,12 @@ impl Evaluator {
         Err(self.unavailable(last))
     }
 
-    /// Forgets the loaded problem: a child that is started from now on opens the device and no more.
+    /// Forgets the loaded problem, so that new children only open the device.
     pub fn forget(&mut self) {
         self.loaded = None;
     }
 
-    /// Has candidates lowered and compiled ahead. Losing the child here loses only the head start.
+    /// Lowers and compiles candidates ahead of time. If the child is lost, only the head start is lost.
     pub async fn prepare(
         &mut self,
         candidates: Vec<Candidate>,
@@ -109,9 +109,10 @@ impl Evaluator {
         }
     }
 
-    /// Tries one candidate. A hang and a crash are outcomes, and one that is too much for the host before it runs (time or
-    /// memory to lower it, a compiler that dies) is refused, since the device has no part in it; `deadline` replaces the default for one verifying call and
-    /// for timing beyond its budget, where the caller knows better how long this kernel may take.
+    /// Tries one candidate. Hangs and crashes are outcomes. If the child is lost before the candidate runs (time or
+    /// memory while lowering, a crashing compiler) it is refused, since the device is not involved. `deadline` replaces
+    /// the default for a verifying call and for timing beyond its budget, if the caller knows better how long this
+    /// kernel may take.
     pub async fn measure(
         &mut self,
         candidate: &Candidate,
@@ -125,7 +126,7 @@ impl Evaluator {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
             Ok(other) => return Err(self.absurd(&other).await),
             Err(PoolError::TimedOut(why) | PoolError::Crashed(why)) if self.lost_early => {
-                Outcome::Refused { detail: format!("lost before it ran on the device: {why}") }
+                Outcome::Refused { detail: format!("failed before it ran on the device: {why}") }
             }
             Err(PoolError::TimedOut(detail)) => Outcome::TimedOut { detail, stopped: false },
             Err(PoolError::Crashed(detail)) => Outcome::Crashed { detail },
@@ -134,8 +135,8 @@ impl Evaluator {
         Ok(Measured { outcome, compiled: None })
     }
 
-    /// Times candidates in turn; one timing each, in the order given. A kernel with a watchdog ends itself, and the call,
-    /// after `give_up_us`, or after a second.
+    /// Times candidates alternately; returns one timing each, in the given order. A kernel with a watchdog stops
+    /// itself, and the call, after `give_up_us`, or after a second.
     pub async fn pair(
         &mut self,
         candidates: Vec<Candidate>,
@@ -150,7 +151,8 @@ impl Evaluator {
         }
     }
 
-    /// What a plan keeps of a candidate's program. With a folder, the child writes the recipe's arrays there.
+    /// A candidate's program in the form that is stored in a plan. If a folder is given, the child writes the arrays
+    /// there.
     pub async fn export(
         &mut self,
         candidate: &Candidate,
@@ -165,7 +167,7 @@ impl Evaluator {
         }
     }
 
-    /// Ends the child, politely if it listens. A later call starts another.
+    /// Ends the child, with a `close` request if possible. A later call starts another.
     pub async fn close(&mut self) {
         let Some(mut child) = self.idle.take() else { return };
         let Deadlines { close, reap, .. } = self.spec.deadlines;
@@ -173,7 +175,7 @@ impl Evaluator {
         if let Err(broken) =
             exchange(&mut child, &RequestBody::Close, |_| close, close, &never).await
         {
-            tracing::debug!(device = %self.spec.device, ?broken, "the evaluator did not answer close");
+            tracing::debug!(device = %self.spec.device, ?broken, "the evaluator did not respond to close");
         }
         self.undead = child.end(close, reap).await.undead;
     }

@@ -1,4 +1,4 @@
-//! One request and its reply, under a deadline that each stage restarts and a token that may end the wait.
+//! One request and its reply, with a deadline that each stage restarts, and cancellation.
 
 use super::child::{EvaluatorChild, Incoming};
 use crate::domain::protocol::{MAX_LINE_BYTES, Message, MessageBody, Reply, Request, RequestBody};
@@ -8,27 +8,27 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// Notes a request may bring before its reply; more would keep a mad child alive for ever.
+/// Most stage notes before a reply; without a limit a misbehaving child could extend its deadline forever.
 const MOST_NOTES: u32 = 32;
 
-/// Why the child has to go.
+/// Why the child must be terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// No reply by the deadline, which was that of this stage.
+    /// No reply by the deadline of the given stage.
     Late { stage: String, after: Duration },
     /// Its stdout ended.
     Gone,
-    /// It said something that is not the protocol.
+    /// It sent an invalid message.
     Garbage(String),
-    /// The caller lost interest and the child did not finish at once.
+    /// The call was cancelled and the child did not finish within the grace period.
     Cancelled,
-    /// The request is longer than the protocol allows; the child never saw it.
+    /// The request is longer than the protocol allows and was not sent.
     Unsendable(String),
 }
 
-/// Writes the request while reading, so that two full pipes cannot wait for each other, until its reply comes.
+/// Writes the request and reads until its reply, concurrently, so that two full pipes cannot deadlock.
 ///
-/// `allowed` gives the time for a stage by its name, and for `None` the time up to the first note.
+/// `allowed` returns the time for a stage by its name, and for `None` the time up to the first note.
 pub(super) async fn exchange(
     child: &mut EvaluatorChild,
     body: &RequestBody,
@@ -51,12 +51,12 @@ pub(super) async fn exchange(
                 MessageBody::Stage { stage } => {
                     notes += 1;
                     if notes > MOST_NOTES {
-                        return Err(Broken::Garbage(format!("{notes} notes on one request")));
+                        return Err(Broken::Garbage(format!("{notes} stage notes for one request")));
                     }
                     wait.enter(allowed(Some(&stage)), stage);
                 }
             },
-            // A write that fails is a child that is gone or has shut its stdin: its stdout or the deadline tells.
+            // If the write fails the child is gone or has closed stdin, which its stdout or the deadline will show.
             _ = &mut write, if !written => written = true,
             () = cancel.cancelled(), if !wait.cancelled => wait.cancel(grace),
             () = sleep_until(wait.until) => return Err(wait.over()),
@@ -64,7 +64,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// The request as one line within the protocol's limit.
+/// Encodes the request as one line within the protocol's limit.
 fn line_of(seq: u64, body: &RequestBody) -> Result<Vec<u8>, Broken> {
     let request = Request { seq, body: body.clone() };
     let mut line = serde_json::to_vec(&request).map_err(|e| Broken::Unsendable(e.to_string()))?;
@@ -83,13 +83,13 @@ fn take(incoming: Option<Incoming>, seq: u64) -> Result<MessageBody, Broken> {
         Some(Incoming::Message(message)) => match *message {
             Message { seq: found, body } if found == seq => Ok(body),
             Message { seq: found, .. } => {
-                Err(Broken::Garbage(format!("an answer to request {found} instead of {seq}")))
+                Err(Broken::Garbage(format!("a reply to request {found} instead of {seq}")))
             }
         },
     }
 }
 
-/// The deadline as it stands.
+/// The current deadline.
 struct Wait {
     stage: Option<String>,
     allowed: Duration,
@@ -104,7 +104,7 @@ impl Wait {
 
     fn enter(&mut self, allowed: Duration, stage: String) {
         self.stage = Some(stage);
-        // Once cancelled, progress buys no time.
+        // After a cancellation, stages no longer extend the deadline.
         if !self.cancelled {
             self.allowed = allowed;
             self.until = Instant::now() + allowed;

@@ -1,4 +1,4 @@
-//! The life of an evaluator's children: one request each at a time, their ends, and what is done to start the next.
+//! Life cycle of an evaluator's children: one request at a time, termination, and restart.
 
 use super::PoolError;
 use super::child::{EvaluatorChild, Remains};
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long a child that hung up may take to end by itself, so that its own exit status is the one reported.
+/// How long a child that closed its stdout may take to exit by itself, so that its own exit status is reported.
 const LEAVING: Duration = Duration::from_millis(300);
 
 impl Evaluator {
-    /// One request to this child, which is at rest again or dead afterwards.
+    /// Sends one request to this child, which is idle or dead afterwards.
     pub(super) async fn call_on(
         &mut self,
         mut child: EvaluatorChild,
@@ -45,23 +45,23 @@ impl Evaluator {
         let report = self.bury(child, patience).await;
         Err(match broken {
             Broken::Late { stage, after } => PoolError::TimedOut(format!(
-                "no answer to {what} within {} ms of {stage}: {report}",
+                "no reply to {what} within {} ms of {stage}: {report}",
                 after.as_millis()
             )),
-            Broken::Garbage(said) => {
-                PoolError::Crashed(format!("the evaluator spoke nonsense (`{said}`): {report}"))
-            }
+            Broken::Garbage(said) => PoolError::Crashed(format!(
+                "the evaluator sent an invalid message (`{said}`): {report}"
+            )),
             Broken::Cancelled => PoolError::Cancelled,
             Broken::Gone | Broken::Unsendable(_) => {
-                PoolError::Crashed(format!("the evaluator died in {what}: {report}"))
+                PoolError::Crashed(format!("the evaluator died during {what}: {report}"))
             }
         })
     }
 
-    /// Takes a reply, and the child's leave where the reply says that its device is lost.
+    /// Accepts a reply, and terminates the child if the reply says that its device is lost.
     async fn settle(&mut self, child: EvaluatorChild, reply: Reply) -> Result<Reply, PoolError> {
         if matches!(&reply, Reply::Measured { outcome: Outcome::Crashed { .. }, .. }) {
-            // Not asked for anything more: what it left unanswered would be blamed on the next candidate.
+            // It gets no further request, because a failure would be attributed to the next candidate.
             self.bury(child, LEAVING).await;
             return Ok(reply);
         }
@@ -72,7 +72,7 @@ impl Evaluator {
         }
     }
 
-    /// A child with its device open and the last problem loaded.
+    /// A child with an open device and the last problem loaded.
     pub(super) async fn ready(
         &mut self,
         cancel: &CancellationToken,
@@ -84,7 +84,7 @@ impl Evaluator {
             if child.is_well() {
                 return Ok(child);
             }
-            // It died at rest: no candidate's fault.
+            // It died while idle, so no candidate is the cause.
             self.bury(child, LEAVING).await;
         }
         let mut last = None;
@@ -98,7 +98,7 @@ impl Evaluator {
         Err(self.unavailable(last))
     }
 
-    /// One attempt: start, open, load what was loaded. A child that comes only half-way does not stay.
+    /// One attempt to start a child, open the device and load the problem. On failure the child is terminated.
     async fn start(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
         self.wait_for_undead(cancel).await?;
         let come_up = self.come_up(cancel).await;
@@ -112,7 +112,7 @@ impl Evaluator {
         self.starts += 1;
         let again = self.starts > 1;
         let device = self.spec.device.to_string();
-        // The first start counts nothing, and shows the device's series.
+        // The first start adds zero, which makes the device's time series appear.
         metrics::counter!("sparsetune_evaluator_restarts_total", "device" => device)
             .increment(again.into());
         if again {
@@ -137,7 +137,7 @@ impl Evaluator {
         self.take_idle()
     }
 
-    /// The child that was just put to rest.
+    /// The child that has just become idle.
     fn take_idle(&mut self) -> Result<EvaluatorChild, PoolError> {
         self.idle.take().ok_or_else(|| PoolError::Crashed("the evaluator is gone".to_owned()))
     }
@@ -153,13 +153,13 @@ impl Evaluator {
         }
     }
 
-    /// Waits for the end of a killed child that was not gone in time.
+    /// Waits for a killed child that did not exit in time.
     async fn wait_for_undead(&mut self, cancel: &CancellationToken) -> Result<(), PoolError> {
         let Some(mut process) = self.undead.take() else { return Ok(()) };
         let answer = tokio::select! {
             waited = tokio::time::timeout(self.spec.deadlines.open, process.wait()) => match waited {
                 Ok(_) => return Ok(()),
-                Err(_) => Err(PoolError::Crashed("a killed evaluator does not go away".to_owned())),
+                Err(_) => Err(PoolError::Crashed("a killed evaluator process does not exit".to_owned())),
             },
             () = cancel.cancelled() => Err(PoolError::Cancelled),
         };
@@ -178,17 +178,17 @@ impl Evaluator {
         PoolError::Unavailable {
             device: self.spec.device.clone(),
             attempts: self.spec.restarts.attempts,
-            last: last.unwrap_or_else(|| "no start was allowed".to_owned()),
+            last: last.unwrap_or_else(|| "no start was attempted".to_owned()),
         }
     }
 
-    /// A well-formed reply to something that was not asked. The child goes: nothing it says can be trusted.
+    /// Handles a well-formed reply of the wrong kind. The child is terminated, since it can no longer be trusted.
     pub(super) async fn absurd(&mut self, reply: &Reply) -> PoolError {
         self.discard().await;
-        PoolError::Crashed(format!("the evaluator answered something else: {reply:?}"))
+        PoolError::Crashed(format!("the evaluator sent an unexpected reply: {reply:?}"))
     }
 
-    /// Ends the child at rest.
+    /// Terminates the idle child.
     async fn discard(&mut self) {
         if let Some(child) = self.idle.take() {
             self.bury(child, Duration::ZERO).await;
@@ -196,7 +196,7 @@ impl Evaluator {
     }
 }
 
-/// What another start may cure, as the reason to keep; the rest is the caller's.
+/// Returns the reason if another start may help; other errors are returned to the caller.
 pub(super) fn retriable(error: PoolError) -> Result<String, PoolError> {
     match error {
         PoolError::TimedOut(why) | PoolError::Crashed(why) => Ok(why),

@@ -1,9 +1,9 @@
-//! Spawns, times out, kills and restarts one evaluator process per device.
+//! Spawns, supervises, kills and restarts one evaluator process per device.
 //!
-//! The child is not trusted: its lines are bounded, its sequence numbers must match, it may say nothing, too much, or
-//! die. A request that is not answered by its deadline costs the child its life, and the next request starts another,
-//! opens its device and loads the last problem again. What became of a candidate is an `Outcome`; a `PoolError` is
-//! something that concerns the caller.
+//! The child is not trusted: lines are bounded, sequence numbers must match, and it may send nothing, too much, or die.
+//! If a request is not answered by its deadline the child is killed, and the next request starts another, opens its
+//! device and loads the last problem again. The result of a candidate is an `Outcome`; a `PoolError` concerns the
+//! caller.
 
 mod child;
 mod evaluator;
@@ -16,24 +16,24 @@ pub use spec::{Deadlines, EvaluatorSpec, Restarts};
 
 use crate::domain::DeviceId;
 
-/// Why a call did not come to its answer.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// The caller's token was cancelled before the answer came.
+    /// The call was cancelled before the reply arrived.
     #[error("cancelled")]
     Cancelled,
-    /// The evaluator is well but could not carry out the request; it would not another time either.
+    /// The evaluator works but could not carry out the request; a retry would fail as well.
     #[error("{0}")]
     Failed(String),
     /// The child was killed at its deadline.
     #[error("{0}")]
     TimedOut(String),
-    /// The child died, or was killed for talking nonsense.
+    /// The child died, or was killed because of an invalid message.
     #[error("{0}")]
     Crashed(String),
-    /// Several evaluators in a row did not come up, or died loading the problem.
+    /// Several evaluators in a row failed to start, or died while loading the problem.
     #[error(
-        "device {device} is unavailable: {attempts} evaluators in a row failed, the last: {last}"
+        "device {device} is unavailable: {attempts} evaluators in a row failed; last error: {last}"
     )]
     Unavailable { device: DeviceId, attempts: u32, last: String },
 }

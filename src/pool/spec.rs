@@ -1,4 +1,4 @@
-//! How an evaluator is started, how long each of its answers may take, and how often it is started again.
+//! Configuration of an evaluator: command line, deadlines, and restarts.
 
 use crate::domain::DeviceId;
 use crate::domain::protocol::RequestBody;
@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything the pool has to know of one evaluator.
+/// Configuration of one evaluator.
 #[derive(Clone, Debug)]
 pub struct EvaluatorSpec {
-    /// Names the device in logs and metrics.
+    /// The device's name in logs and metrics.
     pub device: DeviceId,
     pub program: PathBuf,
     pub args: Vec<OsString>,
@@ -18,7 +18,7 @@ pub struct EvaluatorSpec {
 }
 
 impl EvaluatorSpec {
-    /// `program` with these arguments, and the default deadlines.
+    /// `program` with these arguments and default deadlines.
     pub fn new(
         device: DeviceId,
         program: impl Into<PathBuf>,
@@ -33,9 +33,9 @@ impl EvaluatorSpec {
         }
     }
 
-    /// The `evaluator` subcommand of the binary that runs now, so that the two can never differ in version.
+    /// The `evaluator` subcommand of the running binary, so that the versions cannot differ.
     pub fn of_this_binary(device: DeviceId, selector: &str) -> std::io::Result<Self> {
-        // The link still leads to the running image after the file was replaced by an upgrade.
+        // The link refers to the running image even after the file was replaced by an upgrade.
         let program = match cfg!(target_os = "linux") {
             true => PathBuf::from("/proc/self/exe"),
             false => std::env::current_exe()?,
@@ -43,14 +43,14 @@ impl EvaluatorSpec {
         Ok(Self::new(device, program, ["evaluator", "--device", selector]))
     }
 
-    /// This evaluator with one more argument.
+    /// This configuration with one more argument.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 }
 
-/// How long each request may take. Each note of a new stage starts the clock again, with that stage's time.
+/// Time limits of requests. Each stage note restarts the clock with that stage's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// Starting the process and its device: the first open of a GPU takes seconds.
@@ -59,22 +59,22 @@ pub struct Deadlines {
     pub load: Duration,
     /// Lowering many candidates; they compile in the background.
     pub prepare: Duration,
-    /// Lowering one candidate: work of the host, on which rewriting a large system may take minutes.
+    /// Lowering one candidate on the host; rewriting a large system may take minutes.
     pub lower: Duration,
     /// Compiling one candidate and uploading its arrays.
     pub compile: Duration,
-    /// One call and its comparison: what a hung kernel costs.
+    /// One call and its comparison; this is the cost of a hung kernel.
     pub verify: Duration,
-    /// Timing, beyond the effort's own budget.
+    /// Timing, in addition to the effort's own budget.
     pub time: Duration,
-    /// Timing the finalists in turn, once all are lowered and compiled.
+    /// Timing the finalists alternately, after all are lowered and compiled.
     pub pair: Duration,
-    /// Compiling the winner once more, and writing each of its arrays.
+    /// Compiling the winner again, and writing each of its arrays.
     pub export: Duration,
     pub close: Duration,
-    /// How long a cancelled request may still take to finish by itself before the child is killed.
+    /// Grace period for a cancelled request before the child is killed.
     pub cancel: Duration,
-    /// How long to wait for a killed child to be gone before answering; the next start waits longer.
+    /// How long to wait for a killed child to exit before replying; the next start waits longer.
     pub reap: Duration,
 }
 
@@ -97,14 +97,14 @@ impl Default for Deadlines {
     }
 }
 
-/// Whether a candidate's code runs on the device in this stage. What ends the child before is the host's: its memory,
-/// its compiler.
+/// Whether a candidate's code runs on the device in this stage. Earlier failures are caused by the host (memory,
+/// compiler).
 pub(super) fn runs(stage: &str) -> bool {
     matches!(stage, "verifying" | "running" | "timing")
 }
 
 impl Deadlines {
-    /// Time for a stage of this request; `running` is the caller's own time for one call of a candidate.
+    /// Time limit of a stage of this request; `running` is the caller's limit for one call of a candidate.
     pub(super) fn allowed(
         &self,
         request: &RequestBody,
@@ -118,11 +118,11 @@ impl Deadlines {
             (RequestBody::Measure { .. } | RequestBody::Export { .. }, Some("lowering")) => {
                 self.lower
             }
-            // A finalist is lowered and compiled on one note.
+            // There is one note per finalist for both lowering and compiling.
             (RequestBody::Pair { .. }, Some("lowering")) => self.lower.saturating_add(self.compile),
             (RequestBody::Measure { .. }, None | Some("compiling")) => self.compile,
             (RequestBody::Measure { effort, .. }, Some("timing")) => {
-                // A caller's nonsense (negative, NaN) is no time at all; infinity would be no deadline.
+                // Invalid budgets (negative, NaN) count as zero; an infinite one would disable the deadline.
                 let budget =
                     Duration::try_from_secs_f64(effort.budget_ms / 1e3).unwrap_or_default();
                 running.unwrap_or(self.time).saturating_add(budget.min(self.pair))
@@ -135,12 +135,12 @@ impl Deadlines {
     }
 }
 
-/// How often a child that does not come up is tried again.
+/// How often starting a child is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restarts {
-    /// Starts in a row, each with open and load, before the device counts as unavailable.
+    /// Consecutive failed starts (including open and load) before the device counts as unavailable.
     pub attempts: u32,
-    /// Pause after the first failed start; doubles with each.
+    /// Pause after the first failed start; it doubles with each further one.
     pub pause: Duration,
     /// Longest pause.
     pub longest_pause: Duration,
@@ -168,8 +168,8 @@ impl Restarts {
     }
 }
 
-/// Whether a variable of this process is handed to the child. An allow-list, since the child loads libraries and runs
-/// generated code, while this process may hold tokens in its environment.
+/// Whether an environment variable is passed to the child. This is an allow-list, because the child loads libraries and
+/// runs generated code, and the environment may contain tokens.
 pub(super) fn inherits(name: &str) -> bool {
     const NAMES: [&str; 14] = [
         "HOME",
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn pauses_double_up_to_the_maximum() {
         let restarts = Restarts::default();
         let pauses: Vec<_> = (0..8).map(|i| restarts.pause_before(i).as_millis()).collect();
         assert_eq!(pauses, [0, 200, 400, 800, 1600, 3200, 5000, 5000]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_stay_here() {
+    fn secrets_are_not_passed_on() {
         assert!(inherits("PATH") && inherits("CUDA_VISIBLE_DEVICES"));
         assert!(!inherits("SPARSETUNE_TOKENS") && !inherits("AWS_SECRET_ACCESS_KEY"));
     }

@@ -1,4 +1,4 @@
-//! The canonical file: a matrix as an evaluator reads it, in bulk and without parsing, yet without trusting it.
+//! The canonical matrix file, which evaluators read in bulk without parsing but with full validation.
 //!
 //! Little-endian; every array starts at a multiple of 8 bytes, so the file can also be mapped and used in place.
 //!
@@ -26,36 +26,38 @@ const MAGIC: &[u8; 16] = b"sparsetune csr\0\0";
 const VERSION: u64 = 1;
 const HEADER_BYTES: usize = 128;
 
-/// Bytes a thread reads at a time: large enough for the disk, small enough to share among threads.
+/// Bytes per parallel read: large enough for the disk, small enough to be distributed among threads.
 const READ_BLOCK: usize = 8 << 20;
 
-/// What a canonical file says of itself.
+/// The header of a canonical file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub rows: u64,
     pub cols: u64,
     pub nnz: u64,
-    /// As written by whoever saved the file; not computed again on opening.
+    /// As stored in the file; not recomputed when it is opened.
     pub pattern_digest: Digest,
     pub digest: Digest,
 }
 
-/// Why a file is not a canonical matrix, or could not be read or written.
+/// Why a canonical file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CanonicalError {
     #[error("the canonical matrix file could not be read or written: {0}")]
     Io(#[from] io::Error),
     #[error("this is not a canonical matrix file")]
     Magic,
-    #[error("the canonical matrix file has version {0}; this build reads version {VERSION}")]
+    #[error("the canonical matrix file has version {0}, but this build reads version {VERSION}")]
     Version(u64),
-    #[error("the canonical matrix file has {found} bytes, but its header calls for {expected}")]
+    #[error(
+        "the canonical matrix file has {found} bytes, but according to its header it should have {expected}"
+    )]
     Length { found: u64, expected: u128 },
-    #[error("the canonical matrix file holds no canonical matrix: {0}")]
+    #[error("the canonical matrix file contains an invalid matrix: {0}")]
     Matrix(#[from] CsrError),
 }
 
-/// Writes the file beside its place and renames it, so that readers see all of it or nothing.
+/// Writes the file under a temporary name and renames it, so that readers see either the complete file or none.
 pub fn save(
     matrix: &Csr,
     path: &Path,
@@ -65,13 +67,13 @@ pub fn save(
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
     write(matrix, &mut file, pattern, digest)?;
-    // Without this a power failure could leave the name in place and the contents not.
+    // Without this, a power failure could leave a file with its name but without its contents.
     file.as_file().sync_data()?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
 }
 
-/// Writes the canonical bytes; each array in one call, so `out` needs no buffer.
+/// Writes the canonical bytes, each array in one call, so `out` needs no buffer.
 pub fn write(
     matrix: &Csr,
     mut out: impl Write,
@@ -95,8 +97,9 @@ pub fn write(
     Ok(())
 }
 
-/// Reads a canonical file: lengths are checked against the file's size before anything is allocated, and the arrays
-/// against every invariant of a canonical matrix. The digests are the header's; the caller compares them with its own.
+/// Reads a canonical file. Lengths are checked against the file size before anything is allocated, and the arrays
+/// against all invariants of a canonical matrix. The digests are those of the header; the caller compares them with the
+/// expected ones.
 pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
     let file = File::open(path)?;
     let found = file.metadata()?.len();
@@ -115,7 +118,7 @@ pub fn open(path: &Path) -> Result<(Csr, Header), CanonicalError> {
     at = read_array(&file, bytemuck::cast_slice_mut(&mut indptr), at)?;
     at = read_array(&file, bytemuck::cast_slice_mut(&mut indices), at)?;
     read_array(&file, bytemuck::cast_slice_mut(&mut values), at + padding(nnz) as u64)?;
-    // A 64-bit host (see `sparse`): usize holds any u64.
+    // Hosts are 64-bit (see `sparse`), so usize can represent any u64.
     let cols = header.cols as usize;
     Ok((Csr::new(rows, cols, indptr, indices, values)?, header))
 }
@@ -150,7 +153,7 @@ fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Result<Header, CanonicalError> {
     })
 }
 
-/// The array lengths, once the file is known to hold exactly that much.
+/// The array lengths, after checking that the file has exactly the corresponding size.
 fn check_length(header: &Header, found: u64) -> Result<(usize, usize), CanonicalError> {
     let (rows, nnz) = (u128::from(header.rows), u128::from(header.nnz));
     let expected = HEADER_BYTES as u128 + 8 * (rows + 1) + 4 * (nnz + nnz % 2) + 8 * nnz;
@@ -220,7 +223,7 @@ mod tests {
         };
         assert!(matches!(patched(0, b"X"), Err(CanonicalError::Magic)));
         assert!(matches!(patched(16, &[9]), Err(CanonicalError::Version(9))));
-        // Counts that overflow 64 bits, or ask for more than the file holds, fail before anything is allocated.
+        // Counts that overflow 64 bits, or exceed the file size, fail before anything is allocated.
         for at in [24, 40] {
             for count in [u64::MAX, 1 << 61, 1 << 40] {
                 let bad = patched(at, &count.to_le_bytes());

@@ -1,9 +1,9 @@
-//! Canonical CSR over sprs: column indices sorted in each row, duplicates summed, explicit zeros kept, all values finite.
+//! Canonical CSR: column indices sorted in each row, duplicates summed, explicit zeros kept, all values finite.
 
 use rayon::prelude::*;
 use sprs::{CompressedStorage, CsMatViewI};
 
-/// A canonical sparse matrix; the invariants of this module hold for every value of the type.
+/// A canonical sparse matrix; every value of this type satisfies the invariants above.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Csr {
     rows: usize,
@@ -16,15 +16,15 @@ pub struct Csr {
 /// Why arrays are not a canonical CSR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CsrError {
-    #[error("{what} is {value}, above the largest supported, {limit}")]
+    #[error("the matrix has {value} {what}, which exceeds the maximum of {limit}")]
     TooLarge { what: &'static str, value: u64, limit: u64 },
     #[error(
-        "row pointers must start at 0, never fall, and end at the number of entries (row {row})"
+        "row pointers must start at 0, be non-decreasing, and end at the number of entries (violated at row {row})"
     )]
     RowPointers { row: usize },
-    #[error("row {row} has a column index {col} outside 0..{cols}")]
+    #[error("row {row} has the column index {col}, which is outside 0..{cols}")]
     ColumnRange { row: usize, col: u32, cols: usize },
-    #[error("row {row} does not have strictly rising column indices")]
+    #[error("the column indices of row {row} are not strictly increasing")]
     Unsorted { row: usize },
     #[error("row {row}, column {col}: the value is not finite")]
     NotFinite { row: usize, col: u32 },
@@ -33,15 +33,15 @@ pub enum CsrError {
 }
 
 impl Csr {
-    /// No rows, no columns.
+    /// A matrix without rows and columns.
     pub fn empty() -> Self {
         Self { rows: 0, cols: 0, indptr: vec![0], indices: Vec::new(), values: Vec::new() }
     }
 
-    /// Largest number of rows or of columns: kernels index both with signed 32 bits.
+    /// Largest number of rows or columns, since kernels index both with signed 32-bit integers.
     pub const MAX_DIMENSION: u64 = i32::MAX as u64;
 
-    /// Takes arrays that must already be canonical; checks all of it in one pass.
+    /// Builds a matrix from arrays that must already be canonical, which is checked in one pass.
     pub fn new(
         rows: usize,
         cols: usize,
@@ -98,10 +98,10 @@ impl Csr {
         self.indptr()[row + 1] - self.indptr()[row]
     }
 
-    /// The matrix as sprs sees it, for sprs' own operations.
+    /// A view of the matrix for sprs' operations.
     pub fn as_sprs(&self) -> CsMatViewI<'_, f64, u32, usize> {
-        // SAFETY: `new` checked all that sprs asks of a CSR: pointers rise and end at the number of entries,
-        // columns are in range and strictly rising in each row.
+        // SAFETY: `new` checked sprs' requirements: row pointers are non-decreasing and end at the number of entries,
+        // columns are in range and strictly increasing in each row.
         unsafe {
             CsMatViewI::new_unchecked(
                 CompressedStorage::CSR,
@@ -130,7 +130,7 @@ fn check(
     if let Some(row) = indptr.windows(2).position(|pair| pair[0] > pair[1]) {
         return Err(CsrError::RowPointers { row });
     }
-    // Only now are all row ranges in bounds.
+    // The checks above guarantee that all row ranges are in bounds.
     (0..rows).into_par_iter().with_min_len(4096).try_for_each(|row| {
         let range = indptr[row]..indptr[row + 1];
         check_row(row, cols, &indices[range.clone()], &values[range])
@@ -159,7 +159,7 @@ mod tests {
     use super::{Csr, CsrError};
 
     #[test]
-    fn refuses_what_is_not_canonical() {
+    fn refuses_non_canonical_arrays() {
         let new = |indptr: &[usize], indices: &[u32], values: &[f64]| {
             Csr::new(2, 3, indptr.to_vec(), indices.to_vec(), values.to_vec())
         };

@@ -1,7 +1,7 @@
 //! Digests of a matrix: BLAKE3 over a documented byte layout, so that a client can compute them itself.
 //!
 //! All integers are little-endian, nothing is padded, and `||` joins byte strings. The matrix is canonical: columns
-//! rise strictly in each row, duplicates are summed, symmetry is expanded, explicit zeros are kept.
+//! increase strictly in each row, duplicates are summed, symmetry is expanded, explicit zeros are kept.
 //!
 //! ```text
 //! pattern digest = BLAKE3( "sparsetune pattern v1\0"          22 bytes
@@ -23,7 +23,7 @@ use blake3::Hasher;
 const PATTERN_PREFIX: &[u8] = b"sparsetune pattern v1\0";
 const MATRIX_PREFIX: &[u8] = b"sparsetune matrix v1\0";
 
-/// Values hashed at a time: 8 MiB, enough to keep every thread busy and still small beside the matrix.
+/// Values hashed at a time: 8 MiB, enough to keep all threads busy and still small compared with the matrix.
 const BLOCK: usize = 1 << 20;
 
 /// The digest of shape and structure alone.
@@ -47,7 +47,7 @@ pub fn digest(matrix: &Csr, pattern: &Digest) -> Digest {
     for block in matrix.values().chunks(BLOCK) {
         if block.iter().any(|value| value.to_bits() == NEGATIVE_ZERO) {
             normalised.clear();
-            // IEEE 754: -0 + 0 is +0, and every other value is left as it is.
+            // IEEE 754: -0 + 0 is +0, and every other value is unchanged.
             normalised.extend(block.iter().map(|value| value + 0.0));
             hasher.update_rayon(bytemuck::cast_slice(&normalised));
         } else {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_matrices_have_equal_digests_and_others_do_not() {
+    fn digests_are_equal_exactly_for_equal_matrices() {
         let (a, b) = (small([1.0, 2.0, 0.0]), small([1.0, 2.0, -0.0]));
         let pattern = pattern_digest(&a);
         assert_eq!(pattern, pattern_digest(&b));

@@ -1,5 +1,6 @@
 //! Features of a matrix: LO-SpMM's sparse attributes (TACO 2024, section 3.5) and AG-SpTRSV's ten features (TACO 2024,
-//! section 6 and Equation 1), in O(nnz). All sums are of integers, so the figures do not depend on the thread count.
+//! section 6 and Equation 1), in O(nnz). All parallel sums are of integers, so the results do not depend on the thread
+//! count.
 
 use super::Csr;
 use super::digest::{digest, pattern_digest};
@@ -9,24 +10,24 @@ use crate::domain::{Digest, Features, Matrix, Timestamp};
 use rayon::prelude::*;
 use std::cmp::Ordering;
 
-/// Version of the set of features; raised whenever the meaning of one changes.
+/// Version of the feature set; incremented whenever the meaning of a feature changes.
 pub const VERSION: u32 = 1;
 
-/// Most column histograms kept at once: each is as long as the matrix is wide.
+/// Most column histograms at a time; each has one element per column.
 const HISTOGRAMS: usize = 8;
-/// Entries that are worth a histogram of their own.
+/// Minimum number of entries per histogram.
 const MIN_ENTRIES: usize = 1 << 16;
 
-/// Rows a parallel task takes at least.
+/// Minimum number of rows per parallel task.
 const MIN_ROWS: usize = 1024;
 
-/// All that the service keeps of a matrix beside its entries.
+/// All properties of a matrix that the service stores in addition to its entries.
 pub fn facts(matrix: &Csr, name: Option<String>) -> Matrix {
     let pattern = pattern_digest(matrix);
     facts_under(matrix, name, pattern, digest(matrix, &pattern))
 }
 
-/// [`facts`] of a matrix whose digests are known already: they need not be computed twice.
+/// [`facts`] of a matrix whose digests are already known.
 pub fn facts_under(matrix: &Csr, name: Option<String>, pattern: Digest, digest: Digest) -> Matrix {
     Matrix {
         digest,
@@ -42,7 +43,7 @@ pub fn facts_under(matrix: &Csr, name: Option<String>, pattern: Digest, digest: 
     }
 }
 
-/// Every field as `domain::matrix` defines it.
+/// Computes all fields as defined in `domain::matrix`.
 pub fn features(matrix: &Csr) -> Features {
     let cells = matrix.rows() as f64 * matrix.cols() as f64;
     let nnz = matrix.nnz() as f64;
@@ -65,8 +66,8 @@ pub fn features(matrix: &Csr) -> Features {
     }
 }
 
-/// Largest, mean and population coefficient of variation, from exact integer sums: n sum(x^2) - (sum x)^2 has no
-/// cancellation, however even the counts are.
+/// Maximum, mean and population coefficient of variation, from exact integer sums: n sum(x^2) - (sum x)^2 has no
+/// cancellation error, even for nearly equal counts.
 pub fn spread(counts: impl Iterator<Item = u64>) -> Spread {
     let (mut n, mut sum, mut squares, mut max) = (0u128, 0u128, 0u128, 0u64);
     for count in counts {
@@ -82,7 +83,7 @@ pub fn spread(counts: impl Iterator<Item = u64>) -> Spread {
     Spread { max, mean: sum as f64 / n as f64, cov }
 }
 
-/// Entries a column. A column has at most 2^31 - 1 of them, one a row.
+/// Entries per column; at most 2^31 - 1, one per row.
 fn column_counts(matrix: &Csr) -> Vec<u32> {
     let histograms = histograms(matrix.nnz(), matrix.cols()).min(rayon::current_num_threads());
     let share = matrix.nnz().div_ceil(histograms).max(1);
@@ -99,7 +100,7 @@ fn column_counts(matrix: &Csr) -> Vec<u32> {
     partial.reduce_with(sum).unwrap_or_else(|| vec![0; matrix.cols()])
 }
 
-/// How many histograms to count in: together they are never longer than the list of entries, unless one alone is.
+/// The number of histograms: together they are at most as long as the list of entries, unless a single one is longer.
 fn histograms(nnz: usize, cols: usize) -> usize {
     (nnz / cols.max(MIN_ENTRIES)).clamp(1, HISTOGRAMS)
 }
@@ -109,7 +110,7 @@ fn histograms(nnz: usize, cols: usize) -> usize {
 struct Walk {
     bandwidth: u64,
     offsets: u128,
-    /// Entries whose column also occurs in the row before.
+    /// Entries whose column also occurs in the previous row.
     shared: u64,
 }
 
@@ -134,7 +135,7 @@ fn walk_entries(matrix: &Csr) -> Walk {
     })
 }
 
-/// How many numbers two rising lists have in common.
+/// The number of common elements of two ascending lists.
 fn shared(mut a: &[u32], mut b: &[u32]) -> u64 {
     let mut count = 0;
     while let (Some(x), Some(y)) = (a.first(), b.first()) {
@@ -150,14 +151,14 @@ fn shared(mut a: &[u32], mut b: &[u32]) -> u64 {
     count
 }
 
-/// AG-SpTRSV's features of tril(A), each diagonal entry counted whether stored or not.
+/// AG-SpTRSV's features of tril(A); each diagonal entry counts, whether stored or not.
 fn triangle(matrix: &Csr) -> TriangleFeatures {
     let lower = |row: usize| {
         let columns = matrix.row(row).0;
         &columns[..columns.partition_point(|&col| (col as usize) < row)]
     };
     let lengths = || (0..matrix.rows()).map(|row| lower(row).len() as u64 + 1);
-    // Equation 1; summed in row order, since this sum alone is of fractions.
+    // Equation 1; summed in row order, since this is the only floating-point sum.
     let nearness =
         |row: usize| lower(row).last().map_or(0.0, |&col| 1.0 / (row - col as usize) as f64);
     let levels = lower_levels(matrix);
@@ -178,8 +179,8 @@ fn has_full_diagonal(matrix: &Csr) -> bool {
         })
 }
 
-/// A equals its transpose. Rows are walked in order, so the mirror images of the strictly lower entries come in the
-/// order in which each row stores its strictly upper ones: a cursor a row finds them without a search.
+/// Whether A equals its transpose. Rows are traversed in order, so the mirror images of strictly lower entries occur in
+/// the order in which each row stores its strictly upper entries; one cursor per row finds them without a search.
 fn is_symmetric(matrix: &Csr) -> bool {
     if matrix.rows() != matrix.cols() {
         return false;
@@ -214,7 +215,7 @@ mod tests {
     use crate::sparse::Csr;
 
     #[test]
-    fn a_small_matrix_by_hand() {
+    fn features_of_a_small_matrix_match_the_manual_computation() {
         // [ 1 . 2 ]
         // [ . . . ]
         // [ 2 . 5 ]
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn columns_without_entries_are_counted_once() {
-        // 32 columns an entry, and enough entries for one task each but for the width.
+        // 32 columns per entry, with enough entries for several tasks if the matrix were not so wide.
         assert_eq!(histograms(1 << 20, 1 << 25), 1);
         assert_eq!(histograms(1 << 20, 1 << 19), 2);
         assert_eq!(histograms(1 << 20, 10), HISTOGRAMS);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetry_is_of_values_and_of_both_halves() {
+    fn symmetry_requires_equal_values_in_both_halves() {
         let build = |indptr: &[usize], indices: &[u32], values: &[f64]| {
             facts(
                 &Csr::new(2, 2, indptr.to_vec(), indices.to_vec(), values.to_vec()).unwrap(),
@@ -263,8 +264,8 @@ mod tests {
             )
         };
         assert!(!build(&[0, 2, 4], &[0, 1, 0, 1], &[1.0, 2.0, 3.0, 4.0]).symmetric);
-        assert!(!build(&[0, 1, 1], &[1], &[1.0]).symmetric, "an upper entry alone");
-        assert!(!build(&[0, 0, 1], &[0], &[1.0]).symmetric, "a lower entry alone");
+        assert!(!build(&[0, 1, 1], &[1], &[1.0]).symmetric, "only an upper entry");
+        assert!(!build(&[0, 0, 1], &[0], &[1.0]).symmetric, "only a lower entry");
         let full = build(&[0, 2, 4], &[0, 1, 0, 1], &[1.0, 2.0, 2.0, 4.0]);
         assert!(full.symmetric && full.has_full_diagonal);
         assert_eq!(full.features.neighbour_overlap, 0.5);

@@ -18,6 +18,6 @@ pub mod write;
 pub use csr::{Csr, CsrError};
 pub use triangle::{TriangleError, Triangular};
 
-// Canonical files and digests are the little-endian bytes of these arrays, taken without a copy.
+// Canonical files and digests use the little-endian bytes of these arrays without a copy.
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!("sparsetune needs a 64-bit little-endian host");

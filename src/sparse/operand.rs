@@ -1,36 +1,37 @@
-//! The random dense operand: uniform in [-1, 1), a function of the seed and the position alone; and rounding to binary16.
+//! The random dense operand: uniform in [-1, 1), a function of seed and position only; and rounding to binary16.
 
 use super::random;
 use half::f16;
 use rayon::prelude::*;
 
-/// `len` values in [-1, 1), the same on any number of threads.
+/// `len` values in [-1, 1), identical on any number of threads.
 pub fn random(len: usize, seed: u64) -> Vec<f32> {
     (0..len).into_par_iter().with_min_len(1 << 14).map(|i| draw(seed, i)).collect()
 }
 
 fn draw(seed: u64, i: usize) -> f32 {
-    // 24 bits: every value is exact in f32, and 1 cannot be reached by rounding.
+    // 24 bits, so every value is exact in f32, and 1 cannot be reached by rounding.
     let draw = (random::bits(seed, i as u64) >> 40) as f32;
     draw * (1.0 / (1u32 << 23) as f32) - 1.0
 }
 
-/// As `random`, with all bits that f64 has there.
+/// As `random`, with the full precision of f64.
 pub fn random_double(len: usize, seed: u64) -> Vec<f64> {
     let draws = (0..len).into_par_iter().with_min_len(1 << 14);
-    // Exact: both the doubling and the difference of multiples of 2^-52 below 1.
+    // Doubling and subtracting are exact for multiples of 2^-52 below 1.
     draws.map(|i| 2.0 * random::unit(random::bits(seed, i as u64)) - 1.0).collect()
 }
 
-/// As `random`, rounded to binary16, by its bits: so 1 can be reached.
+/// As `random`, rounded to binary16 and returned as bits; 1 can be reached by rounding.
 pub fn random_half(len: usize, seed: u64) -> Vec<u16> {
     let draws = (0..len).into_par_iter().with_min_len(1 << 14);
-    // Exact in f32, so the conversion is the one rounding.
+    // Exact in f32, so the conversion is the only rounding.
     draws.map(|i| f16::from_f32(draw(seed, i)).to_bits()).collect()
 }
 
-/// To IEEE binary16, ties to even: 11 significant bits down to the spacing of subnormals, 2^-24. What is too large becomes
-/// infinite. Not `half`'s conversion from f64, which goes through f32 on some processors and drops low bits on others.
+/// Rounds to IEEE binary16, ties to even: 11 significant bits, down to the spacing of subnormals, 2^-24. Too large
+/// values become infinite. The crate `half` is not used, because its conversion from f64 rounds twice or drops low bits
+/// on some processors.
 pub fn round_to_half(value: f64) -> f64 {
     let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
     let spacing = 2f64.powi((exponent - 10).max(-24));
@@ -62,7 +63,7 @@ mod tests {
         assert!(random(0, 1).is_empty());
         let doubles = random_double(100_000, 5);
         assert!(doubles.iter().all(|x| (-1.0..1.0).contains(x)));
-        // The same draw, more of its bits.
+        // The same random number with more bits.
         assert!(doubles.iter().zip(&one).all(|(x, &y)| (x - f64::from(y)).abs() < 1.5e-7));
     }
 
@@ -72,7 +73,7 @@ mod tests {
             (1.0, 1.0),
             (1.0 + 1.0 / 2048.0, 1.0),
             (1.0 + 3.0 / 2048.0, 1.0 + 2.0 / 1024.0),
-            // A hair above the tie, which a detour through f32 would lose.
+            // Slightly above the tie, which a conversion through f32 would lose.
             (1.0 + 1.0 / 2048.0 + 2f64.powi(-40), 1.0 + 1.0 / 1024.0),
             (-65504.0, -65504.0),
             (65519.9, 65504.0),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_the_same_draws() {
+    fn halves_are_the_same_random_numbers() {
         let halves = random_half(10_000, 5);
         let rounded = random(10_000, 5).into_iter().map(|x| half_bits(f64::from(x)));
         assert!(rounded.eq(halves));

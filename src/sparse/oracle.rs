@@ -1,4 +1,4 @@
-//! The oracle: plain float64 SpMM and SpTRSV that every kernel on every device must agree with.
+//! The reference implementation (oracle): plain float64 SpMM and SpTRSV, with which every kernel must agree.
 
 use super::operand::round_to_half;
 use super::{Csr, Triangular};
@@ -6,10 +6,10 @@ use crate::domain::{Dtype, Layout, Spmm};
 use half::f16;
 use rayon::prelude::*;
 
-/// What an output must be, elementwise in the problem's layout, with the scale that errors are measured by.
+/// The reference output, elementwise in the problem's layout, with the scale by which errors are divided.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Product {
-    /// The exact product, in float64, of the operands as rounded to the problem's dtype.
+    /// The product in float64 of the operands rounded to the problem's dtype.
     pub value: Vec<f64>,
     /// `(|A| |B|)` elementwise: the componentwise error is |c - value| / scale.
     pub scale: Vec<f32>,
@@ -38,7 +38,7 @@ pub fn sptrsv(system: &Triangular, b: &[f64], rhs: usize) -> Vec<f64> {
 
 /// An element of a dense operand.
 pub trait Element: Copy + Default + Send + Sync {
-    /// The same number in float64.
+    /// Converts to float64.
     fn wide(self) -> f64;
 }
 
@@ -55,7 +55,7 @@ macro_rules! element {
 element!(f16, f32, f64);
 
 impl Product {
-    /// From A B to `alpha A B + beta C0`, `c0` being the initial C, in the layout of the product.
+    /// Turns A B into `alpha A B + beta C0`, where `c0` is the initial C in the layout of the product.
     ///
     /// # Panics
     /// If `c0` has another length.
@@ -73,14 +73,15 @@ impl Product {
 /// Columns accumulated at a time: four vector registers of f64 for the product and four for its scale.
 const WIDTH: usize = 8;
 
-/// Rows a parallel task takes.
+/// Rows per parallel task.
 const PANEL: usize = 256;
 
-/// Entries above which a row's columns are shared among threads.
+/// Number of entries above which the columns of a row are distributed among threads.
 const LONG_ROW: usize = 1 << 16;
 
-/// `C = A B` and `|A| |B|` with A's values rounded to the problem's dtype and B (cols x n, in the problem's layout) as
-/// given: `accumulate` and `tf32` are not looked at. A value too large for the dtype becomes infinite, as it would on a device.
+/// Computes `C = A B` and `|A| |B|` with A's values rounded to the problem's dtype and B (cols x n, in the problem's
+/// layout) as given; `accumulate` and `tf32` are ignored. Values too large for the dtype become infinite, as on a
+/// device.
 ///
 /// # Panics
 /// If `b` does not have cols x n elements.
@@ -106,7 +107,7 @@ pub fn spmm<T: Element>(matrix: &Csr, b: &[T], problem: &Spmm) -> Product {
     product
 }
 
-/// The matrix with its values as the device sees them.
+/// The matrix with its values rounded as on the device.
 struct Rounded<'a> {
     matrix: &'a Csr,
     values: Vec<f64>,
@@ -127,8 +128,8 @@ impl Rounded<'_> {
         });
     }
 
-    /// Column-major: WIDTH columns of B at a time are packed row by row, so that the gather of the product reads whole
-    /// lines; the results go to WIDTH columns of C side by side.
+    /// Column-major: WIDTH columns of B at a time are packed by rows, so that the product reads complete cache lines;
+    /// the results are written to WIDTH columns of C.
     fn by_columns<T: Element>(&self, b: &[T], product: &mut Product) {
         let (rows, cols) = (self.matrix.rows(), self.matrix.cols());
         let values = product.value.par_chunks_mut(rows * WIDTH);
@@ -202,7 +203,7 @@ fn pack<T: Element>(columns: &[T], cols: usize, width: usize) -> Vec<T> {
     packed
 }
 
-/// Columns of length `rows`, cut into panels of PANEL rows: for each panel, its piece of every column.
+/// Columns of length `rows`, divided into panels of PANEL rows: for each panel, its part of every column.
 fn panels<T>(columns: &mut [T], rows: usize) -> Vec<Vec<&mut [T]>> {
     let mut pieces: Vec<Vec<&mut [T]>> = Vec::new();
     pieces.resize_with(rows.div_ceil(PANEL), Vec::new);
@@ -215,7 +216,7 @@ fn panels<T>(columns: &mut [T], rows: usize) -> Vec<Vec<&mut [T]>> {
     pieces
 }
 
-/// A value of A as the device holds it.
+/// A value of A rounded as on the device.
 pub fn round(value: f64, dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F64 => value,
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use crate::sparse::operand::random;
 
-    /// The definition, written as three loops.
+    /// The definition as three loops.
     fn plain(matrix: &Csr, b: &[f32], n: usize, layout: Layout) -> Product {
         let at = |row, col, height| match layout {
             Layout::Row => row * n + col,
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn is_the_definition_in_both_layouts() {
+    fn equals_the_definition_in_both_layouts() {
         let rows = 2 * PANEL + 3;
         let indptr: Vec<usize> = (0..=rows).map(|row| row / 2 * 3).collect();
         let nnz = indptr[rows];
@@ -277,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_multiplied_as_it_is_rounded() {
-        // 1/3 is rounded to the type of the problem, B is taken as it comes.
+    fn values_are_rounded_to_the_problems_type() {
+        // 1/3 is rounded to the type of the problem; B is used as given.
         let matrix = Csr::new(2, 2, vec![0, 2, 2], vec![0, 1], vec![1.0 / 3.0, -2.0]).unwrap();
         let third = |dtype| round(1.0 / 3.0, dtype);
         let problem = |dtype, layout| Spmm::new(1, dtype, layout);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn accumulating_counts_what_was_there() {
+    fn accumulation_includes_the_initial_output() {
         let mut product = Product { value: vec![-2.0, 0.0], scale: vec![4.0, 0.0] };
         product.accumulate(&[3.0f32, -8.0], 1.25, -0.5);
         assert_eq!(product.value, [-4.0, 4.0]);

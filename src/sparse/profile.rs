@@ -1,11 +1,11 @@
-//! Rows by length and levels by width: the distributions behind a matrix's features, in O(nnz).
+//! Distributions of row lengths and level widths, in O(nnz).
 
 use super::Csr;
 use super::levels::lower_levels;
 use crate::domain::profile::{LengthBin, LevelBin, LevelProfile, MatrixProfile};
 use std::collections::BTreeMap;
 
-/// Both distributions of a matrix; levels where it is square.
+/// Both distributions of a matrix; levels only if it is square.
 pub fn of(matrix: &Csr) -> MatrixProfile {
     let square = matrix.rows() == matrix.cols();
     MatrixProfile {
@@ -15,9 +15,9 @@ pub fn of(matrix: &Csr) -> MatrixProfile {
     }
 }
 
-/// Lengths of their own up to here; above, bins grow with the length.
+/// Up to this length every length has its own bin; above, bins grow with the length.
 const SINGLE: u64 = 16;
-/// Bins to each doubling above [`SINGLE`]; a power of two, so that edges are whole numbers.
+/// Bins per doubling above [`SINGLE`]; a power of two, so that bin edges are integers.
 const PER_DOUBLING: u64 = 8;
 
 /// The bin that a length falls into.
@@ -25,7 +25,7 @@ fn bin(length: u64) -> (u64, u64) {
     if length <= SINGLE {
         return (length, length);
     }
-    // Rows of 2^k + 1 ..= 2^(k + 1) share eight bins of equal width, so a power of two ends its bin.
+    // Lengths 2^k + 1 ..= 2^(k + 1) share eight bins of equal width, so a power of two is the end of a bin.
     let power = 63 - (length - 1).leading_zeros();
     let width = (1u64 << power) / PER_DOUBLING;
     let base = 1u64 << power;
@@ -34,7 +34,7 @@ fn bin(length: u64) -> (u64, u64) {
 }
 
 fn row_lengths(matrix: &Csr) -> Vec<LengthBin> {
-    // A few hundred bins at most, whatever the matrix.
+    // A few hundred bins at most for any matrix.
     let mut bins: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for ends in matrix.indptr().windows(2) {
         *bins.entry(bin((ends[1] - ends[0]) as u64)).or_default() += 1;
@@ -42,7 +42,7 @@ fn row_lengths(matrix: &Csr) -> Vec<LengthBin> {
     bins.into_iter().map(|((least, most), rows)| LengthBin { least, most, rows }).collect()
 }
 
-/// Rows of each level of the strict upper triangle: the last row waits for nobody.
+/// Rows per level of the strict upper triangle, whose last row has no dependencies.
 fn upper_widths(matrix: &Csr) -> Vec<u32> {
     let mut level = vec![0u32; matrix.rows()];
     let mut widths: Vec<u32> = Vec::new();
@@ -78,7 +78,7 @@ fn level_profile(widths: &[u32]) -> LevelProfile {
 mod tests {
     use super::*;
 
-    /// 5 x 5, lower bidiagonal but for row 3, which is empty below the diagonal; row 0 is full.
+    /// 5 x 5, lower bidiagonal except for row 3, which is empty below the diagonal; row 0 is full.
     fn matrix() -> Csr {
         let rows: [&[u32]; 5] = [&[0, 1, 2, 3, 4], &[0, 1], &[1, 2], &[3], &[3, 4]];
         let indptr = rows.iter().scan(0, |sum, row| {
@@ -102,16 +102,16 @@ mod tests {
     fn levels_follow_the_dependencies() {
         let profile = of(&matrix());
         let lower = profile.lower.unwrap();
-        // 0 and 3 wait for nobody, 1 and 4 for them, 2 for 1.
+        // Rows 0 and 3 have no dependencies, 1 and 4 depend on them, and 2 depends on 1.
         let widths: Vec<u64> = lower.bins.iter().map(|bin| bin.max).collect();
         assert_eq!((lower.levels, lower.widest, widths), (3, 2, vec![2, 2, 1]));
         let upper = profile.upper.unwrap();
-        // Row 0 alone has entries above the diagonal.
+        // Only row 0 has entries above the diagonal.
         assert_eq!(upper.bins.iter().map(|bin| bin.max).collect::<Vec<_>>(), [4, 1]);
     }
 
     #[test]
-    fn bins_join_without_gaps() {
+    fn bins_are_contiguous() {
         let mut last = 0;
         let mut length = 1;
         while length < 1 << 20 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rectangle_has_no_levels_and_nothing_has_none() {
+    fn rectangular_and_empty_matrices_have_no_levels() {
         let wide = Csr::new(1, 2, vec![0, 1], vec![1], vec![1.0]).unwrap();
         assert_eq!(of(&wide).lower, None);
         let empty = of(&Csr::new(0, 0, vec![0], vec![], vec![]).unwrap());

@@ -1,5 +1,5 @@
-//! Counter-based random numbers (SplitMix64; Steele, Lea and Flood, OOPSLA 2014): draw `i` is a function of the seed
-//! and `i` alone, so arrays filled by any number of threads are identical.
+//! Counter-based random numbers (SplitMix64; Steele, Lea and Flood, OOPSLA 2014): number `i` is a function of seed and
+//! `i` only, so arrays are identical when filled by any number of threads.
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -10,7 +10,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// 64 random bits that belong to (`seed`, `index`).
+/// 64 random bits determined by (`seed`, `index`).
 pub fn bits(seed: u64, index: u64) -> u64 {
     mix(seed.wrapping_add(GOLDEN.wrapping_mul(index.wrapping_add(1))))
 }
@@ -20,7 +20,7 @@ pub fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// A stream of its own for one row (or tree node, or table) of a seeded whole.
+/// A separate random stream, for example for one row or tree node.
 pub struct Stream {
     seed: u64,
     next: u64,
@@ -28,7 +28,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(seed: u64, which: u64) -> Self {
-        // Mixed twice, lest neighbouring streams be shifts of one sequence.
+        // Mixed twice, so that adjacent streams are not shifted copies of one sequence.
         Self { seed: mix(bits(seed, which)), next: 0 }
     }
 
@@ -47,7 +47,7 @@ impl Stream {
         low + (high - low) * self.unit()
     }
 
-    /// Uniform in 0..bound; the bias of the multiply-shift is below bound / 2^64.
+    /// Uniform in 0..bound, by multiply-shift with a bias below bound / 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
@@ -57,7 +57,7 @@ impl Stream {
         normal(self.unit(), self.unit())
     }
 
-    /// Binomial(trials, p): exact for few trials, else the normal approximation, rounded and kept in range.
+    /// Binomial(trials, p): exact for few trials, else the normal approximation, rounded and clamped.
     pub fn binomial(&mut self, trials: u64, p: f64) -> u64 {
         if trials <= 24 {
             return (0..trials).filter(|_| self.unit() < p).count() as u64;
@@ -73,7 +73,7 @@ impl Stream {
         (mean + deviation * self.normal()).round().clamp(0.0, trials as f64) as u64
     }
 
-    /// Binomial by geometric gaps between successes: exact, and quick where successes are few.
+    /// Binomial by geometric gaps between successes: exact, and fast if successes are rare.
     fn waiting_times(&mut self, trials: u64, p: f64) -> u64 {
         if p <= 0.0 {
             return 0;
@@ -92,7 +92,7 @@ impl Stream {
     }
 }
 
-/// Box and Muller: a standard normal out of two uniforms in [0, 1).
+/// Box-Muller: a standard normal number from two uniform numbers in [0, 1).
 pub fn normal(u: f64, v: f64) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_right() {
+    fn moments_are_correct() {
         let mut stream = Stream::new(7, 3);
         for (trials, p) in [(20, 0.3), (1000, 0.004), (1000, 0.5), (1000, 0.995)] {
             let draws = 4000;

@@ -1,4 +1,4 @@
-//! The density picture of a matrix: a PNG in which a darker pixel holds more entries, on a logarithmic scale.
+//! The sparsity picture of a matrix: a PNG in which darker pixels contain more entries, on a logarithmic scale.
 
 use super::Csr;
 use rayon::prelude::*;
@@ -11,8 +11,8 @@ pub const MAX_SIZE: u32 = 2048;
 #[error("the picture could not be encoded: {0}")]
 pub struct SpyError(#[from] png::EncodingError);
 
-/// A greyscale PNG whose longer side is `size` pixels (kept within 1..=2048) and whose aspect is the matrix's. White is
-/// empty; where the matrix has fewer rows or columns than the picture has pixels, each entry fills several.
+/// A greyscale PNG with the aspect ratio of the matrix, whose longer side is `size` pixels (clamped to 1..=2048). White
+/// means empty; if the matrix has fewer rows or columns than the picture has pixels, each entry fills several.
 pub fn png(matrix: &Csr, size: u32) -> Result<Vec<u8>, SpyError> {
     let size = size.clamp(1, MAX_SIZE) as usize;
     let longest = matrix.rows().max(matrix.cols()).max(1);
@@ -30,7 +30,7 @@ pub fn png(matrix: &Csr, size: u32) -> Result<Vec<u8>, SpyError> {
     Ok(file)
 }
 
-/// One byte a pixel, 255 for white.
+/// One byte per pixel, 255 for white.
 fn shade(matrix: &Csr, width: usize, height: usize) -> Vec<u8> {
     let mut pixels = vec![255u8; width * height];
     if matrix.nnz() == 0 {
@@ -38,7 +38,7 @@ fn shade(matrix: &Csr, width: usize, height: usize) -> Vec<u8> {
     }
     let (grid_width, grid_height) = (width.min(matrix.cols()), height.min(matrix.rows()));
     let mut counts = vec![0u32; grid_width * grid_height];
-    // Cell y holds the rows r with r * grid_height / rows == y.
+    // Cell y contains the rows r with r * grid_height / rows == y.
     counts.par_chunks_mut(grid_width).enumerate().for_each(|(y, line)| {
         let first = |y: usize| (y * matrix.rows()).div_ceil(grid_height);
         let entries = matrix.indptr()[first(y)]..matrix.indptr()[first(y + 1)];
@@ -54,7 +54,7 @@ fn shade(matrix: &Csr, width: usize, height: usize) -> Vec<u8> {
         for (x, pixel) in line.iter_mut().enumerate() {
             let count = cells[x * grid_width / width];
             if count > 0 {
-                // From 200, so that a single entry is still seen, down to black.
+                // From 200, so that a single entry is visible, down to black.
                 *pixel = (200.0 - 200.0 * f64::from(count).ln_1p() / darkest).round() as u8;
             }
         }
@@ -68,17 +68,17 @@ mod tests {
     use crate::sparse::Csr;
 
     #[test]
-    fn entries_are_dark_where_they_are() {
+    fn entries_are_dark_at_their_positions() {
         let matrix = Csr::new(2, 4, vec![0, 1, 2], vec![3, 0], vec![1.0, 1.0]).unwrap();
         assert_eq!(shade(&matrix, 4, 2), [255, 255, 255, 0, 0, 255, 255, 255]);
         let doubled = shade(&matrix, 8, 4);
         assert_eq!((doubled[5], doubled[6], doubled[7], doubled[8 + 7]), (255, 0, 0, 0));
-        // Two rows into one line: both entries are in it.
+        // Two rows share one line of pixels, which contains both entries.
         assert_eq!(shade(&matrix, 2, 1), [0, 0]);
     }
 
     #[test]
-    fn keeps_aspect_and_bounds() {
+    fn respects_aspect_ratio_and_bounds() {
         let size_of = |file: &[u8]| {
             assert!(file.starts_with(b"\x89PNG\r\n\x1a\n"));
             let word = |at: usize| {

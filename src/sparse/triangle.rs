@@ -1,37 +1,37 @@
-//! A triangular system in solve order: whatever triangle, transpose and diagonal a problem names, forward substitution.
+//! A triangular system in solve order: every triangle, transpose and diagonal becomes a forward substitution.
 //!
-//! An upper system is solved from its last row to its first. Counted from there it is a lower one, so every scheme is
-//! written once: `solve index` s is row s of a lower system, and row n - 1 - s of an upper one.
+//! An upper system is solved from its last row to its first. With reversed row numbers it is a lower system, so schemes
+//! are written only once: *solve index* s is row s of a lower system, and row n - 1 - s of an upper one.
 
 use super::Csr;
 use super::levels::{Levels, levels_of};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Sptrsv};
 
-/// The strictly lower triangle and the diagonal of a system, both in solve order; columns rise in each row.
+/// The strictly lower triangle and the diagonal of a system, both in solve order; columns increase in each row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Triangular {
     pub indptr: Vec<usize>,
     pub indices: Vec<u32>,
-    /// As rounded to the problem's type.
+    /// Rounded to the problem's data type.
     pub values: Vec<f64>,
-    /// As rounded to the problem's type, never 0; 1 throughout for a unit diagonal.
+    /// Rounded to the problem's data type and never 0; all ones for a unit diagonal.
     pub diagonal: Vec<f64>,
-    /// Solve index s is row n - 1 - s of the matrix.
+    /// Whether solve index s is row n - 1 - s of the matrix.
     pub reversed: bool,
 }
 
-/// Rows named in a complaint about the diagonal, at most.
+/// Most rows named in an error about the diagonal.
 const NAMED: usize = 10;
 
-/// Why a matrix has no such system.
+/// Why a matrix cannot be solved as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TriangleError {
-    #[error("the matrix is {rows} x {cols}: a triangular solve needs a square one")]
+    #[error("the matrix is {rows} x {cols}, but a triangular solve needs a square matrix")]
     NotSquare { rows: usize, cols: usize },
-    /// `rows` are the first few, counted from 0.
+    /// `rows` are the first few such rows, counted from 0.
     #[error(
-        "{count} rows have no diagonal entry, or one that is zero (or that {dtype} rounds to zero), among them {rows:?} (counted from 0): a non-unit diagonal must be whole"
+        "{count} rows have no diagonal entry, or one that is zero (or that {dtype} rounds to zero), among them {rows:?} (counted from 0): a non-unit diagonal must be complete and nonzero"
     )]
     Diagonal { rows: Vec<usize>, count: usize, dtype: Dtype },
     #[error("row {row}, column {col}: the value is outside the range of the problem's data type")]
@@ -39,7 +39,7 @@ pub enum TriangleError {
 }
 
 impl Triangular {
-    /// Takes the triangle that the problem names out of the matrix; what lies in the other one is passed over.
+    /// Extracts the triangle that the problem names from the matrix; the other triangle is ignored.
     pub fn of(matrix: &Csr, problem: &Sptrsv) -> Result<Self, TriangleError> {
         let diagonal = diagonal_of(matrix, problem)?;
         let rows = matrix.rows();
@@ -63,7 +63,7 @@ impl Triangular {
         let mut next = indptr.clone();
         let mut indices = vec![0u32; indptr[rows]];
         let mut values = vec![0f64; indptr[rows]];
-        // In solve order of the source, so that the columns of each row of a transpose rise as well.
+        // In solve order of the source, so that the columns of each row of a transpose increase as well.
         for s in 0..rows {
             let row = at(s);
             let (columns, entries) = matrix.row(row);
@@ -110,7 +110,8 @@ impl Triangular {
         if self.reversed { self.rows() - 1 - s } else { s }
     }
 
-    /// AG-SpTRSV's Equation 1: the mean over rows of 1 / (row - column of its last entry), 0 for a row that has none.
+    /// AG-SpTRSV's Equation 1: the mean over rows of 1 / (row - column of its last entry), which is 0 for rows without
+    /// entries.
     pub fn dep_dist(&self) -> f64 {
         let rows = self.indptr.len() - 1;
         let nearness = |row: usize| {
@@ -125,7 +126,7 @@ impl Triangular {
     }
 }
 
-/// The diagonal in the matrix's row order, as rounded to the problem's type, or the rows that lack it.
+/// The diagonal in the matrix's row order, rounded to the problem's data type, or an error with the rows that lack it.
 pub fn diagonal_of(matrix: &Csr, problem: &Sptrsv) -> Result<Vec<f64>, TriangleError> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     if rows != cols {
@@ -188,7 +189,7 @@ mod tests {
         let lower = of(Triangle::Lower, false);
         assert_eq!((&lower.indptr, &lower.indices), (&vec![0, 0, 1, 2], &vec![0, 1]));
         assert_eq!((&lower.values, lower.reversed), (&vec![2.0, 4.0], false));
-        // L^T is upper: rows 2, 1, 0 in solve order; row 1 holds 4 in column 2, row 0 holds 2 in column 1.
+        // L^T is upper: rows 2, 1, 0 in solve order; row 1 has 4 in column 2, row 0 has 2 in column 1.
         let transposed = of(Triangle::Lower, true);
         assert_eq!((&transposed.indptr, &transposed.indices), (&vec![0, 0, 1, 2], &vec![0, 1]));
         assert_eq!((&transposed.values, transposed.reversed), (&vec![4.0, 2.0], true));

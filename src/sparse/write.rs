@@ -1,15 +1,15 @@
-//! Matrix Market out: coordinate, real, general; values with the fewest digits that read back the same.
+//! Writes Matrix Market files: coordinate, real, general; values with the fewest digits that read back exactly.
 
 use super::Csr;
 use rayon::prelude::*;
 use std::io::{self, Write};
 use std::ops::Range;
 
-/// Entries formatted by one task: some megabytes of text.
+/// Entries formatted per task: some megabytes of text.
 const BLOCK: usize = 1 << 16;
 
-/// Writes the matrix row by row. Reading it back gives the same matrix and digests, negative zeros included.
-/// `name` becomes a `% name:` comment; characters that would end the line are left out.
+/// Writes the matrix row by row. Reading it back gives the same matrix and digests, including negative zeros. `name`
+/// becomes a `% name:` comment, without line breaks.
 pub fn matrix_market(csr: &Csr, name: Option<&str>, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "%%MatrixMarket matrix coordinate real general")?;
     if let Some(name) = name {
@@ -17,7 +17,7 @@ pub fn matrix_market(csr: &Csr, name: Option<&str>, out: &mut impl Write) -> io:
         writeln!(out, "% name: {plain}")?;
     }
     writeln!(out, "{} {} {}", csr.rows(), csr.cols(), csr.nnz())?;
-    // A few blocks for each thread at a time, so that text waiting to be written stays small.
+    // A few blocks per thread at a time, so that little text waits to be written.
     for some in blocks(csr).chunks(4 * rayon::current_num_threads()) {
         let texts: Vec<io::Result<Vec<u8>>> =
             some.par_iter().map(|rows| format_rows(csr, rows.clone())).collect();
@@ -47,7 +47,7 @@ fn format_rows(csr: &Csr, rows: Range<usize>) -> io::Result<Vec<u8>> {
     for row in rows {
         let (cols, values) = csr.row(row);
         for (col, value) in cols.iter().zip(values) {
-            // {:?} is the shortest form that reads back the same, with an exponent where that is shorter.
+            // {:?} is the shortest form that reads back exactly, with an exponent if that is shorter.
             writeln!(text, "{} {} {value:?}", row + 1, col + 1)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Dense buffers that start at a cache line, so that a register never straddles two.
+//! Dense buffers aligned to cache lines, so that a vector load never crosses two lines.
 
 use bytemuck::{Pod, Zeroable};
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-// SAFETY: a line is sixteen f32 without padding, and every bit pattern is one.
+// SAFETY: a line is sixteen f32 without padding, and every bit pattern is valid.
 unsafe impl Zeroable for Line {}
 // SAFETY: as above.
 unsafe impl Pod for Line {}
@@ -20,7 +20,7 @@ pub struct Buffer<T = f32> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// Zeros; `None` where there is not enough memory. Pages are mapped when first written, by the thread that writes.
+    /// A zeroed buffer; `None` if there is not enough memory. Pages are mapped on first write, by the writing thread.
     pub fn zeroed(len: usize) -> Option<Self> {
         let bytes = len.checked_mul(size_of::<T>())?;
         let lines = bytemuck::allocation::try_zeroed_vec(bytes.div_ceil(size_of::<Line>())).ok()?;

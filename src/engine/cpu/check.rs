@@ -1,24 +1,24 @@
-//! Comparison of an output with the reference, on a buffer that was poisoned before the call.
+//! Compares an output with the reference; the buffer was poisoned before the call.
 
 use crate::engine::Check;
 use crate::sparse::oracle::Product;
 use rayon::prelude::*;
 
-/// A quiet NaN that no computation produces: whatever still holds it was not written.
+/// A quiet NaN that no computation produces; an element that still holds it was not written.
 pub const POISON: u32 = 0x7fc0_dead;
 
-/// Keeps an error finite where the scale is zero and the output is exact.
+/// Keeps the error finite if the scale is zero and the output is exact.
 const TINY: f64 = f32::MIN_POSITIVE as f64;
 
-/// Elements a parallel task takes at least.
+/// Minimum number of elements per parallel task.
 const MIN_LEN: usize = 1 << 14;
 
-/// Fills with the poison.
+/// Fills the output with the poison.
 pub fn poison(output: &mut [f32]) {
     output.par_chunks_mut(MIN_LEN).for_each(|chunk| chunk.fill(f32::from_bits(POISON)));
 }
 
-/// The worst componentwise error, NaN counting as infinity; the first such element if there are several.
+/// The largest componentwise error, with NaN counting as infinity, at the first such element.
 pub fn compare(output: &[f32], reference: &Product) -> Check {
     let elements = output.par_iter().zip(&reference.value).zip(&reference.scale).enumerate();
     let none = || Check { rel_error: 0.0, unwritten: 0, worst: 0 };
@@ -46,7 +46,7 @@ mod tests {
     use crate::sparse::oracle::Product;
 
     #[test]
-    fn finds_the_worst_and_the_unwritten() {
+    fn finds_the_largest_error_and_unwritten_elements() {
         let len = 100_000;
         let reference = Product { value: vec![1.0; len], scale: vec![2.0; len] };
         let mut output = vec![0.0; len];

@@ -1,4 +1,4 @@
-//! Picks the compiled form of a CPU kernel: M1, registers a row and instruction set are compile-time constants.
+//! Selects the compiled instance of a CPU kernel: M1, registers per row and instruction set are compile-time constants.
 
 use super::kernel::{self, Panel};
 #[cfg(target_arch = "x86_64")]
@@ -6,10 +6,10 @@ use super::simd::{Avx2, Avx512};
 use super::simd::{Isa, Plain};
 use std::ops::Range;
 
-/// Tile heights that are compiled.
+/// Supported tile heights.
 pub const SUPPORTED_M1: [u32; 4] = [1, 2, 4, 8];
 
-/// Panel widths that are compiled.
+/// Supported panel widths.
 pub const SUPPORTED_N1: [u32; 4] = [8, 16, 32, 64];
 
 /// `kernel::row_panel` for one instruction set and one tile.
@@ -42,17 +42,17 @@ pub fn row_split(isa: Isa, n1: u32, width: usize) -> Option<RowSplit> {
     }
 }
 
-/// Registers a row of the panel takes.
+/// Registers per row of the panel.
 struct Shape {
     isa: Isa,
     vecs: usize,
-    /// The last register, or more, is not full: the panel is a tail.
+    /// Whether at least one register is only partly used, because the panel is narrower than N1.
     masked: bool,
 }
 
 impl Shape {
     fn of(isa: Isa, n1: u32, width: usize) -> Self {
-        // Half a 512-bit register is a 256-bit one.
+        // If half of a 512-bit register is enough, a 256-bit one is used.
         #[cfg(target_arch = "x86_64")]
         let isa = if isa == Isa::Avx512 && width <= 8 { Isa::Avx2 } else { isa };
         let lanes = isa.lanes() as usize;
@@ -64,7 +64,7 @@ impl Shape {
     }
 }
 
-/// One module an instruction set: the generic kernels inlined into functions compiled for it.
+/// One module per instruction set: the generic kernels inlined into functions compiled for it.
 macro_rules! compiled_for {
     ($module:ident, $simd:ty, [$($vecs:literal / $unroll:literal),*] $(, $features:literal)?) => {
         mod $module {
@@ -75,7 +75,7 @@ macro_rules! compiled_for {
                 panel: &Panel<'_>,
                 order: &[u32],
             ) {
-                // SAFETY: the caller's promises, passed on.
+                // SAFETY: the requirements are the caller's.
                 unsafe { kernel::row_panel::<$simd, M1, VECS, MASKED>(panel, order) }
             }
 
@@ -84,7 +84,7 @@ macro_rules! compiled_for {
                 panel: &Panel<'_>,
                 rows: Range<usize>,
             ) {
-                // SAFETY: the caller's promises, passed on.
+                // SAFETY: the requirements are the caller's.
                 unsafe { kernel::row_split::<$simd, VECS, UNROLL, MASKED>(panel, rows) }
             }
 
@@ -117,7 +117,7 @@ macro_rules! compiled_for {
     };
 }
 
-// Registers a row / entries of a row in flight: at least four sums, to cover the latency of the multiply-add.
+// Registers per row / entries of a row in flight: at least four sums, to hide the latency of the multiply-add.
 #[cfg(target_arch = "x86_64")]
 compiled_for!(avx512, Avx512, [1 / 4, 2 / 2, 4 / 1], "avx512f,avx2,fma");
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Facts of the host CPU, from /proc and /sys where they are there, and its measured copy bandwidth.
+//! Properties of the host CPU, from /proc and /sys if available, and its measured copy bandwidth and hop latency.
 
 use super::buffer::Buffer;
 use super::simd::Isa;
@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Assumed where the kernel does not say: a common size, large enough that a sweep does evict.
+/// Assumed cache size if the operating system does not report one; large enough that a sweep evicts.
 const UNKNOWN_CACHE: u64 = 32 << 20;
 
 const LARGEST_COPY: u64 = 256 << 20;
 const COPY_TIME: Duration = Duration::from_millis(200);
 
 const HOP_TIME: Duration = Duration::from_millis(3);
-/// Round trips of a batch: few, since on a busy host each may take a turn of the scheduler.
+/// Round trips per batch: few, since on a busy host each may take a time slice of the scheduler.
 const HOP_ROUNDS: u32 = 32;
 
 /// The version of sprs in Cargo.toml.
 pub const VENDOR: &str = "sprs 0.11";
 
-/// Describes this host, but for its kernels; `copy_gbps` as measured by `copy_bandwidth`.
+/// Describes this host, without kernel digests; `copy_gbps` is the result of `copy_bandwidth`.
 pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
     let private = cache_bytes(2).unwrap_or(1 << 20);
     Device {
@@ -53,13 +53,14 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
     }
 }
 
-/// Bytes of the last-level cache.
+/// Size of the last-level cache in bytes.
 pub fn last_level_cache() -> u64 {
     (2..=4).rev().find_map(cache_bytes).unwrap_or(UNKNOWN_CACHE)
 }
 
-/// Bytes read and written a nanosecond (GB/s) by a copy on all threads of the current pool, best of several, between
-/// buffers that together are four times the last-level cache, but no larger than 256 MiB each. 0 where there is no memory for them.
+/// Bytes read plus bytes written per nanosecond (GB/s) of a copy on all threads of the current pool, best of several,
+/// between buffers that together are four times the last-level cache, but at most 256 MiB each. 0 if there is not
+/// enough memory.
 pub fn copy_bandwidth() -> f64 {
     let bytes = (2 * last_level_cache()).clamp(64 << 20, LARGEST_COPY);
     let len = bytes as usize / 4;
@@ -67,7 +68,7 @@ pub fn copy_bandwidth() -> f64 {
     else {
         return 0.0;
     };
-    // Distinct pages, written once: a page never written may be a shared page of zeros.
+    // Every page is written once, since pages never written may share one page of zeros.
     from.as_mut_slice().par_chunks_mut(1 << 20).for_each(|chunk| chunk.fill(1.0));
     let share = len.div_ceil(rayon::current_num_threads());
     let mut best = 0f64;
@@ -85,8 +86,8 @@ pub fn copy_bandwidth() -> f64 {
     best
 }
 
-/// Nanoseconds from one thread's store to another's dependent one, the best of several batches of round trips: a few
-/// milliseconds at most. 0 where one thread is all there is.
+/// Nanoseconds from one thread's store to another thread's dependent store, the best of several batches of round trips;
+/// takes a few milliseconds. 0 if there is only one thread.
 pub fn hop_ns(threads: usize) -> f64 {
     if threads < 2 {
         return 0.0;
@@ -97,7 +98,7 @@ pub fn hop_ns(threads: usize) -> f64 {
     let answer = |from: u64| wait_until(|| ball.load(Ordering::Acquire) >= from);
     pair.run(|me| {
         if me == 1 {
-            // Odd numbers are for this side; the last of all ends it.
+            // Odd numbers are for this thread; the last number ends the exchange.
             let mut next = 1;
             loop {
                 answer(next);
@@ -150,7 +151,7 @@ fn cache_bytes(level: u32) -> Option<u64> {
     })
 }
 
-/// `32768K` as the kernel writes it.
+/// Parses sizes such as `32768K`, as in /sys.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -163,7 +164,7 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().and_then(|size| size.checked_mul(unit)).filter(|&size| size > 0)
 }
 
-/// Memory this process may use: the machine's, or its control group's if that is less. 0 where neither is known.
+/// Memory available to this process: the machine's, or its control group's if that is less. 0 if neither is known.
 fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| {
@@ -193,7 +194,7 @@ mod tests {
     use crate::engine::cpu::simd::Isa;
 
     #[test]
-    fn cache_sizes_as_the_kernel_writes_them() {
+    fn parses_cache_sizes() {
         assert_eq!(parse_size("32768K"), Some(32 << 20));
         assert_eq!(parse_size("512"), Some(512));
         assert_eq!(parse_size("2M"), Some(2 << 20));
@@ -201,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_takes_time_between_two_threads_alone() {
+    fn a_hop_is_measured_only_between_two_threads() {
         assert_eq!(hop_ns(1), 0.0);
         let hop = hop_ns(2);
         assert!(hop > 0.0 && hop < 1e7, "{hop}");
     }
 
     #[test]
-    fn says_what_it_is() {
+    fn describes_the_host() {
         let device = describe(Isa::Scalar, 3, 20.0);
         assert_eq!(device.class().0, format!("cpu/{}/scalar/3t", device.name));
         assert!(device.compiler.starts_with("rustc 1."), "{}", device.compiler);

@@ -1,25 +1,25 @@
-//! The CPU kernels: LO-SpMM's tile of M1 rows by N1 columns (TACO 2024, section 3.1) and one row at a time, both with
-//! their outputs in vector registers.
+//! The CPU kernels for SpMM: tiles of M1 rows by N1 columns as in LO-SpMM (TACO 2024, section 3.1), and one row at a
+//! time; both accumulate in vector registers.
 //!
-//! A kernel multiplies some rows of A with one *panel*: at most N1 neighbouring columns of B, of which each row is
-//! contiguous. Row-major operands have that shape as they are. Column-major ones are packed into it before, within the
-//! timed call, and C is then written through a small tile, 16 rows of one column at a time: gathers straight from N1
-//! columns would fetch one element a cache line where a packed panel fetches lines whole.
+//! A kernel multiplies some rows of A with one *panel*: at most N1 adjacent columns of B, whose rows are contiguous.
+//! Row-major operands already have this form. Column-major ones are packed into it within the timed call, and C is
+//! written through a small tile, 16 rows of one column at a time: gathering directly from N1 columns would use only one
+//! element per cache line, whereas a packed panel uses complete lines.
 
-// Register arrays are indexed by constants of the kernel; the loops are unrolled and read as the tiles do.
+// Register arrays are indexed by compile-time constants; indexed loops mirror the tiles and are unrolled.
 #![allow(clippy::needless_range_loop)]
 
 use super::simd::Simd;
 use crate::domain::Layout;
 use std::ops::Range;
 
-/// Rows of C that are transposed at a time: one cache line of a column. A multiple of every M1.
+/// Rows of C that are transposed together: one cache line of a column. A multiple of every M1.
 const GROUP: usize = 16;
 
 /// Widest panel of all kernels.
 pub const WIDEST: usize = 64;
 
-/// One panel of the product. The arrays of A are those of a canonical matrix with columns below the rows of B.
+/// One panel of the product. The arrays of A are those of a canonical matrix whose columns are below the rows of B.
 pub struct Panel<'a> {
     pub indptr: &'a [usize],
     pub indices: &'a [u32],
@@ -32,19 +32,19 @@ pub struct Panel<'a> {
     /// Distance between rows of C if `layout` is row-major, between columns if it is column-major.
     pub ldc: usize,
     pub layout: Layout,
-    /// Columns of the panel, at most VECS registers full.
+    /// Columns of the panel, at most VECS registers.
     pub width: usize,
 }
 
-// SAFETY: threads share a panel to write rows of C that no two of them have in common.
+// SAFETY: threads that share a panel write disjoint rows of C.
 unsafe impl Sync for Panel<'_> {}
 
-/// Where rows of a group are kept until they can be written to columns.
+/// Buffers the rows of a group until they can be written to columns.
 #[repr(align(64))]
 struct Tile([f32; GROUP * WIDEST]);
 
 impl Panel<'_> {
-    /// Where a kernel puts its row: in C, or in the tile.
+    /// The address where a kernel writes its row: in C or in the tile.
     #[inline(always)]
     fn target(&self, row: usize, position: usize, tile: &mut Tile) -> *mut f32 {
         match self.layout {
@@ -54,7 +54,7 @@ impl Panel<'_> {
         }
     }
 
-    /// Writes a finished group to the columns of C; nothing to do where rows went there directly.
+    /// Writes a finished group to the columns of C; does nothing if rows were written directly.
     ///
     /// # Safety
     /// `rows` are rows of the matrix that no other thread writes.
@@ -84,20 +84,20 @@ impl Panel<'_> {
     }
 }
 
-/// Registers that accumulate one row of the panel, with the masks of the columns that are there.
+/// Accumulation registers of one row of the panel, with masks of the existing columns.
 #[derive(Clone, Copy)]
 struct Columns<S: Simd, const VECS: usize, const MASKED: bool>([S::Mask; VECS]);
 
 impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
     #[inline(always)]
     unsafe fn of(width: usize) -> Self {
-        // SAFETY: the caller has the instruction set.
+        // SAFETY: the caller guarantees the instruction set.
         Self(std::array::from_fn(|v| unsafe { S::mask(width.saturating_sub(v * S::LANES)) }))
     }
 
     #[inline(always)]
     unsafe fn accumulate(&self, sums: &mut [S; VECS], from: *const f32, value: f32) {
-        // SAFETY: the caller vouches for the panel's row at `from`.
+        // SAFETY: the caller guarantees the panel's row at `from`.
         unsafe {
             let value = S::splat(value);
             for v in 0..VECS {
@@ -110,7 +110,7 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
 
     #[inline(always)]
     unsafe fn store(&self, sums: &[S; VECS], to: *mut f32) {
-        // SAFETY: the caller vouches for the panel's row of C (or of the tile) at `to`.
+        // SAFETY: the caller guarantees the panel's row of C (or of the tile) at `to`.
         unsafe {
             for v in 0..VECS {
                 let at = to.wrapping_add(v * S::LANES);
@@ -124,11 +124,11 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
     }
 }
 
-/// The rows of `order`, M1 at a time: their entries are taken in turn, so that M1 independent sums are in flight and a
-/// tile of rows of equal length (as after sorting) has no remainder.
+/// Computes the rows of `order`, M1 at a time: their entries are processed alternately, so that M1 independent sums are
+/// in flight and a tile of rows with equal lengths (as after sorting) has no remainder.
 ///
 /// # Safety
-/// The host has S's instructions; `order` are rows of the matrix that no other thread writes; the panel is sound.
+/// The host has S's instructions; `order` are rows of the matrix that no other thread writes; the panel is valid.
 #[inline(always)]
 pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKED: bool>(
     panel: &Panel<'_>,
@@ -136,7 +136,7 @@ pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKE
 ) {
     let mut tile = Tile([0.0; GROUP * WIDEST]);
     for group in order.chunks(GROUP) {
-        // SAFETY: the caller's promises, passed on.
+        // SAFETY: the requirements are the caller's.
         unsafe {
             for (i, rows) in group.chunks(M1).enumerate() {
                 if let Ok(rows) = <&[u32; M1]>::try_from(rows) {
@@ -186,7 +186,7 @@ unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: b
     }
 }
 
-/// Neighbouring rows one at a time, with UNROLL entries of a row in flight.
+/// Computes consecutive rows one at a time, with UNROLL entries of a row in flight.
 ///
 /// # Safety
 /// As for `row_panel`, of the rows in `rows`.
@@ -198,7 +198,7 @@ pub unsafe fn row_split<S: Simd, const VECS: usize, const UNROLL: usize, const M
     let mut tile = Tile([0.0; GROUP * WIDEST]);
     for first in rows.clone().step_by(GROUP) {
         let group = first..rows.end.min(first + GROUP);
-        // SAFETY: the caller's promises, passed on.
+        // SAFETY: the requirements are the caller's.
         unsafe {
             for row in group.clone() {
                 one_row::<S, VECS, UNROLL, MASKED>(panel, row, row - first, &mut tile);
@@ -228,7 +228,7 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
             }
             entry += UNROLL;
         }
-        // Into fixed registers: an index known at run time alone would push the sums to memory.
+        // Into fixed registers, because a run-time index would spill the sums to memory.
         for u in 0..UNROLL {
             if entry + u < end {
                 let (from, value) = panel.entry(entry + u);

@@ -1,4 +1,4 @@
-//! The loaded problem on the CPU: values in f32, dense buffers at cache lines, and the packing of column-major B.
+//! The loaded product on the CPU: values in f32, cache-aligned dense buffers, and the packing of column-major B.
 
 use super::buffer::Buffer;
 use super::schedule::Threads;
@@ -9,16 +9,16 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows of B that one packing job takes: its columns' pieces are then a page each.
+/// Rows of B per packing job, so that its part of a column is one page.
 const PACK_ROWS: usize = 1024;
 
-/// Elements a thread copies at a time.
+/// Elements copied per parallel task.
 const COPY: usize = 1 << 18;
 
-/// Rows packed at a time: a few cache lines of each column, so that the prefetcher keeps up.
+/// Rows packed at a time: a few cache lines of each column, suitable for the hardware prefetcher.
 const LINE: usize = 64;
 
-/// Operands as the kernels read them.
+/// Operands in the form that the kernels read.
 pub struct Loaded {
     pub operands: Operands,
     /// B as it was given.
@@ -27,9 +27,9 @@ pub struct Loaded {
     /// A's values in f32.
     pub values: Vec<f32>,
     pub n: usize,
-    /// The problem's layout, but row-major where n = 1: one column is a row-major matrix too.
+    /// The problem's layout, but row-major if n = 1, since a single column is also a row-major matrix.
     pub layout: Layout,
-    /// B itself, or the room to pack it into if the layout is column-major.
+    /// B itself, or the buffer to pack it into if the layout is column-major.
     pub dense: Buffer,
     /// C.
     pub output: Buffer,
@@ -39,11 +39,11 @@ impl Loaded {
     /// Converts and allocates; refuses problems that no CPU kernel computes.
     pub fn of(operands: Operands, threads: &Threads) -> Result<Self, EngineError> {
         let Problem::Spmm(problem) = operands.problem else {
-            return Err(EngineError::Refused("the CPU engine computes spmm only".to_owned()));
+            return Err(EngineError::Refused("this operation is not a product".to_owned()));
         };
         if problem.dtype != Dtype::F32 {
             return Err(EngineError::Refused(format!(
-                "the CPU engine computes f32 only, not {}",
+                "the CPU engine supports f32 only, not {}",
                 problem.dtype
             )));
         }
@@ -60,12 +60,12 @@ impl Loaded {
         let [b_len, c_len] = [matrix.cols(), matrix.rows()].map(|height| height.checked_mul(n));
         if n == 0 || b_len != Some(b.len()) || c_len != Some(reference.value.len()) {
             return Err(EngineError::Refused(
-                "B and the reference do not fit the matrix and n".to_owned(),
+                "the sizes of B and the reference do not match the matrix and n".to_owned(),
             ));
         }
         let values = threads.install(|| in_f32(matrix.values()))?;
         let no_memory =
-            || EngineError::OutOfMemory("B and C do not fit the host's memory".to_owned());
+            || EngineError::OutOfMemory("B and C do not fit into the host's memory".to_owned());
         let mut dense = Buffer::zeroed(b.len()).ok_or_else(no_memory)?;
         let output = Buffer::zeroed(reference.value.len()).ok_or_else(no_memory)?;
         let layout = if n == 1 { Layout::Row } else { problem.layout };
@@ -76,7 +76,7 @@ impl Loaded {
         Ok(Self { operands, b, reference, values, n, layout, dense, output })
     }
 
-    /// Column-major B into panels, each a row-major matrix as wide as the panel; nothing to do if B is row-major.
+    /// Packs column-major B into panels, each a row-major matrix as wide as the panel; does nothing if B is row-major.
     pub fn pack(&mut self, threads: &Threads, panels: impl Iterator<Item = Range<usize>>) {
         if self.layout == Layout::Row {
             return;
@@ -107,7 +107,7 @@ impl Loaded {
     }
 }
 
-/// A's values rounded to f32; refuses those that would become infinite.
+/// A's values rounded to f32; refuses values that would become infinite.
 fn in_f32(values: &[f64]) -> Result<Vec<f32>, EngineError> {
     let rounded: Vec<f32> =
         values.par_iter().with_min_len(1 << 14).map(|&value| value as f32).collect();

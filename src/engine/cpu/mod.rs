@@ -1,4 +1,4 @@
-//! The CPU engine: host programs on the host's own threads, timed by the steady clock.
+//! The CPU engine: runs host programs on the host's threads, timed with the monotonic clock.
 
 mod buffer;
 mod check;
@@ -35,7 +35,7 @@ use simd::Isa;
 use std::time::Instant;
 use work::{Prepared, Work};
 
-/// Calls before a paired round is recorded.
+/// Warm-up rounds before paired rounds are recorded.
 const PAIR_WARMUPS: u32 = 2;
 
 /// The host CPU as a device.
@@ -44,18 +44,18 @@ pub struct CpuEngine {
     isa: Isa,
     threads: Threads,
     loaded: Option<Work>,
-    /// Swept before each sample under the cold policy; made when first needed.
+    /// Buffer that is swept before each sample under the cold policy; allocated on first use.
     sweep: Option<Buffer>,
 }
 
 impl CpuEngine {
-    /// Starts the threads, reads the facts of the host and measures its copy bandwidth and a hop between two
-    /// threads (under half a second).
+    /// Starts the threads, reads the properties of the host and measures its copy bandwidth and hop latency (under half
+    /// a second).
     pub fn open() -> Result<Self, EngineError> {
         let threads = Self::threads()?;
         let copy_gbps = threads.install(host::copy_bandwidth);
         let hop_ns = host::hop_ns(threads.count());
-        // Never empty: the baseline comes last.
+        // Never empty: the baseline instruction set is last.
         let isa = Isa::available().first().copied().unwrap_or(Isa::Scalar);
         let mut engine = Self::with(isa, threads, copy_gbps);
         engine.device.hop_ns = hop_ns;
@@ -82,7 +82,7 @@ impl CpuEngine {
         Self { device, isa, threads, loaded: None, sweep: None }
     }
 
-    /// The recipe ready to run, and the operands to run it on.
+    /// The prepared recipe, and the session to run it in.
     fn ready(&mut self, recipe: &Recipe) -> Result<(Prepared, Session<'_>), EngineError> {
         let Some(loaded) = &mut self.loaded else {
             return Err(EngineError::Refused("no matrix is loaded".to_owned()));
@@ -98,7 +98,7 @@ impl CpuEngine {
     }
 }
 
-/// The parts of the engine that a call needs.
+/// The parts of the engine that are needed for a call.
 struct Session<'a> {
     loaded: &'a mut Work,
     sweep: Option<&'a mut Buffer>,
@@ -110,10 +110,10 @@ impl Session<'_> {
         self.loaded.run(prepared, self.threads)
     }
 
-    /// One call in microseconds, after sweeping the cache if the policy says so.
+    /// Times one call in microseconds, after sweeping the cache if the policy requires it.
     fn sample(&mut self, prepared: &Prepared) -> Result<f64, EngineError> {
         if let Some(sweep) = &mut self.sweep {
-            // Twice the last-level cache, written, so that neither operands nor output stay.
+            // Writing twice the size of the last-level cache evicts operands and output.
             let lines = sweep.as_mut_slice();
             let touch = |chunk: &mut [f32]| chunk.iter_mut().step_by(16).for_each(|x| *x += 1.0);
             self.threads.install(|| lines.par_chunks_mut(1 << 16).for_each(touch));
@@ -130,18 +130,18 @@ impl Engine for CpuEngine {
     }
 
     fn load(&mut self, operands: Operands) -> Result<(), EngineError> {
-        // First, so that two matrices are never in memory at once.
+        // Free the old problem first, so that two matrices are never in memory at the same time.
         self.loaded = None;
         self.loaded = Some(Work::of(operands, self.isa, &self.threads)?);
         Ok(())
     }
 
-    /// Nothing to do: the kernels were compiled with this binary, and rows are scheduled when a recipe's turn comes.
+    /// Does nothing: the kernels are compiled into this binary, and rows are scheduled when a recipe is compiled.
     fn prepare(&mut self, _recipes: &[Recipe]) {}
 
     fn compile(&mut self, recipe: &Recipe) -> Result<Compiled, EngineError> {
         self.ready(recipe)?;
-        // Sharing out the rows is preparation for this matrix, no compiling.
+        // Distributing the rows counts as preprocessing for this matrix, not as compiling.
         Ok(Compiled { cached: true, ..Compiled::default() })
     }
 
@@ -239,7 +239,7 @@ impl Engine for CpuEngine {
     }
 }
 
-/// The digest of all text that decides what the kernels compute and how fast.
+/// The digest of all source files that determine the results and the speed of the SpMM kernels.
 pub fn kernel_digest() -> Digest {
     let texts = [
         include_str!("kernel.rs"),
@@ -252,7 +252,7 @@ pub fn kernel_digest() -> Digest {
     Digest::of(texts.join("\0").as_bytes())
 }
 
-/// The same of the triangular solves.
+/// The same for the triangular solves.
 pub fn solve_digest() -> Digest {
     let texts = [
         include_str!("solve.rs"),
@@ -265,5 +265,6 @@ pub fn solve_digest() -> Digest {
 }
 
 fn summary(samples: Vec<f64>) -> Result<Timing, EngineError> {
-    Timing::of(samples, 0).ok_or_else(|| EngineError::Refused("no sample was asked for".to_owned()))
+    Timing::of(samples, 0)
+        .ok_or_else(|| EngineError::Refused("the requested number of samples is zero".to_owned()))
 }

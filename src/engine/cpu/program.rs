@@ -1,4 +1,4 @@
-//! A host program made ready for the loaded matrix: what it needs is checked once, then each call only computes.
+//! A host program prepared for the loaded matrix: its requirements are checked once, so that calls only compute.
 
 use super::dispatch::{self, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
 use super::kernel::Panel;
@@ -12,17 +12,17 @@ use crate::engine::EngineError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What one call does.
+/// A prepared program.
 pub enum Prepared {
-    /// Panels in turn, so that the rows of one stay in the cache; within a panel, runs of tiles.
+    /// One panel after the other, so that a panel's rows stay in the cache; within a panel, runs of tiles.
     RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Vec<Columns<RowPanel>> },
-    /// Runs of rows; within a row, panels in turn, so that the row's entries stay in the cache.
+    /// Runs of rows; within a row one panel after the other, so that the row's entries stay in the cache.
     RowSplit { tasks: Vec<Range<usize>>, panels: Vec<Columns<RowSplit>> },
-    /// sprs' multiply, on one thread as sprs has it.
+    /// sprs' multiplication, which is single-threaded.
     Vendor,
 }
 
-/// Neighbouring columns of B and C, and the kernel for that many.
+/// Adjacent columns of B and C, and the kernel for their number.
 pub struct Columns<Kernel> {
     first: usize,
     width: usize,
@@ -30,7 +30,7 @@ pub struct Columns<Kernel> {
 }
 
 impl Prepared {
-    /// Checks that the recipe can run on the loaded matrix, and shares out its rows.
+    /// Checks that the recipe can run on the loaded matrix, and distributes its rows.
     pub fn of(
         recipe: &Recipe,
         loaded: &Loaded,
@@ -58,14 +58,16 @@ impl Prepared {
                 let panels = columns(loaded.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
                 Ok(Self::RowSplit { tasks, panels })
             }
-            Program::Host(_) => Err(refused("it solves; the loaded problem is a product")),
+            Program::Host(_) => Err(refused(
+                "the program is a triangular solve, but the loaded problem is a product",
+            )),
             Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => Ok(Self::Vendor),
             Program::Vendor { algorithm } => Err(vendor::unknown(algorithm)),
             Program::Cuda(_) => Err(refused("a CUDA kernel cannot run on the host CPU")),
         }
     }
 
-    /// Tasks of one call, for the plan's launch facts.
+    /// Number of tasks per call, for the plan.
     pub fn jobs(&self) -> usize {
         match self {
             Self::RowPanel { tasks, panels, .. } => tasks.len() * panels.len(),
@@ -74,7 +76,7 @@ impl Prepared {
         }
     }
 
-    /// One call: C = A B, all of it.
+    /// One call: computes C = A B.
     pub fn run(&self, loaded: &mut Loaded, threads: &Threads) -> Result<(), EngineError> {
         match self {
             Self::RowPanel { order, tasks, panels } => {
@@ -82,7 +84,7 @@ impl Prepared {
                 let views = views(panels, loaded);
                 threads.run(tasks.len() * panels.len(), |job| {
                     let (at, task) = (job / tasks.len(), &tasks[job % tasks.len()]);
-                    // SAFETY: the kernel was picked for this host's instructions; `order` is a permutation of the
+                    // SAFETY: the kernel was selected for this host's instructions; `order` is a permutation of the
                     // rows and tasks do not overlap, so each row of a panel is written by one thread.
                     unsafe { (panels[at].kernel)(&views[at], &order[task.clone()]) }
                 });
@@ -110,7 +112,7 @@ impl<Kernel> Columns<Kernel> {
     }
 }
 
-/// The panels as their kernels see them. C is lent to the kernels as an address: threads share it, row by row.
+/// The panels in the form that the kernels read. C is passed as an address, because threads write disjoint rows of it.
 fn views<'a, Kernel>(panels: &[Columns<Kernel>], loaded: &'a mut Loaded) -> Vec<Panel<'a>> {
     let c = loaded.output.as_mut_slice().as_mut_ptr();
     let loaded = &*loaded;
@@ -119,7 +121,7 @@ fn views<'a, Kernel>(panels: &[Columns<Kernel>], loaded: &'a mut Loaded) -> Vec<
     let view = |panel: &Columns<Kernel>| {
         let (b_first, ldb, c_first, ldc) = match loaded.layout {
             Layout::Row => (panel.first, loaded.n, panel.first, loaded.n),
-            // Packed panels follow each other; columns of C are `rows` apart.
+            // Packed panels are consecutive; columns of C are `rows` apart.
             Layout::Col => (
                 panel.first * matrix.cols(),
                 panel.width,
@@ -142,7 +144,7 @@ fn views<'a, Kernel>(panels: &[Columns<Kernel>], loaded: &'a mut Loaded) -> Vec<
     panels.iter().map(view).collect()
 }
 
-/// Columns 0..n in panels of `n1`, the last as wide as what is left.
+/// Divides columns 0..n into panels of `n1`; the last may be narrower.
 fn columns<Kernel>(
     n: usize,
     n1: u32,
@@ -160,12 +162,10 @@ fn supported(name: &str, value: u32, values: &[u32]) -> Result<(), EngineError> 
     if values.contains(&value) {
         return Ok(());
     }
-    Err(EngineError::Refused(format!(
-        "{name} is {value}; the CPU kernels are compiled for {values:?}"
-    )))
+    Err(EngineError::Refused(format!("{name} is {value}, but the CPU kernels support {values:?}")))
 }
 
-/// The recipe's row order, checked to name every row once: the kernels write without bounds checks.
+/// The recipe's row order, verified to be a permutation, because the kernels write without bounds checks.
 fn permutation(recipe: &Recipe, rows: usize) -> Result<Arc<[u32]>, EngineError> {
     let Some(ArrayData::U32(order)) = recipe.arrays.first().map(|array| &array.data) else {
         return Err(refused("row_panel needs its row order (u32) as its first array"));

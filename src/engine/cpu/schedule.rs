@@ -1,4 +1,4 @@
-//! Shares of the rows for parallel tasks, balanced by nonzeros, and the threads that take them.
+//! Distributes rows to parallel tasks, balanced by nonzeros, and manages the threads that run them.
 
 use super::thread_team::ThreadTeam;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Row tiles come in groups of this many rows, so that only the last tile of the matrix can be short.
+/// Row tiles are grouped into this many rows, so that only the last tile of the matrix can be incomplete.
 const GROUP: usize = 16;
 
-/// Tasks a thread, so that uneven ones even out.
-const TASKS_A_THREAD: usize = 16;
+/// Tasks per thread, for load balancing.
+const TASKS_PER_THREAD: usize = 16;
 
-/// Least entries times columns of a task: a few microseconds, well above the cost of taking it.
+/// Minimum of entries times columns per task: a few microseconds, well above the cost of scheduling it.
 const LEAST_WORK: usize = 1 << 16;
 
-/// `count` runs of neighbouring rows with about equal weight, a row's weight being its entries and one.
+/// `count` runs of consecutive rows with about equal weights; the weight of a row is its number of entries plus one.
 pub fn by_nonzeros(indptr: &[usize], count: usize) -> Vec<Range<usize>> {
     let rows = indptr.len() - 1;
     let total = indptr[rows] + rows;
@@ -34,7 +34,7 @@ pub fn by_nonzeros(indptr: &[usize], count: usize) -> Vec<Range<usize>> {
     tasks
 }
 
-/// The first of `low..high` for which `holds` (which, once true, stays so), or `high`.
+/// The first of `low..high` for which the monotonic predicate `holds` is true, or `high`.
 pub fn first_where(mut low: usize, mut high: usize, holds: impl Fn(usize) -> bool) -> usize {
     while low < high {
         let middle = low + (high - low) / 2;
@@ -43,11 +43,11 @@ pub fn first_where(mut low: usize, mut high: usize, holds: impl Fn(usize) -> boo
     low
 }
 
-/// Runs of `order`, each of whole groups, with about equal weight for panels of `n1` columns.
+/// Runs of `order`, each of complete groups, with about equal weights for panels of `n1` columns.
 pub fn by_tiles(indptr: &[usize], order: &[u32], n1: usize, threads: usize) -> Vec<Range<usize>> {
     let weight = |row: u32| indptr[row as usize + 1] - indptr[row as usize] + 1;
     let total = indptr[indptr.len() - 1] + order.len();
-    let goal = (total / (threads * TASKS_A_THREAD)).max(LEAST_WORK / n1);
+    let goal = (total / (threads * TASKS_PER_THREAD)).max(LEAST_WORK / n1);
     let (mut tasks, mut first, mut sum) = (Vec::new(), 0, 0);
     for (i, group) in order.chunks(GROUP).enumerate() {
         sum += group.iter().map(|&row| weight(row)).sum::<usize>();
@@ -60,11 +60,11 @@ pub fn by_tiles(indptr: &[usize], order: &[u32], n1: usize, threads: usize) -> V
     tasks
 }
 
-/// The engine's own threads, as many as the host lets it use.
+/// The engine's threads, as many as the host provides.
 pub struct Threads {
     pool: rayon::ThreadPool,
-    /// By number of threads, started when first asked for. One of each size, since waking all threads of the pool for a
-    /// few would take longer than a small solve.
+    /// Teams by number of threads, started on first use. There is one of each size, since waking all threads of the
+    /// pool to use a few would take longer than a small solve.
     teams: Mutex<BTreeMap<usize, Arc<ThreadTeam>>>,
 }
 
@@ -73,7 +73,7 @@ impl Threads {
         Self::of(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// So many, whether there are cores for them or not.
+    /// Starts the given number of threads, regardless of the number of cores.
     pub fn of(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let name = |i| format!("cpu-engine-{i}");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build()?;
@@ -84,7 +84,7 @@ impl Threads {
         self.pool.current_num_threads()
     }
 
-    /// Threads that may wait for one another, `threads` of them, the caller among them; at least 2.
+    /// A team of `threads` threads (at least 2, including the caller) that may wait for one another.
     pub fn team(&self, threads: usize) -> std::io::Result<Arc<ThreadTeam>> {
         let mut teams = self.teams.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(team) = teams.get(&threads) {
@@ -100,7 +100,8 @@ impl Threads {
         self.pool.install(work)
     }
 
-    /// Jobs 0..jobs, each once, taken in order: neighbours run at about the same time and share what is in the cache.
+    /// Runs jobs 0..jobs, each once and started in order, so that adjacent jobs run at about the same time and share
+    /// the cache.
     pub fn run(&self, jobs: usize, job: impl Fn(usize) + Sync) {
         if jobs <= 1 {
             // Waking threads costs more than a small product.
@@ -130,7 +131,7 @@ mod tests {
     use super::{by_nonzeros, by_tiles};
 
     #[test]
-    fn tasks_cover_all_rows_once_and_balance() {
+    fn tasks_cover_all_rows_once_and_are_balanced() {
         // One row of 90 entries among nine of 1 and nine empty ones.
         let lengths = [vec![0; 9], vec![90], vec![1; 9]].concat();
         let mut indptr = vec![0];
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_cut_between_groups() {
+    fn tiles_are_split_between_groups() {
         let indptr: Vec<usize> = (0..=1000).map(|row| row * 300).collect();
         let order: Vec<u32> = (0..1000).rev().collect();
         let tasks = by_tiles(&indptr, &order, 64, 2);

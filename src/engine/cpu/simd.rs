@@ -1,5 +1,5 @@
-//! Vector registers of the host as one trait, so that each kernel is written once: AVX-512, AVX2, and plain arrays
-//! that the compiler vectorises for the baseline (NEON on aarch64, SSE2 on x86-64).
+//! A trait for the host's vector registers, so that each kernel is written once: AVX-512, AVX2, and plain arrays that
+//! the compiler vectorises for the baseline instruction set (NEON on aarch64, SSE2 on x86-64).
 
 /// An instruction set the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,13 +12,13 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// What this host can run, best first; never empty.
+    /// The instruction sets of this host, best first; never empty.
     pub fn available() -> Vec<Self> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            // The AVX-512 kernels fall back on AVX2 for panels narrower than one register.
+            // The AVX-512 kernels use AVX2 for panels narrower than one register.
             if avx2 && is_x86_feature_detected!("avx512f") {
                 found.push(Self::Avx512);
             }
@@ -67,8 +67,7 @@ impl Isa {
 /// One vector register of f32, and a mask of its lanes.
 ///
 /// # Safety
-/// Every function may be called only where the host has the instruction set. Loads and stores touch exactly the
-/// unmasked lanes.
+/// Functions may be called only if the host has the instruction set. Loads and stores access exactly the unmasked lanes.
 pub unsafe trait Simd: Copy {
     const LANES: usize;
     type Mask: Copy;
@@ -87,12 +86,12 @@ pub unsafe trait Simd: Copy {
     unsafe fn store_masked(self, to: *mut f32, mask: Self::Mask);
 }
 
-/// Four lanes the compiler maps to whatever registers the baseline has. Without a fused multiply-add in the baseline
-/// a fused one would be a library call, so the product is rounded there.
+/// Four lanes that the compiler maps to baseline registers. If the baseline has no fused multiply-add, the product is
+/// rounded, since a fused operation would be a library call.
 #[derive(Clone, Copy)]
 pub struct Plain([f32; 4]);
 
-// SAFETY: no special instructions; `load_masked` and `store_masked` touch the first `mask` lanes alone.
+// SAFETY: no special instructions; `load_masked` and `store_masked` access only the first `mask` lanes.
 unsafe impl Simd for Plain {
     const LANES: usize = 4;
     type Mask = usize;
@@ -109,7 +108,7 @@ unsafe impl Simd for Plain {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller vouches for four readable elements; [f32; 4] needs no more alignment than f32.
+        // SAFETY: the caller guarantees four readable elements; [f32; 4] has the alignment of f32.
         Self(unsafe { *from.cast::<[f32; 4]>() })
     }
 
@@ -144,7 +143,7 @@ unsafe impl Simd for Plain {
     unsafe fn load_masked(from: *const f32, mask: usize) -> Self {
         let mut lanes = [0.0; 4];
         for (i, lane) in lanes.iter_mut().enumerate().take(mask) {
-            // SAFETY: the caller vouches for the unmasked lanes.
+            // SAFETY: the caller guarantees access to the unmasked lanes.
             *lane = unsafe { *from.add(i) };
         }
         Self(lanes)
@@ -153,7 +152,7 @@ unsafe impl Simd for Plain {
     #[inline(always)]
     unsafe fn store_masked(self, to: *mut f32, mask: usize) {
         for (i, &lane) in self.0.iter().enumerate().take(mask) {
-            // SAFETY: the caller vouches for the unmasked lanes.
+            // SAFETY: the caller guarantees access to the unmasked lanes.
             unsafe { *to.add(i) = lane };
         }
     }
@@ -170,7 +169,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx2(__m256);
 
-    // SAFETY: each method is the intrinsic of that meaning; masked-out lanes are not accessed (Intel SDM, VMASKMOV).
+    // SAFETY: each method is the corresponding intrinsic; masked-out lanes are not accessed (Intel SDM, VMASKMOV).
     unsafe impl Simd for Avx2 {
         const LANES: usize = 8;
         type Mask = __m256i;
@@ -227,7 +226,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx512(__m512);
 
-    // SAFETY: each method is the intrinsic of that meaning; masked-out lanes are not accessed.
+    // SAFETY: each method is the corresponding intrinsic; masked-out lanes are not accessed.
     unsafe impl Simd for Avx512 {
         const LANES: usize = 16;
         type Mask = __mmask16;

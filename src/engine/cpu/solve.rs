@@ -1,10 +1,11 @@
-//! The row kernel of the triangular solve on a CPU: all right-hand sides of a row in vector registers, A read once.
+//! The row kernel of the triangular solve on a CPU: all right-hand sides of a row in vector registers, with A read
+//! once.
 //!
-//! Columns are held in the matrix's own row order, so that x is addressed alike in both solve directions. Right-hand
-//! sides are taken in blocks of W, a power of two; the last block ends at the last of them and may overlap the one before
-//! it, whose elements it then computes a second time: cheaper than one narrow block for each bit of what is left.
+//! Columns are stored in the matrix's row order, so that x is addressed equally in both solve directions. Right-hand
+//! sides are processed in blocks of W, a power of two; the last block ends at the last right-hand side and may overlap
+//! the previous block. Computing those elements twice is cheaper than several narrower blocks.
 
-// Register arrays are indexed by constants of the kernel; the loops are unrolled and read as the sums do.
+// Register arrays are indexed by compile-time constants; indexed loops mirror the sums and are unrolled.
 #![allow(clippy::needless_range_loop)]
 
 use super::simd::Isa;
@@ -19,13 +20,13 @@ pub const MOST_SIDES: usize = Sptrsv::MAX_RHS as usize;
 pub trait Element: Pod + Send + Sync + Into<f64> + PartialEq {
     const NAME: &'static str;
     const ZERO: Self;
-    /// A quiet NaN that no computation produces: whatever still holds it was not written.
+    /// A quiet NaN that no computation produces; an element that still holds it was not written.
     const POISON: Self;
 
     fn of(value: f64) -> Self;
-    /// 1 / self, if it is neither infinite nor short of digits.
+    /// 1 / self, if that is a normal number.
     fn reciprocal(self) -> Option<Self>;
-    /// self - a * x; fused where the host has it, since without the instruction it would be a library call.
+    /// self - a * x; fused only if the host has the instruction, since otherwise it would be a library call.
     fn sub_mul<const FUSED: bool>(self, a: Self, x: Self) -> Self;
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
@@ -71,15 +72,15 @@ macro_rules! element {
 element!(f32, "f32", 0x7fc0_dead);
 element!(f64, "f64", 0x7ff8_dead_dead_dead);
 
-/// The system, b and x as the kernels see them. Row s of the arrays has columns that are solved before it.
+/// The system, b and x in the form that the kernels read. The columns of row s are solved before it.
 pub struct View<'a, T> {
     pub indptr: &'a [usize],
     /// Columns as rows of x, not as solve indices.
     pub columns: &'a [u32],
     pub values: &'a [T],
-    /// Reciprocals of the diagonal, or the diagonal itself where `divide`.
+    /// Reciprocals of the diagonal, or the diagonal itself if `divide` is set.
     pub pivots: &'a [T],
-    /// Some reciprocal is not a normal number.
+    /// Set if some reciprocal is not a normal number.
     pub divide: bool,
     pub reversed: bool,
     /// Rows x sides, row-major, as x.
@@ -88,11 +89,11 @@ pub struct View<'a, T> {
     pub sides: usize,
 }
 
-// SAFETY: threads share a view to write rows of x that no two of them have in common, and read a row of x only after its
-// writer released it (a barrier, or a counter of finished groups).
+// SAFETY: threads that share a view write disjoint rows of x, and read a row of x only after its writer released it (by
+// a barrier or a counter of finished groups).
 unsafe impl<T: Element> Sync for View<'_, T> {}
 
-/// Which rows a call solves, in order, as solve indices.
+/// The rows that a call solves, in order, as solve indices.
 pub enum Rows<'a> {
     Run(Range<usize>),
     Listed(&'a [u32]),
@@ -101,8 +102,8 @@ pub enum Rows<'a> {
 /// Solves rows of a view.
 ///
 /// # Safety
-/// The host has the kernel's instructions; the rows exist, no other thread writes them, and all rows that their entries
-/// name are solved, by this thread or visibly to it, or come before them in the list.
+/// The host has the kernel's instructions; the rows exist, no other thread writes them, and all rows that they depend on are
+/// already solved, visibly to this thread, or precede them in the list.
 pub type Kernel<T> = unsafe fn(&View<'_, T>, Rows<'_>);
 
 #[inline(always)]
@@ -110,7 +111,7 @@ unsafe fn rows<T: Element, const W: usize, const UNROLL: usize, const FUSED: boo
     view: &View<'_, T>,
     rows: Rows<'_>,
 ) {
-    // SAFETY: the caller's promises, passed on.
+    // SAFETY: the requirements are the caller's.
     unsafe {
         match rows {
             Rows::Run(range) => {
@@ -139,7 +140,7 @@ unsafe fn one_row<T: Element, const W: usize, const UNROLL: usize, const FUSED: 
             block::<T, W, UNROLL, FUSED>(view, s, first);
             first += W;
         }
-        // The smallest compiled width that reaches the end; below W, since W is the largest that fits.
+        // The smallest compiled width that covers the remainder; it is below W, since W is the largest that fits.
         match view.sides - first {
             0 => {}
             1 if W > 1 => block::<T, 1, 4, FUSED>(view, s, first),
@@ -152,8 +153,8 @@ unsafe fn one_row<T: Element, const W: usize, const UNROLL: usize, const FUSED: 
     }
 }
 
-/// W right-hand sides of one row, from `first` on, with UNROLL entries in flight. The last entry is kept for the end: its
-/// column is the nearest, so the one most likely solved just now, and what waits for it should be short.
+/// W right-hand sides of one row, from `first` on, with UNROLL entries in flight. The last entry is processed at the
+/// end: its column is the nearest, so it was most likely solved last, and little work should depend on it.
 #[inline(always)]
 unsafe fn block<T: Element, const W: usize, const UNROLL: usize, const FUSED: bool>(
     view: &View<'_, T>,
@@ -208,8 +209,8 @@ unsafe fn subtract<T: Element, const W: usize, const FUSED: bool>(
     }
 }
 
-/// The kernel for so many right-hand sides, on this host. 512-bit registers gain nothing here: what counts is how soon an
-/// entry of x arrives.
+/// The kernel for a number of right-hand sides on this host. 512-bit registers have no advantage here, because the
+/// latency of entries of x dominates.
 pub fn kernel<T: Element>(isa: Isa, sides: usize) -> Kernel<T> {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -218,7 +219,7 @@ pub fn kernel<T: Element>(isa: Isa, sides: usize) -> Kernel<T> {
     }
 }
 
-/// The name of the instructions that `kernel` picks.
+/// The name of the instruction set that `kernel` selects.
 pub fn instructions(isa: Isa) -> &'static str {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -227,7 +228,7 @@ pub fn instructions(isa: Isa) -> &'static str {
     }
 }
 
-/// One module an instruction set: the generic kernel inlined into functions compiled for it.
+/// One module per instruction set: the generic kernel inlined into functions compiled for it.
 macro_rules! compiled_for {
     ($module:ident, $fused:expr $(, $features:literal)?) => {
         mod $module {
@@ -238,7 +239,7 @@ macro_rules! compiled_for {
                 view: &View<'_, T>,
                 rows: Rows<'_>,
             ) {
-                // SAFETY: the caller's promises, passed on.
+                // SAFETY: the requirements are the caller's.
                 unsafe { super::rows::<T, W, UNROLL, { $fused }>(view, rows) }
             }
 

@@ -1,16 +1,16 @@
-//! How well a solution satisfies its system: the componentwise backward error, in float64.
+//! Verifies a solution by its componentwise backward error, computed in float64.
 
 use super::solve::Element;
 use crate::engine::Check;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
 
-/// Rows a parallel task takes at least.
+/// Minimum number of rows per parallel task.
 const MIN_ROWS: usize = 1 << 10;
 
-/// The largest |T x - b| / (|T||x| + |b|) (Oettli and Prager, 1964), each row's divided by its weight, (entries + 8) / 8 of
-/// its strictly lower ones. `b` and `x` are rows x sides, row-major, in the matrix's row order. NaN and infinity in x
-/// count as infinite error; `worst` is an index of x.
+/// The largest |T x - b| / (|T||x| + |b|) (Oettli and Prager, 1964), where each row's is divided by its weight (k + 8)
+/// / 8 for k strictly lower entries. `b` and `x` are rows x sides, row-major, in the matrix's row order. NaN and
+/// infinity in x count as infinite error; `worst` is an index of x.
 pub fn backward_error<T: Element>(system: &Triangular, b: &[T], x: &[T], sides: usize) -> Check {
     let none = || Check { rel_error: 0.0, unwritten: 0, worst: 0 };
     let of_row = |check: Check, s: usize| {
@@ -45,14 +45,14 @@ fn element<T: Element>(
     }
     let error = residual.abs() / scale;
     match (scale == 0.0, error.is_nan()) {
-        // Nothing was asked for, and nothing came: a zero row of x for a zero of b.
+        // 0 / 0: x is zero where b is zero, which is exact.
         (true, _) => 0.0,
         (false, true) => f64::INFINITY,
         (false, false) => error,
     }
 }
 
-/// The worse of two, the first element if they are alike, and the unwritten of both.
+/// Combines two checks: the larger error (the first if equal), and the sum of unwritten elements.
 pub fn worse(a: Check, b: Check) -> Check {
     let a_is_worse =
         a.rel_error > b.rel_error || (a.rel_error == b.rel_error && a.worst <= b.worst);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_solution_a_wrong_one_and_none() {
+    fn correct_wrong_and_missing_solutions() {
         // Two right-hand sides; solve index 0 is row 1.
         let b = [10.0, 0.0, 1.0, 0.0];
         let x = [2.0, 0.0, 1.0, 0.0];

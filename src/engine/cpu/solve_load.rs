@@ -1,4 +1,5 @@
-//! The loaded triangular system on the CPU: operands in the problem's type, schedules, and the calls that solve it.
+//! The loaded triangular system on the CPU: operands in the problem's data type, schedules, and the calls that solve
+//! it.
 
 use super::buffer::Buffer;
 use super::schedule::Threads;
@@ -14,19 +15,19 @@ use crate::sparse::Triangular;
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Schedules kept: enough for all that is timed in turn.
+/// Number of cached schedules: enough for all finalists.
 const KEPT: usize = 8;
 
-/// What one call does.
+/// A prepared program.
 #[derive(Clone)]
 pub enum Scheme {
     Scheduled(Arc<Schedule>),
-    /// sprs' solve, on one thread as sprs has it.
+    /// sprs' solve, which is single-threaded.
     Vendor,
 }
 
 impl Scheme {
-    /// Threads of one call.
+    /// Number of threads of a call.
     pub fn threads(&self) -> usize {
         match self {
             Self::Scheduled(schedule) => schedule.threads(),
@@ -35,22 +36,22 @@ impl Scheme {
     }
 }
 
-/// A loaded system of either type.
+/// A loaded system with either element type.
 pub trait Solving: Send {
-    /// Checks that the program can run here, and schedules the rows.
+    /// Checks that the program can run, and schedules the rows.
     fn prepare(&mut self, program: &Program, threads: &Threads) -> Result<Scheme, EngineError>;
 
     /// One call: T x = b for all right-hand sides.
     fn run(&mut self, scheme: &Scheme) -> Result<(), EngineError>;
 
-    /// One call on poisoned x for each of the two b, and what is wrong with the solutions.
+    /// One call on poisoned x for each of the two right-hand sides, and a check of the solutions.
     fn verify(&mut self, scheme: &Scheme, threads: &Threads) -> Result<Check, EngineError>;
 
     /// `f32` or `f64`.
     fn dtype(&self) -> &'static str;
 }
 
-/// Converts and allocates; refuses systems that no CPU kernel solves.
+/// Converts and allocates; refuses systems that no CPU kernel supports.
 pub fn load(
     operands: &Operands,
     isa: Isa,
@@ -59,7 +60,7 @@ pub fn load(
     let (Problem::Sptrsv(problem), Expected::Solution(solve)) =
         (operands.problem, &operands.expected)
     else {
-        return Err(refused("a triangular solve is expected to be judged as one"));
+        return Err(refused("the expected result of a triangular solve is missing"));
     };
     let sides = problem.rhs as usize;
     match (problem.dtype, &operands.b, &solve.second) {
@@ -69,23 +70,25 @@ pub fn load(
         (Dtype::F64, Dense::F64(b), Dense::F64(second)) => {
             Ok(Box::new(Loaded::of(solve, [b, second], sides, isa, threads)?))
         }
-        (Dtype::F16, ..) => Err(refused("the CPU engine solves in f32 and f64, not f16")),
+        (Dtype::F16, ..) => {
+            Err(refused("the CPU engine supports triangular solves in f32 and f64, not f16"))
+        }
         (dtype, ..) => {
             Err(EngineError::Refused(format!("the right-hand sides are not in {dtype}")))
         }
     }
 }
 
-/// Operands as the kernels read them.
+/// Operands in the form that the kernels read.
 struct Loaded<T: Element> {
     system: Arc<Triangular>,
-    /// The columns as rows of x where the system is reversed; else the system's own are that.
+    /// The columns as rows of x if the system is reversed; otherwise the system's own columns are used.
     mirrored: Option<Vec<u32>>,
     values: Vec<T>,
     pivots: Vec<T>,
     divide: bool,
     sides: usize,
-    /// The right-hand sides that are timed, and the second ones.
+    /// The right-hand sides that are timed, and the second ones for verification.
     b: [Arc<[T]>; 2],
     x: Buffer<T>,
     kernel: Kernel<T>,
@@ -105,12 +108,12 @@ impl<T: vendor::Solved> Loaded<T> {
         let system = &solve.system;
         if !(1..=MOST_SIDES).contains(&sides) {
             return Err(EngineError::Refused(format!(
-                "{sides} right-hand sides; the CPU kernels take 1 to {MOST_SIDES}"
+                "there are {sides} right-hand sides, but the CPU kernels support 1 to {MOST_SIDES}"
             )));
         }
         let length = system.rows().checked_mul(sides);
         if b.iter().any(|b| Some(b.len()) != length) {
-            return Err(refused("the right-hand sides do not fit the system"));
+            return Err(refused("the sizes of the right-hand sides do not match the system"));
         }
         check_order(system)?;
         let last = system.rows().wrapping_sub(1) as u32;
@@ -159,9 +162,9 @@ impl<T: vendor::Solved> Loaded<T> {
                 let schedule = MergedSchedule::of(&self.system, rows as usize, team);
                 Ok(Schedule::Merged(Box::new(schedule)))
             }
-            HostProgram::RowPanel { .. } | HostProgram::RowSplit { .. } => {
-                Err(refused("it multiplies; the loaded problem is a triangular solve"))
-            }
+            HostProgram::RowPanel { .. } | HostProgram::RowSplit { .. } => Err(refused(
+                "the program is a product, but the loaded problem is a triangular solve",
+            )),
         }
     }
 
@@ -186,8 +189,9 @@ impl<T: vendor::Solved> Loaded<T> {
             sides: self.sides,
         };
         let kernel = self.kernel;
-        // SAFETY: the kernel was picked for this host's instructions; `check_order` saw that the arrays fit together and
-        // that columns come before their rows; a schedule hands out each row once, after all that it needs.
+        // SAFETY: the kernel was selected for this host's instructions; `check_order` verified that the arrays are
+        // consistent and that columns precede their rows; a schedule hands out each row once, after all rows that it
+        // depends on.
         schedule.run(|rows: Rows<'_>| unsafe { kernel(&view, rows) });
         Ok(())
     }
@@ -241,21 +245,21 @@ impl<T: vendor::Solved> Solving for Loaded<T> {
     }
 }
 
-/// `count` threads of the engine that run at the same time.
+/// A team of `count` threads that run at the same time.
 fn team(threads: &Threads, count: u32) -> Result<Arc<ThreadTeam>, EngineError> {
     let most = threads.count();
     if count < 2 || count as usize > most {
         return Err(EngineError::Refused(format!(
-            "{count} threads: a shared solve takes at least 2, and this engine has {most}"
+            "{count} threads: a parallel solve needs at least 2, and this engine has {most}"
         )));
     }
-    threads
-        .team(count as usize)
-        .map_err(|error| EngineError::Refused(format!("no {count} threads could be had: {error}")))
+    threads.team(count as usize).map_err(|error| {
+        EngineError::Refused(format!("{count} threads could not be started: {error}"))
+    })
 }
 
-/// The kernels read without bounds checks, and a row that needs a later one would be waited for for ever: one pass over
-/// the entries excludes both.
+/// Validates the system in one pass over the entries: the kernels read without bounds checks, and a row that depends on
+/// a later one would cause a deadlock.
 fn check_order(system: &Triangular) -> Result<(), EngineError> {
     let (rows, nnz) = (system.rows(), system.nnz());
     let fits = system.indptr.len() == rows + 1
@@ -268,7 +272,7 @@ fn check_order(system: &Triangular) -> Result<(), EngineError> {
     if fits && (0..rows).all(precedes) {
         return Ok(());
     }
-    Err(refused("the system is not in solve order: some row needs itself or a later one"))
+    Err(refused("the system is not in solve order: a row depends on itself or on a later one"))
 }
 
 fn converted<T: Element>(values: &[f64]) -> Vec<T> {

@@ -1,4 +1,5 @@
-//! Who solves which rows when: level by level with barriers, or merged groups that wait for the groups they need.
+//! Schedules of triangular solves: level by level with barriers, or merged groups that wait for the groups they depend
+//! on.
 
 use super::schedule::first_where;
 use super::solve::Rows;
@@ -8,16 +9,16 @@ use crate::sparse::levels::Levels;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A row costs as much as this many entries before it has any.
+/// The fixed cost of a row, as a number of entries.
 const ROW_WEIGHT: usize = 2;
 
-/// The rows by level, rising within each; made once a system, shared by all its schedules.
+/// The rows by level, ascending within each; computed once per system and shared by all its schedules.
 pub struct LevelOrder {
     /// Solve indices.
     pub order: Vec<u32>,
     /// `ends[l]` is the end of level l in `order`.
     pub ends: Vec<usize>,
-    /// Weight of all rows of `order` before each, and of all at the end.
+    /// Prefix sums of the row weights in `order`, with the total at the end.
     weights: Vec<usize>,
 }
 
@@ -49,10 +50,11 @@ impl LevelOrder {
     }
 }
 
-/// Phases with a barrier between each two: a wide level shared by weight, or a run of narrow ones that thread 0 takes.
+/// Phases separated by barriers: a wide level that is distributed by weight, or a run of narrow levels computed by
+/// thread 0.
 pub struct LevelSchedule {
     levels: Arc<LevelOrder>,
-    /// For each phase, `threads` + 1 places in the order: thread t takes those from its own to the next.
+    /// For each phase, `threads` + 1 positions in the order: thread t computes the rows from position t to t + 1.
     cuts: Vec<u32>,
     team: Arc<ThreadTeam>,
     barrier: Barrier,
@@ -96,7 +98,7 @@ impl LevelSchedule {
     }
 }
 
-/// Cuts `first..end` into `threads` runs of about equal weight; appends `threads` + 1 places.
+/// Divides `first..end` into `threads` runs with about equal weights; appends `threads` + 1 positions.
 fn share(weights: &[usize], first: usize, end: usize, threads: usize, cuts: &mut Vec<u32>) {
     let (before, total) = (weights[first], weights[end] - weights[first]);
     let mut place = first;
@@ -109,15 +111,15 @@ fn share(weights: &[usize], first: usize, end: usize, threads: usize, cuts: &mut
     cuts.push(end as u32);
 }
 
-/// Groups of consecutive rows, group g being thread g % threads'. Each thread takes its groups in rising order, and a
-/// group needs lower ones alone, so the lowest unfinished group can always go on: there is progress as long as all
-/// threads run.
+/// Groups of consecutive rows; group g belongs to thread g % threads. Each thread processes its groups in ascending
+/// order, and a group depends only on lower ones, so the lowest unfinished group can always proceed: there is progress
+/// as long as all threads run.
 pub struct MergedSchedule {
     rows: usize,
-    /// Rows of a group.
+    /// Rows per group.
     height: usize,
     groups: usize,
-    /// `waits[firsts[g]..firsts[g + 1]]` is what group g waits for.
+    /// `waits[firsts[g]..firsts[g + 1]]` are the conditions that group g waits for.
     firsts: Vec<usize>,
     waits: Vec<Wait>,
     progress: Progress,
@@ -125,7 +127,7 @@ pub struct MergedSchedule {
     team: Arc<ThreadTeam>,
 }
 
-/// A thread must have finished so many of its groups.
+/// A condition: `thread` has finished `count` of its groups.
 #[derive(Clone, Copy)]
 struct Wait {
     thread: u32,
@@ -133,12 +135,13 @@ struct Wait {
 }
 
 impl MergedSchedule {
-    /// One pass over the entries. A wait is left out where the thread has waited for as much in an earlier group.
+    /// Computes the conditions in one pass over the entries, omitting those already implied by an earlier group of the
+    /// thread.
     pub fn of(system: &Triangular, height: usize, team: Arc<ThreadTeam>) -> Self {
         let (threads, rows) = (team.threads(), system.rows());
         let groups = rows.div_ceil(height);
         let (mut firsts, mut waits) = (Vec::with_capacity(groups + 1), Vec::new());
-        // How far each thread knows each other to be.
+        // The progress of every thread that each thread already knows of.
         let mut known = vec![0u32; threads * threads];
         let mut needed = vec![0u32; threads];
         firsts.push(0);
@@ -169,7 +172,7 @@ impl MergedSchedule {
     fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
         let threads = self.team.threads();
         let a_call = self.groups.div_ceil(threads) as u64;
-        // No thread counts further in one call than where the next begins.
+        // Within one call no counter exceeds the start value of the next call.
         let before = self.calls.fetch_add(1, Ordering::Relaxed) * a_call;
         self.team.run(|me| {
             for (done, group) in (me..self.groups).step_by(threads).enumerate() {
@@ -184,7 +187,7 @@ impl MergedSchedule {
     }
 }
 
-/// How the rows of one system are gone through.
+/// A schedule for the rows of a system.
 pub enum Schedule {
     /// All rows in solve order on the calling thread.
     Serial {
@@ -195,7 +198,7 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// Hands every row to `solve` exactly once, after all rows that it needs, and visibly so.
+    /// Calls `solve` exactly once for every row, after all rows that it depends on are solved and visible.
     pub fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
         match self {
             Self::Serial { rows } => solve(Rows::Run(0..*rows)),
@@ -218,7 +221,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Row s needs rows s - 1 (where s is odd) and s / 2.
+    /// Row s depends on rows s - 1 (if s is odd) and s / 2.
     fn system(rows: usize) -> Triangular {
         let (mut indptr, mut indices) = (vec![0], Vec::new());
         for s in 0..rows as u32 {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_once_after_those_it_needs() {
+    fn every_row_is_solved_once_after_its_dependencies() {
         let team = Arc::new(ThreadTeam::of(3).unwrap());
         for rows in [0, 1, 2, 7, 100] {
             let system = system(rows);
@@ -257,7 +260,7 @@ mod tests {
                         for s in part {
                             let mut solved = solved.lock().unwrap();
                             let ready = system.row(s).0.iter().all(|&c| solved[c as usize] == 1);
-                            // Not an assertion here: its thread's end would leave the others waiting.
+                            // Not an assertion here, since a panicking thread would leave the others waiting.
                             solved[s] += if ready { 1 } else { 100 };
                         }
                     });
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_levels_join_and_wide_ones_are_shared_by_weight() {
+    fn narrow_levels_are_merged_and_wide_ones_distributed_by_weight() {
         let wide = system(64);
         let levels = Arc::new(LevelOrder::of(&wide));
         let team = Arc::new(ThreadTeam::of(2).unwrap());

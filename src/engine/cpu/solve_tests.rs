@@ -1,4 +1,5 @@
-//! Every way to solve on the CPU against the oracle, on every instruction set of this host, and what is refused.
+//! Tests: every CPU scheme is compared with the oracle on every instruction set of this host; invalid systems are
+//! refused.
 
 use super::*;
 use crate::domain::problem::{Diagonal, Triangle};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 const EFFORT: Effort =
     Effort { warmups: 1, min_samples: 3, max_samples: 3, budget_ms: 0.0, give_up_us: None };
 
-/// More threads than most hosts that run tests have cores, so that waiting threads must give way.
+/// More threads than most test hosts have cores, so that waiting threads must yield.
 const THREADS: usize = 3;
 
 fn engine(isa: Isa) -> CpuEngine {
@@ -38,7 +39,7 @@ fn every_recipe() -> Vec<Recipe> {
     all
 }
 
-/// A square matrix with the diagonal and, in each row, the columns that `of_row` names; the diagonal dominates.
+/// A diagonally dominant matrix with the columns that `of_row` returns for each row.
 fn matrix(rows: usize, of_row: impl Fn(usize) -> Vec<usize>) -> Csr {
     let (mut indptr, mut indices) = (vec![0], Vec::new());
     let mut diagonal = Vec::new();
@@ -58,7 +59,7 @@ fn matrix(rows: usize, of_row: impl Fn(usize) -> Vec<usize>) -> Csr {
     Csr::new(rows, rows, indptr, indices, values.collect()).unwrap()
 }
 
-/// Entries in both triangles, so that each problem finds its own.
+/// Entries in both triangles, for all kinds of problems.
 fn scattered(rows: usize, per_row: usize) -> Csr {
     matrix(rows, |row| (1..=per_row).map(|e| (row * 7 + e * e * 31 + e * 3) % rows).collect())
 }
@@ -94,7 +95,7 @@ fn operands(matrix: &Arc<Csr>, problem: Sptrsv) -> Operands {
     Operands { matrix: matrix.clone(), problem, l2_policy, b, c0: None, expected }
 }
 
-/// What a right solution may be off by, in units of the check.
+/// The largest error of a correct solution, in units of the check.
 fn bound(dtype: Dtype) -> f64 {
     if dtype == Dtype::F32 { 8.0 * f64::from(f32::EPSILON) } else { 8.0 * f64::EPSILON }
 }
@@ -154,7 +155,7 @@ fn agrees_on_a_factor_with_wide_levels() {
     agrees_on(matrix, &[1]);
 }
 
-/// The same numbers as the oracle's, not only small residuals.
+/// The solution equals the oracle's; a small residual alone is not enough.
 #[test]
 fn x_is_the_oracles() {
     let matrix = scattered(90, 5);
@@ -163,7 +164,7 @@ fn x_is_the_oracles() {
         let [b, second] = [1, 2].map(|seed| operand::random(270, seed));
         let in_f64: Vec<f64> = b.iter().map(|&b| f64::from(b)).collect();
         let x = oracle::sptrsv(&system, &in_f64, 3);
-        // In f64, where the oracle's x must satisfy the check itself.
+        // In f64 the oracle's own x must satisfy the check.
         let check = solve_check::backward_error(&system, &in_f64, &x, 3);
         assert!(check.rel_error < 8.0 * f64::EPSILON, "{check:?}");
         let mut wrong = x.clone();
@@ -178,7 +179,7 @@ fn x_is_the_oracles() {
 }
 
 #[test]
-fn tiny_pivots_are_divided_by() {
+fn tiny_pivots_are_handled_by_division() {
     // 1 / 1e-320 is infinite; the solution is not.
     let matrix = Csr::new(2, 2, vec![0, 1, 3], vec![0, 0, 1], vec![1e-320, 1e-10, 1.0]).unwrap();
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
@@ -196,9 +197,9 @@ fn tiny_pivots_are_divided_by() {
     assert!(check.rel_error < 1e-15 && check.unwritten == 0, "{check:?}");
 }
 
-/// A second right-hand side that no finite x satisfies: both are judged, and NaN is caught.
+/// With a second right-hand side that no finite x satisfies; both solutions are checked, and NaN is detected.
 #[test]
-fn a_nan_in_the_second_solution_is_caught() {
+fn a_nan_in_the_second_solution_is_detected() {
     for which in 0..2 {
         let mut operands = operands(&Arc::new(scattered(50, 4)), every_problem(1)[0]);
         let mut bad = operand::random(50, 3);
@@ -242,7 +243,7 @@ fn times_pairs_and_exports() {
 }
 
 #[test]
-fn refuses_what_it_cannot_solve() {
+fn refuses_unsupported_systems() {
     let matrix = Arc::new(scattered(20, 3));
     let mut engine = engine(Isa::Scalar);
     let good = every_problem(2)[0];
@@ -266,7 +267,7 @@ fn refuses_what_it_cannot_solve() {
         assert!(refusal(engine.load(wide)).contains("right-hand sides"));
     }
     let short = Operands { b: vec![0f32; 3].into(), ..operands(&matrix, good) };
-    assert!(refusal(engine.load(short)).contains("do not fit"));
+    assert!(refusal(engine.load(short)).contains("do not match"));
     let double = Operands { b: vec![0f64; 40].into(), ..operands(&matrix, good) };
     assert!(refusal(engine.load(double)).contains("not in f32"));
     let half = operands(&matrix, Sptrsv { dtype: Dtype::F16, ..good });

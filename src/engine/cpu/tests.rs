@@ -1,4 +1,5 @@
-//! Every CPU kernel against the oracle, on every instruction set of this host, and what the engine refuses.
+//! Tests: every CPU kernel is compared with the oracle on every instruction set of this host; invalid requests are
+//! refused.
 
 use super::*;
 use crate::domain::recipe::{Array, ArrayData};
@@ -117,7 +118,7 @@ fn agrees_with_the_oracle_over_many_tasks() {
 }
 
 #[test]
-fn a_wrong_product_and_an_unwritten_element_are_seen() {
+fn a_wrong_product_and_an_unwritten_element_are_detected() {
     let matrix = Arc::new(matrix(&[2, 3, 1], 4));
     let mut operands = operands(&matrix, 3, Layout::Row);
     let mut reference = (**operands.product().unwrap().1).clone();
@@ -130,7 +131,7 @@ fn a_wrong_product_and_an_unwritten_element_are_seen() {
 }
 
 #[test]
-fn timings_keep_to_their_effort() {
+fn timings_respect_their_effort() {
     let matrix = Arc::new(matrix(&[5; 200], 50));
     let mut engine = engine(Isa::available()[0]);
     let recipes = [row_split(16, 50), row_panel(2, 8, by_length(&matrix)), sprs()];
@@ -141,7 +142,7 @@ fn timings_keep_to_their_effort() {
         assert_eq!(
             timing.samples_us.len(),
             3,
-            "the budget is spent after the least number of samples"
+            "the budget is exhausted after the minimum number of samples"
         );
         let longer = Effort { budget_ms: 1e6, ..EFFORT };
         assert_eq!(engine.time(&recipes[0], &longer).unwrap().samples_us.len(), 5);
@@ -153,7 +154,7 @@ fn timings_keep_to_their_effort() {
 }
 
 #[test]
-fn refuses_what_it_cannot_run() {
+fn refuses_invalid_programs_and_operands() {
     let matrix = Arc::new(matrix(&[1, 2, 3], 4));
     let mut engine = engine(Isa::Scalar);
     let order = || by_length(&matrix);
@@ -186,11 +187,11 @@ fn refuses_what_it_cannot_run() {
     let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());
     assert!(refusal(engine.load(operands(&large, 1, Layout::Row))).contains("too large for f32"));
     let short = Operands { b: vec![0f32; 2].into(), ..operands(&matrix, 3, Layout::Row) };
-    assert!(refusal(engine.load(short)).contains("do not fit"));
+    assert!(refusal(engine.load(short)).contains("do not match"));
 }
 
 #[test]
-fn exports_what_a_plan_keeps() {
+fn exports_the_data_of_a_plan() {
     let matrix = Arc::new(matrix(&[1, 2, 3], 4));
     let mut engine = engine(Isa::Scalar);
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();

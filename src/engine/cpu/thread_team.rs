@@ -1,4 +1,5 @@
-//! Threads that wait for one another: they all run at once, meet at a spinning barrier, or count what they have done.
+//! A team of threads that run at the same time and may wait for one another, at a spinning barrier or by progress
+//! counters.
 
 use std::any::Any;
 use std::io;
@@ -7,38 +8,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Polls before a waiting thread offers its core to others: a few microseconds, many hops. Where threads outnumber the
-/// cores that are free, all that is polled beyond is taken from those who are waited for.
+/// Polls before a waiting thread yields its core: a few microseconds, or many hops. With more threads than free cores,
+/// longer polling would take time from the threads that are being waited for.
 const POLLS: u32 = 1 << 7;
 
-/// Offers of its core that an idle thread makes before it sleeps.
+/// Number of yields of an idle thread before it sleeps.
 const OFFERS: u32 = 100;
 
-/// The calling thread and as many others as make up the number, each with a thread of its own. A task that waits for
-/// another in a work-stealing pool may wait for ever, for one that nobody took up; here nobody takes up two. Nor does
-/// anybody sleep between calls that follow each other closely: a wake-up takes longer than a small solve.
+/// The calling thread and additional threads of its own. In a work-stealing pool, a task that waits for another may
+/// wait forever for one that was never started; here every thread runs exactly one task. Threads do not sleep between
+/// calls in quick succession, because a wake-up takes longer than a small solve.
 pub struct ThreadTeam {
     shared: Arc<Shared>,
     others: Vec<JoinHandle<()>>,
-    /// Held during a run: there is one job at a time.
+    /// Held during a run, so that there is only one at a time.
     running: Mutex<()>,
 }
 
 struct Shared {
-    /// Counts the runs; rises when a job is there.
+    /// Counts the runs; incremented when a job is available.
     run: CachePadded<AtomicU64>,
-    /// Threads, but for the caller's, that have not ended the run.
+    /// Number of threads, without the caller, that have not finished the run.
     working: CachePadded<AtomicUsize>,
     ends: AtomicBool,
     job: Mutex<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// What a run does, lent for as long as it lasts.
+/// The work of a run, borrowed for its duration.
 type Job = &'static (dyn Fn(usize) + Sync);
 
 impl ThreadTeam {
-    /// `threads` is at least 2, the caller's among them.
+    /// Starts a team of `threads` threads, at least 2, including the caller.
     pub fn of(threads: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             run: CachePadded::default(),
@@ -47,7 +48,7 @@ impl ThreadTeam {
             job: Mutex::new(None),
             panic: Mutex::new(None),
         });
-        // From here on, dropping it ends the threads that did start.
+        // From here on, dropping the team ends the threads that were started.
         let mut team = Self { shared, others: Vec::new(), running: Mutex::new(()) };
         for me in 1..threads.max(2) {
             let shared = team.shared.clone();
@@ -61,19 +62,19 @@ impl ThreadTeam {
         self.others.len() + 1
     }
 
-    /// Runs `work` once on each thread, with its number from 0, the caller's. Returns when all have ended.
+    /// Runs `work` once on each thread, with the thread's number (0 is the caller). Returns when all have finished.
     pub fn run(&self, work: impl Fn(usize) + Sync) {
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let job: &(dyn Fn(usize) + Sync) = &work;
-        // SAFETY: the others use the job between the start of the run and the fall of `working`, for which `Wait` waits
-        // before `work` goes, even where the caller's own part panics.
+        // SAFETY: other threads use the job only until `working` reaches zero, for which `Wait` waits before `work` is
+        // dropped, even if the caller's part panics.
         let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
         let shared = &*self.shared;
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
         shared.working.0.store(self.others.len(), Ordering::Relaxed);
         shared.run.0.fetch_add(1, Ordering::Release);
         let wait = Wait(shared);
-        // A flag where they are awake.
+        // Only sets a flag if they are awake.
         self.others.iter().for_each(|other| other.thread().unpark());
         work(0);
         drop(wait);
@@ -84,7 +85,7 @@ impl ThreadTeam {
     }
 }
 
-/// Waits, when dropped, until the others have ended the run.
+/// Waits on drop until the other threads have finished the run.
 struct Wait<'a>(&'a Shared);
 
 impl Drop for Wait<'_> {
@@ -98,14 +99,14 @@ impl Drop for ThreadTeam {
         self.shared.ends.store(true, Ordering::Release);
         for other in self.others.drain(..) {
             other.thread().unpark();
-            // Its panics were handed on by the run they came up in.
+            // Panics were propagated by the run in which they occurred.
             let _ = other.join();
         }
     }
 }
 
 impl Shared {
-    /// The life of thread `me`: run after run, until the end.
+    /// The main loop of thread `me`.
     fn serve(&self, me: usize) {
         let mut seen = 0;
         loop {
@@ -119,7 +120,7 @@ impl Shared {
             if self.ends.load(Ordering::Acquire) {
                 return;
             }
-            // One run at a time: no other begins before this thread has ended its part.
+            // No other run begins before this thread has finished its part.
             seen = self.run.0.load(Ordering::Acquire);
             let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(job) = job
@@ -132,14 +133,14 @@ impl Shared {
     }
 }
 
-/// Spins until it holds; yields after a while, since there may be fewer cores than threads.
+/// Spins until `holds` is true; yields after a while, since there may be fewer cores than threads.
 pub fn wait_until(holds: impl Fn() -> bool) {
     while !spin_for(&holds) {
         std::thread::yield_now();
     }
 }
 
-/// Spins a bounded time; whether it came to hold.
+/// Spins for a bounded time; returns whether `holds` became true.
 fn spin_for(holds: impl Fn() -> bool) -> bool {
     for _ in 0..POLLS {
         if holds() {
@@ -150,7 +151,7 @@ fn spin_for(holds: impl Fn() -> bool) -> bool {
     false
 }
 
-/// A word alone on its cache lines (two, since neighbours are fetched in pairs).
+/// A value on its own pair of cache lines (a pair, since adjacent lines are prefetched together).
 #[derive(Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -163,11 +164,12 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Returns when all `threads` have come. `sense` is the thread's own, and starts as `Self::sense` was before the run.
+    /// Returns when all `threads` have arrived. `sense` belongs to the thread, and its initial value is `Self::sense`
+    /// before the run.
     pub fn wait(&self, threads: usize, sense: &mut bool) {
         *sense = !*sense;
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == threads {
-            // Before the release below, so nobody arrives at the next one too early.
+            // Before the release below, so that no thread arrives at the next barrier too early.
             self.arrived.0.store(0, Ordering::Relaxed);
             self.sense.0.store(*sense, Ordering::Release);
         } else {
@@ -175,13 +177,13 @@ impl Barrier {
         }
     }
 
-    /// The sense of the last meeting; read where nobody is between two of them.
+    /// The current sense; must be read while no thread is using the barrier.
     pub fn sense(&self) -> bool {
         self.sense.0.load(Ordering::Acquire)
     }
 }
 
-/// How many groups each thread has finished since the first call. Counting on over all calls, it needs no reset either.
+/// The number of groups that each thread has finished. It keeps counting over all calls, so it needs no reset.
 pub struct Progress(Vec<CachePadded<AtomicU64>>);
 
 impl Progress {
@@ -189,7 +191,7 @@ impl Progress {
         Self((0..threads).map(|_| CachePadded::default()).collect())
     }
 
-    /// Everything that `thread` wrote before is visible to whoever sees the count.
+    /// Publishes the progress of `thread`; its earlier writes are visible to threads that observe the count.
     pub fn finished(&self, thread: usize, count: u64) {
         self.0[thread].0.store(count, Ordering::Release);
     }
@@ -206,8 +208,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn nobody_passes_the_barrier_alone() {
-        // More threads than cores on most machines that run tests.
+    fn no_thread_passes_the_barrier_alone() {
+        // More threads than cores on most test machines.
         let team = ThreadTeam::of(5).unwrap();
         let (barrier, came) = (Barrier::default(), AtomicUsize::new(0));
         for call in 0..3 {
@@ -234,7 +236,7 @@ mod tests {
             for step in 1..=100 {
                 let (before, count) = if me == 0 { (3, step - 1) } else { (me - 1, step) };
                 progress.wait_for(before, count);
-                // Not atomic as a whole: the waiting alone keeps it right.
+                // Not atomic as a whole, so only the waiting makes it correct.
                 sum.store(sum.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 progress.finished(me, step);
             }

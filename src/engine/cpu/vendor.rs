@@ -1,5 +1,5 @@
-//! The baseline on a CPU: sprs' own sparse-times-dense multiply, which adds to C, so zeroing C belongs to the call, and its
-//! triangular solve, which overwrites b by x, so copying b belongs to the call.
+//! The baseline on a CPU: sprs' sparse-times-dense product, which accumulates into C, so zeroing C is part of the call;
+//! and its triangular solve, which overwrites b with x, so copying b is part of the call.
 
 use super::load::Loaded;
 use super::solve::Element;
@@ -12,14 +12,14 @@ use sprs::linalg::trisolve::{lsolve_csr_dense_rhs, usolve_csr_dense_rhs};
 use sprs::prod::{csr_mulacc_dense_colmaj, csr_mulacc_dense_rowmaj};
 use sprs::{CompressedStorage, CsMatViewI};
 
-/// The one algorithm's name.
+/// The name of its only algorithm.
 pub const ALGORITHM: &str = "sprs";
 
-/// One call of sprs, single-threaded as the library is.
+/// One call of sprs, which is single-threaded.
 pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
     let (matrix, n) = (&loaded.operands.matrix, loaded.n);
     let shape = (matrix.rows(), matrix.cols());
-    // SAFETY: a `Csr` is what sprs asks of a CSR (see `Csr::as_sprs`), and `values` has a value for each entry.
+    // SAFETY: a `Csr` satisfies sprs' requirements (see `Csr::as_sprs`), and `values` has a value for each entry.
     let a: CsMatViewI<'_, f32, u32, usize> = unsafe {
         CsMatViewI::new_unchecked(
             CompressedStorage::CSR,
@@ -49,14 +49,14 @@ pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// What the engine says to another vendor's algorithm.
+/// The error for an unknown vendor algorithm.
 pub fn unknown(algorithm: &str) -> EngineError {
     EngineError::Refused(format!(
-        "the vendor on a CPU is sprs and its one algorithm is `sprs`, not `{algorithm}`"
+        "unknown vendor algorithm `{algorithm}`: on a CPU the only one is `sprs`"
     ))
 }
 
-/// An element that sprs solves in. Its bounds are num-traits', which are left to the types themselves.
+/// An element type that sprs can solve with.
 pub trait Solved: Element {
     fn solve(
         system: CsMatViewI<'_, Self, u32, usize>,
@@ -84,7 +84,7 @@ macro_rules! solved {
 }
 solved!(f32, f64);
 
-/// A triangular system as sprs wants it: CSR in the matrix's row order, the diagonal among the entries.
+/// A triangular system in the form that sprs requires: CSR in the matrix's row order, including the diagonal.
 pub struct System<T> {
     indptr: Vec<usize>,
     indices: Vec<u32>,
@@ -93,7 +93,7 @@ pub struct System<T> {
 }
 
 impl<T: Solved> System<T> {
-    /// `values` are the system's own in T.
+    /// `values` are the system's values converted to T.
     pub fn of(system: &Triangular, values: &[T]) -> Self {
         let (rows, nnz) = (system.rows(), system.nnz() + system.rows());
         let mut indptr = Vec::with_capacity(rows + 1);
@@ -106,7 +106,7 @@ impl<T: Solved> System<T> {
                 indices.push(system.original(column) as u32);
                 all.push(value);
             };
-            // Columns rise in solve order, so they fall in the order of a reversed system's rows.
+            // Columns ascend in solve order, so they descend in the row order of a reversed system.
             if system.reversed {
                 put(s, T::of(system.diagonal[s]));
                 entries.rev().for_each(|e| put(system.indices[e] as usize, values[e]));
@@ -119,10 +119,10 @@ impl<T: Solved> System<T> {
         Self { indptr, indices, values: all, upper: system.reversed }
     }
 
-    /// One call of sprs for each right-hand side, in place: it knows one only.
+    /// One in-place call of sprs for each right-hand side, since it supports only one.
     pub fn solve(&self, b: &[T], x: &mut [T], sides: usize) -> Result<(), EngineError> {
         let rows = self.indptr.len() - 1;
-        // SAFETY: rows of rising columns, all below `rows`, as `of` made them.
+        // SAFETY: `of` built rows with ascending columns below `rows`.
         let system: CsMatViewI<'_, T, u32, usize> = unsafe {
             CsMatViewI::new_unchecked(
                 CompressedStorage::CSR,
@@ -142,7 +142,7 @@ impl<T: Solved> System<T> {
     }
 }
 
-/// sprs' text is not ours; its version stands for it.
+/// Digest of sprs' version, since its source is not part of this program.
 pub fn kernel_digest() -> Digest {
     Digest::of(super::host::VENDOR.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! What is loaded on the CPU, a product or a solve, and a recipe made ready for it.
+//! The problem loaded on the CPU (a product or a triangular solve) and recipes prepared for it.
 
 use super::check;
 use super::load::Loaded;
@@ -21,14 +21,14 @@ enum Operation {
     Solve(Box<dyn Solving>),
 }
 
-/// A recipe made ready for the loaded problem, and for no other.
+/// A recipe prepared for the loaded problem.
 pub enum Prepared {
     Product(program::Prepared),
     Solve(Scheme),
 }
 
 impl Prepared {
-    /// Tasks of one call of a product, threads of one of a solve, for the plan's launch facts.
+    /// Number of tasks of a product, or of threads of a solve, for the plan.
     pub fn jobs(&self) -> usize {
         match self {
             Self::Product(product) => product.jobs(),
@@ -75,7 +75,7 @@ impl Work {
         }
     }
 
-    /// Calls on a poisoned output, compared with what is expected.
+    /// Runs on a poisoned output and checks the result.
     pub fn verify(&mut self, prepared: &Prepared, threads: &Threads) -> Result<Check, EngineError> {
         match (&mut self.operation, prepared) {
             (Operation::Product(loaded), Prepared::Product(product)) => {
@@ -100,5 +100,5 @@ impl Work {
 }
 
 fn of_another() -> EngineError {
-    EngineError::Refused("the recipe was made ready for another problem".to_owned())
+    EngineError::Refused("the recipe was prepared for another problem".to_owned())
 }

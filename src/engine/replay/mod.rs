@@ -1,4 +1,5 @@
-//! An engine that plays recorded outcomes, hang and death included, so that all above it is testable without a device.
+//! An engine that replays recorded outcomes, including hangs and crashes, so that the layers above can be tested
+//! without a device.
 
 mod recording;
 
@@ -11,7 +12,7 @@ use crate::domain::{Candidate, Device, Digest, Timing};
 use std::path::Path;
 use std::time::Duration;
 
-/// Plays a recording. A candidate without a line is refused.
+/// Replays a recording. Candidates without a record are refused.
 pub struct ReplayEngine {
     recording: Recording,
 }
@@ -25,10 +26,10 @@ impl ReplayEngine {
         Self { recording }
     }
 
-    /// The recorded act, after carrying out what it does to the process during this step.
+    /// The recorded behaviour, after performing its effect on the process in this step.
     fn act(&self, candidate: &Candidate, step: Step) -> Result<&Act, EngineError> {
         let act = self.recording.acts.get(candidate).ok_or_else(|| {
-            EngineError::Refused(format!("the recording has no line for {candidate}"))
+            EngineError::Refused(format!("the recording has no record for {candidate}"))
         })?;
         match act {
             Act::Hang { during } if *during == step => hang(),

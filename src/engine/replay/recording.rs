@@ -1,4 +1,4 @@
-//! The recording that the replay engine plays: JSON lines, the device first, then what each candidate does.
+//! The recording for the replay engine: JSON lines with the device first, then the behaviour of each candidate.
 
 use crate::domain::{Candidate, Device, Resources};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub struct Header {
     pub device: Device,
 }
 
-/// Every further line.
+/// Every other line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub candidate: Candidate,
@@ -21,7 +21,7 @@ pub struct Record {
     pub act: Act,
 }
 
-/// What a recorded candidate does when it is tried.
+/// The behaviour of a recorded candidate when it is tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "does", rename_all = "snake_case")]
 pub enum Act {
@@ -31,10 +31,10 @@ pub enum Act {
         rel_error: f64,
         #[serde(default)]
         resources: Option<Resources>,
-        /// What its device work before the first call takes.
+        /// Time of its device work before the first call, in milliseconds.
         #[serde(default)]
         prepare_ms: Option<f64>,
-        /// Pause before the samples are given, in milliseconds.
+        /// Delay before the samples are returned, in milliseconds.
         #[serde(default)]
         latency_ms: u64,
     },
@@ -51,11 +51,11 @@ pub enum Act {
         #[serde(default)]
         unwritten: u64,
     },
-    /// Its own watchdog ends its first call.
+    /// Its own watchdog stops its first call.
     Stopped {
         detail: String,
     },
-    /// Sleeps for ever.
+    /// Sleeps forever.
     Hang {
         #[serde(default)]
         during: Step,
@@ -65,7 +65,7 @@ pub enum Act {
         #[serde(default)]
         during: Step,
     },
-    /// Says that the device's context is gone.
+    /// Reports that the device's context is lost.
     Lost {
         detail: String,
         #[serde(default)]
@@ -84,7 +84,7 @@ pub enum Step {
     Pair,
 }
 
-/// A whole recording.
+/// A complete recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
     pub device: Device,
@@ -102,7 +102,7 @@ pub enum RecordingError {
 }
 
 impl Recording {
-    /// Reads a recording; a candidate given twice does what its last line says. Blank lines are passed over.
+    /// Reads a recording. If a candidate occurs twice the last record counts. Blank lines are ignored.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         Self::read(BufReader::new(std::fs::File::open(path)?))
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn reads_hand_written_recordings() {
         let act = |text: &str| serde_json::from_str::<Record>(text).map(|record| record.act);
         assert_eq!(
             act(r#"{"candidate":{"family":"a"},"does":"hang"}"#).unwrap(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_line_that_is_wrong() {
+    fn errors_name_the_line() {
         assert!(matches!(Recording::read("\n".as_bytes()), Err(RecordingError::Empty)));
         let error = Recording::read("\n{}\n".as_bytes()).unwrap_err();
         assert!(matches!(error, RecordingError::Line { line: 2, .. }), "{error}");

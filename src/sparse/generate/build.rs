@@ -1,14 +1,14 @@
-//! Builds CSR row by row in place: lengths first, then each row into its own part of the final arrays, in parallel.
+//! Builds CSR in place and in parallel: first the row lengths, then each row directly in the final arrays.
 
 use super::{GenerateError, MAX_NNZ};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 
-/// Rows a parallel task takes at least.
+/// Minimum number of rows per parallel task.
 const MIN_ROWS: usize = 256;
 
-/// A matrix whose row `r` has `length(r)` entries, written by `fill(r, columns, values)` with columns rising. Both must
-/// be functions of the row alone: that makes the result independent of the number of threads.
+/// A matrix whose row `r` has `length(r)` entries, written by `fill(r, columns, values)` with increasing columns. Both
+/// must depend only on the row, so that the result is independent of the number of threads.
 pub fn build(
     rows: usize,
     cols: usize,
@@ -35,7 +35,7 @@ pub fn bounded(nnz: u64) -> Result<(), GenerateError> {
     if nnz > MAX_NNZ { Err(GenerateError::TooManyEntries { nnz }) } else { Ok(()) }
 }
 
-/// Halves the rows until a run is small or cannot be split, so that each piece owns its part of the arrays.
+/// Splits the rows recursively until a run is small, so that each piece owns its part of the arrays.
 fn fill_rows(
     indptr: &[usize],
     first: usize,

@@ -1,10 +1,11 @@
 //! Cholesky factors of grid operators under nested dissection (George, SIAM J. Numer. Anal. 10, 1973): supernodes with
 //! dense diagonal blocks and shared rows, many small ones first, a large dense one last.
 //!
-//! A box of points is cut by a plane; each half comes before it in the order, cut likewise. Eliminating the halves joins
-//! the plane's points with each other and with every point beside the box's faces, so that is the pattern of the plane's
-//! columns, taken whole as supernodal codes store it. A row's columns are then the planes of all boxes that it touches
-//! and that lie within its own: found by going down the tree, without a symbolic factorisation.
+//! A box of points is divided by a plane; both halves precede the plane in the order and are divided recursively.
+//! Eliminating the halves connects the plane's points with each other and with every point adjacent to the box's faces;
+//! this is the pattern of the plane's columns, stored completely as in supernodal codes. A row's columns are then the
+//! planes of all boxes that it touches and that lie within its own, found by descending the tree, without a symbolic
+//! factorisation.
 
 use super::build::{bounded, build};
 use super::stencil::lower_row;
@@ -12,7 +13,8 @@ use super::{GenerateError, MAX_NNZ, dimension};
 use crate::sparse::Csr;
 use std::ops::Range;
 
-/// A box of so few points is not cut: its rows are one dense triangle, as small supernodes are merged in practice.
+/// A box with at most this many points is not divided: its rows form one dense triangle, as small supernodes are merged
+/// in practice.
 const LEAF: usize = 8;
 
 /// A box of points, half-open along each axis.
@@ -34,7 +36,8 @@ impl Region {
         (0..3).map(|axis| self.high[axis] - self.low[axis]).product()
     }
 
-    /// Across the longest axis, at its middle. More than LEAF points are at least 3 long, so no half is empty.
+    /// Divides at the middle of the longest axis. A box with more than LEAF points is at least 3 long, so no half is
+    /// empty.
     fn cut(&self) -> Option<Cut> {
         if self.volume() <= LEAF {
             return None;
@@ -50,14 +53,14 @@ impl Region {
         Some(Cut { lower, upper, plane })
     }
 
-    /// x runs fastest.
+    /// x varies fastest.
     fn point(&self, index: usize) -> [usize; 3] {
         let (nx, ny) = (self.high[0] - self.low[0], self.high[1] - self.low[1]);
         let offset = [index % nx, index / nx % ny, index / (nx * ny)];
         std::array::from_fn(|axis| self.low[axis] + offset[axis])
     }
 
-    /// Whether a point outside lies beside a face.
+    /// Whether an outside point is adjacent to a face.
     fn touches(&self, point: [usize; 3]) -> bool {
         let mut beside = 0;
         for (axis, at) in point.into_iter().enumerate() {
@@ -70,7 +73,7 @@ impl Region {
         beside == 1
     }
 
-    /// Points of the grid beside the faces.
+    /// Number of grid points adjacent to the faces.
     fn beside(&self, grid: &[usize; 3]) -> usize {
         let faces = |axis: usize| {
             let both = usize::from(self.low[axis] > 0) + usize::from(self.high[axis] < grid[axis]);
@@ -80,7 +83,7 @@ impl Region {
     }
 }
 
-/// The factor of the grid's operator, with the tame values of `lower_row`. Rows are in elimination order.
+/// The factor of the grid's operator, with the bounded values of `lower_row`. Rows are in elimination order.
 pub fn cholesky(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     for (name, size) in ["nx", "ny", "nz"].into_iter().zip(sizes) {
         dimension(name, size)?;
@@ -112,7 +115,7 @@ pub fn cholesky(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     build(points, points, length, fill)
 }
 
-/// Adds a box's entries to the count, until that is above the bound: a tree too large is not walked to its end.
+/// Adds a box's entries to the count and stops above the bound, so that a huge tree is not traversed completely.
 fn count(region: &Region, grid: &[usize; 3], entries: &mut u64) {
     if *entries > MAX_NNZ {
         return;
@@ -126,7 +129,7 @@ fn count(region: &Region, grid: &[usize; 3], entries: &mut u64) {
     }
 }
 
-/// The strictly lower columns of a row, as rising ranges.
+/// The strictly lower columns of a row, as ascending ranges.
 fn columns_of(whole: &Region, row: usize, visit: &mut impl FnMut(Range<usize>)) {
     let (mut region, mut first) = (*whole, 0);
     loop {
@@ -148,7 +151,7 @@ fn columns_of(whole: &Region, row: usize, visit: &mut impl FnMut(Range<usize>)) 
     }
 }
 
-/// The columns of a box, which begin at `first`, that a later point beside it has entries in.
+/// The columns of a box, which begin at `first`, in which a later adjacent point has entries.
 fn below(region: &Region, first: usize, point: [usize; 3], visit: &mut impl FnMut(Range<usize>)) {
     if !region.touches(point) {
         return;
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_the_fill_of_the_grid_and_little_more() {
+    fn contains_the_fill_of_the_grid_and_little_more() {
         for sizes in [[3, 3, 1], [13, 9, 1], [1, 40, 1], [6, 5, 7], [2, 2, 2]] {
             let mut points = Vec::new();
             order(&Region { low: [0; 3], high: sizes }, &mut points);

@@ -1,5 +1,5 @@
-//! Linear elasticity on trilinear bricks (any finite-element text, e.g. Hughes, The Finite Element Method, 3.9): three
-//! unknowns a node, so 3 x 3 blocks, in rows of up to 27 of them.
+//! Linear elasticity on trilinear bricks (e.g. Hughes, The Finite Element Method, 3.9): three unknowns per node, so 3 x
+//! 3 blocks, with up to 27 blocks per block row.
 
 use super::build::{bounded, build};
 use super::stencil::lower_row;
@@ -13,8 +13,8 @@ const POISSON: f64 = 0.3;
 /// Stiffness of one unit cube: blocks `[a][b]` between its corners, corner = x + 2 y + 4 z.
 type Element = [[[[f64; 3]; 3]; 8]; 8];
 
-/// The free nodes; x runs fastest. Element (i, j, k) has the nodes i-1..=i along x, since the layer x = -1 is clamped,
-/// and j..=j+1, k..=k+1 along y and z.
+/// The free nodes; x varies fastest. Element (i, j, k) has the nodes i-1..=i along x, since the layer x = -1 is
+/// clamped, and j..=j+1, k..=k+1 along y and z.
 struct Brick {
     sizes: [usize; 3],
     seed: u64,
@@ -36,10 +36,10 @@ pub fn brick(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     build(rows, rows, |row| 3 * brick.neighbours(brick.coordinates(row / 3)).count(), fill)
 }
 
-/// A lower triangle with the pattern of the stiffness matrix and the tame values of `lower_row`.
+/// A lower triangle with the pattern of the stiffness matrix and the bounded values of `lower_row`.
 pub fn factor(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     let (brick, rows) = Brick::of(sizes, seed)?;
-    // Blocks of earlier nodes in full, then the own block up to the diagonal.
+    // Complete blocks of earlier nodes, then the diagonal block up to the diagonal.
     let earlier = |row: usize| {
         let node = row / 3;
         let numbers = brick.neighbours(brick.coordinates(node)).map(|other| brick.number(other));
@@ -55,7 +55,7 @@ pub fn factor(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
 }
 
 impl Brick {
-    /// The brick and its number of unknowns, refused where its matrix would be too large.
+    /// The brick and its number of unknowns; refused if its matrix would be too large.
     fn of(sizes: [u64; 3], seed: u64) -> Result<(Self, usize), GenerateError> {
         for (name, size) in ["nx", "ny", "nz"].into_iter().zip(sizes) {
             dimension(name, size)?;
@@ -78,7 +78,7 @@ impl Brick {
         [node % nx, node / nx % ny, node / (nx * ny)]
     }
 
-    /// The node and those around it, in the order of their numbers.
+    /// The node and its neighbours, in ascending order of their numbers.
     fn neighbours(&self, node: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
         let range =
             |axis: usize| node[axis].saturating_sub(1)..(node[axis] + 2).min(self.sizes[axis]);
@@ -92,7 +92,7 @@ impl Brick {
     /// Row `axis` of the block between two nodes: the sum over the elements that have both.
     fn coupling(&self, node: [usize; 3], other: [usize; 3], axis: usize) -> [f64; 3] {
         let mut sum = [0.0; 3];
-        // An element is named by its upper corner, which along x is a node and along y and z is beside one.
+        // An element is identified by its upper corner.
         for shift in 0..8 {
             let offset = [shift & 1, shift >> 1 & 1, shift >> 2];
             let upper: [usize; 3] = std::array::from_fn(|i| node[i] + offset[i]);

@@ -7,8 +7,9 @@ use crate::sparse::Csr;
 use crate::sparse::random::Stream;
 use std::collections::BTreeSet;
 
-/// RMAT without a list of edges: the draws are first shared out down the tree of row halves, binomially, which tells
-/// every row its number of draws; each row then draws its columns, bit by bit, given its own bits.
+/// RMAT without a list of edges: the draws are first distributed binomially down the tree of row halves, which
+/// determines the number of draws of every row; each row then draws its columns bit by bit, conditional on its own
+/// bits.
 struct Rmat {
     scale: u32,
     /// Draws of each row.
@@ -40,8 +41,8 @@ impl Rmat {
         self.draws.len()
     }
 
-    /// The columns drawn for a row, rising, duplicates and all. Drawn again for lengths and for entries rather than
-    /// kept: time for half of the memory.
+    /// The columns drawn for a row in ascending order, including duplicates. They are drawn twice, for lengths and for
+    /// entries, rather than stored, which halves the memory.
     fn columns(&self, row: usize) -> Vec<u32> {
         let mut stream = Stream::new(self.seed ^ 0x5eed, row as u64);
         let draw = |_| draw_column(&mut stream, row, self.scale, self.right);
@@ -65,8 +66,8 @@ pub fn rmat(scale: u32, edge_factor: u64, p: [f64; 4], seed: u64) -> Result<Csr,
     build(graph.rows(), graph.rows(), length, fill)
 }
 
-/// A lower triangle with a diagonal and the pattern of an RMAT graph's upper one, vertices from last to first: the hubs,
-/// which RMAT numbers first, come last, as orderings against fill put them.
+/// A lower triangle with a diagonal and the pattern of an RMAT graph's upper triangle, with the vertices in reverse
+/// order: the hubs, which RMAT numbers first, come last, as in fill-reducing orderings.
 pub fn rmat_factor(
     scale: u32,
     edge_factor: u64,
@@ -89,7 +90,7 @@ pub fn rmat_factor(
     build(last + 1, last + 1, |row| lower(row).len() + 1, fill)
 }
 
-/// Shares `count` draws among rows, of which each half of each half gets its part; `node` numbers the tree.
+/// Distributes `count` draws among the rows recursively by halves; `node` numbers the tree nodes.
 fn share_draws(rows: &mut [u32], count: u64, upper: f64, seed: u64, node: u64) {
     if count == 0 {
         return;
@@ -110,7 +111,7 @@ fn share_draws(rows: &mut [u32], count: u64, upper: f64, seed: u64, node: u64) {
     }
 }
 
-/// One column: a bit a level, from the most significant; two levels share 64 random bits.
+/// Draws one column, one bit per level from the most significant; two levels share 64 random bits.
 fn draw_column(stream: &mut Stream, row: usize, scale: u32, right: [u64; 2]) -> u32 {
     let (mut column, mut pool) = (0, 0);
     for level in 0..scale {
@@ -121,7 +122,7 @@ fn draw_column(stream: &mut Stream, row: usize, scale: u32, right: [u64; 2]) -> 
     column
 }
 
-/// Entries with one probability for all, values uniform in [-1, 1).
+/// Every entry is present with the same probability; values are uniform in [-1, 1).
 pub fn uniform(rows: u64, cols: u64, nnz: u64, seed: u64) -> Result<Csr, GenerateError> {
     let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
     let cells = rows as u64 * cols as u64;
@@ -139,7 +140,7 @@ pub fn uniform(rows: u64, cols: u64, nnz: u64, seed: u64) -> Result<Csr, Generat
     build(rows, cols, |row| count(&mut Stream::new(seed, row as u64)), fill)
 }
 
-/// A lower triangle with the pattern of a random symmetric matrix of about `per_row` entries a row.
+/// A lower triangle with the pattern of a random symmetric matrix with about `per_row` entries per row.
 pub fn factor(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("per_row", per_row, 1, n as u64, "between 1 and n")?;
@@ -156,7 +157,7 @@ pub fn factor(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
     build(n, n, |row| count(&mut Stream::new(seed, row as u64), row) + 1, fill)
 }
 
-/// Fills `chosen` with that many distinct numbers of 0..bound, rising, each set equally likely.
+/// Fills `chosen` with distinct numbers of 0..bound in ascending order; every set is equally likely.
 pub fn sample(stream: &mut Stream, bound: usize, chosen: &mut [u32]) {
     if chosen.len() > bound / 8 {
         // Selection sampling (Knuth, TAOCP 2, 3.4.2 S).
@@ -172,7 +173,7 @@ pub fn sample(stream: &mut Stream, bound: usize, chosen: &mut [u32]) {
         }
         return;
     }
-    // Floyd's: no draw is wasted on a number already taken.
+    // Floyd's algorithm, which needs no rejection.
     let mut taken = BTreeSet::new();
     for last in bound - chosen.len()..bound {
         let number = stream.below(last as u64 + 1) as u32;

@@ -1,4 +1,5 @@
-//! Matrices with a few very long rows or columns: arrows, one dense or long row, and circuits with supply rails.
+//! Matrices with a few very long rows or columns: arrow matrices, one dense or long row, and circuits with supply
+//! rails.
 
 use super::build::{bounded, build};
 use super::graph::sample;
@@ -6,7 +7,7 @@ use super::{GenerateError, dimension, within};
 use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, unit};
 
-/// Diagonal, dense last row and dense last column; diagonally dominant but for the last row.
+/// Diagonal, dense last row and dense last column; diagonally dominant except for the last row.
 pub fn arrow(n: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     bounded(3 * n as u64)?;
@@ -24,7 +25,7 @@ pub fn arrow(n: u64, seed: u64) -> Result<Csr, GenerateError> {
     build(n, n, |row| if row == last { n } else { 2 }, fill)
 }
 
-/// One dense row in the middle, the others a diagonal and `per_row - 1` random entries.
+/// One dense row in the middle; the other rows have a diagonal and `per_row - 1` random entries.
 pub fn dense_row(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("per_row", per_row, 1, n as u64, "between 1 and n")?;
@@ -33,7 +34,7 @@ pub fn dense_row(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> 
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
         let mut stream = Stream::new(seed, row as u64);
         values.iter_mut().for_each(|value| *value = stream.range(-1.0, 1.0));
-        // Of n - 1 columns, then moved past the diagonal to make room for it.
+        // Chosen from n - 1 columns, then shifted past the diagonal.
         let others = columns.len() - 1;
         sample(&mut stream, n - 1, &mut columns[..others]);
         let at = columns[..others].partition_point(|&column| (column as usize) < row);
@@ -44,7 +45,7 @@ pub fn dense_row(n: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> 
     build(n, n, |row| if row == dense { n } else { per_row }, fill)
 }
 
-/// One row with all columns in the middle, the others with `per_row` random entries each.
+/// One full row in the middle; the other rows have `per_row` random entries each.
 pub fn long_row(rows: u64, cols: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
     let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
     within("per_row", per_row, 0, cols as u64, "at most cols")?;
@@ -58,12 +59,13 @@ pub fn long_row(rows: u64, cols: u64, per_row: u64, seed: u64) -> Result<Csr, Ge
     build(rows, cols, |row| if row == long { cols } else { per_row }, fill)
 }
 
-/// A circuit: hub `h` is row and column `h * n / hubs`, and meets each other node with a chance that halves from hub to
-/// hub, the first 0.8. Beside these a row has its diagonal and 2 to 7 entries, most of them within 64 columns.
+/// A circuit: hub `h` is row and column `h * n / hubs`, and is connected to each other node with a probability that
+/// halves from hub to hub, starting at 0.8. In addition a row has its diagonal and 2 to 7 entries, most of them within
+/// 64 columns.
 pub fn circuit(n: u64, hubs: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("hubs", hubs, 0, (n as u64 / 4).min(64), "at most n / 4 and 64")?;
-    // The hubs' chances sum to less than 2 x 0.8, in rows and in columns.
+    // The hubs' probabilities sum to less than 2 x 0.8, in rows and in columns.
     bounded(n as u64 * (8 + 4))?;
     let circuit = Circuit { n, hubs: hubs as usize, seed };
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
@@ -88,7 +90,7 @@ impl Circuit {
         hub * self.n / self.hubs
     }
 
-    /// Whether a hub meets a node; both the hub's row and the node's row ask this.
+    /// Whether a hub is connected to a node; used for both the hub's row and the node's row.
     fn meets(&self, hub: usize, node: usize) -> bool {
         let draw = bits(self.seed ^ 0xc1c, (hub * self.n + node) as u64);
         unit(draw) < 0.8 * 0.5f64.powi(hub as i32)

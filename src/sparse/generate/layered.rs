@@ -1,4 +1,5 @@
-//! Random lower triangles with a given number of levels of equal width, and full lower bands, which have a level a row.
+//! Random lower triangles with a given number of levels of equal width, and full lower bands, which have one level per
+//! row.
 
 use super::build::{bounded, build};
 use super::graph::sample;
@@ -7,8 +8,8 @@ use super::{GenerateError, dimension, within};
 use crate::sparse::Csr;
 use crate::sparse::random::Stream;
 
-/// Levels of n / levels rows in a row. Each row but those of the first level has one entry in the level before, which
-/// makes it a level, and others anywhere before its own level; with the diagonal about `per_row` in all.
+/// Levels of n / levels consecutive rows. Each row after the first level has one entry in the previous level, which
+/// determines its level, and others anywhere before its own level; including the diagonal about `per_row` in total.
 pub fn levels(n: u64, levels: u64, per_row: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("levels", levels, 1, n as u64, "between 1 and n")?;
@@ -27,12 +28,12 @@ struct Layers {
     seed: u64,
 }
 
-/// What the first draws of a row say of it.
+/// Properties of a row that are determined by its first draws.
 struct Row {
     stream: Stream,
     /// Strictly lower entries.
     lower: usize,
-    /// First rows of the level before its own and of its own.
+    /// First rows of the previous level and of its own level.
     before: usize,
     own: usize,
 }
@@ -47,7 +48,7 @@ impl Layers {
         let mut stream = Stream::new(!self.seed, row as u64);
         let level = row as u64 * self.levels / self.n;
         let own = self.first(level);
-        // 1 to 2 per_row - 3, so per_row - 1 in the mean.
+        // 1 to 2 per_row - 3, so per_row - 1 on average.
         let wanted = 1 + stream.below(2 * self.per_row - 3);
         let lower = (wanted as usize).min(own);
         Row { stream, lower, before: self.first(level.saturating_sub(1)), own }
@@ -57,7 +58,7 @@ impl Layers {
         let Row { mut stream, lower, before, own } = self.plan(row);
         if let Some(others) = lower.checked_sub(1) {
             let chosen = (before as u64 + stream.below((own - before) as u64)) as u32;
-            // Of own - 1 columns, then moved past the chosen one to make room for it.
+            // Chosen from own - 1 columns, then shifted past the one already chosen.
             sample(&mut stream, own - 1, &mut columns[..others]);
             let at = columns[..others].partition_point(|&column| column < chosen);
             columns.copy_within(at..others, at + 1);
@@ -69,11 +70,11 @@ impl Layers {
     }
 }
 
-/// All entries of the diagonal and the `half` below it, as the Cholesky factor of a band has them.
+/// All entries of the diagonal and of the `half` subdiagonals, as in the Cholesky factor of a band matrix.
 pub fn band(n: u64, half: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("half", half, 0, n as u64 - 1, "below n")?;
-    // Less the corner that the first rows lack.
+    // Minus the corner that the first rows lack.
     bounded(n as u64 * (half + 1) - half * (half + 1) / 2)?;
     let half = half as usize;
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {

@@ -1,5 +1,5 @@
-//! Triangular systems as solves meet them: the lower triangle of any square generated matrix, numbered anew, with several
-//! unknowns a node, constraints and a dense tail where asked for, and coefficients that may grow.
+//! Realistic triangular systems: the lower triangle of any square generated matrix, reordered, optionally with several
+//! unknowns per node, constraints and a dense tail, and with coefficients whose products may grow.
 
 use super::build::{bounded, build};
 use super::order::{Order, order};
@@ -8,39 +8,41 @@ use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, unit};
 use serde::{Deserialize, Serialize};
 
-/// `lower:order=rcm,growth=1.5,of=mesh:nx=40,ny=30`: the parameters, and last the matrix whose lower triangle is taken.
+/// `lower:order=rcm,growth=1.5,of=mesh:nx=40,ny=30`: the parameters, followed by the matrix whose lower triangle is
+/// used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lower {
-    /// A square matrix; not a `lower` one again.
+    /// A square matrix of another kind than `lower`.
     pub of: Spec,
     /// `natural`, `random`, `rcm`, `depth` or `degree`.
     #[serde(default)]
     pub order: Order,
-    /// Rows of a run that is shuffled after ordering; 0 for none.
+    /// Rows per run that is shuffled after ordering; 0 for none.
     #[serde(default)]
     pub window: u64,
-    /// Unknowns a row of `of`, which become dense blocks.
+    /// Unknowns per row of `of`, which become dense blocks.
     #[serde(default = "one")]
     pub unknowns: u64,
-    /// The share of entries below the diagonal that is kept.
+    /// Share of the entries below the diagonal that is kept.
     #[serde(default = "whole")]
     pub keep: f64,
-    /// Rows that follow, each with 2 to 9 entries in the rows of `of` and its diagonal: saddle points.
+    /// Additional constraint rows, each with 2 to 9 entries in the columns of `of` and a diagonal entry, as in
+    /// saddle-point systems.
     #[serde(default)]
     pub constraints: u64,
-    /// Rows that come last, dense among themselves; the last meets every row before, the one before it each second one,
-    /// then each third: supply rails, and what remains of an elimination.
+    /// Final rows that are dense among themselves; the last is connected to every earlier row, the one before to every
+    /// second, and so on, as supply rails or the remaining dense block of an elimination.
     #[serde(default)]
     pub tail: u64,
-    /// The sum of a row's magnitudes below the diagonal over the diagonal, at the median; 0 makes them all equal, 0.9 to
-    /// 1.1 of the diagonal, as files without values have them.
+    /// Median ratio of the sum of a row's magnitudes below the diagonal to the diagonal; 0 makes all values about equal, 0.9 to
+    /// 1.1 of the diagonal, as for files without values.
     #[serde(default = "tame")]
     pub growth: f64,
-    /// The standard deviation of the logarithm of magnitudes in a row; of a row's sum half of it.
+    /// Standard deviation of the logarithm of magnitudes within a row; that of a row's sum is half of it.
     #[serde(default)]
     pub spread: f64,
-    /// Largest |x| of a few right-hand sides within [-1, 1): a row that would exceed it gets smaller coefficients.
+    /// Largest |x| for a few right-hand sides in [-1, 1); rows that would exceed it get smaller coefficients.
     #[serde(default = "bearable")]
     pub largest: f64,
     #[serde(default)]
@@ -63,14 +65,14 @@ fn bearable() -> f64 {
     1e4
 }
 
-/// Trial right-hand sides; half of them are solved with a unit diagonal, which a problem may ask for.
+/// Number of trial right-hand sides; half of them are solved with a unit diagonal, as problems may request.
 const TRIALS: usize = 4;
 
-/// A row takes 32 bytes for its trials, beside its entries.
+/// Most rows; each needs 32 bytes for the trial solutions in addition to its entries.
 const MOST_ROWS: u64 = 1 << 26;
 
 impl Lower {
-    /// `None` where it is larger than numbers go.
+    /// The size; `None` if it overflows.
     pub fn size(&self) -> Option<Size> {
         let Size { rows, cols, entries } = match self.of {
             Spec::Lower(_) => return None,
@@ -82,10 +84,11 @@ impl Lower {
         Some(Size { rows, cols: grown(cols)?, entries: self.grown(rows as f64, entries) })
     }
 
-    /// Entries of so many rows, `entries` of them in `of`; half of those are below the diagonal, more of a triangle.
+    /// Estimated number of entries for a number of rows, if `of` has `entries`; half of these are below the diagonal,
+    /// or more if `of` is itself triangular.
     fn grown(&self, rows: f64, entries: f64) -> f64 {
         let (unknowns, tail) = (self.unknowns as f64, self.tail as f64);
-        // What `keep` leaves out is drawn all the same.
+        // Entries dropped by `keep` are generated first.
         let below = 0.5 * entries * unknowns * unknowns;
         let last = 0.5 * tail * tail + rows * (tail + 1.0).ln();
         below + last + 5.0 * self.constraints as f64 + rows
@@ -100,20 +103,20 @@ impl Lower {
         within("keep", self.keep, 0.2, 1.0, "between 0.2 and 1")?;
         within("growth", self.growth, 0.0, 8.0, "between 0 and 8")?;
         within("spread", self.spread, 0.0, 4.0, "between 0 and 4")?;
-        // What transposes and other right-hand sides come to stays within f32.
+        // Solutions for transposes and other right-hand sides stay in the range of f32.
         within("largest", self.largest, 10.0, 1e24, "between 10 and 1e24")?;
         within("tail", self.tail, 0, 1 << 14, "at most 16384")?;
-        // Told from the parameters, before `of` is there.
+        // Computed from the parameters before `of` is generated.
         let Some(size) = self.size() else {
             return Err(GenerateError::TooManyEntries { nnz: u64::MAX });
         };
         within("cols", size.cols, size.rows, size.rows, "the rows of `of`: it must be square")?;
         dimension("rows", size.rows)?;
-        // What is too large for a whole number becomes the largest there is.
+        // The conversion saturates.
         bounded(size.entries as u64)?;
         within("rows", size.rows, 0, MOST_ROWS, "at most 67108864")?;
         let of = self.of.generate()?;
-        // Factors have more entries than their parameters tell.
+        // Factors have more entries than estimated from their parameters.
         bounded(self.grown(size.rows as f64, of.nnz() as f64) as u64)?;
         let pattern = Pattern::of(self, &of);
         let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {
@@ -127,7 +130,7 @@ impl Lower {
         tamed(matrix, self.largest, self.seed)
     }
 
-    /// Of one row, the diagonal last.
+    /// The values of one row, with the diagonal last.
     fn values(&self, row: usize, values: &mut [f64]) {
         let mut stream = Stream::new(self.seed ^ 0x10e7, row as u64);
         let Some((diagonal, lower)) = values.split_last_mut() else { return };
@@ -140,7 +143,8 @@ impl Lower {
         }
         let sum: f64 = lower.iter().sum();
         let most = self.growth * (0.5 * self.spread * stream.normal()).exp();
-        // Negative, as the factors of M-matrices are; what grows would grow without end, so there signs cancel.
+        // Negative as in factors of M-matrices; for growing coefficients signs alternate, since growth would be
+        // unbounded.
         let positive = if most < 1.0 { 0.0 } else { 0.5 };
         for value in &mut *lower {
             let sign = if stream.unit() < positive { 1.0 } else { -1.0 };
@@ -149,15 +153,15 @@ impl Lower {
     }
 }
 
-/// What is where.
+/// The sparsity pattern.
 struct Pattern<'a> {
     spec: &'a Lower,
     of: &'a Csr,
-    /// The row of `of` that each node is, and the node that each is.
+    /// The row of `of` for each node, and the node for each row.
     order: Vec<u32>,
     place: Vec<u32>,
     unknowns: usize,
-    /// First rows of the constraints and of the tail, and the end.
+    /// First rows of the constraints and of the tail, and the number of rows.
     constraints: usize,
     tail: usize,
     end: usize,
@@ -174,7 +178,7 @@ impl<'a> Pattern<'a> {
         Self { spec, of, order, place, unknowns, constraints, tail, end: tail + spec.tail as usize }
     }
 
-    /// Rising, the diagonal last.
+    /// The columns of a row in ascending order, with the diagonal last.
     fn columns(&self, row: usize) -> Vec<u32> {
         if row >= self.tail {
             return self.dense(row);
@@ -199,7 +203,7 @@ impl<'a> Pattern<'a> {
         unit(bits(!self.spec.seed, entry)) < self.spec.keep
     }
 
-    /// Half of its entries lie near each other, at a place that moves with the row.
+    /// Half of its entries are close to each other, at a position that moves with the row.
     fn constraint(&self, row: usize) -> Vec<u32> {
         let mut stream = Stream::new(self.spec.seed ^ 0xc025, row as u64);
         let (rows, of_all) = (self.constraints as u64, self.tail - self.constraints);
@@ -216,7 +220,7 @@ impl<'a> Pattern<'a> {
 
     fn dense(&self, row: usize) -> Vec<u32> {
         let step = self.end - row;
-        // Where a row begins is drawn, lest all meet the same ones.
+        // The first column is random, so that the rows are not all connected to the same nodes.
         let first = bits(self.spec.seed ^ 0xde5e, row as u64) as usize % step;
         (first..self.tail)
             .step_by(step)
@@ -226,8 +230,8 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Solves for a few right-hand sides, and makes the coefficients of each row so small that its |x| stay below `largest`:
-/// few rows or none where chains do not grow. Sequential, as a solve is.
+/// Solves for a few right-hand sides, and reduces the coefficients of rows whose |x| would exceed `largest`; these are
+/// few or none if chains do not grow. Sequential, as a solve is.
 fn tamed(matrix: Csr, largest: f64, seed: u64) -> Result<Csr, GenerateError> {
     let rows = matrix.rows();
     let (indptr, indices, mut values) = matrix.into_parts();
@@ -241,7 +245,7 @@ fn tamed(matrix: Csr, largest: f64, seed: u64) -> Result<Csr, GenerateError> {
             }
         }
         let most = sums.iter().fold(0.0, |most: f64, sum| most.max(sum.abs()));
-        // |b| is below 1 and the diagonal at least 0.9.
+        // |b| < 1, and the diagonal is at least 0.9.
         let factor = if most > 0.8 * largest { 0.8 * largest / most } else { 1.0 };
         let diagonal = values[range.end];
         if factor < 1.0 {

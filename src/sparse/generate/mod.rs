@@ -1,4 +1,4 @@
-//! Deterministic generated matrices: a seeded specification in, canonical CSR out, the same on any number of threads.
+//! Deterministic matrix generators: from a seeded specification to canonical CSR, identical on any number of threads.
 
 mod build;
 mod dissection;
@@ -21,10 +21,10 @@ pub use spec::{Spec, SpecError};
 
 use super::{Csr, CsrError};
 
-/// Most entries a generated matrix may have: 12 bytes each, so about 3 GiB.
+/// Most entries of a generated matrix: 12 bytes each, so about 3 GiB.
 pub const MAX_NNZ: u64 = 1 << 28;
 
-/// Why a specification gives no matrix.
+/// Why no matrix can be generated from a specification.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GenerateError {
     /// A parameter outside its range.
@@ -33,8 +33,8 @@ pub enum GenerateError {
     /// Checked before anything of that size is allocated.
     #[error("the matrix would have {nnz} entries; generated matrices have at most {MAX_NNZ}")]
     TooManyEntries { nnz: u64 },
-    /// A generator made what is not canonical, or its shape is too large.
-    #[error("the generated matrix is not acceptable: {0}")]
+    /// The generated matrix is not canonical, or its shape is too large.
+    #[error("the generated matrix is invalid: {0}")]
     Matrix(#[from] CsrError),
 }
 
@@ -46,14 +46,14 @@ fn within<T: PartialOrd + ToString>(
     high: T,
     range: &'static str,
 ) -> Result<(), GenerateError> {
-    // Not `value < low || value > high`: a NaN is outside too.
+    // Not `value < low || value > high`, since NaN must also be refused.
     if value >= low && value <= high {
         return Ok(());
     }
     Err(GenerateError::Parameter { name, value: value.to_string(), range })
 }
 
-/// Refuses a number of rows or columns that no matrix can have.
+/// Refuses an unsupported number of rows or columns.
 fn dimension(name: &'static str, value: u64) -> Result<usize, GenerateError> {
     within(name, value, 1, Csr::MAX_DIMENSION, "at least 1 and below 2^31")?;
     Ok(value as usize)

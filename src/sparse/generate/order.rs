@@ -1,26 +1,26 @@
-//! Orders in which the rows of a square matrix may be numbered anew. Edges are the entries of A and of its transpose alike.
+//! Reorderings of a square matrix. The graph has an edge for each entry of A or of its transpose.
 
 use crate::sparse::Csr;
 use crate::sparse::random::Stream;
 use serde::{Deserialize, Serialize};
 
-/// How rows and columns are numbered.
+/// An ordering of rows and columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// As the generator numbers them.
+    /// The generator's own order.
     #[default]
     Natural,
     Random,
-    /// Reverse Cuthill-McKee (Cuthill and McKee, ACM 1969; reversed after George): a narrow band.
+    /// Reverse Cuthill-McKee (Cuthill and McKee, ACM 1969; reversed after George), which gives a narrow band.
     Rcm,
-    /// In depth-first order, so that most rows have an entry in the row before: long chains, as advancing fronts make.
+    /// Depth-first order, in which most rows have an entry in the previous row: long chains, as from advancing fronts.
     Depth,
-    /// Rows of few entries first, hubs last, as orderings against fill put them.
+    /// Rows with few entries first and hubs last, as in fill-reducing orderings.
     Degree,
 }
 
-/// The old row of each new one. With `window` above 1, runs of so many rows are shuffled afterwards.
+/// The old row of each new row. With `window` > 1, runs of that many rows are shuffled afterwards.
 pub fn order(matrix: &Csr, how: Order, window: usize, seed: u64) -> Vec<u32> {
     let rows = matrix.rows();
     let natural = || (0..rows as u32).collect::<Vec<u32>>();
@@ -47,14 +47,14 @@ pub fn order(matrix: &Csr, how: Order, window: usize, seed: u64) -> Vec<u32> {
     order
 }
 
-/// Fisher and Yates.
+/// Fisher-Yates shuffle.
 fn shuffle(rows: &mut [u32], stream: &mut Stream) {
     for last in (1..rows.len()).rev() {
         rows.swap(last, stream.below(last as u64 + 1) as usize);
     }
 }
 
-/// Neighbours of each row in the pattern of A + A^T; those of both stand twice.
+/// Neighbours of each row in the pattern of A + A^T; those in both occur twice.
 struct Graph {
     starts: Vec<usize>,
     edges: Vec<u32>,
@@ -90,7 +90,7 @@ impl Graph {
         &self.edges[self.starts[row as usize]..self.starts[row as usize + 1]]
     }
 
-    /// The rows that can be reached from one, breadth first, neighbours of few edges first; marks them in `seen`.
+    /// The rows reachable from one in breadth-first order, neighbours with few edges first; marks them in `seen`.
     fn breadth(&self, first: u32, seen: &mut [bool], order: &mut Vec<u32>) {
         let mut at = order.len();
         seen[first as usize] = true;
@@ -114,7 +114,7 @@ impl Graph {
         let mut part = Vec::new();
         for row in 0..rows {
             if !looked[row] {
-                // What is found last lies at an end of its part.
+                // The row found last is at an end of its component.
                 part.clear();
                 self.breadth(row as u32, &mut looked, &mut part);
                 let end = part.last().copied().unwrap_or(row as u32);

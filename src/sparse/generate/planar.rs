@@ -1,15 +1,15 @@
-//! Planar graphs as adjacency matrices: road networks and triangulated meshes on a grid, numbered as real ones are, with
-//! neighbours near each other but in no regular order.
+//! Adjacency matrices of planar graphs: road networks and triangulated meshes on a grid, numbered like real ones, with
+//! neighbours close to each other but in no regular order.
 
 use super::build::{bounded, build};
 use super::{GenerateError, dimension};
 use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, unit};
 
-/// Side of the square tiles within which the numbering is random: what files in the order of a survey look like.
+/// Side of the square tiles within which the numbering is random.
 const TILE: usize = 32;
 
-/// Chance of a road beyond the tree that joins all places: 2.4 neighbours on average, as in the DIMACS road networks.
+/// Probability of a road in addition to the spanning tree: 2.4 neighbours on average, as in the DIMACS road networks.
 const EXTRA_ROADS: f64 = 0.2;
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ enum Kind {
     Mesh,
 }
 
-/// Points of a grid and their numbers; x runs fastest among points.
+/// Points of a grid and their numbers; x varies fastest.
 struct Plane {
     kind: Kind,
     sizes: [usize; 2],
@@ -28,14 +28,14 @@ struct Plane {
     point: Vec<u32>,
 }
 
-/// A road network of nx x ny places: a random tree and a few roads more, 1 to 4 neighbours each, symmetric, lengths in
-/// [0.5, 1.5).
+/// A road network of nx x ny places: a random spanning tree and a few more roads, with 1 to 4 neighbours each,
+/// symmetric, with lengths in [0.5, 1.5).
 pub fn road(sizes: [u64; 2], seed: u64) -> Result<Csr, GenerateError> {
     adjacency(Kind::Road, sizes, seed)
 }
 
-/// A triangulated grid of nx x ny points, each cell cut along one of its diagonals at random: 2 to 8 neighbours each, 6
-/// on average, symmetric, weights in [0.5, 1.5).
+/// A triangulated grid of nx x ny points, with each cell divided along a random diagonal: 2 to 8 neighbours each, 6 on
+/// average, symmetric, with weights in [0.5, 1.5).
 pub fn mesh(sizes: [u64; 2], seed: u64) -> Result<Csr, GenerateError> {
     adjacency(Kind::Mesh, sizes, seed)
 }
@@ -59,7 +59,7 @@ impl Plane {
         for (name, size) in ["nx", "ny"].into_iter().zip(sizes) {
             dimension(name, size)?;
         }
-        // Each is below 2^31: two fit a u64.
+        // Each is below 2^31, so the product fits into a u64.
         let points = dimension("points of the grid", sizes[0] * sizes[1])?;
         let most = match kind {
             Kind::Road => 4,
@@ -75,7 +75,7 @@ impl Plane {
         Ok(Self { kind, sizes, seed, number, point })
     }
 
-    /// The numbers of the vertices beside one, in no order.
+    /// The numbers of a vertex's neighbours, unordered.
     fn neighbours(&self, row: usize) -> impl Iterator<Item = usize> {
         let point = self.point[row] as usize;
         let (x, y) = ((point % self.sizes[0]) as isize, (point / self.sizes[0]) as isize);
@@ -88,7 +88,8 @@ impl Plane {
         })
     }
 
-    /// Whether two points of one cell are joined; both must ask the same, so the later point decides, or the cell.
+    /// Whether two points of one cell are connected. The decision must be the same for both, so it depends on the later
+    /// point or on the cell.
     fn joined(&self, one: usize, two: usize) -> bool {
         let (low, high) = (one.min(two), one.max(two));
         let width = self.sizes[0];
@@ -96,12 +97,12 @@ impl Plane {
         let (straight, aligned) = (low / width == high / width, from == to);
         match self.kind {
             _ if low == high => false,
-            // Each point but the first has one road of the tree, to the left or down.
+            // Each point except the first has one road of the spanning tree, to the left or down.
             Kind::Road if straight => self.tree_is_left(high) || self.extra(high),
             Kind::Road if aligned => !self.tree_is_left(high) || self.extra(high),
             Kind::Road => false,
             Kind::Mesh if straight || aligned => true,
-            // The cell is named by its lower left point; one bit of it chooses the diagonal.
+            // The cell is identified by its lower left point; one random bit chooses the diagonal.
             Kind::Mesh => {
                 let cell = low / width * width + from.min(to);
                 (bits(self.seed, cell as u64) & 1 == 1) == (from < to)
@@ -109,7 +110,7 @@ impl Plane {
         }
     }
 
-    /// Where a point has neighbours both to the left and below.
+    /// Whether the tree edge goes left, for a point with neighbours both to the left and below.
     fn tree_is_left(&self, point: usize) -> bool {
         let (x, y) = (point % self.sizes[0], point / self.sizes[0]);
         y == 0 || (x > 0 && bits(self.seed, point as u64) & 1 == 1)
@@ -125,7 +126,7 @@ impl Plane {
     }
 }
 
-/// The points in the order of their numbers: tile by tile, shuffled within (Fisher and Yates).
+/// The points in the order of their numbers: tile by tile, shuffled within each tile.
 fn numbering([nx, ny]: [usize; 2], seed: u64) -> Vec<u32> {
     let mut points = Vec::with_capacity(nx * ny);
     for top in (0..ny).step_by(TILE) {

@@ -1,4 +1,4 @@
-//! Pruned layers: by magnitude (Gaussian weights whose rows and columns differ in scale, of which the largest are kept),
+//! Pruned neural-network layers: by magnitude (the largest of Gaussian weights whose rows and columns differ in scale),
 //! and by blocks.
 
 use super::build::{bounded, build};
@@ -8,13 +8,13 @@ use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, normal, unit};
 use rayon::prelude::*;
 
-/// Weights looked at to find the threshold: its error is then a tenth of a per cent of the entries.
+/// Number of samples to estimate the threshold; the error is about 0.1 % of the entries.
 const SAMPLES: u64 = 1 << 19;
 
-/// Standard deviation of the logarithm of a row's and of a column's scale.
+/// Standard deviation of the logarithm of row and column scales.
 const SCALE_SPREAD: f64 = 0.25;
 
-/// The layer, weight by weight a function of its place.
+/// The layer; each weight is a function of its position.
 struct Layer {
     seed: u64,
     row_scales: Vec<f64>,
@@ -26,7 +26,7 @@ impl Layer {
         (row * self.col_scales.len() + col) as u64
     }
 
-    /// The first of the two uniforms that make the weight.
+    /// The first of the two uniform numbers from which the weight is computed.
     fn first(&self, row: usize, col: usize) -> f64 {
         unit(bits(self.seed, self.place(row, col)))
     }
@@ -36,7 +36,7 @@ impl Layer {
         self.row_scales[row] * self.col_scales[col] * normal(self.first(row, col), second)
     }
 
-    /// The magnitude that all but `kept` of the weights stay below, from a random sample.
+    /// The magnitude above which the share `kept` of the weights lies, estimated from a random sample.
     fn threshold(&self, kept: f64) -> f64 {
         let (rows, cols) = (self.row_scales.len() as u64, self.col_scales.len() as u64);
         let draw = |i| {
@@ -49,11 +49,11 @@ impl Layer {
     }
 }
 
-/// Weights of magnitude at least the threshold of the given sparsity (the fraction that is pruned).
+/// The weights whose magnitude is at least the threshold for the given sparsity (the share that is pruned).
 pub fn layer(rows: u64, cols: u64, sparsity: f64, seed: u64) -> Result<Csr, GenerateError> {
     let (rows, cols) = (dimension("rows", rows)?, dimension("cols", cols)?);
     within("sparsity", sparsity, 0.0, 0.9999, "between 0 and 0.9999")?;
-    // The weights are looked at one by one, so their number is bounded too: 2^34 take minutes.
+    // Weights are examined one by one, so their number is limited too: 2^34 take minutes.
     let cells = rows as u64 * cols as u64;
     within("rows x cols", cells, 1, 1 << 34, "at most 2^34")?;
     bounded((cells as f64 * (1.0 - sparsity)) as u64)?;
@@ -67,7 +67,7 @@ pub fn layer(rows: u64, cols: u64, sparsity: f64, seed: u64) -> Result<Csr, Gene
     let widest = layer.col_scales.iter().copied().fold(0.0, f64::max);
     let kept = |row: usize| {
         let layer = &layer;
-        // A normal of Box and Muller is at most sqrt(-2 ln(1 - u)): most weights are ruled out by u alone.
+        // A Box-Muller normal is at most sqrt(-2 ln(1 - u)), so most weights can be excluded by u alone.
         let least = threshold / (layer.row_scales[row] * widest);
         let cutoff = 1.0 - (-0.5 * least * least).exp();
         (0..cols).filter(move |&col| layer.first(row, col) >= cutoff).filter_map(move |col| {
@@ -83,7 +83,7 @@ pub fn layer(rows: u64, cols: u64, sparsity: f64, seed: u64) -> Result<Csr, Gene
     build(rows, cols, |row| kept(row).count(), fill)
 }
 
-/// Dense blocks at random places of the grid of blocks, each place as likely as any other; values uniform in [-1, 1).
+/// Dense blocks at uniformly random positions of the block grid; values are uniform in [-1, 1).
 pub fn blocks(
     rows: u64,
     cols: u64,
@@ -98,7 +98,7 @@ pub fn blocks(
     bounded((rows as f64 * cols as f64 * density) as u64)?;
     let block = block as usize;
     let across = cols.div_ceil(block);
-    // The same for all rows of a block row, each of which draws them anew.
+    // All rows of a block row draw the same blocks.
     let places = |row: usize| {
         let mut stream = Stream::new(seed, (row / block) as u64);
         let mut places = vec![0u32; stream.binomial(across as u64, density) as usize];

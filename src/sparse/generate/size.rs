@@ -1,19 +1,19 @@
-//! How large a matrix a specification gives, told without generating it.
+//! The size of the matrix for a specification, computed without generating it.
 
 use super::Spec;
 
-/// Of a generated matrix.
+/// Size of a generated matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     pub rows: u64,
     pub cols: u64,
-    /// About how many entries; drawn twice, or cut off at an edge, some may be missing. Fill under nested dissection is not
-    /// counted: the generator counts it before it begins.
+    /// Approximate number of entries, without duplicates or clipping. Fill under nested dissection is not included; the
+    /// generator counts it before it starts.
     pub entries: f64,
 }
 
 impl Spec {
-    /// `None` where it is larger than numbers go.
+    /// The size; `None` if it overflows.
     pub fn size(&self) -> Option<Size> {
         let square = |n: Option<u64>, per_row: f64| Some((n?, n?, n? as f64 * per_row));
         let grid = |sizes: &[u64]| sizes.iter().try_fold(1_u64, |n, size| n.checked_mul(*size));
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_what_is_generated() {
+    fn sizes_match_the_generated_matrices() {
         for text in [
             "poisson2d:nx=9,ny=7",
             "poisson3d:nx=5,ny=4,nz=6",

@@ -29,8 +29,8 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Linear elasticity on nx x ny x nz free nodes of trilinear bricks, clamped beside the nodes of x = 0: 3 unknowns
-    /// a node, up to 27 blocks of 3 x 3 a block row.
+    /// Linear elasticity on nx x ny x nz free nodes of trilinear bricks, clamped next to the nodes of x = 0: 3 unknowns
+    /// per node, up to 27 blocks of 3 x 3 per block row.
     Elasticity {
         nx: u64,
         ny: u64,
@@ -61,7 +61,7 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Each entry present with the same probability, so that about `nnz` are.
+    /// Every entry is present with the same probability, about `nnz` in total.
     Uniform {
         rows: u64,
         cols: u64,
@@ -69,7 +69,7 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// The largest (1 - sparsity) of Gaussian weights whose rows and columns differ in scale.
+    /// The largest share (1 - sparsity) of Gaussian weights whose rows and columns differ in scale.
     Pruned {
         rows: u64,
         cols: u64,
@@ -77,8 +77,8 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Blocks of block x block entries, all of them there, at random places on a grid of blocks, so that about
-    /// `density` of the cells are: block-pruned layers. Blocks at the ends may be cut.
+    /// Block-pruned layers: dense blocks of block x block entries at random positions of a block grid, with about the
+    /// given density. Blocks at the edges may be clipped.
     Blocks {
         rows: u64,
         cols: u64,
@@ -115,7 +115,7 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// One row with all columns in the middle; the others have `per_row` random entries; all within [-1, 1).
+    /// One full row in the middle; the others have `per_row` random entries; all values are in [-1, 1).
     LongRow {
         rows: u64,
         cols: u64,
@@ -124,7 +124,8 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// `hubs` rows and columns that touch most others (supply rails), else 3 to 8 entries a row, most of them near.
+    /// `hubs` rows and columns connected to most others (supply rails); other rows have 3 to 8 entries, most of them
+    /// near.
     Circuit {
         n: u64,
         #[serde(default = "default_hubs")]
@@ -147,7 +148,7 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Lower factor with the pattern of ILU(0) of a random symmetric matrix with about `per_row` entries a row.
+    /// Lower factor with the pattern of ILU(0) of a random symmetric matrix with about `per_row` entries per row.
     Ilu0Random {
         n: u64,
         #[serde(default = "default_per_row")]
@@ -194,14 +195,14 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Cholesky factor of a full band: all entries with 0 <= row - column <= half, so a level a row.
+    /// Cholesky factor of a full band: all entries with 0 <= row - column <= half, so one level per row.
     CholeskyBanded {
         n: u64,
         half: u64,
         #[serde(default)]
         seed: u64,
     },
-    /// Random lower factor with so many levels of equal width and about `per_row` entries a row.
+    /// Random lower factor with a given number of levels of equal width and about `per_row` entries per row.
     LowerLevels {
         n: u64,
         levels: u64,
@@ -210,11 +211,11 @@ pub enum Spec {
         #[serde(default)]
         seed: u64,
     },
-    /// Lower triangle of another kind's square matrix, numbered anew, with coefficients that may grow.
+    /// Lower triangle of a square matrix of another kind, reordered, with coefficients whose products may grow.
     Lower(Box<Lower>),
 }
 
-/// Why a text is not a specification.
+/// Why a text is not a valid specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     #[error("`{0}` is not of the form name=value")]
@@ -223,24 +224,24 @@ pub enum SpecError {
     Twice { name: String },
     #[error("`{name}={value}`: the value must be a number")]
     Number { name: String, value: String },
-    #[error("the specification does not fit: {0}")]
+    #[error("the specification is invalid: {0}")]
     Fit(String),
 }
 
 impl Spec {
-    /// Reads `poisson3d:nx=64,ny=64,nz=64,seed=1`. Whole numbers may be written as `1e6`. What stands after `of=` is a
-    /// specification of its own: `lower:order=rcm,of=mesh:nx=40,ny=30`.
+    /// Parses `poisson3d:nx=64,ny=64,nz=64,seed=1`. Integers may be written as `1e6`. The text after `of=` is a nested
+    /// specification: `lower:order=rcm,of=mesh:nx=40,ny=30`.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let (outer, inner) = text.split_once("of=").map_or((text, None), |(o, i)| (o, Some(i)));
         let mut fields = fields(outer)?;
         if let Some(inner) = inner {
-            // One within another and no more: a second `of=` is a value that is no number.
+            // Only one level of nesting: a second `of=` is not a number and therefore refused.
             fields.insert("of".to_owned(), Value::Object(self::fields(inner)?));
         }
         serde_json::from_value(Value::Object(fields)).map_err(|e| SpecError::Fit(e.to_string()))
     }
 
-    /// The matrix. Sizes are checked before anything of their size is allocated.
+    /// Generates the matrix. Sizes are checked before memory is allocated.
     pub fn generate(&self) -> Result<Csr, GenerateError> {
         match *self {
             Self::Poisson2d { nx, ny, seed } => stencil::poisson([nx, ny, 1], 2, seed),
@@ -293,7 +294,7 @@ fn fields(text: &str) -> Result<Map<String, Value>, SpecError> {
     for pair in pairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or_else(|| SpecError::Pair(pair.to_owned()))?;
         let (name, value) = (name.trim(), value.trim());
-        // The one word among the values.
+        // The only value that is a word.
         let word = (name == "order").then(|| Value::from(value));
         let value = word
             .or_else(|| number(value))
@@ -305,13 +306,13 @@ fn fields(text: &str) -> Result<Map<String, Value>, SpecError> {
     Ok(fields)
 }
 
-/// A JSON number: whole if it is one, however it was written.
+/// A JSON number, as an integer if it is one, however it is written.
 fn number(text: &str) -> Option<Value> {
     if let Ok(whole) = text.parse::<u64>() {
         return Some(Value::from(whole));
     }
     let value = text.parse::<f64>().ok().filter(|value| value.is_finite())?;
-    // 2^53: beyond it a float no longer names one whole number.
+    // Beyond 2^53 a float is no longer an exact integer.
     let whole = value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&value);
     Some(if whole { Value::from(value as u64) } else { Value::from(value) })
 }

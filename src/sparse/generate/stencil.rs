@@ -5,7 +5,7 @@ use super::{GenerateError, dimension, within};
 use crate::sparse::Csr;
 use crate::sparse::random::{Stream, bits, unit};
 
-/// A grid of points; x runs fastest.
+/// A grid of points; x varies fastest.
 #[derive(Clone, Copy)]
 struct Grid {
     sizes: [usize; 3],
@@ -18,7 +18,7 @@ impl Grid {
         for (name, size) in ["nx", "ny", "nz"].into_iter().zip(sizes) {
             dimension(name, size)?;
         }
-        // Each is below 2^31: two fit a u64, three a u128.
+        // Each is below 2^31, so a product of two fits into a u64 and of three into a u128.
         let points = sizes.iter().map(|&size| u128::from(size)).product::<u128>();
         let points = dimension("points of the grid", u64::try_from(points).unwrap_or(u64::MAX))?;
         bounded(7 * points as u64)?;
@@ -47,13 +47,13 @@ impl Grid {
     }
 }
 
-/// Conductance of the face between a point and its lower neighbour along an axis: both see the same.
+/// Conductance of the face between a point and its lower neighbour along an axis; it is the same for both.
 fn conductance(seed: u64, point: usize, axis: usize) -> f64 {
     if seed == 0 { 1.0 } else { 0.5 + unit(bits(seed, 3 * point as u64 + axis as u64)) }
 }
 
-/// The operator of `axes` axes on a grid. Faces on the boundary count, with the value beyond them fixed, so the matrix
-/// is symmetric positive definite.
+/// The operator along `axes` axes of a grid. Boundary faces count, with fixed values beyond them, so the matrix is
+/// symmetric positive definite.
 pub fn poisson(sizes: [u64; 3], axes: usize, seed: u64) -> Result<Csr, GenerateError> {
     let grid = Grid::of(sizes)?;
     let neighbours =
@@ -65,7 +65,7 @@ pub fn poisson(sizes: [u64; 3], axes: usize, seed: u64) -> Result<Csr, GenerateE
             at += 1;
         };
         let above = |axis: usize| conductance(seed, point + grid.strides[axis], axis);
-        // Beyond the upper boundary there is no point; its face belongs to a number no point has.
+        // A face on the upper boundary has an index that no point has.
         let beyond = |axis: usize| conductance(seed, grid.points() + point, axis);
         let mut diagonal = 0.0;
         for axis in (0..3).rev().filter(|&axis| grid.has_below(point, axis)) {
@@ -83,7 +83,7 @@ pub fn poisson(sizes: [u64; 3], axes: usize, seed: u64) -> Result<Csr, GenerateE
     build(grid.points(), grid.points(), |point| neighbours(point) + 1, fill)
 }
 
-/// A lower triangle with the pattern of the grid's operator and the tame values of `lower_row`.
+/// A lower triangle with the pattern of the grid's operator and the bounded values of `lower_row`.
 pub fn factor(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     let grid = Grid::of(sizes)?;
     let fill = |point: usize, columns: &mut [u32], values: &mut [f64]| {
@@ -95,23 +95,23 @@ pub fn factor(sizes: [u64; 3], seed: u64) -> Result<Csr, GenerateError> {
     build(grid.points(), grid.points(), |point| grid.count(point, Grid::has_below) + 1, fill)
 }
 
-/// Values of one row of an ILU(0)-like factor, the diagonal last: it is within 10 % of 1, and the others sum to at most
-/// half in magnitude, so that |x| <= 2.5 max|b| however long the chain of rows.
+/// Values of one row of an ILU(0)-like factor, with the diagonal last. The diagonal is within 10 % of 1, and the
+/// magnitudes of the others sum to at most one half, so that |x| <= 2.5 max|b| for chains of any length.
 pub fn lower_row(seed: u64, row: usize, values: &mut [f64]) {
     let mut stream = Stream::new(seed, row as u64);
     let Some((diagonal, lower)) = values.split_last_mut() else { return };
     let most = 0.5 / lower.len().max(1) as f64;
-    // Negative, as the factors of M-matrices are.
+    // Negative, as in factors of M-matrices.
     lower.iter_mut().for_each(|value| *value = -stream.range(0.2 * most, most));
     *diagonal = stream.range(0.9, 1.1);
 }
 
-/// Every entry of the band drawn from [-1, 1), the diagonal larger than the rest of its row.
+/// A full band with entries from [-1, 1) and a dominant diagonal.
 pub fn banded(n: u64, half: u64, seed: u64) -> Result<Csr, GenerateError> {
     let n = dimension("n", n)?;
     within("half", half, 0, n as u64 - 1, "below n")?;
     let half = half as usize;
-    // The band less the two corners it lacks.
+    // The band minus its two missing corners.
     bounded((n as u64) * (2 * half as u64 + 1) - (half as u64) * (half as u64 + 1))?;
     let first = |row: usize| row.saturating_sub(half);
     let fill = |row: usize, columns: &mut [u32], values: &mut [f64]| {

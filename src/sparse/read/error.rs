@@ -1,30 +1,30 @@
-//! Why an upload is not a matrix: a kind that callers can act on, a sentence that people can, and the place.
+//! Errors of the matrix readers: a kind for callers, a sentence for users, and the position in the file.
 
 use super::super::CsrError;
 use std::{fmt, io};
 
-/// What sort of refusal it is; the service maps each to one answer.
+/// Kind of error; the service maps each to one HTTP response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadErrorKind {
-    /// No known format begins like this.
+    /// The file is in no known format.
     NotRecognised,
-    /// A known format, holding something this service does not take (complex values, object arrays, ...).
+    /// A known format with unsupported contents (complex values, object arrays, ...).
     Unsupported,
-    /// The bytes break the rules of their own format.
+    /// The file violates the rules of its format.
     Malformed,
-    /// A number outside what its place allows: an index outside the shape, an integer float64 cannot hold.
+    /// A number outside its valid range: an index outside the shape, an integer that float64 cannot represent.
     OutOfRange,
-    /// A NaN or an infinity, stored or reached by summing duplicates.
+    /// A NaN or an infinity, stored or as the sum of duplicates.
     NotFinite,
-    /// Beyond one of the [`Limits`](super::Limits).
+    /// One of the [`Limits`](super::Limits) is exceeded.
     TooLarge,
-    /// There is no room to unpack it: it may work later.
+    /// There is not enough disk space to decompress it; a retry may succeed.
     StorageFull,
-    /// The operating system failed, not the upload.
+    /// An operating system error, not a fault of the upload.
     Io,
 }
 
-/// A refused upload.
+/// Why a file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ReadError {
     pub kind: ReadErrorKind,
@@ -76,8 +76,8 @@ impl ReadError {
         Self::new(kind, format!("{doing}: {error}"))
     }
 
-    /// Names the byte of `text` at fault, and so its line. Lines are counted only here, on the way out, so that
-    /// the readers need not carry a line number through every chunk.
+    /// Adds the position of the faulty byte in `text`, and its line. Lines are counted only here, so that the readers
+    /// need not track line numbers.
     pub(super) fn at(mut self, text: &[u8], byte: usize) -> Self {
         let before = &text[..byte.min(text.len())];
         self.line = Some(memchr::memchr_iter(b'\n', before).count() as u64 + 1);
@@ -100,7 +100,7 @@ impl From<CsrError> for ReadError {
     }
 }
 
-/// The token that begins at `at`, short and printable, for a message.
+/// The token that begins at `at`, truncated and printable, for a message.
 pub(super) fn quote(text: &[u8], at: usize) -> String {
     let rest = text.get(at..).unwrap_or_default();
     let end = rest.iter().position(|byte| byte.is_ascii_whitespace()).unwrap_or(rest.len());

@@ -1,7 +1,8 @@
-//! Readers of matrix files, recognised by content: bounded in memory, trusting no header, panicking on no input.
+//! Readers of matrix files, whose format is detected by content. Memory is bounded, headers are not trusted, and no
+//! input causes a panic.
 //!
-//! Whatever the format, the result is the same canonical [`Csr`], and so has the same digests. gzip and zstd around
-//! any format are unpacked first, under [`Limits::max_decompressed_bytes`].
+//! All formats result in the same canonical [`Csr`] and so in the same digests. Files compressed with gzip or zstd are
+//! decompressed first, up to [`Limits::max_decompressed_bytes`].
 
 mod error;
 mod limits;
@@ -22,7 +23,7 @@ pub use limits::Limits;
 use super::Csr;
 use std::path::Path;
 
-/// A format that was recognised, compression aside.
+/// The detected format, without compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     MatrixMarket,
@@ -32,16 +33,16 @@ pub enum Format {
     HarwellBoeing,
 }
 
-/// What was read.
+/// The result of reading a file.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     pub csr: Csr,
     pub format: Format,
-    /// The name the file gives its matrix, if it does; a hint for people, not an identity.
+    /// The name of the matrix according to the file, if any; for display only.
     pub declared_name: Option<String>,
 }
 
-/// Reads a matrix file. The file is mapped, so it must not be shortened by anybody meanwhile.
+/// Reads a matrix file. The file is memory-mapped, so it must not be truncated meanwhile.
 pub fn read_path(path: &Path, limits: &Limits) -> Result<Parsed, ReadError> {
     read_bytes(&source::map(path)?, limits)
 }
@@ -61,7 +62,7 @@ fn read_plain(bytes: &[u8], limits: &Limits) -> Result<Parsed, ReadError> {
     } else if npz::recognise(bytes) {
         (Format::Npz, npz::read(bytes, limits)?, None)
     } else if rutherford_boeing::recognise(bytes) {
-        // Asked before smtx: its title card may say anything.
+        // Before smtx, because its title card may contain anything.
         rutherford_boeing::read(bytes, limits)?
     } else if smtx::recognise(bytes) {
         (Format::Smtx, smtx::read(bytes, limits)?, None)
@@ -81,7 +82,7 @@ fn not_recognised(bytes: &[u8]) -> ReadError {
     ReadError::new(
         ReadErrorKind::NotRecognised,
         format!(
-            "{found}; expected Matrix Market, SciPy npz, DLMC smtx or Rutherford-Boeing / Harwell-Boeing, \
+            "the format is not recognised: {found}; expected Matrix Market, SciPy npz, DLMC smtx or Rutherford-Boeing / Harwell-Boeing, \
              plain or packed once with gzip or zstd"
         ),
     )

@@ -1,11 +1,11 @@
-//! Numbers in text: indices eight digits at a time, floats through fast-float2, both without allocating.
+//! Parses numbers in text: indices eight digits at a time, floats with fast-float2, both without allocation.
 
-/// What was wrong with a number; the caller knows where, and words the message.
+/// What is wrong with a number; the caller adds the position and the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NumberError {
     NotANumber,
     NotFinite,
-    /// An integer that float64 cannot hold exactly.
+    /// An integer that float64 cannot represent exactly.
     Inexact,
 }
 
@@ -19,22 +19,23 @@ pub(super) fn skip_blanks(text: &[u8], at: &mut usize) {
     }
 }
 
-/// Reads decimal digits from `*at` on and moves past them; `None` where there is no digit. Saturates, so a number
-/// too long for 64 bits is out of any range it is compared with.
+/// Reads decimal digits from `*at` on and moves past them; `None` if there is no digit. The result saturates, so a
+/// number that does not fit into 64 bits is outside any range.
 #[inline(always)]
 pub(super) fn digits(text: &[u8], at: &mut usize) -> Option<u64> {
     let Some(word) = text.get(*at..).and_then(<[u8]>::first_chunk::<8>) else {
         return digits_slowly(text, at, 0, false);
     };
-    // Bytes become 0..=9 for digits; adding 0x76 raises the top bit of all others. A carry can only disturb bytes
-    // after the first that is no digit, which is the one looked for.
+    // Digits become 0..=9; adding 0x76 sets the top bit of all other bytes. A carry can only affect bytes after the
+    // first non-digit, which is the one searched for.
     let word = u64::from_le_bytes(*word) ^ 0x3030_3030_3030_3030;
     let others = (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if count == 0 {
         return None;
     }
-    // The digits move to the top, zeros come in below: as text, leading zeros. Then pairs, fours, and the eight.
+    // The digits are shifted to the top, with zeros below that act as leading zeros. Then pairs, fours and eights are
+    // combined.
     let pairs = word << (64 - 8 * count);
     let pairs = pairs.wrapping_mul(10).wrapping_add(pairs >> 8);
     let low = (pairs & 0x0000_00FF_0000_00FF).wrapping_mul(0x000F_4240_0000_0064);
@@ -53,7 +54,7 @@ fn digits_slowly(text: &[u8], at: &mut usize, mut value: u64, mut any: bool) -> 
     any.then_some(value)
 }
 
-/// Reads a finite float from `*at` on. Takes a Fortran exponent (`1.5D+03`) too.
+/// Reads a finite float from `*at` on, also with a Fortran exponent (`1.5D+03`).
 #[inline]
 pub(super) fn float(text: &[u8], at: &mut usize) -> Result<f64, NumberError> {
     let rest = text.get(*at..).unwrap_or_default();
@@ -70,10 +71,10 @@ pub(super) fn float(text: &[u8], at: &mut usize) -> Result<f64, NumberError> {
     Ok(value)
 }
 
-/// Longest number taken where it must be rewritten before it can be read.
+/// Longest number with a Fortran exponent, which must be rewritten before parsing.
 const LONGEST: usize = 64;
 
-/// A float whose mantissa ends at `mantissa` and whose exponent letter is a D.
+/// A float whose mantissa ends at `mantissa` and whose exponent letter is D.
 fn fortran_float(rest: &[u8], mantissa: usize, at: &mut usize) -> Result<f64, NumberError> {
     let mut text = [0u8; LONGEST];
     let take = rest.len().min(LONGEST);
@@ -82,7 +83,8 @@ fn fortran_float(rest: &[u8], mantissa: usize, at: &mut usize) -> Result<f64, Nu
     let Ok((value, length)) = fast_float2::parse_partial::<f64, _>(&text[..take]) else {
         return Err(NumberError::NotANumber);
     };
-    // Not longer than the mantissa: no digits follow the letter. At the very end: it may have been cut.
+    // If no more than the mantissa was parsed, no digits follow the letter. At the end of the buffer the number may be
+    // truncated.
     if length <= mantissa || length == LONGEST {
         return Err(NumberError::NotANumber);
     }
@@ -93,10 +95,10 @@ fn fortran_float(rest: &[u8], mantissa: usize, at: &mut usize) -> Result<f64, Nu
     Ok(value)
 }
 
-/// Largest integer up to which float64 holds every one.
+/// Up to this integer, float64 represents all integers exactly.
 pub(super) const MAX_EXACT: u64 = 1 << 53;
 
-/// Reads an integer, signed or not, that float64 holds exactly.
+/// Reads a signed or unsigned integer that float64 represents exactly.
 pub(super) fn integer(text: &[u8], at: &mut usize) -> Result<f64, NumberError> {
     let sign = text.get(*at).copied().filter(|byte| matches!(byte, b'-' | b'+'));
     let mut end = *at + usize::from(sign.is_some());
@@ -105,7 +107,7 @@ pub(super) fn integer(text: &[u8], at: &mut usize) -> Result<f64, NumberError> {
         return Err(NumberError::Inexact);
     }
     *at = end;
-    // 0 - x, not -x, so that "-0" is the one integer zero.
+    // 0 - x, not -x, so that "-0" gives +0.
     Ok(if sign == Some(b'-') { 0.0 - value as f64 } else { value as f64 })
 }
 
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_and_what_is_none() {
+    fn valid_and_invalid_floats() {
         for (text, value, length) in [
             ("1.5 ", 1.5, 3),
             ("-2.5e3\n", -2500.0, 6),

@@ -1,11 +1,11 @@
-//! Making rows canonical in place: sorted by column, duplicates summed in the order they were stored.
+//! Makes rows canonical in place: sorts by column and sums duplicates in stored order.
 
 use rayon::prelude::*;
 
-/// Sorts rows and sums duplicates. `ends[r]` is where row r ends in `indices` and `values`, rows following each other
-/// from 0; on return the rows are packed at the front and `ends` says so. Returns the number of entries kept.
+/// Sorts rows and sums duplicates. `ends[r]` is the end of row r in `indices` and `values`, with consecutive rows from
+/// 0; on return the rows are compacted at the front and `ends` is updated. Returns the number of entries.
 ///
-/// Rows already in order cost one look. Beside the arrays it needs 8 bytes for each entry of the longest unordered row.
+/// Sorted rows need only one check. Additional memory: 8 bytes per entry of the longest unsorted row.
 pub(super) fn canonicalise(ends: &mut [usize], indices: &mut [u32], values: &mut [f64]) -> usize {
     let mut keys = Vec::new();
     let (mut start, mut kept) = (0, 0);
@@ -32,11 +32,11 @@ fn rising(cols: &[u32]) -> bool {
     cols.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Rows longer than this are sorted by several threads.
+/// Rows longer than this are sorted in parallel.
 const LONG: usize = 1 << 17;
 
-/// Stable sort of one row by column. The keys carry each entry's place, so none are equal and the result does not
-/// depend on threads; once read, a key's room holds the value that belongs there.
+/// Sorts one row by column, stably. The keys include each entry's position, so they are unique and the result does not
+/// depend on the number of threads; after a key has been read, its memory is reused for the value that belongs there.
 fn sort(cols: &mut [u32], values: &mut [f64], keys: &mut Vec<u64>) {
     keys.clear();
     keys.extend(cols.iter().zip(0u64..).map(|(&col, place)| u64::from(col) << 32 | place));
@@ -54,7 +54,7 @@ fn sort(cols: &mut [u32], values: &mut [f64], keys: &mut Vec<u64>) {
     }
 }
 
-/// Moves a sorted row to `to`, adding up equal columns; returns where it ends.
+/// Moves a sorted row to `to`, summing equal columns; returns its end.
 fn merge(
     row: std::ops::Range<usize>,
     mut to: usize,
@@ -79,7 +79,7 @@ mod tests {
     use super::canonicalise;
 
     #[test]
-    fn sorts_sums_and_packs() {
+    fn sorts_sums_and_compacts() {
         let mut ends = [3, 3, 5, 9, 10];
         let mut indices = [2, 0, 2, 1, 4, 5, 1, 5, 0, 3];
         let mut values = [1.0, 2.0, 10.0, 3.0, 4.0, 5.0, 6.0, 50.0, 7.0, 8.0];

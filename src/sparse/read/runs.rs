@@ -1,11 +1,12 @@
-//! Canonical CSR from entries in any order, in parallel: runs partitioned by rows, consumed and given back as they are
-//! used. The first step of a radix sort by row, so that all later scattering happens within a core's cache.
+//! Assembles canonical CSR from entries in any order, in parallel: runs are partitioned by rows, consumed, and their
+//! memory is released as they are used. This is the first step of a radix sort by row, so that later scattering stays
+//! within a core's cache.
 //!
-//! Memory, beyond the text: 16 bytes an entry while runs are built; then the CSR's 12 grow, a wave of buckets at a time,
-//! while the runs' 16 shrink. A wave is about a sixteenth of the entries, so the peak stays near 17 bytes an entry and
-//! 8 a row, against 12 and 8 of the result. Where one bucket alone is far larger than a wave (a few dense rows), its
-//! part of each run is given back as soon as it is scattered; its rows are then so long that they fill from the front,
-//! page by page, and the sum still falls.
+//! Memory in addition to the text: 16 bytes per entry while runs are built; then the CSR's 12 bytes grow, one wave of
+//! buckets at a time, while the runs' 16 bytes shrink. A wave has about a sixteenth of the entries, so the peak is
+//! about 17 bytes per entry and 8 per row, compared with 12 and 8 for the result. If a single bucket is much larger
+//! than a wave (a few dense rows), its part of each run is released as soon as it is scattered; its rows are then so
+//! long that they fill from the front, page by page, and the total still decreases.
 
 use super::triplets::Entry;
 use super::{ReadError, rows};
@@ -14,15 +15,15 @@ use memmap2::{MmapMut, UncheckedAdvice};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Most buckets of rows: few enough that a run's part of each is some cache lines, enough that a bucket fits a cache.
+/// Most buckets of rows: few enough that a run's part of each has several cache lines, enough that a bucket fits into a
+/// cache.
 const MAX_BUCKETS: usize = 1024;
 const WAVES: usize = 16;
 
-/// Bytes an entry may take at the most, wherever it is on its way: 16 in a run, or 12 in the CSR and 8 as a key of a row
-/// that is being sorted.
+/// Most bytes per entry at any time: 16 in a run, or 12 in the CSR and 8 for the key of a row that is being sorted.
 pub(super) const ENTRY: u64 = 20;
 
-/// Which bucket a row is in: 2^shift rows each.
+/// The mapping of rows to buckets of 2^shift rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buckets {
     rows: usize,
@@ -51,7 +52,7 @@ impl Buckets {
     }
 }
 
-/// Row and column in the low words, the value's bits above: one load, and no padding to leave undefined.
+/// Row and column in the low words, and the value's bits above: a single load without undefined padding.
 type Cell = [u8; 16];
 
 fn pack((row, col, value): Entry) -> Cell {
@@ -63,12 +64,12 @@ fn unpack(cell: &Cell) -> Entry {
     (word as u32, (word >> 32) as u32, f64::from_bits((word >> 64) as u64))
 }
 
-/// Entries of one piece of the file, ordered by bucket, and within one as they were stored.
+/// Entries of one piece of the file, ordered by bucket and, within a bucket, in stored order.
 ///
-/// The cells lie in pages of their own, not on the heap, so that they can be given back while the rest is in use.
+/// The cells are in separately mapped pages, not on the heap, so that they can be released while the rest is in use.
 pub(super) struct Run {
     cells: Option<MmapMut>,
-    /// Where each bucket begins, in cells; one more for the end.
+    /// Offset of each bucket in cells, and the end.
     starts: Vec<u32>,
     given_back: usize,
 }
@@ -88,14 +89,14 @@ impl Run {
             start += std::mem::replace(begin, start);
         }
         let mut map = MmapMut::map_anon(std::mem::size_of_val(entries))
-            .map_err(|error| ReadError::io("taking memory for entries", &error))?;
+            .map_err(|error| ReadError::io("allocating memory for entries", &error))?;
         let (cells, _) = map.as_chunks_mut::<16>();
         for &entry in entries {
             let place = &mut starts[buckets.of(entry.0)];
             cells[*place as usize] = pack(entry);
             *place += 1;
         }
-        // Each start has moved to the next one's place: one step to the right, and they are starts again.
+        // Each start has been advanced to the next one, so shifting right restores the starts.
         starts.rotate_right(1);
         starts[0] = 0;
         Ok(Self { cells: Some(map), starts, given_back: 0 })
@@ -112,16 +113,16 @@ impl Run {
         }
     }
 
-    /// Gives the pages of all buckets up to and with `bucket` back to the system; they must not be read again.
+    /// Releases the pages of all buckets up to and including `bucket`; they must not be read again.
     fn give_back(&mut self, bucket: usize) {
-        /// A multiple of every page size in use, so that no page of a later bucket is touched.
+        /// A multiple of all common page sizes, so that no page of a later bucket is affected.
         const GRAIN: usize = 64 << 10;
         let Some(map) = &self.cells else { return };
         let end = self.range(bucket).end * size_of::<Cell>() / GRAIN * GRAIN;
         if end > self.given_back {
-            // SAFETY: the pages are private and anonymous, so they read as zeros from here on, which are valid
-            // bytes; no slice of them is alive, since `self` is borrowed mutably. Where the advice is refused the
-            // memory is simply kept until the run is dropped.
+            // SAFETY: the pages are private and anonymous, so they read as zeros afterwards, which are valid bytes;
+            // there is no slice of them, since `self` is borrowed mutably. If the advice is refused, the memory is kept
+            // until the run is dropped.
             let _ = unsafe {
                 map.unchecked_advise_range(
                     UncheckedAdvice::DontNeed,
@@ -134,7 +135,7 @@ impl Run {
     }
 }
 
-/// One bucket of the result: its slices of the CSR arrays, filled in three steps.
+/// One bucket of the result: its slices of the CSR arrays, which are filled in three steps.
 struct Bucket<'a> {
     number: usize,
     first_row: usize,
@@ -145,7 +146,7 @@ struct Bucket<'a> {
 }
 
 impl Bucket<'_> {
-    /// Counts the rows; `ends` then says where each begins.
+    /// Counts the entries of each row; afterwards `ends` contains the start of each row.
     fn count(&mut self, runs: &[Run]) {
         for cell in runs.iter().flat_map(|run| run.bucket(self.number)) {
             self.ends[unpack(cell).0 as usize - self.first_row] += 1;
@@ -156,7 +157,7 @@ impl Bucket<'_> {
         }
     }
 
-    /// Puts a run's entries behind those of the runs before; after the last, `ends` says where each row ends.
+    /// Appends a run's entries to those of earlier runs; after the last run, `ends` contains the end of each row.
     fn scatter(&mut self, run: &Run) {
         for cell in run.bucket(self.number) {
             let (row, col, value) = unpack(cell);
@@ -167,7 +168,7 @@ impl Bucket<'_> {
         }
     }
 
-    /// Sorts the rows and sums duplicates; returns the number of entries left at the front of the slices.
+    /// Sorts the rows and sums duplicates; returns the number of entries at the front of the slices.
     fn finish(self) -> usize {
         let kept = rows::canonicalise(self.ends, self.indices, self.values);
         for end in self.ends {
@@ -188,7 +189,7 @@ pub(super) fn assemble(
         .collect();
     let nnz: usize = sizes.iter().sum();
     let mut indptr = vec![0usize; buckets.rows + 1];
-    // Zeroed memory comes as untouched pages: they begin to count only when a bucket is scattered into them.
+    // Zeroed memory consists of untouched pages, which take memory only when a bucket is scattered into them.
     let mut indices = vec![0u32; nnz];
     let mut values = vec![0f64; nnz];
 
@@ -222,7 +223,7 @@ pub(super) fn assemble(
     Ok(Csr::new(buckets.rows, cols, indptr, indices, values)?)
 }
 
-/// Groups neighbouring buckets so that each group holds about `size` entries; a bucket beyond that stays alone.
+/// Groups adjacent buckets so that each group has about `size` entries; a larger bucket is its own group.
 fn waves(sizes: &[usize], size: usize) -> Vec<Range<usize>> {
     let mut waves = Vec::new();
     let (mut begin, mut held) = (0, 0);
@@ -261,7 +262,7 @@ fn fill(mut parts: Vec<Bucket<'_>>, runs: &mut [Run], wave: usize) -> Vec<usize>
         .collect()
 }
 
-/// Moves buckets together where sums of duplicates left gaps behind them; returns the number of entries.
+/// Closes the gaps that summed duplicates left after buckets; returns the number of entries.
 fn close_gaps(
     buckets: Buckets,
     sizes: &[usize],

@@ -6,12 +6,12 @@ use super::triplets::{self, check_pointers};
 use super::{Limits, ReadError, number};
 use crate::sparse::Csr;
 
-/// Whether the first line is three whole numbers parted by commas.
+/// Whether the first line consists of three whole numbers separated by commas.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     header(bytes).is_some()
 }
 
-/// The three numbers of the first line, and where the next begins.
+/// The three numbers of the first line, and the offset of the next line.
 fn header(bytes: &[u8]) -> Option<([u64; 3], usize)> {
     let mut numbers = [0; 3];
     let mut at = 0;
@@ -37,7 +37,7 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
     let place = |error: ReadError| error.at(text, 0);
     let (rows, cols) = limits.shape(rows, cols, left).map_err(place)?;
     let nnz = limits.entries(nnz).map_err(place)?;
-    // Each number takes a digit and a space, so what is reserved below is in proportion to the file.
+    // Each number takes a digit and a space, so the memory reserved below is in proportion to the file.
     let numbers = rows as u64 + 1 + nnz as u64;
     if numbers > left.div_ceil(2) {
         let error = format!("{numbers} numbers must follow, but only {left} bytes do");
@@ -80,14 +80,14 @@ fn next(text: &[u8], at: &mut usize, limit: u64, what: &str) -> Result<u64, Read
     let error = match value {
         Some(value) if ended && value < limit => return Ok(value),
         Some(_) if ended => ReadError::out_of_range(format!(
-            "the {what} {} is not below {limit}",
+            "the {what} {} must be below {limit}",
             quote(text, begin)
         )),
         _ if begin >= text.len() => {
-            ReadError::malformed(format!("the file ends where a {what} is due"))
+            ReadError::malformed(format!("the file ends where a {what} is expected"))
         }
         _ => ReadError::malformed(format!(
-            "a {what} must be a whole number, found {}",
+            "expected a whole number as {what}, found {}",
             quote(text, begin)
         )),
     };

@@ -1,5 +1,5 @@
-//! The bytes of an upload: mapped from its file, or unpacked under a bound (small ones in memory, large ones into an
-//! unnamed temporary file that is then mapped, so that they cost page cache and not heap).
+//! The bytes of an upload: memory-mapped from its file, or decompressed up to a limit (small ones in memory, large ones
+//! into an unnamed temporary file that is then mapped, so that they use page cache instead of heap).
 
 use super::{Limits, ReadError};
 use flate2::bufread::MultiGzDecoder;
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::path::Path;
 
-/// Readable bytes, wherever they lie.
+/// Readable bytes from any source.
 pub(super) enum Bytes {
     Memory(Vec<u8>),
     Mapped(Mmap),
@@ -26,7 +26,7 @@ impl Deref for Bytes {
     }
 }
 
-/// Maps a regular file. Whoever owns it must not shorten it meanwhile: reading past its end kills the process.
+/// Maps a regular file. It must not be truncated meanwhile, because reading past its end kills the process.
 pub(super) fn map(path: &Path) -> Result<Bytes, ReadError> {
     let doing = || format!("opening {}", path.display());
     let file = File::open(path).map_err(|error| ReadError::io(&doing(), &error))?;
@@ -42,13 +42,14 @@ fn map_file(file: &File, length: u64) -> Result<Bytes, ReadError> {
     if length == 0 {
         return Ok(Bytes::Memory(Vec::new()));
     }
-    // SAFETY: the file is an upload in our own spool, or our unnamed temporary file, and is not changed while mapped.
+    // SAFETY: the file is an upload in our own spool folder or our unnamed temporary file, and is not changed while
+    // mapped.
     let map =
         unsafe { Mmap::map(file) }.map_err(|error| ReadError::io("mapping the file", &error))?;
     Ok(Bytes::Mapped(map))
 }
 
-/// Unpacks gzip (all members) or zstd (all frames); `None` where the bytes are neither.
+/// Decompresses gzip (all members) or zstd (all frames); `None` if the bytes are neither.
 pub(super) fn unpack(bytes: &[u8], limits: &Limits) -> Result<Option<Bytes>, ReadError> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return drain("gzip", MultiGzDecoder::new(bytes), limits).map(Some);
@@ -61,12 +62,12 @@ pub(super) fn unpack(bytes: &[u8], limits: &Limits) -> Result<Option<Bytes>, Rea
     Ok(None)
 }
 
-/// Up to this many bytes are kept in memory.
+/// Up to this many decompressed bytes are kept in memory.
 const IN_MEMORY: usize = 8 << 20;
 
-/// Unpacked bytes so far: the first in memory, then in a file that has no name and so cannot be left behind.
+/// The decompressed bytes so far: first in memory, then in an unnamed file, which cannot be left behind.
 struct Spool<'a> {
-    /// Where the file is made.
+    /// The folder for the file.
     folder: &'a Path,
     memory: Vec<u8>,
     file: Option<File>,
@@ -104,7 +105,7 @@ impl<'a> Spool<'a> {
 }
 
 fn spool_error(error: io::Error) -> ReadError {
-    ReadError::io("writing unpacked bytes to a temporary file", &error)
+    ReadError::io("writing decompressed bytes to a temporary file", &error)
 }
 
 fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, ReadError> {
@@ -120,13 +121,13 @@ fn drain(what: &str, mut packed: impl Read, limits: &Limits) -> Result<Bytes, Re
             Err(error) => {
                 let total = spool.total;
                 return Err(ReadError::malformed(format!(
-                    "the {what} stream is broken after {total} unpacked bytes: {error}"
+                    "the {what} stream is corrupt after {total} decompressed bytes: {error}"
                 )));
             }
         };
         if spool.total + got as u64 > limit {
             return Err(ReadError::too_large(format!(
-                "the {what} stream unpacks to more than the limit of {limit} bytes"
+                "the {what} stream decompresses to more than the limit of {limit} bytes"
             )));
         }
         spool.push(&buffer[..got]).map_err(spool_error)?;
@@ -141,7 +142,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_full_disk_is_told_from_a_broken_one() {
+    fn a_full_disk_is_distinguished_from_an_io_error() {
         let much = vec![0; IN_MEMORY + 1];
         let mut full = Spool::new(Path::new("/"));
         full.file = Some(File::options().write(true).open("/dev/full").unwrap());

@@ -1,6 +1,6 @@
-//! Lines of text that need not be UTF-8.
+//! Lines of text that is not necessarily UTF-8.
 
-/// The line that begins at `at`, without its end, and where the next begins.
+/// The line that begins at `at`, without its line end, and the offset of the next line.
 pub(super) fn line(text: &[u8], at: usize) -> (&[u8], usize) {
     let rest = text.get(at..).unwrap_or_default();
     let (line, next) = match memchr::memchr(b'\n', rest) {

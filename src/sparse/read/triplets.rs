@@ -1,4 +1,4 @@
-//! Canonical CSR from entries that can be walked twice: count, scatter, put rows in order. For what is held as arrays.
+//! Assembles canonical CSR from arrays of entries, which are traversed twice: count, scatter, then sort rows.
 
 use super::limits::Budget;
 use super::{ReadError, rows};
@@ -7,10 +7,10 @@ use crate::sparse::Csr;
 /// One stored entry, 0-based.
 pub(super) type Entry = (u32, u32, f64);
 
-/// Bytes of one entry of a CSR: a column and a value.
+/// Bytes per entry of a CSR: a column and a value.
 pub(super) const ENTRY: u64 = 12;
 
-/// How stored entries stand for the rest of the matrix.
+/// The symmetry by which stored entries imply others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symmetry {
     General,
@@ -19,7 +19,7 @@ pub(super) enum Symmetry {
 }
 
 impl Symmetry {
-    /// What the entry implies on the other side of the diagonal.
+    /// The entry implied on the other side of the diagonal.
     #[inline]
     pub(super) fn mirror(self, (row, col, value): Entry) -> Option<Entry> {
         match self {
@@ -31,9 +31,9 @@ impl Symmetry {
     }
 }
 
-/// Builds the matrix. Every entry must be inside the shape; the walk must be the same each time.
+/// Builds the matrix. Every entry must be inside the shape, and both traversals must yield the same entries.
 ///
-/// Memory, charged to `budget`: the CSR (12 bytes an entry, 8 a row) and what [`finish`] takes.
+/// Memory charged to `budget`: the CSR (12 bytes per entry, 8 per row) and that of [`finish`].
 pub(super) fn assemble<I>(
     rows: usize,
     cols: usize,
@@ -67,9 +67,10 @@ where
     finish(rows, cols, indptr, indices, values, budget)
 }
 
-/// Builds the matrix from CSR arrays whose row pointers are sound but whose rows may be in any order.
+/// Builds the matrix from CSR arrays with valid row pointers, whose rows may be unsorted.
 ///
-/// Memory: that of the arrays, charged already, and 8 bytes for each entry of the longest row, which may be unordered.
+/// Memory: that of the arrays, which is already charged, and 8 bytes per entry of the longest row, which may be
+/// unsorted.
 pub(super) fn finish(
     rows: usize,
     cols: usize,
@@ -90,17 +91,21 @@ pub(super) fn finish(
     Ok(Csr::new(rows, cols, indptr, indices, values)?)
 }
 
-/// Refuses pointers (0-based) that do not begin at 0, fall, or do not end at `entries`.
+/// Refuses pointers (0-based) that do not begin at 0, decrease, or do not end at `entries`.
 pub(super) fn check_pointers(
     what: &str,
     pointers: &[usize],
     entries: usize,
 ) -> Result<(), ReadError> {
     if pointers.first() != Some(&0) {
-        return Err(ReadError::malformed(format!("the first {what} pointer must be 0 entries in")));
+        return Err(ReadError::malformed(format!(
+            "the first {what} pointer must refer to the first entry"
+        )));
     }
     if let Some(fall) = pointers.windows(2).position(|pair| pair[0] > pair[1]) {
-        return Err(ReadError::malformed(format!("{what} pointers fall after {what} {fall}")));
+        return Err(ReadError::malformed(format!(
+            "the {what} pointers must not decrease, but do after {what} {fall}"
+        )));
     }
     if pointers.last() != Some(&entries) {
         return Err(ReadError::malformed(format!(

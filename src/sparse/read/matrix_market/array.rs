@@ -1,4 +1,4 @@
-//! The body of an array file: one value a line, column by column. Zeros are values like any other and are kept.
+//! The body of an array file: one value per line, column by column. Zeros are kept as explicit entries.
 
 use super::super::error::quote;
 use super::super::number::{self, NumberError};
@@ -15,7 +15,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
     let whole = header.rows as u64 * header.cols as u64;
     limits.entries(whole)?;
     let mut budget = limits.budget();
-    // The values as they are parsed, in lists that grow by doubling.
+    // Parsed values are in lists that grow by doubling.
     budget.charge(header.stored, 16)?;
     let parsed: Vec<Result<Vec<f64>, ReadError>> = pieces(text, header.body)
         .into_par_iter()
@@ -31,7 +31,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
         Symmetry::SkewSymmetric => col + 1,
     };
     let places = (0..cols).flat_map(move |col| (first_row(col)..rows).map(move |row| (row, col)));
-    // The values lead: where there are none, two thousand million empty columns are not walked.
+    // The loop runs over values, so that billions of empty columns are not traversed.
     let entries = values
         .iter()
         .flatten()
@@ -58,7 +58,7 @@ fn piece(text: &[u8], range: Range<usize>, field: Field) -> Result<Vec<f64>, Rea
             if !text[at..next].trim_ascii().is_empty() {
                 number::skip_blanks(text, &mut at);
                 let error = format!(
-                    "unexpected {} after the value: an array has one a line",
+                    "unexpected {} after the value: an array file has one value per line",
                     quote(text, at)
                 );
                 return Err(ReadError::malformed(error).at(text, at));
@@ -73,14 +73,14 @@ fn refuse(error: NumberError, text: &[u8], at: usize) -> ReadError {
     let found = quote(text, at);
     let error = match error {
         NumberError::NotANumber => {
-            ReadError::malformed(format!("a value must be a number, found {found}"))
+            ReadError::malformed(format!("expected a number as value, found {found}"))
         }
         NumberError::NotFinite => ReadError::new(
             ReadErrorKind::NotFinite,
-            format!("the value {found} is not finite in float64"),
+            format!("the value {found} is not a finite float64 number"),
         ),
         NumberError::Inexact => ReadError::out_of_range(format!(
-            "the integer {found} is beyond 2^53: float64 cannot hold it exactly"
+            "the integer {found} exceeds 2^53, so float64 cannot represent it exactly"
         )),
     };
     error.at(text, at)

@@ -1,4 +1,4 @@
-//! The body of a coordinate file: `row column [value]` lines into runs, in parallel, then into CSR.
+//! The body of a coordinate file: `row column [value]` lines are parsed in parallel into runs, then assembled to CSR.
 
 use super::super::error::quote;
 use super::super::number::{self, NumberError};
@@ -12,11 +12,11 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Shared by the pieces, so that none works on after the outcome is known.
+/// State shared by the pieces, so that parsing stops once an error is known.
 struct Progress {
     stored: AtomicU64,
     expanded: AtomicU64,
-    /// Lowest piece known to be bad; those after it are skipped, those before it may still hold an earlier error.
+    /// Lowest piece with an error; later pieces are skipped, earlier ones may still contain an earlier error.
     bad: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn read(text: &[u8], header: &Header, limits: &Limits) -> Result<Csr,
     runs::assemble(header.cols, buckets, runs)
 }
 
-/// What is wrong with a line, and where: small, so that the hot loop returns it cheaply.
+/// An error in a line and its position; small, so that the hot loop can return it cheaply.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     at: usize,
@@ -77,7 +77,7 @@ enum What {
     SkewDiagonal,
 }
 
-/// Parses one piece; returns the entries stored in it. Mirrored entries follow their own at once.
+/// Parses one piece and returns the number of stored entries. A mirrored entry directly follows its original.
 fn piece(
     text: &[u8],
     range: Range<usize>,
@@ -146,7 +146,7 @@ fn index(text: &[u8], at: &mut usize, limit: usize, which: &'static str) -> Resu
     if index < limit as u64 { Ok(index as u32) } else { Err(fault(What::IndexRange(which))) }
 }
 
-/// Passes over the rest of a line, which must be blank.
+/// Skips the rest of a line, which must be blank.
 #[inline(always)]
 fn line_end(text: &[u8], at: &mut usize) -> Result<(), Fault> {
     number::skip_blanks(text, at);
@@ -171,7 +171,7 @@ impl Fault {
         let Header { rows, cols, .. } = header;
         let error = match self.what {
             What::Index(which) => ReadError::malformed(format!(
-                "a {which} index must be a whole number, found {found}"
+                "expected a whole number as {which} index, found {found}"
             )),
             What::IndexRange(which) if found.trim_matches(['\'', '0']).is_empty() => {
                 ReadError::out_of_range(format!("the {which} index is 0, but indices begin at 1"))
@@ -180,22 +180,22 @@ impl Fault {
                 "the {which} index {found} is outside the {rows} x {cols} matrix"
             )),
             What::Value(NumberError::NotANumber) => {
-                ReadError::malformed(format!("a value must be a number, found {found}"))
+                ReadError::malformed(format!("expected a number as value, found {found}"))
             }
             What::Value(NumberError::NotFinite) => ReadError::new(
                 ReadErrorKind::NotFinite,
-                format!("the value {found} is not finite in float64"),
+                format!("the value {found} is not a finite float64 number"),
             ),
             What::Value(NumberError::Inexact) => ReadError::out_of_range(format!(
-                "the integer {found} is beyond 2^53: float64 cannot hold it exactly"
+                "the integer {found} exceeds 2^53, so float64 cannot represent it exactly"
             )),
             What::Extra if header.field == Field::Pattern => ReadError::malformed(format!(
-                "a line of a pattern file has a row and a column alone, found also {found}"
+                "a line of a pattern file consists of a row and a column only, but found also {found}"
             )),
             What::Extra => ReadError::malformed(format!("unexpected {found} after the value")),
-            What::SkewDiagonal => {
-                ReadError::malformed("a skew-symmetric matrix has no entries on its diagonal")
-            }
+            What::SkewDiagonal => ReadError::malformed(
+                "a skew-symmetric matrix must not have entries on its diagonal",
+            ),
         };
         error.at(text, self.at)
     }

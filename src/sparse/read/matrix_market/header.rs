@@ -26,10 +26,10 @@ pub(super) struct Header {
     pub(super) symmetry: Symmetry,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Entries the body must hold: said by the size line, or for an array following from the shape. Used to compare
-    /// with, never to take memory.
+    /// Number of entries in the body, as declared by the size line, or derived from the shape for an array. Used only
+    /// for validation, never to allocate memory.
     pub(super) stored: u64,
-    /// Where the entries begin.
+    /// Offset of the first entry.
     pub(super) body: usize,
     pub(super) name: Option<String>,
 }
@@ -60,12 +60,12 @@ fn banner_words(banner: &[u8]) -> Result<(Layout, Field, Symmetry), ReadError> {
     let words: Vec<&str> = banner.split_ascii_whitespace().collect();
     let [_, object, layout, field, symmetry] = words[..] else {
         return Err(ReadError::malformed(
-            "the banner must be '%%MatrixMarket matrix FORMAT FIELD SYMMETRY', five words",
+            "the banner must have five words: '%%MatrixMarket matrix FORMAT FIELD SYMMETRY'",
         ));
     };
     if object != "matrix" {
         return Err(ReadError::unsupported(format!(
-            "the object '{object}' is not supported, only 'matrix'"
+            "the object '{object}' is not supported, only 'matrix' is"
         )));
     }
     let layout = match layout {
@@ -90,30 +90,32 @@ fn banner_words(banner: &[u8]) -> Result<(Layout, Field, Symmetry), ReadError> {
         "skew-symmetric" => Symmetry::SkewSymmetric,
         "hermitian" => {
             return Err(ReadError::unsupported(
-                "Hermitian matrices are complex, and only real ones are supported",
+                "Hermitian matrices are complex, but only real matrices are supported",
             ));
         }
         other => return Err(unknown("symmetry", other, "general, symmetric, skew-symmetric")),
     };
     if field == Field::Pattern && layout == Layout::Array {
         return Err(ReadError::malformed(
-            "an array file cannot be a pattern: it consists of values",
+            "an array file cannot be a pattern, because it consists of values",
         ));
     }
     if field == Field::Pattern && symmetry == Symmetry::SkewSymmetric {
-        return Err(ReadError::malformed("a pattern cannot be skew-symmetric: it has no signs"));
+        return Err(ReadError::malformed(
+            "a pattern cannot be skew-symmetric, because its entries have no signs",
+        ));
     }
     Ok((layout, field, symmetry))
 }
 
 fn unknown(what: &str, word: &str, known: &str) -> ReadError {
     ReadError::malformed(format!(
-        "the banner's {what} is {}, not one of: {known}",
+        "the banner's {what} is {}, but must be one of: {known}",
         quote(word.as_bytes(), 0)
     ))
 }
 
-/// `% name: Group/name`, as the SuiteSparse collection writes it.
+/// The name from a comment `% name: Group/name`, as in the SuiteSparse collection.
 fn named(comment: &[u8]) -> Option<String> {
     let comment = std::str::from_utf8(comment).ok()?.trim_start_matches('%').trim();
     let name = comment.strip_prefix("name:")?.trim();
@@ -138,7 +140,7 @@ fn size_line(
             (Some(value), None | Some(b' ' | b'\t')) => *size = value,
             _ => {
                 return Err(ReadError::malformed(format!(
-                    "the size line needs {wanted} whole numbers, found {}",
+                    "the size line must have {wanted} whole numbers, found {}",
                     quote(line, begin)
                 )));
             }
@@ -147,14 +149,16 @@ fn size_line(
     number::skip_blanks(line, &mut at);
     if at < line.len() {
         return Err(ReadError::malformed(format!(
-            "the size line has {} after its {wanted} numbers",
+            "the size line has an unexpected {} after its {wanted} numbers",
             quote(line, at)
         )));
     }
     let [rows, cols, stored] = sizes;
     (header.rows, header.cols) = limits.shape(rows, cols, (line.len() + left) as u64)?;
     if header.symmetry != Symmetry::General && rows != cols {
-        return Err(ReadError::malformed(format!("a {rows} x {cols} matrix cannot be symmetric")));
+        return Err(ReadError::malformed(format!(
+            "a {rows} x {cols} matrix cannot be symmetric, because it is not square"
+        )));
     }
     let (stored, shortest) = match (header.layout, header.field) {
         (Layout::Coordinate, Field::Pattern) => (stored, "1 1\n".len()),
@@ -165,14 +169,14 @@ fn size_line(
     let room = (left as u64 + 1) / shortest as u64;
     if stored > room {
         return Err(ReadError::malformed(format!(
-            "{stored} entries are declared, but the {left} bytes that follow can hold {room} at most"
+            "the size line declares {stored} entries, but the remaining {left} bytes can contain at most {room}"
         )));
     }
     header.stored = stored;
     Ok(header)
 }
 
-/// Values an array file holds: all, or one triangle with or without its diagonal. Both sizes are below 2^31.
+/// Number of values of an array file: all, or one triangle with or without its diagonal. Both sizes are below 2^31.
 fn array_entries(symmetry: Symmetry, rows: u64, cols: u64) -> u64 {
     match symmetry {
         Symmetry::General => rows * cols,

@@ -1,4 +1,4 @@
-//! Matrix Market exchange format (Boisvert, Pozo and Remington, NISTIR 5935), coordinate and array, cut at line ends
+//! Matrix Market exchange format (Boisvert, Pozo and Remington, NISTIR 5935), coordinate and array, split at line ends
 //! and parsed in parallel.
 
 mod array;
@@ -11,7 +11,7 @@ use crate::sparse::Csr;
 use header::{Header, Layout};
 use std::ops::Range;
 
-/// Whether the bytes begin with the banner, in any case. A few writers put one percent sign, not two.
+/// Whether the bytes begin with the banner, case-insensitively. Some programs write only one percent sign.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     let Some(rest) = bytes.strip_prefix(b"%") else { return false };
     let rest = rest.strip_prefix(b"%").unwrap_or(rest);
@@ -19,7 +19,7 @@ pub(super) fn recognise(bytes: &[u8]) -> bool {
     rest.get(..banner.len()).is_some_and(|start| start.eq_ignore_ascii_case(banner))
 }
 
-/// Reads a whole file; also returns the name its comments give it.
+/// Reads a file; also returns the name given in its comments.
 pub(super) fn read(text: &[u8], limits: &Limits) -> Result<(Csr, Option<String>), ReadError> {
     let header = header::read(text, limits)?;
     let csr = match header.layout {
@@ -29,8 +29,8 @@ pub(super) fn read(text: &[u8], limits: &Limits) -> Result<(Csr, Option<String>)
     Ok((csr, header.name))
 }
 
-/// Cuts the body into pieces that end at line ends. Small enough that what is parsed from one stays in a core's cache,
-/// and never so many that each of them cannot have a mapping of its own.
+/// Splits the body into pieces at line ends: small enough that the parsed entries of one stay in a core's cache, and
+/// not so many that the number of memory mappings becomes a problem.
 fn pieces(text: &[u8], body: usize) -> Vec<Range<usize>> {
     const SMALLEST: usize = 64 << 10;
     const LARGEST: usize = 2 << 20;
@@ -52,7 +52,7 @@ fn pieces(text: &[u8], body: usize) -> Vec<Range<usize>> {
     pieces
 }
 
-/// Where the entry line number `entry` (from 0) begins, passing over blank lines and comments.
+/// Offset of the line with entry number `entry` (from 0), skipping blank lines and comments.
 fn entry_line(text: &[u8], header: &Header, entry: u64) -> usize {
     let mut seen = 0;
     let mut at = header.body;
@@ -69,7 +69,7 @@ fn entry_line(text: &[u8], header: &Header, entry: u64) -> usize {
     text.len()
 }
 
-/// Refuses a body that holds more or fewer entries than the size line says.
+/// Refuses a body with more or fewer entries than declared in the size line.
 fn check_count(text: &[u8], header: &Header, found: u64) -> Result<(), ReadError> {
     let declared = header.stored;
     if found > declared {
@@ -77,8 +77,9 @@ fn check_count(text: &[u8], header: &Header, found: u64) -> Result<(), ReadError
         return Err(ReadError::malformed(error).at(text, entry_line(text, header, declared)));
     }
     if found < declared {
-        let error =
-            format!("the file ends after {found} of the {declared} entries its size line says");
+        let error = format!(
+            "the file ends after {found} of the {declared} entries declared in its size line"
+        );
         return Err(ReadError::malformed(error).at(text, text.len()));
     }
     Ok(())

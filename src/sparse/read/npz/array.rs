@@ -1,5 +1,5 @@
-//! One NumPy array file (NEP 1): its header, and its elements streamed out of the archive without a copy of the whole.
-//! Object arrays are refused at the header, so no pickle is ever looked at.
+//! One NumPy array file (NEP 1): its header, and its elements, which are streamed out of the archive. Object arrays are
+//! refused by their header, so no pickle is ever loaded.
 
 use super::super::{ReadError, ReadErrorKind, number};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ enum Kind {
     Signed,
     Unsigned,
     Float,
-    /// Bytes (`S`) or code points (`U`): only for the format's name.
+    /// Bytes (`S`) or code points (`U`), used only for the name of the format.
     Bytes,
     Unicode,
 }
@@ -24,7 +24,7 @@ pub(super) struct Array<R> {
     width: usize,
     big_endian: bool,
     shape: Vec<u64>,
-    /// The most bytes that the archive could unpack to, whatever it claims.
+    /// Upper bound of the decompressed size, whatever the archive declares.
     roomy: u64,
 }
 
@@ -43,9 +43,9 @@ impl<R: Read> Array<R> {
                 fill(name, &mut reader, &mut length)?;
                 u32::from_le_bytes(length) as usize
             }
-            _ => return Err(broken(name, "it is not a NumPy array of version 1, 2 or 3")),
+            _ => return Err(broken(name, "it is not a NumPy array of format version 1, 2 or 3")),
         };
-        // NumPy itself refuses longer ones.
+        // NumPy refuses longer headers as well.
         if length > 10_000 {
             return Err(broken(name, "its header is longer than 10000 bytes"));
         }
@@ -53,7 +53,7 @@ impl<R: Read> Array<R> {
         fill(name, &mut reader, &mut header)?;
         let header = String::from_utf8_lossy(&header);
         let (kind, width, big_endian) = descr(name, &header)?;
-        let shape = shape(&header).ok_or_else(|| broken(name, "its header has no sound shape"))?;
+        let shape = shape(&header).ok_or_else(|| broken(name, "its header has no valid shape"))?;
         Ok(Self { name, reader, kind, width, big_endian, shape, roomy })
     }
 
@@ -65,12 +65,12 @@ impl<R: Read> Array<R> {
         }
     }
 
-    /// The number of elements, if the header is right.
+    /// The number of elements according to the header.
     pub(super) fn count(&self) -> u64 {
         self.shape.iter().fold(1u64, |product, &side| product.saturating_mul(side))
     }
 
-    /// Bytes that the elements take once unpacked.
+    /// Decompressed size of the elements in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.count().saturating_mul(self.width as u64)
     }
@@ -83,7 +83,7 @@ impl<R: Read> Array<R> {
         }
         let mut bytes = vec![0u8; self.width];
         fill(self.name, &mut self.reader, &mut bytes)?;
-        // Only ASCII names are known; of wider characters the zero bytes are padding, whatever their order.
+        // Only ASCII names exist, so zero bytes are padding of wide characters in any byte order.
         Ok(bytes.iter().filter(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect())
     }
 
@@ -95,24 +95,24 @@ impl<R: Read> Array<R> {
     ) -> Result<Vec<T>, ReadError> {
         let (name, kind) = (self.name, self.kind);
         if !matches!(kind, Kind::Signed | Kind::Unsigned) {
-            return Err(broken(name, "it must hold integers"));
+            return Err(broken(name, "it must contain integers"));
         }
         self.elements(|element, place| {
             let value = integer(kind, element);
             match u64::try_from(value) {
                 Ok(value) if value < limit => Ok(convert(value)),
                 _ => Err(ReadError::out_of_range(format!(
-                    "{name}[{place}] is {value}, outside 0..{limit}"
+                    "{name}[{place}] is {value}, which is outside 0..{limit}"
                 ))),
             }
         })
     }
 
-    /// Finite values, as float64 holds them exactly.
+    /// Finite values that float64 represents exactly.
     pub(super) fn values(self) -> Result<Vec<f64>, ReadError> {
         let (name, kind) = (self.name, self.kind);
         if matches!(kind, Kind::Bytes | Kind::Unicode) {
-            return Err(broken(name, "it must hold numbers"));
+            return Err(broken(name, "it must contain numbers"));
         }
         self.elements(|element, place| {
             let value = match (kind, element) {
@@ -124,22 +124,22 @@ impl<R: Read> Array<R> {
                     let value = integer(kind, element);
                     if value.unsigned_abs() > u128::from(number::MAX_EXACT) {
                         return Err(ReadError::out_of_range(format!(
-                            "{name}[{place}] is {value}, beyond 2^53: float64 cannot hold it exactly"
+                            "{name}[{place}] is {value}, which exceeds 2^53, so float64 cannot represent it exactly"
                         )));
                     }
                     value as f64
                 }
-                _ => return Err(broken(name, "it must hold numbers")),
+                _ => return Err(broken(name, "it must contain numbers")),
             };
             if value.is_finite() {
                 return Ok(value);
             }
-            Err(ReadError::new(ReadErrorKind::NotFinite, format!("{name}[{place}] is {value}, not a finite number")))
+            Err(ReadError::new(ReadErrorKind::NotFinite, format!("{name}[{place}] is {value}, which is not a finite number")))
         })
     }
 
-    /// Streams the elements, little-endian, through `convert`. Memory is taken at once for as many as
-    /// `roomy` bytes hold, and beyond that as they come.
+    /// Streams the little-endian elements through `convert`. Memory is reserved for at most `roomy` bytes, and grows
+    /// with the elements beyond that.
     fn elements<T>(
         mut self,
         convert: impl Fn(&[u8], u64) -> Result<T, ReadError>,
@@ -149,7 +149,7 @@ impl<R: Read> Array<R> {
         let certain = length.min(self.roomy / self.width as u64) as usize;
         if out.try_reserve_exact(certain).is_err() {
             return Err(ReadError::too_large(format!(
-                "{}: no memory for {length} elements",
+                "array {}: not enough memory for {length} elements",
                 self.name
             )));
         }
@@ -168,7 +168,7 @@ impl<R: Read> Array<R> {
         }
         let more = self.reader.read(&mut [0]).map_err(|error| unpacking(self.name, &error))?;
         if more > 0 {
-            return Err(broken(self.name, "bytes follow its last element"));
+            return Err(broken(self.name, "there are unexpected bytes after its last element"));
         }
         Ok(out)
     }
@@ -179,14 +179,14 @@ fn broken(name: &str, why: &str) -> ReadError {
 }
 
 fn unpacking(name: &str, error: &io::Error) -> ReadError {
-    ReadError::malformed(format!("array {name} cannot be unpacked: {error}"))
+    ReadError::malformed(format!("array {name} cannot be decompressed: {error}"))
 }
 
 fn fill(name: &str, reader: &mut impl Read, buffer: &mut [u8]) -> Result<(), ReadError> {
     reader.read_exact(buffer).map_err(|error| unpacking(name, &error))
 }
 
-/// The text after `'key':` in the header, a Python dictionary in its one usual spelling.
+/// The text after `'key':` in the header, which is a Python dictionary in NumPy's usual spelling.
 fn entry<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let rest = header.split_once(&format!("'{key}'"))?.1.trim_start();
     Some(rest.strip_prefix(':')?.trim_start())
@@ -248,7 +248,7 @@ fn integer(kind: Kind, element: &[u8]) -> i128 {
     i128::from_le_bytes(wide)
 }
 
-/// IEEE 754 binary16, every value of which float64 holds.
+/// Converts IEEE 754 binary16, which float64 represents exactly.
 fn half(bits: u16) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));

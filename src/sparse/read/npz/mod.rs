@@ -1,4 +1,4 @@
-//! SciPy's `save_npz`: a zip of NumPy arrays that hold one csr, csc or coo matrix.
+//! SciPy's `save_npz`: a zip archive of NumPy arrays with one csr, csc or coo matrix.
 
 mod array;
 
@@ -21,7 +21,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
     let mut archive = Archive {
         zip,
         left: limits.max_decompressed_bytes,
-        // Deflate cannot do better than 1032 to 1: an array that claims more is not there in full.
+        // The ratio of Deflate is at most 1032 to 1, so an array that claims more is incomplete.
         roomy: (bytes.len() as u64).saturating_mul(1032).min(limits.max_decompressed_bytes),
         budget: limits.budget(),
         limits,
@@ -29,7 +29,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
     if archive.zip.index_for_name("format.npy").is_none() {
         return Err(ReadError::new(
             ReadErrorKind::NotRecognised,
-            "a zip archive, but not of a SciPy sparse matrix: it has no member format.npy",
+            "the file is a zip archive, but not of a SciPy sparse matrix: it has no member format.npy",
         ));
     }
     let format = archive.open("format", 1)?.text()?;
@@ -37,7 +37,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
     match format.as_str() {
         "csr" => {
             let (indptr, mut indices, mut values) = archive.compressed(Lines::Rows, rows, cols)?;
-            // SciPy takes the pointers' word where the arrays are longer.
+            // If the arrays are longer, SciPy ignores the elements beyond the last pointer.
             let nnz = *indptr.last().unwrap_or(&0);
             indices.truncate(nnz);
             values.truncate(nnz);
@@ -65,7 +65,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
             triplets::assemble(rows, cols, entries, &mut archive.budget)
         }
         other => Err(ReadError::unsupported(format!(
-            "SciPy format '{}' is not supported, only csr, csc and coo: convert with .tocsr()",
+            "the SciPy format '{}' is not supported, only csr, csc and coo are: convert the matrix with .tocsr()",
             other.escape_default()
         ))),
     }
@@ -74,7 +74,7 @@ pub(super) fn read(bytes: &[u8], limits: &Limits) -> Result<Csr, ReadError> {
 /// Pointers, indices and values of csr or csc.
 type Compressed = (Vec<usize>, Vec<u32>, Vec<f64>);
 
-/// What the pointers of a compressed format point at.
+/// Whether a compressed format is by rows or by columns.
 #[derive(Clone, Copy)]
 enum Lines {
     Rows,
@@ -83,17 +83,17 @@ enum Lines {
 
 struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
-    /// Bytes that members may still unpack to.
+    /// Remaining limit of decompressed bytes.
     left: u64,
-    /// Memory that what they become may still take.
+    /// Remaining memory budget.
     budget: Budget,
     roomy: u64,
     limits: &'a Limits,
 }
 
 impl<'a> Archive<'a> {
-    /// Opens the array `name`, charging what it will unpack to, no more than which is read of it, and the `width` bytes
-    /// of memory that each element becomes.
+    /// Opens the array `name`. Its decompressed size is charged, and no more is read; so are the `width` bytes of
+    /// memory that each element becomes.
     fn open(&mut self, name: &'static str, width: u64) -> Result<Array<impl Read>, ReadError> {
         let member = format!("{name}.npy");
         let file = self.zip.by_name(&member).map_err(|error| zip_error(&member, error))?;
@@ -102,7 +102,7 @@ impl<'a> Archive<'a> {
             Some(left) => self.left = left,
             None => {
                 return Err(ReadError::too_large(format!(
-                    "the arrays unpack to more than the limit of {} bytes",
+                    "the decompressed arrays exceed the limit of {} bytes",
                     self.limits.max_decompressed_bytes
                 )));
             }
@@ -122,12 +122,12 @@ impl<'a> Archive<'a> {
         let [rows, cols] = shape[..] else {
             return Err(ReadError::malformed("the array shape must have two elements"));
         };
-        // Whether they are in proportion shows when the entries have come.
+        // Whether the shape is in proportion can be checked only when the entries are known.
         self.limits.shape(rows, cols, u64::MAX)
     }
 
-    /// Refuses a shape out of proportion to what has been unpacked. Asked before pointers are read: those of empty lines
-    /// cost a zip next to nothing.
+    /// Refuses a shape out of proportion to the decompressed data. Checked before pointers are read, since those of
+    /// empty rows or columns take almost no space in a zip archive.
     fn check_shape(&self, rows: usize, cols: usize) -> Result<(), ReadError> {
         let unpacked = self.limits.max_decompressed_bytes - self.left;
         self.limits.shape(rows as u64, cols as u64, unpacked).map(drop)
@@ -147,7 +147,7 @@ impl<'a> Archive<'a> {
         array.values()
     }
 
-    /// Reads csr or csc, whose lines are rows or columns.
+    /// Reads csr or csc, compressed by rows or columns.
     fn compressed(
         &mut self,
         lines: Lines,
@@ -175,7 +175,7 @@ impl<'a> Archive<'a> {
         let last = *pointers.last().unwrap_or(&0);
         if last > indices.len() {
             return Err(ReadError::malformed(format!(
-                "indptr ends at {last}, but there are {} entries",
+                "the last element of indptr is {last}, but there are {} entries",
                 indices.len()
             )));
         }

@@ -1,4 +1,5 @@
-//! Fortran edit descriptors such as `(16I5)` and `(1P,4D20.12)`: numbers in columns of fixed width, blank-parted or not.
+//! Fortran edit descriptors such as `(16I5)` and `(1P,4D20.12)`: numbers in columns of fixed width, with or without
+//! blanks between them.
 
 use super::super::number::{self, NumberError};
 use super::super::text::line;
@@ -15,11 +16,11 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Parses `[kP][,][r](I|E|D|F|G)w[.d[Ee]]` in parentheses, and a second pair around the descriptor.
+    /// Parses `[kP][,][r](I|E|D|F|G)w[.d[Ee]]` in one or two pairs of parentheses.
     pub(super) fn parse(format: &[u8]) -> Result<Self, ReadError> {
         Self::try_parse(format).ok_or_else(|| {
             ReadError::unsupported(format!(
-                "the Fortran format '{}' is not one of the forms (16I5), (4E20.12), (1P,5D16.8)",
+                "the Fortran format '{}' is not supported; supported are forms such as (16I5), (4E20.12) and (1P,5D16.8)",
                 format.trim_ascii().escape_ascii()
             ))
         })
@@ -64,19 +65,19 @@ impl Descriptor {
         (at == inner.len()).then_some(Self { repeat, width, real, decimals, scaled })
     }
 
-    /// An integer descriptor; anything else cannot hold pointers or indices.
+    /// An integer descriptor, as required for pointers and indices.
     pub(super) fn parse_integers(format: &[u8]) -> Result<Self, ReadError> {
         let descriptor = Self::parse(format)?;
         if descriptor.real {
             return Err(ReadError::malformed(
-                "the format of pointers and indices must be of integers",
+                "the Fortran format of pointers and indices must be an integer format",
             ));
         }
         Ok(descriptor)
     }
 
-    /// A float: a point must be there where decimals are implied, an exponent where a scale factor is: readers in use
-    /// disagree about the value of a field without.
+    /// Reads a float. A decimal point is required if the format implies decimals, and an exponent if it has a scale
+    /// factor, because existing readers disagree about the value of a field without them.
     pub(super) fn float(self, field: &[u8]) -> Result<f64, NumberError> {
         let mut text = [0u8; 64];
         let mut length = 0;
@@ -91,7 +92,7 @@ impl Descriptor {
                 b'D' | b'd' | b'E' | b'e' => b'e',
                 other => other,
             };
-            // Fortran leaves out the letter where the exponent has three digits: 1.5-103.
+            // Fortran omits the letter if the exponent has three digits: 1.5-103.
             if place > 0 && matches!(byte, b'+' | b'-') && !exponent {
                 push(b'e').ok_or(NumberError::NotANumber)?;
                 exponent = true;
@@ -109,7 +110,7 @@ impl Descriptor {
     }
 }
 
-/// A count that a line can have, 1 where it is left out.
+/// A repeat count or width; 1 if it is omitted.
 fn small(count: Option<u64>) -> Option<usize> {
     let count = count.unwrap_or(1);
     (1..=100_000).contains(&count).then_some(count as usize)
@@ -128,10 +129,10 @@ impl From<NumberError> for FieldError {
     }
 }
 
-/// Walks fields from a line start on.
+/// Reads fields, starting at the beginning of a line.
 pub(super) struct Fields<'a> {
     text: &'a [u8],
-    /// Where the line after the last field read begins.
+    /// Offset of the line after the last field.
     pub(super) next_line: usize,
 }
 
@@ -140,7 +141,7 @@ impl<'a> Fields<'a> {
         Self { text, next_line: at }
     }
 
-    /// Reads `count` fields; each section begins on a line of its own.
+    /// Reads `count` fields; each section begins on a new line.
     pub(super) fn read<T>(
         &mut self,
         count: usize,
@@ -148,7 +149,7 @@ impl<'a> Fields<'a> {
         what: &str,
         convert: impl Fn(&[u8]) -> Result<T, FieldError>,
     ) -> Result<Vec<T>, ReadError> {
-        // A field takes a byte at least, so this is in proportion to the file.
+        // A field takes at least one byte, so this is in proportion to the file.
         let mut out = Vec::with_capacity(count.min(self.text.len() - self.next_line));
         while out.len() < count {
             let begin = self.next_line;
@@ -177,20 +178,18 @@ fn refuse(error: FieldError, field: &[u8], what: &str) -> ReadError {
     let shown = field[..field.len().min(40)].escape_ascii();
     let (kind, why) = match error {
         FieldError::Number(NumberError::NotANumber) if field.is_empty() => {
-            return ReadError::malformed(format!("a blank field where {what} are due"));
+            return ReadError::malformed(format!("blank field among the {what}"));
         }
         FieldError::Number(NumberError::NotANumber) => {
-            (ReadErrorKind::Malformed, "not a number of the declared format")
+            (ReadErrorKind::Malformed, "not a number in the declared format")
         }
         FieldError::Number(NumberError::NotFinite) => {
-            (ReadErrorKind::NotFinite, "not finite in float64")
+            (ReadErrorKind::NotFinite, "not a finite float64 number")
         }
         FieldError::Number(NumberError::Inexact) => {
-            (ReadErrorKind::OutOfRange, "beyond 2^53: float64 cannot hold it exactly")
+            (ReadErrorKind::OutOfRange, "larger than 2^53, so float64 cannot represent it exactly")
         }
-        FieldError::OutOfRange => {
-            (ReadErrorKind::OutOfRange, "outside its range (they begin at 1)")
-        }
+        FieldError::OutOfRange => (ReadErrorKind::OutOfRange, "out of range (indices begin at 1)"),
     };
     ReadError::new(kind, format!("the field '{shown}' among the {what} is {why}"))
 }
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_abut_and_sections_begin_on_lines() {
+    fn fields_are_adjacent_and_sections_begin_on_new_lines() {
         let text = b"  1 23456\r\n789\n  5\n";
         let mut fields = Fields::new(text, 0);
         let threes = Descriptor::parse(b"(3I3)").unwrap();

@@ -1,5 +1,5 @@
 //! Harwell-Boeing (Duff, Grimes and Lewis, TOMS 1989) and its successor Rutherford-Boeing (RAL-TR-97-031): compressed
-//! columns in Fortran cards. Assembled real, integer and pattern matrices; right-hand sides are passed over.
+//! columns in Fortran cards. Assembled real, integer and pattern matrices; right-hand sides are ignored.
 
 mod fortran;
 
@@ -18,13 +18,13 @@ enum Field {
     Pattern,
 }
 
-/// The five numbers of the second card: lines in all, of pointers, indices, values and right-hand sides.
+/// The second card: numbers of lines in total, of pointers, indices, values and right-hand sides.
 struct Cards {
     format: Format,
     right_sides: u64,
 }
 
-/// Whether the second card holds whole numbers and the third begins with a matrix type.
+/// Whether the second card consists of whole numbers and the third begins with a matrix type.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     let (_, second) = line(bytes, 0);
     let (counts, third) = line(bytes, second);
@@ -45,7 +45,7 @@ fn cards(card: &[u8]) -> Option<Cards> {
     }
 }
 
-/// All numbers of a card, if it holds nothing else.
+/// The numbers of a card, if it contains nothing else.
 fn whole_numbers(card: &[u8]) -> Option<Vec<u64>> {
     let card = &card[..card.len().min(128)];
     let words = card.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -57,7 +57,7 @@ fn whole_numbers(card: &[u8]) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// Everything the header says.
+/// The parsed header.
 struct Header {
     field: Field,
     symmetry: Symmetry,
@@ -76,7 +76,7 @@ fn header(text: &[u8], limits: &Limits) -> Result<Header, ReadError> {
     let (title, second) = line(text, 0);
     let (counts, third) = line(text, second);
     let cards = cards(counts).ok_or_else(|| {
-        ReadError::malformed("the second card must hold four or five counts").at(text, second)
+        ReadError::malformed("the second card must have four or five counts").at(text, second)
     })?;
     let (types, fourth) = line(text, third);
     let place = |error: ReadError| error.at(text, third);
@@ -85,19 +85,21 @@ fn header(text: &[u8], limits: &Limits) -> Result<Header, ReadError> {
     let (&[rows, cols, stored] | &[rows, cols, stored, _]) = sizes.as_deref().unwrap_or_default()
     else {
         return Err(place(ReadError::malformed(
-            "the third card must hold rows, columns, entries (and elements)",
+            "the third card must have the numbers of rows, columns and entries (and elements)",
         )));
     };
     let (rows, cols) = limits.shape(rows, cols, text.len() as u64).map_err(place)?;
     let stored = limits.entries(stored).map_err(place)?;
     if symmetry != Symmetry::General && rows != cols {
         return Err(place(ReadError::malformed(format!(
-            "a {rows} x {cols} matrix cannot be symmetric"
+            "a {rows} x {cols} matrix cannot be symmetric, because it is not square"
         ))));
     }
     if cols as u64 + stored as u64 > text.len() as u64 {
-        let error =
-            format!("{cols} columns and {stored} entries do not fit into {} bytes", text.len());
+        let error = format!(
+            "the header declares {cols} columns and {stored} entries, which do not fit into {} bytes",
+            text.len()
+        );
         return Err(place(ReadError::malformed(error)));
     }
     let (formats, mut body) = line(text, fourth);
@@ -138,7 +140,7 @@ fn matrix_type(types: &[u8]) -> Result<(Field, Symmetry), ReadError> {
         }
         _ => {
             return Err(ReadError::unsupported(
-                "patterns with values in a file of their own are not supported",
+                "matrices with values in a separate file are not supported",
             ));
         }
     };
@@ -147,32 +149,32 @@ fn matrix_type(types: &[u8]) -> Result<(Field, Symmetry), ReadError> {
         b'S' => Symmetry::Symmetric,
         b'Z' if field == Field::Pattern => {
             return Err(ReadError::malformed(
-                "a pattern cannot be skew-symmetric: it has no signs",
+                "a pattern cannot be skew-symmetric, because its entries have no signs",
             ));
         }
         b'Z' => Symmetry::SkewSymmetric,
         _ => {
             return Err(ReadError::unsupported(
-                "Hermitian matrices are complex, and only real ones are supported",
+                "Hermitian matrices are complex, but only real matrices are supported",
             ));
         }
     };
     match upper(2) {
         b'A' => Ok((field, symmetry)),
-        _ => {
-            Err(ReadError::unsupported("elemental matrices are not supported, only assembled ones"))
-        }
+        _ => Err(ReadError::unsupported(
+            "elemental matrices are not supported, only assembled ones are",
+        )),
     }
 }
 
-/// Reads a whole file; also returns which of the two formats it is, and its key.
+/// Reads a file; also returns which of the two formats it is, and its key.
 pub(super) fn read(
     text: &[u8],
     limits: &Limits,
 ) -> Result<(Format, Csr, Option<String>), ReadError> {
     let header = header(text, limits)?;
     let mut budget = limits.budget();
-    // The columns as they are stored; the rows that they become are charged when their number is known.
+    // Charge the stored columns; the resulting rows are charged when their number is known.
     let stored = header.stored as u64;
     let held = budget.charge(header.cols as u64 + 1, 8);
     held.and_then(|()| budget.charge(stored, triplets::ENTRY))
@@ -209,7 +211,8 @@ pub(super) fn read(
     };
     let rest = fields.next_line;
     if header.cards.right_sides == 0 && !text[rest..].trim_ascii().is_empty() {
-        return Err(ReadError::malformed("unexpected lines after the last section").at(text, rest));
+        return Err(ReadError::malformed("there are unexpected lines after the last section")
+            .at(text, rest));
     }
     let sections = (&pointers[..], &indices[..], &values[..]);
     let csr = build(&header, sections, limits, &mut budget).map_err(|error| match error.line {
@@ -235,7 +238,9 @@ fn build(
     });
     let diagonal = stored.clone().filter(|&(row, col, _)| row == col).count();
     if symmetry == Symmetry::SkewSymmetric && diagonal > 0 {
-        return Err(ReadError::malformed("a skew-symmetric matrix has no entries on its diagonal"));
+        return Err(ReadError::malformed(
+            "a skew-symmetric matrix must not have entries on its diagonal",
+        ));
     }
     if symmetry != Symmetry::General {
         limits.entries(2 * header.stored as u64 - diagonal as u64)?;

@@ -74,9 +74,9 @@ fn refuses_what_it_does_not_take() {
         None,
     );
     refused(&with("data", npy("'<f16'", "(3,)", &[0; 48])), Unsupported, "'<f16'", None);
-    refused(&with("data", npy("'|S8'", "(3,)", &[0; 24])), Malformed, "must hold numbers", None);
+    refused(&with("data", npy("'|S8'", "(3,)", &[0; 24])), Malformed, "must contain numbers", None);
     refused(&with("data", npy("'|S0'", "(3,)", &[])), Unsupported, "'|S0'", None);
-    refused(&with("indices", npy_f64(&[1.0, 2.0, 0.0])), Malformed, "must hold integers", None);
+    refused(&with("indices", npy_f64(&[1.0, 2.0, 0.0])), Malformed, "must contain integers", None);
     for name in ["bsr", "dia", "lil"] {
         refused(&with("format", format(name)), Unsupported, name, None);
     }
@@ -90,13 +90,28 @@ fn refuses_what_it_does_not_take() {
 fn refuses_arrays_that_disagree() {
     refused(&with("indptr", npy_i32(&[0, 1])), Malformed, "must have 3 elements", None);
     refused(&with("indptr", npy_i32(&[1, 1, 3])), Malformed, "first indptr pointer", None);
-    refused(&with("indptr", npy_i32(&[0, 2, 1])), Malformed, "fall after", None);
-    refused(&with("indptr", npy_i32(&[0, 1, 4])), Malformed, "ends at 4", None);
+    refused(&with("indptr", npy_i32(&[0, 2, 1])), Malformed, "do after", None);
+    refused(
+        &with("indptr", npy_i32(&[0, 1, 4])),
+        Malformed,
+        "the last element of indptr is 4",
+        None,
+    );
     refused(&with("indptr", npy_i32(&[0, -1, 3])), OutOfRange, "indptr[1] is -1", None);
     refused(&with("indices", npy_i32(&[1, 3, 0])), OutOfRange, "indices[1] is 3", None);
     refused(&with("indices", npy_i32(&[1, 2])), Malformed, "differ in length", None);
-    refused(&with("data", npy("'<f8'", "(3,)", &[0; 23])), Malformed, "cannot be unpacked", None);
-    refused(&with("data", npy("'<f8'", "(3,)", &[0; 25])), Malformed, "bytes follow", None);
+    refused(
+        &with("data", npy("'<f8'", "(3,)", &[0; 23])),
+        Malformed,
+        "cannot be decompressed",
+        None,
+    );
+    refused(
+        &with("data", npy("'<f8'", "(3,)", &[0; 25])),
+        Malformed,
+        "unexpected bytes after",
+        None,
+    );
     refused(&with("data", npy("'<f8'", "(3, 1)", &[0; 24])), Malformed, "one dimension", None);
     refused(&with("data", npy_f64(&[0.0, f64::NAN, 0.0])), NotFinite, "data[1]", None);
     refused(&with("shape", npy_i64(&[2, 1 << 31])), TooLarge, "columns", None);
@@ -105,11 +120,11 @@ fn refuses_arrays_that_disagree() {
 #[test]
 fn claims_take_no_memory() {
     let huge = with("data", npy("'<f8'", "(2147483647,)", &[0; 24]));
-    refused(&huge, TooLarge, "more than the limit", None);
+    refused(&huge, TooLarge, "exceed the limit", None);
     let more = with("data", npy("'<f8'", "(99999999999999999999,)", &[0; 24]));
-    refused(&more, Malformed, "no sound shape", None);
+    refused(&more, Malformed, "no valid shape", None);
     let plausible = with("data", npy("'<f8'", "(1000000000,)", &[0; 24]));
-    refused(&plausible, Malformed, "cannot be unpacked", None);
+    refused(&plausible, Malformed, "cannot be decompressed", None);
     let rows = vec![
         ("format", format("coo")),
         ("shape", npy_i64(&[2_000_000_000, 3])),

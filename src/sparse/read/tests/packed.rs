@@ -58,11 +58,11 @@ fn bombs_are_refused() {
 #[test]
 fn broken_streams_are_refused() {
     for whole in [gzip(TEXT), zstd(TEXT)] {
-        refused(&whole[..whole.len() - 5], Malformed, "stream is broken", None);
+        refused(&whole[..whole.len() - 5], Malformed, "stream is corrupt", None);
     }
     let mut flipped = gzip(TEXT);
     *flipped.iter_mut().nth_back(6).unwrap() ^= 1;
-    refused(&flipped, Malformed, "stream is broken", None);
+    refused(&flipped, Malformed, "stream is corrupt", None);
 }
 
 #[test]

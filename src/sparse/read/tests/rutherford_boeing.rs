@@ -77,9 +77,9 @@ fn kinds_refused() {
     File { kind: "CHA", ..PLAIN }.refused(Unsupported, "complex", 3);
     File { kind: "RHA", ..PLAIN }.refused(Unsupported, "Hermitian", 3);
     File { kind: "RUE", ..PLAIN }.refused(Unsupported, "elemental", 3);
-    File { kind: "QUA", ..PLAIN }.refused(Unsupported, "a file of their own", 3);
-    File { kind: "PZA", ..PLAIN }.refused(Malformed, "no signs", 3);
-    File { kind: "RZA", ..PLAIN }.refused(Malformed, "no entries on its diagonal", 6);
+    File { kind: "QUA", ..PLAIN }.refused(Unsupported, "in a separate file", 3);
+    File { kind: "PZA", ..PLAIN }.refused(Malformed, "have no signs", 3);
+    File { kind: "RZA", ..PLAIN }.refused(Malformed, "entries on its diagonal", 6);
     refused(&File { kind: "XUA", ..PLAIN }.text(), NotRecognised, "expected", None);
 }
 
@@ -106,7 +106,7 @@ fn headers_refused() {
     );
     File { formats: "(4E8.1)         (4I3)           (4E8.1)", ..PLAIN }.refused(
         Malformed,
-        "of integers",
+        "an integer format",
         4,
     );
 }
@@ -122,7 +122,7 @@ fn bodies_refused() {
         .refused(OutOfRange, "'6'", 5);
     body("  1  4  3  5\n  1  3  2  3\n     1.0     1.0     1.0     1.0\n").refused(
         Malformed,
-        "pointers fall",
+        "pointers must not decrease",
         5,
     );
     body("  2  3  4  5\n  1  3  2  3\n     1.0     1.0     1.0     1.0\n").refused(
