@@ -1,5 +1,6 @@
 //! `sparsetune models`: the learned models of a server, and which of them is in use.
 
+use super::problem::op_parser;
 use super::show::{right, table};
 use super::{ServerArgs, say};
 use crate::domain::LearnedModel;
@@ -35,7 +36,8 @@ enum Action {
     },
     /// Take the newest change of the model in use back
     RollBack {
-        #[arg(long, value_parser = op)]
+        /// Operation
+        #[arg(long, value_parser = op_parser())]
         op: Op,
         /// The class of devices in full, a device, or auto
         #[arg(long, default_value = "auto")]
@@ -48,12 +50,6 @@ enum Action {
         #[arg(long, short)]
         output: PathBuf,
     },
-}
-
-/// The operation of this name.
-pub fn op(text: &str) -> Result<Op, String> {
-    let named = Op::ALL.into_iter().find(|op| op.name() == text);
-    named.ok_or_else(|| "spmm or sptrsv".to_owned())
 }
 
 pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {

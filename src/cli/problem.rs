@@ -1,55 +1,41 @@
-//! The flags that say what to tune for and how to search, and their wire forms.
+//! The flags that say what to tune for and how to search, and their wire forms. Those of a problem are made from the
+//! descriptors of the operations.
 
-use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Digest, Dtype, Layout, Problem, SearchStrategy, Spmm, Sptrsv};
-use clap::ValueEnum;
-use serde_json::{Map, Value, json};
+use crate::domain::catalog::operation::{
+    Draft, Fault, Field, Kind, Misfit, Op, Value, fields, owners,
+};
+use crate::domain::{Digest, Problem, SearchStrategy};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
+use serde_json::{Map, json};
+use std::fmt;
+use std::sync::LazyLock;
 
 /// The problem. Which flags belong together follows from `--op`.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug)]
 pub struct ProblemArgs {
-    /// Operation: spmm is C = A B, sptrsv is T x = b
-    #[arg(long, value_enum, default_value_t = OpArg::Spmm)]
-    pub op: OpArg,
-    /// spmm: columns of the dense matrix B [default: 32]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    pub n: Option<u32>,
-    /// Type of the elements
-    #[arg(long, value_enum, default_value_t = DtypeArg::F32)]
-    pub dtype: DtypeArg,
-    /// spmm: storage order of B and C [default: row]
-    #[arg(long, value_enum)]
-    pub layout: Option<LayoutArg>,
-    /// spmm: C = alpha A B + beta C, with alpha and beta given at each call
-    #[arg(long)]
-    pub accumulate: bool,
-    /// spmm in f32: products may be computed from operands rounded to tf32 (10 bits of fraction)
-    #[arg(long)]
-    pub tf32: bool,
-    /// sptrsv: right-hand sides [default: 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(Sptrsv::MAX_RHS)))]
-    pub rhs: Option<u32>,
-    /// sptrsv: the triangle of A that T is; entries of the other are passed over [default: lower]
-    #[arg(long, value_enum)]
-    pub triangle: Option<TriangleArg>,
-    /// sptrsv: whether T's diagonal is ones or A's [default: non-unit]
-    #[arg(long, value_enum)]
-    pub diagonal: Option<DiagonalArg>,
-    /// sptrsv: solve with the transpose of that triangle
-    #[arg(long)]
-    pub transpose: bool,
-    /// Device: `auto`, `cpu`, `cuda:0`
-    #[arg(long, default_value = "auto")]
+    pub draft: Draft,
     pub device: String,
 }
 
 /// Flags that make no sense together.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--{flag} belongs to --op {belongs}, not to --op {op}")]
 pub struct Misuse {
-    flag: &'static str,
-    belongs: &'static str,
-    op: &'static str,
+    op: Op,
+    misfit: Misfit,
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, misfit: Misfit { field, fault } } = self;
+        match fault {
+            Fault::Foreign(owners) => {
+                let owners: Vec<&str> = owners.iter().map(|owner| owner.name()).collect();
+                write!(f, "--{field} belongs to --op {}, not to --op {op}", owners.join(" or "))
+            }
+            fault => write!(f, "--{field} {fault}"),
+        }
+    }
 }
 
 /// The search. What is absent takes the server's defaults.
@@ -78,39 +64,6 @@ pub struct SearchArgs {
     pub expected_calls: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OpArg {
-    #[default]
-    Spmm,
-    Sptrsv,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DtypeArg {
-    #[default]
-    F32,
-    F16,
-    F64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LayoutArg {
-    Row,
-    Col,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TriangleArg {
-    Lower,
-    Upper,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DiagonalArg {
-    Unit,
-    NonUnit,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StrategyArg {
     Ranked,
@@ -120,124 +73,125 @@ pub enum StrategyArg {
     Sampled,
 }
 
+/// Reads the name of an operation, and lists the names in the help.
+pub fn op_parser() -> impl TypedValueParser<Value = Op> {
+    PossibleValuesParser::new(Op::ALL.map(Op::name)).try_map(|name: String| name.parse::<Op>())
+}
+
+/// One flag of a problem's field.
+fn flag((field, upper): (&'static Field, &'static str)) -> Arg {
+    let arg = Arg::new(field.name).long(field.name);
+    let owners: Vec<&str> = owners(field.name).map(Op::name).collect();
+    let shared = owners.len() == Op::ALL.len();
+    let sentence = field.sentence.trim_end_matches('.');
+    let mut help = clap::builder::StyledStr::new();
+    let mut write = |text: fmt::Arguments<'_>| {
+        // Text in memory: there is nothing that could fail.
+        let _ = fmt::Write::write_fmt(&mut help, text);
+    };
+    match shared {
+        true => write(format_args!("{sentence}")),
+        false => {
+            let (first, rest) = sentence.split_at(1);
+            write(format_args!("{}: {}{rest}", owners.join(", "), first.to_lowercase()));
+        }
+    }
+    // Whether a flag of some operations was given must be seen, so what it usually is stands in the help alone.
+    if !shared && field.kind != Kind::Boolean {
+        write(format_args!(" [default: {}]", field.usual));
+    }
+    let arg = arg.help(help);
+    let arg = match field.kind {
+        Kind::Boolean => return arg.action(ArgAction::SetTrue),
+        Kind::Integer { min, max, .. } => {
+            arg.value_parser(value_parser!(u32).range(i64::from(min)..=i64::from(max)))
+        }
+        Kind::Choice(choices) => {
+            let names = choices.iter().map(|choice| choice.name);
+            arg.value_parser(PossibleValuesParser::new(names))
+        }
+    };
+    match field.usual {
+        Value::Choice(name) if shared => arg.value_name(upper).default_value(name),
+        _ => arg.value_name(upper),
+    }
+}
+
+impl clap::Args for ProblemArgs {
+    fn augment_args(command: Command) -> Command {
+        /// What the help calls the fields' values.
+        static UPPER: LazyLock<Vec<String>> =
+            LazyLock::new(|| fields().iter().map(|field| field.name.to_uppercase()).collect());
+        let formulas = Op::ALL.map(|op| format!("{op} is {}", op.descriptor().formula)).join(", ");
+        let mut help = clap::builder::StyledStr::new();
+        let _ = fmt::Write::write_fmt(&mut help, format_args!("Operation: {formulas}"));
+        let op = Arg::new("op").long("op").value_name("OP").value_parser(op_parser());
+        let device = Arg::new("device").long("device").value_name("DEVICE").default_value("auto");
+        let names = UPPER.iter().map(String::as_str);
+        command
+            .arg(op.help(help).default_value(Op::default().name()))
+            .args(fields().iter().copied().zip(names).map(flag))
+            .arg(device.help("Device: `auto`, `cpu`, `cuda:0`"))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for ProblemArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let value = |field: &Field| match field.kind {
+            Kind::Integer { .. } => matches.get_one::<u32>(field.name).copied().map(Value::Integer),
+            Kind::Boolean => matches.get_flag(field.name).then_some(Value::Boolean(true)),
+            Kind::Choice(_) => field.kind.parse(matches.get_one::<String>(field.name)?),
+        };
+        let given = fields().iter().filter_map(|field| Some((field.name, value(field)?)));
+        let op = matches.get_one::<Op>("op").copied().unwrap_or_default();
+        let device = matches.get_one::<String>("device").cloned().unwrap_or_default();
+        Ok(Self { draft: Draft { op, given: given.collect() }, device })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl ProblemArgs {
     /// The problem that the flags name, absent ones filled in.
     pub fn problem(&self) -> Result<Problem, Misuse> {
-        let product = [
-            ("n", self.n.is_some()),
-            ("layout", self.layout.is_some()),
-            ("accumulate", self.accumulate),
-            ("tf32", self.tf32),
-        ];
-        let solve = [
-            ("rhs", self.rhs.is_some()),
-            ("triangle", self.triangle.is_some()),
-            ("diagonal", self.diagonal.is_some()),
-            ("transpose", self.transpose),
-        ];
-        let (foreign, op, belongs) = match self.op {
-            OpArg::Spmm => (&solve[..], "spmm", "sptrsv"),
-            OpArg::Sptrsv => (&product[..], "sptrsv", "spmm"),
-        };
-        if let Some(&(flag, _)) = foreign.iter().find(|(_, given)| *given) {
-            return Err(Misuse { flag, belongs, op });
-        }
-        Ok(match self.op {
-            OpArg::Spmm => Problem::Spmm(Spmm {
-                n: self.n.unwrap_or(32),
-                dtype: self.dtype(),
-                layout: self.layout.map_or(Layout::Row, |layout| match layout {
-                    LayoutArg::Row => Layout::Row,
-                    LayoutArg::Col => Layout::Col,
-                }),
-                accumulate: self.accumulate,
-                tf32: self.tf32,
-            }),
-            OpArg::Sptrsv => Problem::Sptrsv(Sptrsv {
-                rhs: self.rhs.unwrap_or(1),
-                dtype: self.dtype(),
-                triangle: self.triangle.map_or(Triangle::Lower, |triangle| match triangle {
-                    TriangleArg::Lower => Triangle::Lower,
-                    TriangleArg::Upper => Triangle::Upper,
-                }),
-                diagonal: self.diagonal.map_or(Diagonal::NonUnit, |diagonal| match diagonal {
-                    DiagonalArg::Unit => Diagonal::Unit,
-                    DiagonalArg::NonUnit => Diagonal::NonUnit,
-                }),
-                transpose: self.transpose,
-            }),
-        })
+        let usual = |field: &Field| Some(field.usual);
+        self.draft.read_with(usual).map_err(|misfit| Misuse { op: self.draft.op, misfit })
     }
 
-    fn dtype(&self) -> Dtype {
-        match self.dtype {
-            DtypeArg::F32 => Dtype::F32,
-            DtypeArg::F16 => Dtype::F16,
-            DtypeArg::F64 => Dtype::F64,
-        }
-    }
-
-    /// The query of `GET /v1/plans`, but for the matrix.
+    /// The query of `GET /v1/plans`, but for the matrix. Fields that came later are named only where they are not at their
+    /// default: servers from before do not know them.
     pub fn query(&self) -> Result<Vec<(&'static str, String)>, Misuse> {
-        let mut query = match self.problem()? {
-            Problem::Spmm(spmm) => {
-                let mut query = vec![
-                    ("op", "spmm".to_owned()),
-                    ("n", spmm.n.to_string()),
-                    ("dtype", spmm.dtype.to_string()),
-                    ("layout", spmm.layout.to_string()),
-                ];
-                query.extend(consents(&spmm).map(|name| (name, "true".to_owned())));
-                query
-            }
-            Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => vec![
-                ("op", "sptrsv".to_owned()),
-                ("rhs", rhs.to_string()),
-                ("dtype", dtype.to_string()),
-                ("triangle", triangle.to_string()),
-                ("diagonal", diagonal.to_string()),
-                ("transpose", transpose.to_string()),
-            ],
-        };
+        let problem = self.problem()?;
+        let mut query = vec![("op", problem.op().to_string())];
+        query.extend(problem.key_fields().map(|(field, value)| (field.name, value.to_string())));
         query.push(("device", self.device.clone()));
         Ok(query)
     }
 
     /// The body of `POST /v1/jobs`.
-    pub fn job(&self, matrix: &Digest, search: &SearchArgs) -> Result<Value, Misuse> {
+    pub fn job(&self, matrix: &Digest, search: &SearchArgs) -> Result<serde_json::Value, Misuse> {
         let mut job = Map::new();
         job.insert("matrix".to_owned(), json!(matrix));
-        let problem = match self.problem()? {
-            Problem::Spmm(spmm) => {
-                let Spmm { n, dtype, layout, .. } = spmm;
-                let mut problem = json!({"op": "spmm", "n": n, "dtype": dtype, "layout": layout});
-                consents(&spmm).for_each(|name| problem[name] = json!(true));
-                problem
-            }
-            Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => json!({
-                "op": "sptrsv", "rhs": rhs, "dtype": dtype, "triangle": triangle, "diagonal": diagonal,
-                "transpose": transpose,
-            }),
-        };
-        job.insert("problem".to_owned(), problem);
+        job.insert("problem".to_owned(), json!(self.problem()?));
         job.insert("device".to_owned(), json!(self.device));
         job.insert("search".to_owned(), search.wire());
         if let Some(calls) = search.expected_calls {
             job.insert("expected_calls".to_owned(), json!(calls));
         }
-        Ok(Value::Object(job))
+        Ok(serde_json::Value::Object(job))
     }
-}
-
-/// Members that are false where they are absent, which is how servers that do not know them have them.
-fn consents(spmm: &Spmm) -> impl Iterator<Item = &'static str> + use<> {
-    let named = [("accumulate", spmm.accumulate), ("tf32", spmm.tf32)];
-    named.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
 }
 
 impl SearchArgs {
     /// The member `search` of a job; what was not said is absent.
-    pub fn wire(&self) -> Value {
+    pub fn wire(&self) -> serde_json::Value {
         let strategy = self.strategy.map(|strategy| match strategy {
             StrategyArg::Ranked => SearchStrategy::Ranked,
             StrategyArg::Exhaustive => SearchStrategy::Exhaustive,
@@ -254,14 +208,14 @@ impl SearchArgs {
             ("measure", self.measure.then_some(json!(true))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(given.collect())
+        serde_json::Value::Object(given.collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     #[derive(Parser)]
     struct Line {
@@ -310,6 +264,27 @@ mod tests {
         for foreign in ["--rhs 1", "--triangle lower", "--diagonal unit", "--transpose"] {
             let wrong = read(&format!("x {foreign}")).unwrap_err();
             assert!(wrong.contains("belongs to --op sptrsv"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_help_says_whose_each_flag_is_and_what_it_takes() {
+        let help = Line::command().render_help().to_string();
+        for line in [
+            "--op <OP>",
+            "Operation: spmm is C = A B, sptrsv is T x = b [default: spmm] [possible values: spmm, sptrsv]",
+            "--n <N>",
+            "spmm: columns of the dense matrix B [default: 32]",
+            "[default: f32] [possible values: f32, f16, f64]",
+            "spmm: storage order of B and C, both with tight leading dimensions [default: row] [possible values: row, col]",
+            "sptrsv: number of right-hand sides [default: 1]",
+            "[default: non-unit] [possible values: unit, non-unit]",
+            "sptrsv: solve with the transpose of that triangle",
+        ] {
+            assert!(help.contains(line), "{line}\n{help}");
+        }
+        for wrong in ["x --rhs 65", "x --n 0", "x --dtype f8", "x --op sddmm"] {
+            assert!(Line::try_parse_from(wrong.split(' ')).is_err(), "{wrong}");
         }
     }
 }

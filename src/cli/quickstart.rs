@@ -6,6 +6,8 @@ use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::tune::Tuned;
 use super::{say, show};
+use crate::domain::Op;
+use crate::domain::catalog::operation::Draft;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -48,7 +50,8 @@ async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::R
     tell(show::matrix(&matrix.view))?;
 
     let device = args.device.clone();
-    let problem = ProblemArgs { n: Some(args.n), device, ..ProblemArgs::default() };
+    let draft = Draft { op: Op::Spmm, given: vec![("n", args.n.into())] };
+    let problem = ProblemArgs { draft, device };
     let search = SearchArgs { seconds: Some(args.seconds), ..SearchArgs::default() };
     tell(format!("\nPOST {server}/v1/jobs: C = A B with {} columns, f32, row-major\n", args.n))?;
     let shown = if args.json { Show::Nothing } else { Show::Progress };

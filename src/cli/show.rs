@@ -205,7 +205,8 @@ fn prepare(plan: &Plan) -> String {
     };
     let once = format!("prepare  {ms:.2} ms once{vendors}{chosen}");
     match plan.break_even_calls {
-        Some(calls) => format!("{once}; pays for itself after {calls} calls"),
+        Some(1) => format!("{once}; breaks even after 1 call"),
+        Some(calls) => format!("{once}; breaks even after {calls} calls"),
         None => once,
     }
 }
@@ -337,7 +338,7 @@ mod tests {
             "problem  sptrsv rhs=1 dtype=f64 triangle=lower diagonal=unit transpose=false",
             "limit    40.00 us for its levels at 263 ns a hop, measured: 50 % of it reached",
             "model    waits_v1 said 75.00 us; over 64 trials measured is 1.12x predicted, spread 1.50x, rank correlation 0.75",
-            "prepare  6.50 ms once (the vendor's 2.50 ms); chosen for 1000 calls; pays for itself after 25 calls",
+            "prepare  6.50 ms once (the vendor's 2.50 ms); chosen for 1000 calls; breaks even after 25 calls",
             "values   new ones of the same pattern cost 1.25 ms on the host",
             "host     60.00 us on cpu/P: faster than this device",
         ] {

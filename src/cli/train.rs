@@ -3,6 +3,7 @@
 use super::client::models::TrainingView;
 use super::client::{Answer, Client};
 use super::local::{InHand, Local};
+use super::problem::op_parser;
 use super::{INTERRUPTED, ServerArgs, models, say};
 use crate::domain::JobState;
 use crate::domain::learned::Op;
@@ -24,8 +25,8 @@ const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 pub struct TrainArgs {
-    /// spmm or sptrsv; both in turn where it is not given
-    #[arg(long, value_parser = models::op)]
+    /// Operation; all of them in turn where it is not given
+    #[arg(long, value_parser = op_parser())]
     op: Option<Op>,
     /// A device, a class of devices in full, or auto
     #[arg(long, default_value = "auto")]

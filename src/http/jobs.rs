@@ -54,7 +54,7 @@ impl TryFrom<JobIn> for JobRequest {
     type Error = Problem;
 
     fn try_from(input: JobIn) -> Result<Self, Problem> {
-        let problem = input.problem.try_into().map_err(super::problems::Misfit::in_body)?;
+        let problem = input.problem.of_body()?;
         let strategy =
             input.search.strategy.unwrap_or_else(|| SearchStrategy::default_for(&problem));
         Ok(Self {

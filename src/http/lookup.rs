@@ -4,60 +4,92 @@ use super::App;
 use super::error::Problem;
 use super::etag;
 use super::extract::Query;
-use super::problems::{Op, ProblemIn};
-use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Digest, Dtype, Grade, L2Policy, Layout};
+use super::problems::ProblemIn;
+use crate::domain::catalog::operation::Gathered;
+use crate::domain::{Digest, Grade, L2Policy};
 use crate::service::LookupQuery;
 use crate::wire::Lookup;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri};
 use axum::response::Response;
-use serde::Deserialize;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The parameters of a lookup: a problem's fields beside these.
 struct LookupIn {
     matrix: Digest,
-    op: Op,
-    n: Option<u32>,
-    dtype: Option<Dtype>,
-    layout: Option<Layout>,
-    accumulate: Option<bool>,
-    tf32: Option<bool>,
-    rhs: Option<u32>,
-    triangle: Option<Triangle>,
-    diagonal: Option<Diagonal>,
-    transpose: Option<bool>,
+    problem: ProblemIn,
     device: Option<String>,
     l2: Option<L2Policy>,
     neighbour: Option<bool>,
     predicted: Option<bool>,
 }
 
+/// By hand, since serde's flattened structs take numbers for text in a query, and know no unknown names.
+impl<'de> Deserialize<'de> for LookupIn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parameters;
+
+        impl<'de> Visitor<'de> for Parameters {
+            type Value = LookupIn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the parameters of a lookup")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LookupIn, A::Error> {
+                let mut problem = Gathered::default();
+                let (mut matrix, mut device, mut l2) = (None, None, None);
+                let (mut neighbour, mut predicted) = (None, None);
+                while let Some(name) = map.next_key::<String>()? {
+                    match name.as_str() {
+                        "matrix" => once("matrix", &mut matrix, &mut map)?,
+                        "device" => once("device", &mut device, &mut map)?,
+                        "l2" => once("l2", &mut l2, &mut map)?,
+                        "neighbour" => once("neighbour", &mut neighbour, &mut map)?,
+                        "predicted" => once("predicted", &mut predicted, &mut map)?,
+                        name if problem.take(name, &mut map)? => {}
+                        name => {
+                            let why = format!("there is no parameter `{name}` of a lookup");
+                            return Err(A::Error::custom(why));
+                        }
+                    }
+                }
+                let matrix = matrix.ok_or_else(|| A::Error::missing_field("matrix"))?;
+                let problem = ProblemIn(problem.draft()?);
+                Ok(LookupIn { matrix, problem, device, l2, neighbour, predicted })
+            }
+        }
+
+        deserializer.deserialize_map(Parameters)
+    }
+}
+
+/// Reads a parameter that may be given once.
+fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
+    name: &'static str,
+    slot: &mut Option<T>,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    match slot.replace(map.next_value()?) {
+        Some(_) => Err(A::Error::duplicate_field(name)),
+        None => Ok(()),
+    }
+}
+
 impl TryFrom<LookupIn> for LookupQuery {
     type Error = Problem;
 
     fn try_from(input: LookupIn) -> Result<Self, Problem> {
-        let problem = ProblemIn {
-            op: input.op,
-            n: input.n,
-            dtype: input.dtype,
-            layout: input.layout,
-            accumulate: input.accumulate,
-            tf32: input.tf32,
-            rhs: input.rhs,
-            triangle: input.triangle,
-            diagonal: input.diagonal,
-            transpose: input.transpose,
-        };
         Ok(Self {
             matrix: input.matrix,
-            problem: problem.try_into().map_err(super::problems::Misfit::in_query)?,
+            problem: input.problem.of_query()?,
             device: input.device,
             l2_policy: input.l2,
             neighbour: input.neighbour.unwrap_or_default(),

@@ -18,8 +18,8 @@
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
-    App, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans, profile,
-    trainings, trials,
+    App, catalogue, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans,
+    profile, trainings, trials,
 };
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -51,6 +51,7 @@ pub const PATHS: &[&str] = &[
     "/v1/plans",
     "/v1/plans/{id}",
     "/v1/plans/{id}/blobs/{digest}",
+    "/v1/operations",
     "/v1/devices",
     "/v1/quarantine",
     "/v1/models",
@@ -84,6 +85,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/plans" => quick(get(lookup::lookup)),
         "/v1/plans/{id}" => quick(get(plans::show)),
         "/v1/plans/{id}/blobs/{digest}" => quick(get(plans::blob)),
+        "/v1/operations" => quick(get(catalogue::list)),
         "/v1/devices" => quick(get(devices::list)),
         "/v1/quarantine" => quick(get(devices::quarantine)),
         "/v1/models" => quick(get(models::list)),

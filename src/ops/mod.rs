@@ -1,5 +1,6 @@
 //! What is known of each operation: its space, its constraints, its models and its lowering.
 
+pub mod admission;
 pub mod features;
 pub mod limit;
 #[cfg(test)]

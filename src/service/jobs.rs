@@ -2,11 +2,11 @@
 
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
-use crate::domain::problem::Diagonal;
 use crate::domain::{
-    Device, Digest, Dtype, Job, JobId, JobRequest, JobState, Matrix, Problem, Sptrsv, Stage,
-    Timestamp, Trial, TrialCount, TrialFilter,
+    Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp, Trial,
+    TrialCount, TrialFilter,
 };
+use crate::ops::admission;
 use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Story, Submission};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ impl Service {
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
-        self.check_diagonal(&matrix, &asked.problem).await?;
+        self.check_values(&matrix, &asked.problem).await?;
         let new = NewJob {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
             job: queued(filled, &device),
@@ -54,14 +54,10 @@ impl Service {
         }
     }
 
-    /// A solve whose diagonal is not whole is refused with the rows that lack it. The facts tell of doubles that it is;
-    /// where they do not, and for another type, the matrix itself is read.
-    async fn check_diagonal(&self, matrix: &Matrix, problem: &Problem) -> Result<()> {
-        let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, dtype, .. }) = problem else {
-            return Ok(());
-        };
-        // The fact is of the entries in double precision: f32 rounds 1e-60 to zero, and 1e40 is beyond it.
-        if matrix.has_full_diagonal && *dtype == Dtype::F64 {
+    /// Refuses a matrix whose values do not suit the problem, such as a solve with an incomplete diagonal. Where the matrix's
+    /// facts do not tell, the matrix itself is read.
+    async fn check_values(&self, matrix: &Matrix, problem: &Problem) -> Result<()> {
+        if !admission::values_matter(matrix, problem) {
             return Ok(());
         }
         // One at a time, like pictures: it takes the matrix in memory.
@@ -70,7 +66,7 @@ impl Service {
         let problem = *problem;
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            request::check_diagonal(&file, &problem)
+            request::check_values(&file, &problem)
         })
         .await?
     }

@@ -200,7 +200,7 @@ impl Service {
         reasons.push(format!(
             "this plan was made for the nearest matrix, {who}, {distance:.3} away by features"
         ));
-        if let Problem::Sptrsv(_) = query.problem {
+        if query.problem.op().descriptor().arrays_follow_matrix {
             reasons.push(
                 "the arrays of its launch belong to that matrix: only the candidate carries over, to be lowered for the \
                  matrix asked for"
@@ -245,7 +245,7 @@ fn without_devices(device: &str, pattern: &Digest, known: Vec<PlanKey>) -> Vec<S
 }
 
 fn unplanned(pattern: &Digest) -> String {
-    format!("nothing has a plan that has the pattern {pattern}")
+    format!("no plan is known for the pattern {pattern}")
 }
 
 /// In what the key differs from the closest keys of the same pattern.
@@ -268,22 +268,13 @@ fn differing(asked: &PlanKey, found: &PlanKey) -> Vec<String> {
             fields.push(format!("its {what} is {found}, not {asked}"));
         }
     };
-    match (&asked.problem, &found.problem) {
-        (Problem::Spmm(a), Problem::Spmm(f)) => {
-            compare("n", a.n.to_string(), f.n.to_string());
-            compare("dtype", a.dtype.to_string(), f.dtype.to_string());
-            compare("layout", a.layout.to_string(), f.layout.to_string());
-            compare("accumulate", a.accumulate.to_string(), f.accumulate.to_string());
-            compare("tf32", a.tf32.to_string(), f.tf32.to_string());
+    match asked.problem.op() == found.problem.op() {
+        true => {
+            for ((field, asked), (_, found)) in asked.problem.fields().zip(found.problem.fields()) {
+                compare(field.name, asked.to_string(), found.to_string());
+            }
         }
-        (Problem::Sptrsv(a), Problem::Sptrsv(f)) => {
-            compare("rhs", a.rhs.to_string(), f.rhs.to_string());
-            compare("dtype", a.dtype.to_string(), f.dtype.to_string());
-            compare("triangle", a.triangle.to_string(), f.triangle.to_string());
-            compare("diagonal", a.diagonal.to_string(), f.diagonal.to_string());
-            compare("transpose", a.transpose.to_string(), f.transpose.to_string());
-        }
-        (a, f) => compare("problem", a.to_string(), f.to_string()),
+        false => compare("problem", asked.problem.to_string(), found.problem.to_string()),
     }
     compare("device class", asked.device_class.to_string(), found.device_class.to_string());
     compare("L2 policy", asked.l2_policy.to_string(), found.l2_policy.to_string());

@@ -11,6 +11,7 @@ mod contract;
 mod device;
 mod matrix;
 mod model;
+mod operation;
 mod plan;
 mod problem;
 mod trial;
@@ -22,6 +23,7 @@ pub use model::{
     ActivateRequest, Activation, Activations, AnalyticModel, DataUsed, HeldOut, LearnedModel,
     Model, ModelKind, Models, Ranked, Ranker, Regret, RollBackRequest, WholeModel,
 };
+pub use operation::Operations;
 pub use plan::{Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
 pub use trial::Trial;

@@ -68,6 +68,28 @@ def test_a_predicted_plan_is_measured_as_it_was_asked_for(visit, api):
     assert (job["matrix"], job["problem"]) == (digest, found["plan"]["problem"]), job
 
 
+def test_an_operation_shows_its_own_fields_and_sends_them(visit, api):
+    page = visit("/jobs")
+    page.evaluate("document.getElementById('submit-card').open = true")
+    field = lambda name: page.locator(f'[data-member="problem.{name}"]')
+    for op, own, other in [("sptrsv", ["rhs", "diagonal", "transpose"], ["n", "layout", "tf32", "accumulate"]),
+                           ("spmm", ["n", "layout", "tf32", "accumulate"], ["rhs", "diagonal", "transpose"])]:
+        page.select_option("#op", op)
+        for name in own:
+            expect(field(name)).to_be_visible()
+        for name in other:
+            expect(field(name)).to_be_hidden()
+    expect(field("dtype")).to_be_visible()
+    page.select_option("#op", "sptrsv")
+    field("transpose").check()
+    page.fill("#matrix", api.upload(band(90), "transposed"))
+    page.select_option("#device", "cpu")
+    page.click("#submit-go")
+    page.wait_for_url("**/jobs/*")
+    job = api.ended(page.url.rsplit("/", 1)[1])
+    assert (job["problem"]["op"], job["problem"]["transpose"]) == ("sptrsv", True), job
+
+
 def test_a_link_fills_in_what_can_be_chosen_and_nothing_else(visit):
     solve = "problem.op=sptrsv&problem.rhs=2&problem.dtype=f64&problem.triangle=upper&problem.diagonal=unit&problem.transpose=true"
     filled = visit(f"/#submit=&{solve}&problem.n=7").evaluate(FILLED)

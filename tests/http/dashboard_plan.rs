@@ -31,7 +31,7 @@ async fn a_plan_says_what_won_and_why() {
         "Relative to copy bandwidth",
         "at copy bandwidth: 6.25 µs",
         "Copy bandwidth: each input read once",
-        ">must stay</span> <span>The matrix&#39;s pattern.",
+        ">must not change</span> <span>The matrix&#39;s pattern.",
         "on up to 2 threads of the host",
         "arithmetic intensity (FLOP per compulsory byte)",
         "41 calls",

@@ -3,6 +3,7 @@
 mod access;
 mod app;
 mod caching;
+mod catalogue;
 mod dashboard_job;
 mod dashboard_jobs;
 mod dashboard_matrix;

@@ -101,7 +101,7 @@ impl Checker {
 async fn answers_fit_their_schemas() {
     let app = TestApp::new().await;
     let mut checker = Checker { contract: contract(), seen: BTreeSet::new() };
-    for path in ["/", "/healthz", "/readyz", "/v1/devices", "/v1/quarantine"] {
+    for path in ["/", "/healthz", "/readyz", "/v1/devices", "/v1/quarantine", "/v1/operations"] {
         checker.check(path, "get", app.get(path).await).await;
     }
     let matrices = "/v1/matrices";

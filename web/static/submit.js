@@ -30,7 +30,7 @@
     // --- fields
 
     const switchFields = () => {
-        for (const part of form.querySelectorAll("[data-op]")) part.hidden = part.dataset.op !== op.value;
+        for (const part of form.querySelectorAll("[data-op]")) part.hidden = !part.dataset.op.split(" ").includes(op.value);
     };
     op.addEventListener("change", switchFields);
 

@@ -103,8 +103,8 @@ impl<'a> Bench<'a> {
             tasks = args.problem.iter().map(chosen).collect::<anyhow::Result<_>>()?;
         }
         entries.retain(|entry| matches(&args.only, &entry.name()));
-        if tasks.iter().all(|task| matches!(task, Task::Spmm { .. })) {
-            // Of a solve the class is computed, from the matrix.
+        if !tasks.iter().any(Task::has_levels) {
+            // Where rows depend on each other the class is computed, from the matrix.
             entries.retain(|entry| matches(&args.class, entry.class().unwrap_or_default()));
         }
         anyhow::ensure!(!entries.is_empty(), "no matrix of the suite is left");

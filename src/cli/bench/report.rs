@@ -1,11 +1,9 @@
-//! What a person reads of a suite: a line a run, a table by problem and class, and the same as JSON.
+//! The report of a suite: one line per run, a table by problem and class, and the same as JSON.
 
 use super::compare::Share;
 use super::run::{Figures, Run, Tried};
 use super::subject::CLASSES;
 use crate::cli::show;
-use crate::domain::Problem;
-use crate::domain::problem::{Diagonal, Triangle};
 use comfy_table::Table;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -78,18 +76,10 @@ fn measured(figures: &Figures) -> String {
     )
 }
 
-/// The task, and what is uncommon about this matrix's triangle.
+/// The task, and in which fields this matrix differs from what is common.
 fn label(run: &Run) -> String {
-    let mut label = run.task.clone();
-    if let Problem::Sptrsv(solve) = &run.problem {
-        let marks = [
-            (solve.triangle == Triangle::Upper, " up"),
-            (solve.transpose, " T"),
-            (solve.diagonal == Diagonal::Unit, " unit"),
-        ];
-        label.extend(marks.iter().filter(|(there, _)| *there).map(|(_, mark)| *mark));
-    }
-    label
+    let marks = run.problem.say(run.problem.op().descriptor().bench_marks);
+    std::iter::once(run.task.clone()).chain(marks).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs of one problem and one class, or of all.

@@ -6,7 +6,7 @@ use crate::cli::client::{Answer, Client};
 use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
 use crate::domain::candidate::VENDOR;
-use crate::domain::{Digest, Problem, Spmm, Sptrsv};
+use crate::domain::{Digest, Problem};
 use crate::wire::{Plan, Role, Trial};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -110,11 +110,7 @@ impl Run {
 
     /// Operations of one call: a multiplication and an addition an entry and column of the dense operand.
     pub fn flops(&self) -> Option<f64> {
-        let columns = match self.problem {
-            Problem::Spmm(Spmm { n, .. }) => n,
-            Problem::Sptrsv(Sptrsv { rhs, .. }) => rhs,
-        };
-        Some(2.0 * self.nnz? as f64 * f64::from(columns))
+        Some(2.0 * self.nnz? as f64 * f64::from(self.problem.columns()))
     }
 
     pub fn failed(mut self, error: &anyhow::Error) -> Self {

@@ -1,4 +1,4 @@
-//! A matrix of a suite in memory, what its triangular system looks like, and its class by rows a level.
+//! A matrix of a suite in memory, what its triangular system looks like, and its class by rows per level.
 
 use super::npz;
 use super::suite::Source;
@@ -13,7 +13,7 @@ use anyhow::Context;
 pub const CLASSES: [(&str, f64); 5] =
     [("< 4", 0.0), ("4-32", 4.0), ("32-256", 32.0), ("256-2000", 256.0), (">= 2000", 2000.0)];
 
-/// A matrix in memory, and what was found out about it.
+/// A matrix in memory, with what was computed from it.
 pub struct Subject {
     source: Source,
     csr: Csr,
@@ -21,25 +21,25 @@ pub struct Subject {
     known: Vec<(Sptrsv, Shape)>,
 }
 
-/// What decides how a problem runs.
+/// Sizes that determine how a problem runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub rows: usize,
     pub cols: usize,
-    /// Entries that a call reads: the triangle's, its diagonal included unless it is unit; for SpMM all.
+    /// Entries that a call reads: all of them, or those of the triangle, with its diagonal unless that is unit.
     pub nnz: usize,
-    /// SpTRSV only.
+    /// Where rows depend on each other.
     pub levels: Option<usize>,
 }
 
 impl Shape {
-    /// Rows a level.
+    /// Rows per level.
     pub fn width(&self) -> Option<f64> {
         // Without rows there are no levels.
         self.levels.map(|levels| self.rows as f64 / levels.max(1) as f64)
     }
 
-    /// The class of an SpTRSV.
+    /// The class by rows per level.
     pub fn class(&self) -> Option<&'static str> {
         let width = self.width()?;
         CLASSES.iter().rev().find(|(_, least)| width >= *least).map(|(name, _)| *name)
@@ -47,7 +47,7 @@ impl Shape {
 }
 
 impl Subject {
-    /// Reads or generates the matrix. Takes its time: not for a thread that others wait for.
+    /// Reads or generates the matrix. This may take long, so it must not run on an async thread.
     pub fn bring(source: Source) -> anyhow::Result<Self> {
         let csr = match &source {
             Source::File(path) => {
@@ -98,7 +98,7 @@ impl Subject {
         })))
     }
 
-    /// As a server will name it. Takes its time, as reading does.
+    /// The digest by which a server will name it. As slow as reading.
     pub fn digest(&self) -> Digest {
         digest::digest(&self.csr, &digest::pattern_digest(&self.csr))
     }

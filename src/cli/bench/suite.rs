@@ -1,11 +1,14 @@
 //! Suite files (TOML): matrices, from files or generated, and the problems that each of them is tuned for.
 
 use crate::cli::client::matrix_name;
+use crate::domain::catalog::operation::{Draft, Field, Misfit, Value, fields};
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::domain::{Dtype, Op, Problem, Sptrsv};
 use crate::sparse::generate::Spec;
 use anyhow::Context;
-use serde::Deserialize;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A suite as written.
@@ -20,19 +23,55 @@ pub struct Suite {
 
 /// One matrix of a suite.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Relative to the folder of matrices; or else `generate`.
     file: Option<PathBuf>,
     /// A specification, as `sparsetune generate` takes it.
     generate: Option<String>,
     name: Option<String>,
-    /// The class for SpMM. For SpTRSV it is computed from rows and levels.
+    /// The class where rows do not depend on each other; where they do it is computed from rows and levels.
     class: Option<String>,
-    // What this matrix has instead of what an SpTRSV problem says.
-    triangle: Option<Triangle>,
-    diagonal: Option<Diagonal>,
-    transpose: Option<bool>,
+    /// Fields that this matrix has instead of what a problem of the suite says.
+    #[serde(flatten)]
+    changes: Changes,
+}
+
+/// Fields that differ from matrix to matrix: those that the tables mark.
+#[derive(Clone, Debug, Default)]
+struct Changes(Vec<(&'static str, Value)>);
+
+impl<'de> Deserialize<'de> for Changes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Rest;
+
+        impl<'de> Visitor<'de> for Rest {
+            type Value = Changes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("fields of a problem")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Changes, A::Error> {
+                let mut changes = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    let field =
+                        fields().iter().find(|field| field.name == name && is_marked(field));
+                    let field = field.ok_or_else(|| {
+                        A::Error::custom(format!("unknown field `{name}` of a matrix"))
+                    })?;
+                    changes.push((field.name, map.next_value_seed(&field.kind)?));
+                }
+                Ok(Changes(changes))
+            }
+        }
+
+        deserializer.deserialize_map(Rest)
+    }
+}
+
+fn is_marked(field: &Field) -> bool {
+    let mut marks = Op::ALL.into_iter().flat_map(|op| op.descriptor().bench_marks);
+    marks.any(|mark| mark.field == field.name)
 }
 
 /// Where a matrix comes from.
@@ -42,37 +81,27 @@ pub enum Source {
     Generated(Spec),
 }
 
-/// A problem as written: a matrix of the suite may change its triangle.
+/// A problem of the suite: a matrix may change some of its fields.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Task {
-    Spmm {
-        n: u32,
-        #[serde(default)]
-        dtype: Dtype,
-        #[serde(default)]
-        layout: Layout,
-        #[serde(default)]
-        accumulate: bool,
-        #[serde(default)]
-        tf32: bool,
-    },
-    Sptrsv {
-        #[serde(default = "one")]
-        rhs: u32,
-        #[serde(default = "double")]
-        dtype: Dtype,
-        #[serde(default = "lower")]
-        triangle: Triangle,
-        #[serde(default = "non_unit")]
-        diagonal: Diagonal,
-        #[serde(default)]
-        transpose: bool,
-    },
+#[serde(try_from = "Draft")]
+pub struct Task(Problem);
+
+impl TryFrom<Draft> for Task {
+    type Error = Misfit;
+
+    /// What is absent is what suites take, or else what the API takes.
+    fn try_from(draft: Draft) -> Result<Self, Misfit> {
+        let suite = draft.op.descriptor().suite;
+        let absent = |field: &Field| {
+            let named = suite.iter().find(|(name, _)| *name == field.name);
+            named.map(|(_, value)| *value).or(field.default)
+        };
+        draft.read_with(absent).map(Self)
+    }
 }
 
 impl Suite {
-    /// Reads a suite and checks every entry, so that a slip is told before the first hour of measuring.
+    /// Reads a suite and checks every entry, so that a mistake is reported before any measuring.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
@@ -113,60 +142,34 @@ impl Entry {
 
     /// The problem for this matrix.
     pub fn problem(&self, task: &Task) -> Problem {
-        match *task {
-            Task::Spmm { n, dtype, layout, accumulate, tf32 } => {
-                Problem::Spmm(Spmm { n, dtype, layout, accumulate, tf32 })
-            }
-            Task::Sptrsv { rhs, dtype, triangle, diagonal, transpose } => Problem::Sptrsv(Sptrsv {
-                rhs,
-                dtype,
-                triangle: self.triangle.unwrap_or(triangle),
-                diagonal: self.diagonal.unwrap_or(diagonal),
-                transpose: self.transpose.unwrap_or(transpose),
-            }),
-        }
+        let changed = |name: &str| self.changes.0.iter().find(|(known, _)| *known == name);
+        let values = task.0.fields().map(|(field, value)| match changed(field.name) {
+            Some((_, changed)) if field.kind.takes(*changed) => *changed,
+            _ => value,
+        });
+        Problem::from_values(task.0.op(), &values.collect::<Vec<_>>()).unwrap_or(task.0)
     }
 }
 
 impl Task {
+    /// Whether its matrices are classed by rows per level instead of by what the suite says.
+    pub fn has_levels(&self) -> bool {
+        self.0.op().descriptor().has_levels
+    }
+
     /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`, `spmm tf32 n=128 row`.
     pub fn label(&self) -> String {
-        match self {
-            Self::Spmm { n, dtype, layout, accumulate, tf32 } => {
-                let element = if *tf32 { "tf32".to_owned() } else { dtype.to_string() };
-                let sum = if *accumulate { " +C" } else { "" };
-                format!("spmm {element} n={n} {layout}{sum}")
-            }
-            Self::Sptrsv { rhs, dtype, .. } => format!("sptrsv {dtype} x{rhs}"),
-        }
+        let operation = self.0.op().descriptor();
+        format!("{} {}", operation.name, self.0.say(operation.bench).join(" "))
     }
 }
 
 fn solves() -> Vec<Task> {
-    let solve = |rhs, dtype| Task::Sptrsv {
-        rhs,
-        dtype,
-        triangle: lower(),
-        diagonal: non_unit(),
-        transpose: false,
+    let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+    let solve = |rhs, dtype| {
+        Task(Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose: false }))
     };
     vec![solve(1, Dtype::F64), solve(1, Dtype::F32), solve(16, Dtype::F64)]
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn double() -> Dtype {
-    Dtype::F64
-}
-
-fn lower() -> Triangle {
-    Triangle::Lower
-}
-
-fn non_unit() -> Diagonal {
-    Diagonal::NonUnit
 }
 
 #[cfg(test)]
@@ -203,7 +206,7 @@ mod tests {
         assert!(slip("[[matrix]]\ngenerate = 'x:n=3'").contains("unknown variant `x`"));
         assert!(slip("[[matrix]]\nfile = 'a'\nfiel = 'b'").contains("fiel"));
         let spmm = "[[matrix]]\nfile = 'a'\n[[problem]]\nop = 'spmm'\n";
-        assert!(slip(spmm).contains("missing field `n`"));
+        assert!(slip(spmm).contains("n is needed for this op"));
         assert_eq!(
             Suite::parse(&format!("{spmm}n = 8")).unwrap().problem[0].label(),
             "spmm f32 n=8 row"

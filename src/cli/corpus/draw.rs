@@ -3,7 +3,7 @@
 //! sparsetune may draw others.
 
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::domain::{Dtype, Layout, Op, Problem, Spmm, Sptrsv};
 use crate::sparse::random::Stream;
 
 /// A matrix to be generated, and the problem it is tuned for.
@@ -12,6 +12,16 @@ pub struct Draw {
     /// As `sparsetune generate` takes it.
     pub spec: String,
     pub problem: Problem,
+}
+
+impl Draw {
+    /// Draw `index` of an operation.
+    pub fn of(op: Op, seed: u64, index: u64) -> Self {
+        match op {
+            Op::Spmm => spmm(seed, index),
+            Op::Sptrsv => sptrsv(seed, index),
+        }
+    }
 }
 
 /// Entries, drawn evenly in their logarithm.
@@ -29,8 +39,7 @@ const MOST_WORK: f64 = 3e8;
 const WIDTHS: [u32; 20] =
     [1, 2, 4, 8, 8, 16, 16, 32, 32, 32, 64, 64, 64, 128, 128, 128, 256, 512, 33, 96];
 
-/// Draw `index` of SpMM.
-pub fn spmm(seed: u64, index: u64) -> Draw {
+fn spmm(seed: u64, index: u64) -> Draw {
     let mut stream = Stream::new(seed, index);
     let nnz = log(&mut stream, NNZ);
     let spec = any(&mut stream, nnz);
@@ -52,8 +61,7 @@ pub fn spmm(seed: u64, index: u64) -> Draw {
     }
 }
 
-/// Draw `index` of SpTRSV.
-pub fn sptrsv(seed: u64, index: u64) -> Draw {
+fn sptrsv(seed: u64, index: u64) -> Draw {
     let mut stream = Stream::new(!seed, index);
     let usual = stream.unit() < 0.55;
     let nnz = log(&mut stream, if usual { USUAL_NNZ } else { TRIANGLE_NNZ });

@@ -1,5 +1,5 @@
-//! `sparsetune corpus`: tunes generated matrices, so that a device is known before anybody asks for a plan. What they leave is
-//! what models are trained on.
+//! `sparsetune corpus`: tunes generated matrices, so that models have something to be trained on before anybody asks for
+//! a plan.
 
 mod draw;
 
@@ -9,10 +9,10 @@ use super::client::Client;
 use super::client::views::JobView;
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
-use super::problem::OpArg;
+use super::problem::op_parser;
 use super::{say, train};
 use crate::domain::training::Activate;
-use crate::domain::{DeviceClass, Digest, Job, JobState, Problem, SearchStrategy};
+use crate::domain::{DeviceClass, Digest, Job, JobState, Op, Problem, SearchStrategy};
 use crate::service::{JobFilter, PageRequest, Service};
 use crate::sparse::generate::Spec;
 use anyhow::Context;
@@ -35,9 +35,9 @@ pub struct CorpusArgs {
     /// Device: `auto`, `cpu`, `cuda:0`
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Only this operation; otherwise the two take turns
-    #[arg(long, value_enum)]
-    op: Option<OpArg>,
+    /// Only this operation; otherwise the operations alternate
+    #[arg(long, value_name = "OP", value_parser = op_parser())]
+    op: Option<Op>,
     /// How many matrices
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
@@ -53,13 +53,13 @@ pub struct CorpusArgs {
     /// Seconds of measuring for each
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Begin no more matrices after so many minutes
+    /// Start no further matrix after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
     /// Keep the generated matrices, which can be generated again from their names, and take more room than what is measured
     #[arg(long)]
     keep: bool,
-    /// Then train a model for each operation, and put it to use if it chooses better
+    /// Then train a model for each operation, and activate it if it chooses better
     #[arg(long)]
     train: bool,
     /// Only list what would be tuned
@@ -70,11 +70,10 @@ pub struct CorpusArgs {
 impl CorpusArgs {
     /// With their places in the corpus, drawn as they are asked for.
     fn draws(&self) -> impl Iterator<Item = (u64, Draw)> {
-        let draw = |index: u64| match self.op {
-            Some(OpArg::Spmm) => draw::spmm(self.seed, index),
-            Some(OpArg::Sptrsv) => draw::sptrsv(self.seed, index),
-            None if index.is_multiple_of(2) => draw::spmm(self.seed, index / 2),
-            None => draw::sptrsv(self.seed, index / 2),
+        let turns = Op::ALL.len() as u64;
+        let draw = move |index: u64| match self.op {
+            Some(op) => Draw::of(op, self.seed, index),
+            None => Draw::of(Op::ALL[(index % turns) as usize], self.seed, index / turns),
         };
         (self.from..self.from.saturating_add(self.count)).map(move |index| (index, draw(index)))
     }
@@ -137,12 +136,13 @@ pub async fn run(args: CorpusArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let minutes = |m: f64| Duration::try_from_secs_f64(m * 60.0);
-    let limit = args.minutes.map(minutes).transpose().context("--minutes is no time")?;
+    let limit =
+        args.minutes.map(minutes).transpose().context("--minutes is not a valid duration")?;
     let local = Local::start(Some(args.data.clone()), &args.device).await?;
     local.carry(async |local, job| carry(&args, limit, local, job).await).await
 }
 
-/// One after the other; what fails is told and passed over. Then the training, if it is wanted.
+/// Tunes one draw after the other; failures are reported and skipped. Then trains, if asked to.
 async fn carry(
     args: &CorpusArgs,
     limit: Option<Duration>,
@@ -155,7 +155,7 @@ async fn carry(
     let mut ops = BTreeSet::new();
     for (index, draw) in args.draws() {
         if limit.is_some_and(|limit| begun.elapsed() > limit) {
-            say(format_args!("the time is over before {index}"))?;
+            say(format_args!("the time limit was reached before {index}"))?;
             break;
         }
         let told = match tune(args, &draw, local, &class, job).await {

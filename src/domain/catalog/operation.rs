@@ -6,7 +6,7 @@ mod phrase;
 mod spmm;
 mod sptrsv;
 
-pub use draft::{Draft, Fault, Misfit};
+pub use draft::{Draft, Fault, Gathered, Misfit};
 pub use phrase::{Only, Phrase};
 
 use crate::domain::{DeviceKind, SearchStrategy};
@@ -16,15 +16,19 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 /// What is computed with a matrix. The order is that of lists and pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
+    #[default]
     Spmm,
     Sptrsv,
 }
 
 impl Op {
+    /// The first is the one that the command line takes where none is named.
     pub const ALL: [Self; 2] = [Self::Spmm, Self::Sptrsv];
 
     pub const fn descriptor(self) -> &'static Operation {
@@ -83,10 +87,13 @@ pub struct Operation {
     pub columns_words: &'static str,
     /// The symbol of the dense operand.
     pub dense: &'static str,
-    /// Its speed is judged by bytes and arithmetic, as a roofline shows it, and not by a path through dependencies.
-    pub has_roofline: bool,
+    /// Rows depend on each other, level by level: what limits it is the path through the levels, which no roofline shows, and
+    /// bench suites class its matrices by rows per level.
+    pub has_levels: bool,
     /// The arrays of its launches are made of the matrix's own structure, so a plan of another matrix has to be lowered anew.
     pub arrays_follow_matrix: bool,
+    /// How pages compute GFLOP/s from a measured time.
+    pub rate: &'static str,
     /// What bench suites take where a problem's table leaves a field out, instead of what the wire takes.
     pub suite: &'static [(&'static str, Value)],
     /// The problem in a few words, behind the title: `N=128 f32 row`.
@@ -110,7 +117,7 @@ impl Operation {
 pub struct Field {
     /// On the wire, in keys and, with `--` before it, on the command line.
     pub name: &'static str,
-    /// As forms call it: `N, columns of B`.
+    /// As forms call it: `N (columns of B)`.
     pub label: &'static str,
     pub kind: Kind,
     /// What absence means. A field without a default is required.
@@ -279,7 +286,8 @@ mod tests {
     fn fields_of_one_name_are_alike() {
         for field in Op::ALL.into_iter().flat_map(|op| op.descriptor().fields) {
             let first = fields().iter().find(|known| known.name == field.name).unwrap();
-            assert_eq!((first.kind, first.label), (field.kind, field.label), "{}", field.name);
+            let alike = |field: &Field| (field.kind, field.label, field.usual);
+            assert_eq!(alike(first), alike(field), "{}", field.name);
         }
         let names: Vec<&str> = fields().iter().map(|field| field.name).collect();
         let expected = [

@@ -2,7 +2,8 @@
 
 use super::address::{encoded, of_server};
 use super::shell::Shell;
-use crate::domain::{Digest, Dtype, Plan, Problem, Spmm};
+use crate::domain::catalog::operation::{Field, Value};
+use crate::domain::{Digest, Op, Plan, Problem};
 use axum::http::HeaderMap;
 
 /// A command to copy and what it does.
@@ -57,14 +58,54 @@ impl Server {
     }
 }
 
+/// A problem that commands ask for.
+struct Asked {
+    op: Op,
+    /// Fields that have to be named: the others are at their defaults.
+    named: Vec<(&'static Field, Value)>,
+}
+
+impl Asked {
+    fn of(op: Op, fields: impl Iterator<Item = (&'static Field, Value)>) -> Self {
+        Self { op, named: fields.filter(|(field, value)| field.default != Some(*value)).collect() }
+    }
+
+    fn problem(problem: &Problem) -> Self {
+        Self::of(problem.op(), problem.fields())
+    }
+
+    /// What the command line takes where no flag is given.
+    fn usual() -> Self {
+        let op = Op::default();
+        Self::of(op, op.descriptor().fields.iter().map(|field| (field, field.usual)))
+    }
+
+    /// The query of `GET /v1/plans`.
+    fn query(&self) -> String {
+        let fields = self.named.iter().map(|(field, value)| format!("&{}={value}", field.name));
+        format!("op={}{}", self.op, fields.collect::<String>())
+    }
+
+    /// The flags of `sparsetune lookup` and `submit`, each with a space before it.
+    fn flags(&self) -> String {
+        let op =
+            if self.op == Op::default() { String::new() } else { format!(" --op {}", self.op) };
+        let flags = self.named.iter().map(|(field, value)| match value {
+            // Booleans are false by default.
+            Value::Boolean(_) => format!(" --{}", field.name),
+            value => format!(" --{} {value}", field.name),
+        });
+        op + &flags.collect::<String>()
+    }
+}
+
 /// Commands to look up and to tune a matrix; `like` is a problem that already has a plan.
 pub fn of_matrix(digest: &Digest, like: Option<&Problem>, server: &Server) -> Vec<Command> {
-    let usual = Problem::Spmm(Spmm { n: 32, ..USUAL });
-    let problem = like.unwrap_or(&usual);
-    let flags = flags(problem);
+    let asked = like.map_or_else(Asked::usual, Asked::problem);
+    let flags = asked.flags();
     let submit = format!("submit {digest}");
     vec![
-        server.curl(digest, &query(problem)),
+        server.curl(digest, &asked.query()),
         server.lookup(digest, &flags),
         server.program("command-submit", "Tune it and wait for the plan", &submit, &flags),
     ]
@@ -73,51 +114,10 @@ pub fn of_matrix(digest: &Digest, like: Option<&Problem>, server: &Server) -> Ve
 /// Commands to look up the key of a plan.
 pub fn of_plan(plan: &Plan, server: &Server) -> Vec<Command> {
     let class = plan.device.class().to_string();
-    let (query, flags) = (query(&plan.problem), flags(&plan.problem));
-    let query = format!("{query}&device={}&l2={}", encoded(&class), plan.l2_policy);
-    let flags = format!("{flags} --device '{}'", class.replace('\'', "'\\''"));
+    let asked = Asked::problem(&plan.problem);
+    let query = format!("{}&device={}&l2={}", asked.query(), encoded(&class), plan.l2_policy);
+    let flags = format!("{} --device '{}'", asked.flags(), class.replace('\'', "'\\''"));
     vec![server.curl(&plan.matrix, &query), server.lookup(&plan.matrix, &flags)]
-}
-
-const USUAL: Spmm = Spmm::new(32, Dtype::F32, crate::domain::Layout::Row);
-
-/// The query of `GET /v1/plans`, without default values.
-fn query(problem: &Problem) -> String {
-    let parts = match problem {
-        Problem::Spmm(p) => vec![
-            Some(format!("op=spmm&n={}", p.n)),
-            (p.dtype != USUAL.dtype).then(|| format!("dtype={}", p.dtype)),
-            (p.layout != USUAL.layout).then(|| format!("layout={}", p.layout)),
-            p.accumulate.then(|| "accumulate=true".to_owned()),
-            p.tf32.then(|| "tf32=true".to_owned()),
-        ],
-        Problem::Sptrsv(p) => vec![
-            Some(format!("op=sptrsv&rhs={}&dtype={}", p.rhs, p.dtype)),
-            Some(format!("triangle={}&diagonal={}", p.triangle, p.diagonal)),
-            Some(format!("transpose={}", p.transpose)),
-        ],
-    };
-    parts.into_iter().flatten().collect::<Vec<_>>().join("&")
-}
-
-/// The flags of `sparsetune lookup` and `submit`, each preceded by a space.
-fn flags(problem: &Problem) -> String {
-    let parts = match problem {
-        Problem::Spmm(p) => vec![
-            Some(format!("--n {}", p.n)),
-            (p.dtype != USUAL.dtype).then(|| format!("--dtype {}", p.dtype)),
-            (p.layout != USUAL.layout).then(|| format!("--layout {}", p.layout)),
-            p.accumulate.then(|| "--accumulate".to_owned()),
-            p.tf32.then(|| "--tf32".to_owned()),
-        ],
-        Problem::Sptrsv(p) => vec![
-            Some(format!("--op sptrsv --dtype {} --triangle {}", p.dtype, p.triangle)),
-            Some(format!("--diagonal {}", p.diagonal)),
-            (p.rhs != 1).then(|| format!("--rhs {}", p.rhs)),
-            p.transpose.then(|| "--transpose".to_owned()),
-        ],
-    };
-    parts.into_iter().flatten().map(|part| format!(" {part}")).collect()
 }
 
 #[cfg(test)]
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
 
     fn lines(problem: &str) -> [String; 2] {
-        let problem = serde_json::from_str(problem).unwrap();
-        [query(&problem), flags(&problem)]
+        let asked = Asked::problem(&serde_json::from_str(problem).unwrap());
+        [asked.query(), asked.flags()]
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         let [query, flags] = lines(solve);
         let asked = "op=sptrsv&rhs=16&dtype=f64&triangle=upper&diagonal=unit&transpose=true";
         assert_eq!(query, asked);
-        let said = " --op sptrsv --dtype f64 --triangle upper --diagonal unit --rhs 16 --transpose";
+        let said = " --op sptrsv --rhs 16 --dtype f64 --triangle upper --diagonal unit --transpose";
         assert_eq!(flags, said);
     }
 

@@ -68,14 +68,6 @@ fn no_digest(error: crate::domain::digest::DigestError) -> Problem {
     Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("matrix"))
 }
 
-/// Columns of the dense operand, or right-hand sides.
-fn width(problem: &crate::domain::Problem) -> u32 {
-    match problem {
-        crate::domain::Problem::Spmm(product) => product.n,
-        crate::domain::Problem::Sptrsv(solve) => solve.rhs,
-    }
-}
-
 /// Which matrix.
 #[derive(Template)]
 #[template(path = "compare_pick.html")]
@@ -125,7 +117,7 @@ struct Subject {
     /// Plans there are, on how many classes of devices.
     plans: usize,
     classes: usize,
-    /// What their times are held against, a line each.
+    /// What their times are compared with, one line each.
     bounds: Vec<&'static str>,
     /// Libraries of the vendors, each once.
     libraries: String,

@@ -119,18 +119,8 @@ pub fn short(digest: &Digest) -> String {
 
 /// A problem in a few words: `SpMM N=128 f32 row`, `SpTRSV lower unit f64`. Defaults are omitted.
 pub fn problem_words(problem: &Problem) -> String {
-    let (mut words, extras) = match problem {
-        Problem::Spmm(p) => (
-            format!("SpMM N={} {} {}", p.n, p.dtype, p.layout),
-            [(p.accumulate, " accumulate".to_owned()), (p.tf32, " tf32".to_owned())],
-        ),
-        Problem::Sptrsv(p) => (
-            format!("SpTRSV {} {} {}", p.triangle, p.diagonal, p.dtype),
-            [(p.rhs != 1, format!(" rhs={}", p.rhs)), (p.transpose, " transposed".to_owned())],
-        ),
-    };
-    words.extend(extras.into_iter().filter(|(said, _)| *said).map(|(_, text)| text));
-    words
+    let operation = problem.op().descriptor();
+    format!("{} {}", operation.title, problem.say(operation.brief).join(" "))
 }
 
 /// CSS class of a state's badge.

@@ -5,7 +5,8 @@ mod form;
 mod rows;
 
 use super::shell::{Place, Shell, fragment, html};
-use crate::domain::{Digest, JobState};
+use crate::domain::catalog::operation::Operation;
+use crate::domain::{Digest, JobState, Op};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
@@ -17,7 +18,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use filters::{Asked, Filters};
 pub use form::like;
-use form::{Choice, Known, devices, known_matrices};
+use form::{Choice, FormField, Input, Known, devices, known_matrices, problem_fields};
 use rows::Row;
 
 #[derive(Template)]
@@ -26,6 +27,8 @@ struct Page {
     shell: Shell,
     list: List,
     filters: Filters,
+    operations: Vec<&'static Operation>,
+    fields: Vec<FormField>,
     devices: Vec<Choice>,
     matrices: Vec<Known>,
 }
@@ -68,6 +71,8 @@ pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
     let page = Page {
         shell: Shell::new(&app, Place::Jobs),
         list,
+        operations: Op::ALL.map(Op::descriptor).to_vec(),
+        fields: problem_fields(),
         devices: devices(&app, filters.device.as_ref()).await?,
         matrices: known_matrices(&app).await?,
         filters,

@@ -10,7 +10,7 @@ use super::pictures::bars::Bars;
 use super::pictures::{histogram, level_widths};
 use super::shell::{Place, Shell, html};
 use crate::domain::profile::LevelProfile;
-use crate::domain::{self, Digest, Matrix, MatrixProfile, Plan};
+use crate::domain::{Digest, Matrix, MatrixProfile};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::http::extract::Path;
@@ -55,10 +55,8 @@ pub async fn show(
     let plans = app.service.plans_of(&digest, &page).await?;
     let predicted = app.service.unmeasured_of(&digest, MOST_PLANS).await?;
     let shell = Shell::new(&app, Place::Matrices);
-    // Prefer a plan for a product, because its commands are shorter.
-    let product = |plan: &&Plan| matches!(plan.problem, domain::Problem::Spmm(_));
-    let like = plans.items.iter().find(product).or(plans.items.first());
-    let like = like.map(|plan| &plan.problem);
+    // Of the first operation that has a plan: its commands are the shorter ones.
+    let like = plans.items.iter().map(|plan| &plan.problem).min_by_key(|problem| problem.op());
     let server = commands::Server::new(&headers, &shell);
     html(&Page {
         commands: commands::of_matrix(&digest, like, &server),

@@ -12,7 +12,7 @@ use super::format;
 use super::jobs;
 use super::pictures::roofline::{BOUND, Mark, Roofline, Times};
 use super::shell::{Place, Shell, html};
-use crate::domain::{Plan, PlanId, Problem};
+use crate::domain::{Plan, PlanId};
 use crate::http::App;
 use crate::http::error::Problem as Refusal;
 use crate::http::extract::Path;
@@ -80,8 +80,9 @@ pub async fn show(
         Err(error) => return Err(error.into()),
     };
     let name = facts.as_ref().and_then(|facts| facts.name.clone());
-    let flops = match (&plan.problem, &facts) {
-        (Problem::Spmm(spmm), Some(facts)) => 2.0 * facts.nnz as f64 * f64::from(spmm.n),
+    let entries = facts.as_ref().and_then(|facts| plan.problem.entries(facts));
+    let flops = match (plan.problem.op().descriptor().has_levels, entries) {
+        (false, Some(entries)) => 2.0 * entries as f64 * f64::from(plan.problem.columns()),
         _ => 0.0,
     };
     let marks = marks(&plan);
@@ -115,7 +116,7 @@ pub async fn show(
         steps: parts::steps(&plan),
         arrays: parts::arrays(&plan),
         has_source: plan.launch.as_ref().is_some_and(|launch| launch.source.is_some()),
-        measure: jobs::like(&plan)?,
+        measure: jobs::like(&plan),
         scratch: parts::scratch(&plan),
         host_run: parts::host_run(&plan),
         provenance: parts::provenance(&plan),

@@ -10,7 +10,7 @@ const GPU: Tuned = Tuned::On(DeviceKind::Cuda);
 /// Shared with the other operations.
 pub(super) const DTYPE: Field = Field {
     name: "dtype",
-    label: "Type",
+    label: "Data type",
     kind: Kind::Choice(&[
         Choice { name: "f32", label: "f32", sentence: "IEEE 754 binary32." },
         Choice { name: "f16", label: "f16", sentence: "IEEE 754 binary16, summed in f32." },
@@ -31,7 +31,7 @@ pub(super) static OPERATION: Operation = Operation {
     fields: &[
         Field {
             name: "n",
-            label: "N, columns of B",
+            label: "N (columns of B)",
             kind: Kind::Integer { min: 1, max: u32::MAX, tuned_max: Spmm::MAX_N },
             default: None,
             usual: Value::Integer(32),
@@ -70,7 +70,7 @@ pub(super) static OPERATION: Operation = Operation {
         },
         Field {
             name: "tf32",
-            label: "tf32 allowed",
+            label: "allow tf32",
             kind: Kind::Boolean,
             default: Some(FALSE),
             usual: FALSE,
@@ -108,8 +108,9 @@ pub(super) static OPERATION: Operation = Operation {
     columns: "n",
     columns_words: "The width N of B",
     dense: "B",
-    has_roofline: true,
+    has_levels: false,
     arrays_follow_matrix: false,
+    rate: "2 × nonzeros × N / time",
     suite: &[],
     brief: &[
         Phrase::value("n", "N={}"),

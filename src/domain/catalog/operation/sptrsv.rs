@@ -88,8 +88,9 @@ pub(super) static OPERATION: Operation = Operation {
     columns: "rhs",
     columns_words: "The number of right-hand sides",
     dense: "b",
-    has_roofline: false,
+    has_levels: true,
     arrays_follow_matrix: true,
+    rate: "2 × entries of the triangle × right-hand sides / time; padding and rewritten equations do not count",
     suite: &[
         ("rhs", ONE),
         ("dtype", Value::Choice("f64")),

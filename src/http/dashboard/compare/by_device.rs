@@ -1,6 +1,6 @@
-//! A matrix across devices: a row a problem, a column a class of devices.
+//! A matrix across devices: one row per problem, one column per class of devices.
 
-use crate::domain::{DeviceClass, Digest, Plan};
+use crate::domain::{DeviceClass, Digest, Op, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
@@ -48,10 +48,10 @@ fn questions(plans: &[Plan]) -> Vec<(String, Vec<&Plan>)> {
     asked
 }
 
-/// Products before solves, few columns before many.
-fn size(answers: &[&Plan]) -> Option<(bool, u32)> {
+/// By operation, then few columns before many.
+fn size(answers: &[&Plan]) -> Option<(Op, u32)> {
     let problem = answers.first()?.problem;
-    Some((matches!(problem, crate::domain::Problem::Sptrsv(_)), super::width(&problem)))
+    Some((problem.op(), problem.columns()))
 }
 
 pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {

@@ -1,7 +1,6 @@
 //! A matrix on one class of devices: all its problems, in figures that do not depend on how wide they are.
 
-use crate::domain::problem::Triangle;
-use crate::domain::{DeviceClass, Matrix, Plan, Problem};
+use crate::domain::{DeviceClass, Matrix, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::format;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, question};
@@ -16,14 +15,11 @@ pub struct Row {
     pub best: bool,
 }
 
-/// Plans of one class of devices, products before solves.
+/// Plans of one class of devices, by operation and columns.
 pub fn chosen<'a>(plans: &'a [Plan], class: &DeviceClass) -> Vec<&'a Plan> {
     let mut chosen: Vec<&Plan> =
         plans.iter().filter(|plan| plan.device.class() == *class).collect();
-    chosen.sort_by_cached_key(|plan| {
-        let solve = matches!(plan.problem, Problem::Sptrsv(_));
-        (solve, super::width(&plan.problem), question(plan))
-    });
+    chosen.sort_by_cached_key(|plan| (plan.problem.op(), plan.problem.columns(), question(plan)));
     chosen
 }
 
@@ -46,34 +42,16 @@ fn told(plan: &Plan, figure: impl Fn(f64) -> String) -> String {
 }
 
 fn columns(plan: &Plan) -> f64 {
-    f64::from(super::width(&plan.problem).max(1))
+    f64::from(plan.problem.columns().max(1))
 }
 
-/// A product and a sum for each entry and column, over the time.
+/// A multiplication and an addition for each entry and column, over the time.
 fn gflops(plan: &Plan, matrix: &Matrix) -> Option<f64> {
-    let entries = match plan.problem {
-        Problem::Spmm(_) => matrix.nnz,
-        Problem::Sptrsv(solve) => triangle_entries(matrix, solve.triangle)?,
-    };
-    let flops = 2.0 * entries as f64 * columns(plan);
+    let flops = 2.0 * plan.problem.entries(matrix)? as f64 * columns(plan);
     Some(flops / (plan.median_us()? * 1e3))
 }
 
-/// Entries of a triangle, the diagonal counted once a row. That of the upper follows from the lower where the diagonal
-/// is known to be stored.
-fn triangle_entries(matrix: &Matrix, triangle: Triangle) -> Option<u64> {
-    let lower = matrix.features.lower.as_ref()?.nnz;
-    match triangle {
-        Triangle::Lower => Some(lower),
-        Triangle::Upper if matrix.symmetric => Some(lower),
-        Triangle::Upper if matrix.has_full_diagonal => {
-            (matrix.nnz + matrix.rows).checked_sub(lower)
-        }
-        Triangle::Upper => None,
-    }
-}
-
-/// One bar a problem: the time of a column.
+/// One bar per problem: the time per column.
 pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
     let timed = |plan: &&Plan| {
         let columns = columns(plan);
@@ -86,7 +64,7 @@ pub fn picture(plans: &[&Plan], name: &str) -> Option<Comparison> {
         })
     };
     let group = Group { name: String::new(), timed: plans.iter().filter_map(timed).collect() };
-    comparison::of(format!("Time a column of {name}, by problem, as in the table"), &[group])
+    comparison::of(format!("Time per column of {name}, by problem, as in the table"), &[group])
 }
 
 #[cfg(test)]

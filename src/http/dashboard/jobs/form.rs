@@ -1,13 +1,13 @@
-//! What the submit form and the filters offer to choose from: devices and matrices that are known here. And the form's
-//! address, filled in.
+//! What the submit form and the filters offer to choose from: the fields of each operation, and the devices and matrices that
+//! are known here. And the form's address, filled in.
 
 use super::super::address::encoded;
 use super::super::format;
-use crate::domain::{DeviceId, Plan};
+use crate::domain::catalog::operation::{self, Field, Kind, Value, fields, owners};
+use crate::domain::{DeviceId, Op, Plan};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::service::PageRequest;
-use crate::wire;
 
 /// Matrices offered by name; any other is named by its digest.
 const OFFERED: u32 = 100;
@@ -25,6 +25,68 @@ pub struct Choice {
 pub struct Known {
     pub digest: String,
     pub about: String,
+}
+
+/// A field of the form, made from a descriptor.
+pub struct FormField {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub sentence: &'static str,
+    /// Names of the operations that have it, with spaces between them.
+    pub ops: String,
+    /// The operation that the form begins with does not have it.
+    pub hidden: bool,
+    pub input: Input,
+}
+
+/// What a field is filled in with.
+pub enum Input {
+    Number { min: u32, max: u32, value: String },
+    Choice(Vec<FieldOption>),
+    Check,
+}
+
+pub struct FieldOption {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub selected: bool,
+}
+
+/// The fields of all operations, each once, by their places in their operations.
+pub fn problem_fields() -> Vec<FormField> {
+    let place = |field: &Field| {
+        let places = owners(field.name)
+            .filter_map(|op| op.descriptor().fields.iter().position(|own| own.name == field.name));
+        places.min()
+    };
+    let mut all: Vec<&'static Field> = fields().to_vec();
+    all.sort_by_key(|field| place(field));
+    all.into_iter().map(form_field).collect()
+}
+
+fn form_field(field: &'static Field) -> FormField {
+    let usual = field.usual;
+    let option = |choice: &'static operation::Choice| FieldOption {
+        name: choice.name,
+        label: choice.label,
+        selected: usual == Value::Choice(choice.name),
+    };
+    let input = match field.kind {
+        Kind::Integer { min, tuned_max, .. } => {
+            Input::Number { min, max: tuned_max, value: usual.to_string() }
+        }
+        Kind::Choice(choices) => Input::Choice(choices.iter().map(option).collect()),
+        Kind::Boolean => Input::Check,
+    };
+    let ops: Vec<Op> = owners(field.name).collect();
+    FormField {
+        name: field.name,
+        label: field.label,
+        sentence: field.sentence,
+        hidden: !ops.contains(&Op::default()),
+        ops: ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(" "),
+        input,
+    }
 }
 
 /// Every device once, those that can work first; the chosen one too where it has been forgotten.
@@ -62,17 +124,15 @@ pub async fn known_matrices(app: &App) -> Result<Vec<Known>, Problem> {
 
 /// The form with a plan's matrix, problem and device in it. They stand behind the hash, where `submit.js` reads them, under
 /// the names of the fields' `data-member`.
-pub fn like(plan: &Plan) -> Result<String, Problem> {
+pub fn like(plan: &Plan) -> String {
     let mut address = format!("/#submit={}", plan.matrix);
     let mut fill = |field: &str, value: &str| {
         address.push_str(&format!("&{field}={}", encoded(value)));
     };
-    let problem =
-        serde_json::to_value(wire::Problem::from(plan.problem)).map_err(Problem::internal)?;
-    for (name, value) in problem.as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        fill(&format!("problem.{name}"), &value);
+    fill("problem.op", plan.problem.op().name());
+    for (field, value) in plan.problem.fields() {
+        fill(&format!("problem.{}", field.name), &value.to_string());
     }
     fill("device", &plan.device.id.0);
-    Ok(address)
+    address
 }

@@ -3,31 +3,12 @@
 use super::super::format::{bytes, correlation, count, digits, micros, percent, routine, times};
 use super::meaning;
 use crate::domain::plan::{Bound, RunnerUp};
-use crate::domain::{L2Policy, Layout, Plan, Problem};
+use crate::domain::{L2Policy, Plan, Problem};
 
 /// `SpMM, N = 32, f32, row-major`.
 pub fn problem(problem: &Problem) -> String {
-    match problem {
-        Problem::Spmm(p) => {
-            let layout = if p.layout == Layout::Row { "row-major" } else { "column-major" };
-            let mut text = format!("SpMM, N = {}, {}, {layout}", p.n, p.dtype);
-            let on = [(p.accumulate, ", C = αAB + βC"), (p.tf32, ", tf32 allowed")];
-            on.iter().filter(|(on, _)| *on).for_each(|(_, said)| text.push_str(said));
-            text
-        }
-        Problem::Sptrsv(p) => {
-            let transposed = if p.transpose { ", transposed" } else { "" };
-            let sides = if p.rhs == 1 {
-                "1 right-hand side".to_owned()
-            } else {
-                format!("{} right-hand sides", p.rhs)
-            };
-            format!(
-                "SpTRSV, {} triangle, {} diagonal{transposed}, {sides}, {}",
-                p.triangle, p.diagonal, p.dtype
-            )
-        }
-    }
+    let operation = problem.op().descriptor();
+    format!("{}, {}", operation.title, problem.say(operation.full).join(", "))
 }
 
 /// Sentences, and the candidate that came second where there is one.
@@ -50,7 +31,7 @@ pub fn why(plan: &Plan) -> Why {
             ),
         },
         0 | 1 => "It was the only candidate that was measured.".to_owned(),
-        n if plan.tie => format!("It stands among {} measured candidates.", count(n.into())),
+        n if plan.tie => format!("Tied for best of {} measured candidates.", count(n.into())),
         n => format!("It was the best of {} measured candidates.", count(n.into())),
     };
     let runner_up = plan
@@ -61,9 +42,12 @@ pub fn why(plan: &Plan) -> Why {
         let took =
             format!("{} took {}", routine(vendor, plan.device.kind), micros(vendor.median_us));
         match plan.speedup {
-            _ if plan.candidate.is_baseline() => format!("{took}: it is the winner itself."),
+            _ if plan.candidate.is_baseline() => format!("{took} and is the winner."),
             Some(speedup) => {
-                format!("{took}, {} the winner's time, measured in turn with it.", times(speedup))
+                format!(
+                    "{took}, {} the winner's time, measured alternately with it.",
+                    times(speedup)
+                )
             }
             None => format!("{took}."),
         }
@@ -74,7 +58,7 @@ pub fn why(plan: &Plan) -> Why {
             "It was chosen for the least preprocessing and time of {} calls together.",
             count(calls)
         ),
-        None => "It was chosen by the time of a call alone; preprocessing counted for nothing."
+        None => "It was chosen by the time of a call alone; preprocessing time was not considered."
             .to_owned(),
     };
     let failed: Vec<String> = plan
@@ -122,12 +106,12 @@ fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
     text.push_str(match more < 0.0 {
         true if outpaid => " It needs more preprocessing than its calls save.",
         true if plan.tie => {
-            " It did not win all the same: finalists are timed in turn, and the differences from round to round leave room \
-             for none. That is a tie, and in a tie the simpler candidate stands."
+            " It did not win: the finalists are timed alternately, and their difference is within the noise from round to \
+             round. That is a tie, and in a tie the simpler candidate wins."
         }
         false if plan.tie => {
-            " It is a tie: timed in turn, the winner is not outside the noise of this or of another finalist. In a tie the \
-             simpler candidate stands."
+            " It is a tie: timed alternately, the winner's difference from this or another finalist is within the noise. In \
+             a tie the simpler candidate wins."
         }
         _ => "",
     });
@@ -153,7 +137,7 @@ pub fn limit(plan: &Plan) -> String {
             digits(device.hop_ns),
             bytes(limit.bytes)
         ),
-        Bound::Latency => format!("The levels of the system, one after the other, take {us}."),
+        Bound::Latency => format!("The levels of the system take {us} one after the other."),
         Bound::Flops => format!("The arithmetic takes {us}."),
     };
     match limit.bound {
@@ -172,20 +156,18 @@ pub fn limit(plan: &Plan) -> String {
 /// One thing that may or may not change.
 pub struct Check {
     pub holds: bool,
-    /// `may change` or `must stay`.
+    /// `may change` or `must not change`.
     pub verdict: &'static str,
     pub text: String,
 }
 
 pub fn checks(plan: &Plan) -> Vec<Check> {
     let valid = &plan.validity;
-    let (dense, width) = match plan.problem {
-        Problem::Spmm(_) => ("B", "The width N of B"),
-        Problem::Sptrsv(_) => ("b", "The number of right-hand sides"),
-    };
+    let operation = plan.problem.op().descriptor();
+    let (dense, width) = (operation.dense, operation.columns_words);
     let may = |holds: bool, what: &str, note: &str| Check {
         holds,
-        verdict: if holds { "may change" } else { "must stay" },
+        verdict: if holds { "may change" } else { "must not change" },
         text: format!("{what}{note}"),
     };
     let values = match valid.values_may_change {
@@ -196,8 +178,8 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
         false => String::new(),
     };
     let (verdict, finite) = match valid.dense_must_be_finite {
-        true => ("must be finite", ": zeros that fill up panels are multiplied by it"),
-        false => ("may be any", ", infinities and NaN too"),
+        true => ("must be finite", ": padding zeros are multiplied by them"),
+        false => ("may be any", ", including infinities and NaN"),
     };
     vec![
         may(valid.values_may_change, "The matrix's values", &values),
@@ -210,7 +192,7 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
         Check {
             holds: !valid.dense_must_be_finite,
             verdict,
-            text: format!("What is in {dense}{finite}"),
+            text: format!("The values of {dense}{finite}"),
         },
     ]
 }
@@ -230,8 +212,8 @@ pub fn model(plan: &Plan) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(learned) = &plan.provenance.model {
         said.push(format!(
-            "{learned} ranked the candidates. It tells an order and no times: the analytic model's time for its first choice \
-             stands for it."
+            "{learned} ranked the candidates. It predicts an order, not times; the time shown is the analytic model's for its \
+             first choice."
         ));
     } else if let Some(predicted) = &plan.predicted {
         let ratio = plan.median_us().map(|us| us / predicted.median_us);
@@ -239,9 +221,9 @@ pub fn model(plan: &Plan) -> Vec<String> {
             None => "nothing was measured".to_owned(),
             Some(r) if (r - 1.0).abs() < 0.005 => "as measured".to_owned(),
             Some(r) if r > 1.0 => {
-                format!("the measured time is {} that: it promised too much", times(r))
+                format!("the measured time is {} that: it was too optimistic", times(r))
             }
-            Some(r) => format!("the measured time is {} that: it promised too little", times(r)),
+            Some(r) => format!("the measured time is {} that: it was too pessimistic", times(r)),
         };
         said.push(format!(
             "{} predicted {} for the winner; {off}.",
@@ -301,7 +283,7 @@ mod tests {
         (plan.tie, measured.median_us, measured.ci95_us) = (true, 50.0, [9.0, 80.0]);
         let said = why(&plan).runner_up.unwrap().1;
         assert!(said.starts_with("took 13.5 µs, 73 % less (the winner: 95 % between 9.00 µs and"));
-        assert!(said.contains("in a tie the simpler candidate stands"), "{said}");
+        assert!(said.contains("in a tie the simpler candidate wins"), "{said}");
         plan.runner_up.as_mut().unwrap().ci95_us = Some([8.0, 60.0]);
         let said = why(&plan).runner_up.unwrap().1;
         let both = "95 % between 8.00 µs and 60.0 µs; the winner 95 % between 9.00 µs and 80.0 µs";
@@ -322,7 +304,7 @@ mod tests {
         plan.provenance.model = Some(crate::domain::ModelId("nightly".to_owned()));
         let said = model(&plan).join(" ");
         assert!(said.starts_with("nightly ranked the candidates."), "{said}");
-        assert!(!said.contains("promised") && !said.contains("spread"), "{said}");
+        assert!(!said.contains("optimistic") && !said.contains("spread"), "{said}");
         assert!(said.contains("15 of the job's trials") && said.contains("0.75"), "{said}");
         plan.measured = None;
         assert!(why(&plan).chosen_for.is_empty(), "calls count for nothing in a prediction");
@@ -344,7 +326,7 @@ mod tests {
     fn what_holds_is_said_either_way() {
         let checks = checks(&plan());
         assert!(checks[0].holds && checks[0].text.contains("125 µs"), "{}", checks[0].text);
-        assert!(!checks[1].holds && checks[1].verdict == "must stay");
+        assert!(!checks[1].holds && checks[1].verdict == "must not change");
         assert!(!checks[3].holds && checks[3].verdict == "must be finite");
     }
 }

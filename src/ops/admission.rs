@@ -1,0 +1,135 @@
+//! What is checked before a problem is tuned for a matrix: the memory that its operands take, and values that it cannot take.
+
+use crate::domain::problem::Diagonal;
+use crate::domain::{Dtype, Matrix, Problem, Sptrsv};
+use crate::sparse::Csr;
+use crate::sparse::triangle::{TriangleError, diagonal_of};
+
+/// Bytes that a problem takes, by an upper estimate that does not know which kernels will run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Of the host's memory, in the evaluator's process at its fullest.
+    pub host: u128,
+    /// Of a GPU's memory.
+    pub gpu: u128,
+}
+
+impl Footprint {
+    pub fn of(matrix: &Matrix, problem: &Problem) -> Self {
+        let sizes = Sizes::of(matrix, problem);
+        match problem {
+            Problem::Spmm(_) => Self { host: sizes.product_on_host(), gpu: sizes.product_on_gpu() },
+            Problem::Sptrsv(_) => Self { host: sizes.solve_on_host(), gpu: sizes.solve_on_gpu() },
+        }
+    }
+}
+
+/// Why the values of a matrix do not suit a problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The field of the problem that asks too much, where it is one.
+    pub field: Option<&'static str>,
+    pub why: String,
+}
+
+/// Whether [`check_values`] can refuse the problem although the matrix's facts do not. The facts tell of a diagonal in double
+/// precision; in f32 1e-60 is zero, and 1e40 is beyond its range.
+pub fn values_matter(matrix: &Matrix, problem: &Problem) -> bool {
+    let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, dtype, .. }) = problem else {
+        return false;
+    };
+    !matrix.has_full_diagonal || *dtype != Dtype::F64
+}
+
+/// Whether the diagonal of a solve's matrix is complete in the problem's type; names the rows that lack it.
+pub fn check_values(matrix: &Csr, problem: &Problem) -> Result<(), Unfit> {
+    let Problem::Sptrsv(solve) = problem else { return Ok(()) };
+    let unfit = |error: TriangleError| Unfit {
+        field: matches!(error, TriangleError::Diagonal { .. }).then_some("diagonal"),
+        why: error.to_string(),
+    };
+    diagonal_of(matrix, solve).map(|_| ()).map_err(unfit)
+}
+
+/// Elements of the operands; shapes and widths below 2^32 cannot overflow 128 bits.
+struct Sizes {
+    rows: u128,
+    nnz: u128,
+    b: u128,
+    c: u128,
+    /// Of the C that a call adds to; 0 where it adds to none.
+    c0: u128,
+    element: u128,
+}
+
+impl Sizes {
+    fn of(matrix: &Matrix, problem: &Problem) -> Self {
+        let (b_lines, width, dtype) = match problem {
+            Problem::Spmm(p) => (matrix.cols, p.n, p.dtype),
+            Problem::Sptrsv(p) => (matrix.rows, p.rhs, p.dtype),
+        };
+        let (rows, width) = (u128::from(matrix.rows), u128::from(width));
+        let adds = matches!(problem, Problem::Spmm(spmm) if spmm.accumulate);
+        Self {
+            rows,
+            nnz: u128::from(matrix.nnz),
+            b: u128::from(b_lines) * width,
+            c: rows * width,
+            c0: if adds { rows * width } else { 0 },
+            element: u128::from(dtype.bytes()),
+        }
+    }
+
+    /// What the evaluator's process holds at its fullest. For an element of C the reference's value (8) and scale (4),
+    /// and the result itself. For one of B, and of the C that is added to, two of its type: as it was made, and as it is
+    /// shared, or the engine's aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and
+    /// its value as the problem's type has it, which the oracle widens to f64 again (8).
+    fn product_on_host(&self) -> u128 {
+        let made = 2 * self.element * (self.b + self.c0);
+        (8 + 4 + self.element) * self.c + made + 20 * self.nnz
+    }
+
+    /// What a GPU must hold: A with 4-byte columns and row pointers, B, C, and what a verified C begins as where it is
+    /// added to. The reference adapts to what is left: it is compared in slices where it does not fit beside them.
+    fn product_on_gpu(&self) -> u128 {
+        let dense = self.b + self.c + self.c0;
+        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * dense
+    }
+
+    /// What the evaluator's process holds at its fullest for a solve. For an entry 44 bytes: in the matrix (12), in the
+    /// system that x is checked with and in the one that schemes are lowered from (12 each), and one more as the engine
+    /// uploads it (8). For a row 80: four row pointers (32), the diagonal of both systems (16), levels and their order
+    /// (24), and the diagonal as uploaded (8). For an element of b: both right-hand sides, x, and x in f64.
+    fn solve_on_host(&self) -> u128 {
+        44 * self.nnz + 80 * (self.rows + 1) + (3 * self.element + 8) * self.b
+    }
+
+    /// What a GPU must hold for a solve: the strict triangle with its diagonal, both right-hand sides and x. What lies in
+    /// the other triangle is counted as well: the facts do not tell how much that is. Schemes bring their own arrays;
+    /// one for which there is no room is refused by the engine.
+    fn solve_on_gpu(&self) -> u128 {
+        (4 + self.element) * self.nnz
+            + (4 + self.element) * (self.rows + 1)
+            + 3 * self.element * self.b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_c_that_is_added_to_counts_on_host_and_gpu() {
+        let sizes = |accumulate| Sizes {
+            rows: 10,
+            nnz: 30,
+            b: 5 * 4,
+            c: 10 * 4,
+            c0: if accumulate { 10 * 4 } else { 0 },
+            element: 2,
+        };
+        let (plain, adding) = (sizes(false), sizes(true));
+        assert_eq!(adding.product_on_gpu() - plain.product_on_gpu(), 2 * 40);
+        assert_eq!(adding.product_on_host() - plain.product_on_host(), 2 * 2 * 40);
+    }
+}

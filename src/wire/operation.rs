@@ -1,0 +1,123 @@
+//! The catalogue: operations with the fields of their problems.
+
+use crate::domain::catalog::operation::{self, Op, Tuned, Value};
+use crate::domain::{DeviceKind, SearchStrategy};
+use serde::Serialize;
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+pub struct Operations {
+    operations: Vec<Operation>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Operation {
+    name: &'static str,
+    title: &'static str,
+    formula: &'static str,
+    sentence: &'static str,
+    strategy: SearchStrategy,
+    fields: Vec<Field>,
+    limits: Vec<Limit>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Field {
+    name: &'static str,
+    sentence: &'static str,
+    required: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default: Option<Value>,
+    #[serde(flatten)]
+    kind: Kind,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Kind {
+    Integer { minimum: u32, maximum: u32, tuned_maximum: u32 },
+    Choice { choices: Vec<Choice> },
+    Boolean,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Choice {
+    name: &'static str,
+    sentence: &'static str,
+}
+
+/// A value that is tuned nowhere, on one kind of device, or with one value of another field.
+#[derive(Debug, Serialize)]
+pub struct Limit {
+    field: &'static str,
+    value: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<DeviceKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with: Option<With>,
+    why: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub struct With {
+    field: &'static str,
+    value: Value,
+}
+
+impl Operations {
+    /// Every operation of this version.
+    pub fn all() -> Self {
+        Self { operations: Op::ALL.map(|op| Operation::from(op.descriptor())).into() }
+    }
+}
+
+impl From<&operation::Operation> for Operation {
+    fn from(operation: &operation::Operation) -> Self {
+        Self {
+            name: operation.name,
+            title: operation.title,
+            formula: operation.formula,
+            sentence: operation.sentence,
+            strategy: operation.strategy,
+            fields: operation.fields.iter().map(Field::from).collect(),
+            limits: operation.limits.iter().map(Limit::from).collect(),
+        }
+    }
+}
+
+impl From<&operation::Field> for Field {
+    fn from(field: &operation::Field) -> Self {
+        Self {
+            name: field.name,
+            sentence: field.sentence,
+            required: field.default.is_none(),
+            default: field.default,
+            kind: match field.kind {
+                operation::Kind::Integer { min, max, tuned_max } => {
+                    Kind::Integer { minimum: min, maximum: max, tuned_maximum: tuned_max }
+                }
+                operation::Kind::Choice(choices) => {
+                    Kind::Choice { choices: choices.iter().map(Choice::from).collect() }
+                }
+                operation::Kind::Boolean => Kind::Boolean,
+            },
+        }
+    }
+}
+
+impl From<&operation::Choice> for Choice {
+    fn from(choice: &operation::Choice) -> Self {
+        Self { name: choice.name, sentence: choice.sentence }
+    }
+}
+
+impl From<&operation::Limit> for Limit {
+    fn from(limit: &operation::Limit) -> Self {
+        let (device, with) = match limit.only {
+            Tuned::On(device) => (Some(device), None),
+            Tuned::With(field, value) => (None, Some(With { field, value })),
+            Tuned::Nowhere => (None, None),
+        };
+        Self { field: limit.field, value: limit.value, device, with, why: limit.why }
+    }
+}
