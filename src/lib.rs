@@ -1,5 +1,8 @@
 //! sparsetune: finds the fastest kernel for a given sparse matrix on a given device, and remembers it.
 //!
+//! Programs use it through [`Matrix`] and [`Tuner`]: read a matrix, tune it in this process, get a [`Plan`]. `examples/` shows
+//! how; the command line and the server's API are the other two ways in.
+//!
 //! The rooms, from the ground up. `tests/tidy.rs` keeps each to the imports ARCHITECTURE.md allows it. Those that compute
 //! are compiled as a library of their own, `core.rs`.
 
@@ -10,3 +13,7 @@ pub mod http;
 pub mod pool;
 pub mod service;
 pub mod store;
+pub mod tuner;
+
+pub use domain::{Plan, Problem, Search};
+pub use tuner::{Matrix, Tuner, TunerError, TunerOptions};

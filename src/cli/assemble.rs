@@ -3,20 +3,15 @@
 
 use super::config::Config;
 use super::logging;
-use super::serve::{self, ServeArgs, WorkerLoops};
+use super::serve::{self, ServeArgs};
 use crate::domain::DeviceId;
 use crate::engine::cuda;
-use crate::pool::{Deadlines, Evaluator, EvaluatorSpec};
-use crate::service::Service;
-use crate::service::tuning::{Measuring, Worker};
-use anyhow::bail;
-use futures_util::FutureExt;
+use crate::pool::{Deadlines, EvaluatorSpec};
+use crate::tuner::{Opening, OpeningError, Workers};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 /// `sparsetune serve`: HTTP and a worker for each device, until a signal.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
@@ -35,32 +30,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 /// The result of opening the devices, as far as it is known. A server that has ended waits for none: a device that hangs while it is opened
 /// holds its worker's end of the channel for as long.
-async fn startup_result(verdict: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
+async fn startup_result(verdict: JoinHandle<Result<(), OpeningError>>) -> anyhow::Result<()> {
     verdict.abort();
     match verdict.await {
         Err(error) if error.is_cancelled() => Ok(()),
-        startup_result => startup_result?,
+        startup_result => Ok(startup_result??),
     }
-}
-
-/// The workers that a configuration asks for, not yet started.
-pub struct Workers {
-    members: Vec<EvaluatorSpec>,
-    tx: mpsc::UnboundedSender<Opened>,
-}
-
-/// What became of opening a device.
-struct Opened {
-    device: DeviceId,
-    error: Option<String>,
-}
-
-/// Waits for the devices to open.
-pub struct Opening {
-    wanted: usize,
-    /// The devices were found, not named: one that does not work is left out.
-    automatic: bool,
-    rx: mpsc::UnboundedReceiver<Opened>,
 }
 
 /// Looks for the devices; each gets an evaluator and a worker.
@@ -69,65 +44,8 @@ pub fn workers(config: &Config) -> anyhow::Result<(Workers, Opening)> {
         .iter()
         .map(|device| evaluator_spec(config, device))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let (tx, rx) = mpsc::unbounded_channel();
     let automatic = config.devices.r#use.iter().any(|name| name == "auto");
-    let opening = Opening { wanted: members.len(), automatic, rx };
-    Ok((Workers { members, tx }, opening))
-}
-
-impl Workers {
-    /// Each opens its device, then works until it is told to stop.
-    pub fn loops(self, service: &Service, stop: &CancellationToken) -> WorkerLoops {
-        let Self { members, tx } = self;
-        let one = |spec: EvaluatorSpec| {
-            let (service, stop, tx) = (service.clone(), stop.clone(), tx.clone());
-            // From before any of them opens: the process is not ready while one is still to come.
-            let coming = service.opening(spec.device.clone());
-            async move {
-                let device = spec.device.clone();
-                let opening = Worker::open(service, Evaluator::new(spec), Measuring::default());
-                let Some(opened) = stop.run_until_cancelled(opening).await else { return };
-                drop(coming);
-                let error = opened.as_ref().err().map(ToString::to_string);
-                // Nobody listens once the startup result is known; the log has it too.
-                let _ = tx.send(Opened { device: device.clone(), error });
-                match opened {
-                    Ok(worker) => worker.run(stop).await,
-                    Err(error) => tracing::error!(%device, %error, "the device is not worked on"),
-                }
-            }
-            .boxed()
-        };
-        members.into_iter().map(one).collect()
-    }
-}
-
-impl Opening {
-    /// Waits until every device is open or has failed. An error when one that was named failed, or all did.
-    pub async fn verdict(mut self) -> anyhow::Result<()> {
-        let mut open = 0;
-        for _ in 0..self.wanted {
-            // The senders are gone when the workers were told to stop first.
-            let Some(Opened { device, error }) = self.rx.recv().await else { return Ok(()) };
-            match error {
-                None => open += 1,
-                Some(error) if !self.automatic => bail!("device {device}: {error}"),
-                Some(_) => {}
-            }
-        }
-        if open == 0 && self.wanted > 0 {
-            bail!("no device could be opened; `sparsetune doctor` says what is missing");
-        }
-        Ok(())
-    }
-
-    async fn verdict_or_stop(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let verdict = self.verdict().await;
-        if verdict.is_err() {
-            stop.cancel();
-        }
-        verdict
-    }
+    Ok(Workers::new(members, automatic))
 }
 
 /// The devices to work on: those listed, or every CUDA device that the driver shows and the CPU. The driver is asked
@@ -173,34 +91,26 @@ pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<Eval
 
 #[cfg(test)]
 mod tests {
-    use super::{Opened, Opening, startup_result};
-    use crate::domain::DeviceId;
-    use tokio::sync::mpsc;
-    use tokio_util::sync::CancellationToken;
+    use super::startup_result;
+    use crate::tuner::OpeningError;
+    use std::future::pending;
 
     #[tokio::test]
     async fn a_server_that_has_ended_waits_for_no_device() {
-        let (tx, rx) = mpsc::unbounded_channel();
-        let opening = Opening { wanted: 1, automatic: false, rx };
-        let stop = CancellationToken::new();
-        let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
+        let verdict = tokio::spawn(pending::<Result<(), OpeningError>>());
         tokio::task::yield_now().await;
         let ended =
             tokio::time::timeout(std::time::Duration::from_secs(10), startup_result(verdict)).await;
         assert!(ended.unwrap().is_ok());
-        drop(tx);
     }
 
     #[tokio::test]
-    async fn a_verdict_that_ended_the_server_is_told() {
-        let (tx, rx) = mpsc::unbounded_channel();
-        let opening = Opening { wanted: 1, automatic: false, rx };
-        let stop = CancellationToken::new();
-        let verdict = tokio::spawn(opening.verdict_or_stop(stop.clone()));
-        let error = Some("it is on fire".to_owned());
-        tx.send(Opened { device: DeviceId("cuda:0".to_owned()), error }).unwrap();
-        stop.cancelled().await;
+    async fn an_error_that_ended_the_server_is_its_result() {
+        let verdict = tokio::spawn(async { Err(OpeningError::NoDevice) });
+        while !verdict.is_finished() {
+            tokio::task::yield_now().await;
+        }
         let error = startup_result(verdict).await.unwrap_err();
-        assert_eq!(error.to_string(), "device cuda:0: it is on fire");
+        assert_eq!(error.to_string(), OpeningError::NoDevice.to_string());
     }
 }

@@ -93,7 +93,7 @@ impl Local {
             Ok(()) => Ok(local),
             Err(error) => {
                 local.stop().await;
-                Err(error)
+                Err(error.into())
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand, all roles in one binary, so that they can never differ in version.
 
 mod assemble;
-mod bench;
+pub mod bench;
 pub mod client;
 pub mod config;
 mod corpus;

@@ -7,8 +7,8 @@ use crate::service::training::Trainer;
 use crate::service::{LearningSettings, SearchDefaults, Service, ServiceSettings};
 use crate::sparse::read;
 use crate::store::{LocalBlobs, SqliteStore};
+use crate::tuner::WorkerLoops;
 use anyhow::Context;
-use futures_util::future::BoxFuture;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,9 +56,6 @@ impl ServeArgs {
         Ok(Config::load(self.config.as_deref(), &flags)?)
     }
 }
-
-/// The loops of this process' workers; each ends by itself once the token is cancelled.
-pub type WorkerLoops = Vec<BoxFuture<'static, ()>>;
 
 /// A server at work.
 pub struct Running {

@@ -73,5 +73,6 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!(left = tasks.len(), "not everything ended in time");
     }
     export.finish().await;
-    verdict.map(|()| ExitCode::SUCCESS)
+    verdict?;
+    Ok(ExitCode::SUCCESS)
 }

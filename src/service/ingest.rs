@@ -71,6 +71,16 @@ impl Service {
         self.keep(read, name).await
     }
 
+    /// Stores a matrix that is in memory already.
+    pub async fn store_csr(&self, csr: Csr, name: Option<String>) -> Result<Uploaded> {
+        let permit = self.inner.parses.clone().acquire_owned().await?;
+        let read = tokio::task::spawn_blocking(move || identified(csr, name, permit)).await?;
+        if let Some(matrix) = self.stored(&read.digest).await? {
+            return Ok(Uploaded { matrix, created: false });
+        }
+        self.keep(read, None).await
+    }
+
     /// The facts of a matrix whose file is there too.
     async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
         let row = self.inner.store.matrix(digest).await?;
@@ -147,11 +157,15 @@ where
 fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
     let started = Instant::now();
     let parsed = read::read_path(file, limits).map_err(refusal)?;
-    let pattern = digest::pattern_digest(&parsed.csr);
-    let digest = digest::digest(&parsed.csr, &pattern);
+    let read = identified(parsed.csr, parsed.declared_name, permit);
     histogram!("sparsetune_parse_seconds").record(started.elapsed().as_secs_f64());
-    let declared_name = parsed.declared_name;
-    Ok(Read { csr: parsed.csr, pattern, digest, declared_name, _permit: permit })
+    Ok(read)
+}
+
+fn identified(csr: Csr, declared_name: Option<String>, permit: OwnedSemaphorePermit) -> Read {
+    let pattern = digest::pattern_digest(&csr);
+    let digest = digest::digest(&csr, &pattern);
+    Read { csr, pattern, digest, declared_name, _permit: permit }
 }
 
 fn unreadable(message: String) -> ServiceError {

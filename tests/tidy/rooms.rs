@@ -16,6 +16,7 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("store", &["domain"]),
     ("service", &["domain", "sparse", "learn", "search", "ops", "store", "pool"]),
     ("wire", &["domain"]),
+    ("tuner", &["domain", "sparse", "pool", "store", "service"]),
     ("http", &["domain", "service", "wire"]),
     ("cli", &["all"]),
 ];

@@ -1,0 +1,301 @@
+//! The library's front door: read a matrix, tune it in this process, get a plan.
+
+mod matrix;
+mod workers;
+
+pub use matrix::Matrix;
+pub use workers::{Opening, OpeningError, WorkerLoops, Workers};
+
+use crate::domain::{DeviceId, Job, JobRequest, JobState, Plan, Problem, Search, SearchStrategy};
+use crate::pool::EvaluatorSpec;
+use crate::service::{LearningSettings, Service, ServiceError, ServiceSettings};
+use crate::sparse::CsrError;
+use crate::sparse::generate::{GenerateError, SpecError};
+use crate::sparse::read::{Limits, ReadError};
+use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Time between two looks at a running job.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Time for the worker and its evaluator to end when a tuner is dropped.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum TunerError {
+    #[error("{path} cannot be read as a matrix: {source}")]
+    Read { path: PathBuf, source: ReadError },
+    #[error("the arrays are not a canonical CSR: {0}")]
+    Csr(#[from] CsrError),
+    #[error("`{spec}` is no specification of a matrix: {source}")]
+    Specification { spec: String, source: SpecError },
+    #[error("no matrix can be generated: {0}")]
+    Generate(#[from] GenerateError),
+    #[error("{path} cannot be used as a data folder: {source}")]
+    Folder { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+    #[error("the runtime cannot be started: {0}")]
+    Runtime(std::io::Error),
+    #[error(transparent)]
+    Opening(#[from] OpeningError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("the job has failed: {0}")]
+    Failed(String),
+    #[error("the job was cancelled")]
+    Cancelled,
+}
+
+/// How a [`Tuner`] is set up. Made by [`Tuner::options`].
+#[derive(Clone, Debug, Default)]
+pub struct TunerOptions {
+    data: Option<PathBuf>,
+    evaluator: Option<PathBuf>,
+    libraries: Vec<PathBuf>,
+}
+
+impl TunerOptions {
+    /// Keeps matrices, trials and plans in this folder, which has the form of a server's `--data`. Without it they are kept in
+    /// a temporary folder that goes with the tuner.
+    #[must_use]
+    pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data = Some(folder.into());
+        self
+    }
+
+    /// The `sparsetune` binary that measures, where it is not found by itself ([`Tuner`] says where it is looked for).
+    #[must_use]
+    pub fn evaluator(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.evaluator = Some(binary.into());
+        self
+    }
+
+    /// A CUDA library (driver, NVRTC, cuSPARSE, cuBLAS), or a folder of them, used before those that the system finds.
+    #[must_use]
+    pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
+        self.libraries.push(path.into());
+        self
+    }
+
+    /// Opens the device: `cpu`, or `cuda:0` for the first GPU. Returns once it is open.
+    ///
+    /// # Errors
+    /// The data folder or the store cannot be used, the binary is not found, or the device does not open.
+    pub fn open(self, device: &str) -> Result<Tuner, TunerError> {
+        Tuner::start(self, device)
+    }
+}
+
+/// Tunes matrices on one device, in this process, without a server.
+///
+/// Candidates run in a child process, the `evaluator` of the `sparsetune` binary: a kernel that hangs or faults costs one
+/// trial, never the caller. That binary is looked for beside the running program, in the two folders above it, and then on the
+/// `PATH`; [`TunerOptions::evaluator`] names another. It should be of this library's version.
+///
+/// Calls block; within an async runtime they belong on a thread for blocking work.
+///
+/// ```
+/// use sparsetune::{Matrix, Search, Tuner};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let built = concat!(env!("CARGO_MANIFEST_DIR"), "/target/debug/sparsetune");
+/// # if !std::path::Path::new(built).is_file() { return Ok(()) }
+/// # let tuner = Tuner::options().evaluator(built).open("cpu")?;
+/// # /*
+/// let tuner = Tuner::options().data("sparsetune-data").open("cpu")?;
+/// # */
+/// let matrix = Matrix::generate("poisson2d:nx=24,ny=24")?;
+/// let problem = serde_json::from_str(r#"{"op": "spmm", "n": 16}"#)?;
+/// let search = Search { top_k: Some(2), seconds: Some(5.0), ..Search::default() };
+/// let plan = tuner.tune_with(&matrix, &problem, search, None)?;
+/// println!("{} in {:?} us", plan.candidate, plan.median_us());
+/// # assert_eq!(plan.matrix, matrix.facts().digest);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Tuner {
+    runtime: Runtime,
+    service: Service,
+    device: String,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+    /// Removed after everything that writes to it has ended.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Tuner {
+    /// Everything at its default; change what is to be different, then [`TunerOptions::open`].
+    pub fn options() -> TunerOptions {
+        TunerOptions::default()
+    }
+
+    fn start(options: TunerOptions, device: &str) -> Result<Self, TunerError> {
+        let unusable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| TunerError::Folder { path, source }
+        };
+        let temporary = match &options.data {
+            Some(_) => None,
+            None => {
+                let folder = tempfile::Builder::new().prefix("sparsetune-").tempdir();
+                Some(folder.map_err(unusable(&std::env::temp_dir()))?)
+            }
+        };
+        let data = match (&options.data, &temporary) {
+            (Some(folder), _) => folder.clone(),
+            (None, Some(folder)) => folder.path().to_owned(),
+            (None, None) => PathBuf::new(),
+        };
+        let uploads = data.join("uploads");
+        std::fs::create_dir_all(&uploads).map_err(unusable(&data))?;
+        let spec = options.spec(device, &data);
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(TunerError::Runtime)?;
+        let shutdown = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let service = runtime.block_on(open(&data, uploads))?;
+        let (workers, opening) = Workers::new(vec![spec], false);
+        let opened = runtime.block_on(async {
+            for worker in workers.loops(&service, &shutdown) {
+                tasks.spawn(worker);
+            }
+            opening.verdict().await
+        });
+        let device = device.to_owned();
+        let tuner = Self { runtime, service, device, shutdown, tasks, _temporary: temporary };
+        // After an error the tuner is dropped, which ends the worker.
+        opened?;
+        Ok(tuner)
+    }
+
+    /// Tunes with the search that suits the operation, and its default budget.
+    ///
+    /// # Errors
+    /// As [`Self::tune_with`].
+    pub fn tune(&self, matrix: &Matrix, problem: &Problem) -> Result<Plan, TunerError> {
+        let strategy = SearchStrategy::default_for(problem);
+        self.tune_with(matrix, problem, Search { strategy, ..Search::default() }, None)
+    }
+
+    /// Tunes with a search of the caller's, and waits for the plan. With `expected_calls` the plan is the one with the least
+    /// preprocessing time plus that many calls; without, preprocessing time is not considered.
+    ///
+    /// # Errors
+    /// The problem does not suit the matrix or the device, the search is out of its bounds, or the job fails.
+    pub fn tune_with(
+        &self,
+        matrix: &Matrix,
+        problem: &Problem,
+        search: Search,
+        expected_calls: Option<u64>,
+    ) -> Result<Plan, TunerError> {
+        self.runtime.block_on(async {
+            let stored = self.service.store_csr(matrix.csr().clone(), matrix.name()).await?;
+            let request = JobRequest {
+                matrix: stored.matrix.digest,
+                problem: *problem,
+                device: self.device.clone(),
+                search,
+                expected_calls,
+            };
+            let mut job = self.service.submit(&request, None).await?.job;
+            while !job.state.is_final() {
+                tokio::time::sleep(PAUSE).await;
+                job = self.service.job(&job.id).await?;
+            }
+            self.plan_of(job).await
+        })
+    }
+
+    async fn plan_of(&self, job: Job) -> Result<Plan, TunerError> {
+        match (job.state, job.plan) {
+            (JobState::Succeeded, Some(plan)) => Ok(self.service.plan(&plan).await?),
+            (JobState::Cancelled, _) => Err(TunerError::Cancelled),
+            _ => {
+                Err(TunerError::Failed(job.error.unwrap_or_else(|| "there is no plan".to_owned())))
+            }
+        }
+    }
+}
+
+impl Drop for Tuner {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        self.tasks.close();
+        let ended = self.runtime.block_on(tokio::time::timeout(GRACE, self.tasks.wait()));
+        if ended.is_err() {
+            tracing::warn!("the worker did not end in time");
+        }
+    }
+}
+
+impl TunerOptions {
+    fn spec(&self, device: &str, data: &Path) -> EvaluatorSpec {
+        let program = self.evaluator.clone().unwrap_or_else(beside_this_program);
+        let arguments = ["evaluator", "--device", device];
+        let mut spec = EvaluatorSpec::new(DeviceId(device.to_owned()), program, arguments)
+            .arg("--cubin-cache")
+            .arg(data.join("cubins"));
+        for path in &self.libraries {
+            spec = spec.arg("--library-path").arg(path);
+        }
+        spec
+    }
+}
+
+/// Cargo puts examples and tests one folder below the binary. A bare name is looked up on the `PATH` when it is started.
+fn beside_this_program() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let folders = program.ancestors().skip(1).take(3);
+    let beside = folders.map(|folder| folder.join("sparsetune")).find(|file| file.is_file());
+    beside.unwrap_or_else(|| PathBuf::from("sparsetune"))
+}
+
+/// The service on a data folder.
+async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
+    let store = SqliteStore::open(&data.join("sparsetune.db")).await?;
+    let blobs = LocalBlobs::open(&data.join("blobs"))?;
+    let settings = ServiceSettings {
+        limits: Limits { spool: Some(uploads.clone()), ..Limits::default() },
+        temp_dir: uploads,
+        // Nothing here would carry a training through.
+        learning: LearningSettings { retrain_trials: 0, ..LearningSettings::default() },
+        ..ServiceSettings::default()
+    };
+    let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
+    // Without them the analytic model ranks.
+    if let Err(error) = service.ship_models().await {
+        tracing::warn!(%error, "the models that ship with sparsetune were not taken in");
+    }
+    Ok(service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tuner, TunerError};
+
+    #[test]
+    fn a_binary_that_is_not_there_is_an_error() {
+        let opened = Tuner::options().evaluator("/no/such/sparsetune").open("cpu");
+        let error = opened.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.starts_with("device cpu: "), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let opened = Tuner::options().data(file.path().join("data")).open("cpu");
+        assert!(matches!(opened, Err(TunerError::Folder { .. })));
+    }
+}
