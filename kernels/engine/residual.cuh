@@ -1,6 +1,6 @@
 // Judges the solution of a triangular system by its componentwise backward error (Higham, Accuracy and Stability, 7.1).
 // maps:    block -> 8 rows in turn; warp -> short row, block -> long row; lane -> (entry, right-hand side)
-// needs:   256 threads a block; the system in solve order, b and x rows x rhs row-major in the matrix's own order
+// needs:   256 threads per block; the system in solve order, b and x rows x rhs row-major in the matrix's own order
 // refuses: nothing
 #pragma once
 #include "engine/verify.cuh"
@@ -85,7 +85,7 @@ __device__ inline Partial judge(const System<T>& t, u32 s, u32 j, Balance sum, u
     return {error, at, static_cast<u64>(is_poisoned(x, poison))};
 }
 
-// All rows and right-hand sides; one Partial a block.
+// All rows and right-hand sides; one Partial per block.
 template <typename T>
 __device__ inline void residual(const System<T>& t, u32 poison, Partial* partials) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,6 +1,6 @@
 // Compares an output with its float64 reference, element by element.
-// maps:    grid-stride over elements; one Partial a block, reduced on the host, so the result does not vary
-// needs:   256 threads a block, a power of two
+// maps:    grid-stride over elements; one Partial per block, reduced on the host, so the result does not vary
+// needs:   256 threads per block, a power of two
 // refuses: nothing
 #pragma once
 #include "device.cuh"

@@ -42,7 +42,7 @@ extern "C" __global__ void hostile_unwritten(float* c, u64 elements) {
     }
 }
 
-// A right product, one thread a row, each thread first idling for a while. Strides are in elements.
+// A right product, one thread per row, each thread first idling for a while. Strides are in elements.
 extern "C" __global__ void hostile_slow(const u32* row_ptr, const u32* col_idx, const float* values, const float* b,
                                         float* c, u32 rows, u32 n, u64 b_row, u64 b_col, u64 c_row, u64 c_col,
                                         u64 idle_ns) {

@@ -21,7 +21,7 @@ struct ColumnMajorConfig : Settings {
     static constexpr int kLanes = Settings::kLanes, kR = Settings::kR;
     static_assert(kLanes >= 1 && kLanes <= 32 && (kLanes & (kLanes - 1)) == 0,
                   "a subwarp must be a power of two of lanes within a warp");
-    static_assert(kR * Settings::kUnroll <= 32, "more than 32 elements in flight a thread spill");
+    static_assert(kR * Settings::kUnroll <= 32, "more than 32 elements in flight per thread spill");
 };
 
 // A thread's part of a row.

@@ -3,7 +3,7 @@
 // maps:    warp -> 8 rows x `columns` columns of C; block.x -> `warps` panels; block.y -> column tiles; block.z -> parts of steps
 // tune:    columns 32 64 128 | stages 1 2 4 | warps 2 8 | order natural length similarity | residue 0 2
 // needs:   packed panels, f16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B; with
-//          several parts scratch for their sums and a zeroed counter a panel and column tile
+//          several parts scratch for their sums and a zeroed counter per panel and column tile
 // refuses: n not a multiple of 4 in f32, of 8 in f16 (rows of B would not be aligned to 16 bytes); n below 8
 //
 // Which column of B an index m of the MMA stands for, and which column of A an index k, is free: a lane (g = lane / 4,
@@ -16,8 +16,8 @@ namespace sparsetune {
 // One MMA on elements of type T: m16n8k8 in tf32, m16n8k16 in f16; m counts columns of B, n rows of A, k columns of A.
 template <typename T>
 struct CondensedShape {
-    static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;         // columns of A a step
-    static constexpr int kFetch = kDepth / 4;                      // rows of B that a lane loads a step
+    static constexpr int kDepth = sizeof(T) == 2 ? 16 : 8;         // columns of A per step
+    static constexpr int kFetch = kDepth / 4;                      // rows of B that a lane loads per step
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));  // columns of B that a lane loads of each
     static constexpr int kMmas = kVec / 2;                         // MMAs that those columns feed
     static constexpr int kGroup = 8 * kVec;                        // columns of B that a warp loads of each
@@ -41,7 +41,7 @@ struct CondensedTcConfig : Settings {
     static_assert(kTerms == 1 || (kTerms == 3 && sizeof(T) == 4), "only f32 is split, in three products");
     static_assert(kColumns % Shape::kGroup == 0, "a tile's columns must divide into whole lines of 128 bytes");
     static_assert(kGroups * kStages * Shape::kFetch * 4 <= 64,
-                  "more than 64 words of B in flight a lane leave no room");
+                  "more than 64 words of B in flight per lane leave no room");
 };
 
 // To the nearest tf32. Above 3.401e38 that is infinity: keeping such operands finite would take two instructions more for
@@ -321,10 +321,10 @@ struct CondensedTile {
 // The packed panels (ops/spmm/condensed_tc/pack.rs). Panel i has the steps step_ptr[i] .. step_ptr[i + 1].
 struct CondensedPanels {
     const u32* __restrict__ step_ptr;
-    const u32* __restrict__ cols;         // 8 or 16 a step
-    const u32* __restrict__ values;       // 64 words a step
-    const u32* __restrict__ residue_ptr;  // four lists a panel, one for each pair of its rows
-    const u32* __restrict__ residue;      // two words an entry: column and parity, value
+    const u32* __restrict__ cols;         // 8 or 16 per step
+    const u32* __restrict__ values;       // 64 words per step
+    const u32* __restrict__ residue_ptr;  // four lists per panel, one for each pair of its rows
+    const u32* __restrict__ residue;      // two words per entry: column and parity, value
     const u32* __restrict__ order;        // the permutation of rows that panels were cut from; null: as they come
     u32 rows;
 };

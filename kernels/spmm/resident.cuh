@@ -1,4 +1,4 @@
-// Resident SpMM, row-major: N1 columns of the whole of B stay in shared memory while persistent blocks stream rows of A by.
+// Resident SpMM, row-major: N1 columns of all of B stay in shared memory while persistent blocks stream rows of A past them.
 // maps:    block.x -> a contiguous range of rows, about equal in entries; subwarp -> a contiguous part of it; lane -> vec columns; block.y -> column tiles
 // tune:    n1 8 16 32 64 128 | vec 2 4 8 16 | block 512 1024 | unroll 4 8
 // needs:   rows of A in groups of four entries with 16-bit columns, row-major B and C, finite B, cols x n1 elements of shared memory
@@ -19,7 +19,7 @@ template <typename Settings>
 struct ResidentConfig : Settings {
     static constexpr int kN1 = Settings::kN1, kVec = Settings::kVec, kUnroll = Settings::kUnroll;
     static constexpr int kBytes = kVec * static_cast<int>(sizeof(typename Settings::Value));
-    static constexpr int kPieces = kBytes / 16;  // vectors of 16 bytes a lane
+    static constexpr int kPieces = kBytes / 16;  // vectors of 16 bytes per lane
     static constexpr int kLanes = kN1 / kVec;    // threads that share a row
     static constexpr int kAhead = kUnroll / 4;   // groups of entries in flight
     static_assert(kBytes == 16 || kBytes == 32, "a lane must take 16 or 32 bytes of a row of B");

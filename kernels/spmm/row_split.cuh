@@ -59,7 +59,7 @@ struct RowSplit {
         }
     }
 
-    // Into shared memory, column by column, one element of padding a column.
+    // Into shared memory, column by column, one element of padding per column.
     static __device__ __forceinline__ void put(const Body& body, Sum<T>* tile, u32 at) {
         if (Config::kWays > 1 && body.way != 0) return;
 #pragma unroll

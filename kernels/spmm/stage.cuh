@@ -1,7 +1,7 @@
 // Staging of B: panels of `columns` columns, row-major inside, zeros past the last; from row-major or column-major B. It
 // makes gathers whole lines where B is column-major, aligned where n is not, and keeps a panel in L2 where all of B would not fit.
 // maps:    block.x -> 64 rows of B; block.y -> up to 32 columns of a panel; shared memory turns columns into rows
-// tune:    none: a step of row_split and nnz_split
+// tune:    nothing: it is a step of row_split and nnz_split
 // needs:   room for ceil(n / columns) x K x columns elements
 // refuses: nothing
 #pragma once
@@ -24,7 +24,7 @@ __device__ __forceinline__ void stage(const T* __restrict__ b, T* __restrict__ s
     T* to = staged + static_cast<u64>(column / kPanel) * b_rows * kPanel + first * kPanel + column % kPanel;
     const u32 here = static_cast<u32>(min(static_cast<u64>(kRows), b_rows - first));
     if constexpr (kFromColumns) {
-        // An odd number of words a column, so that neither side of the turn meets itself in a bank.
+        // An odd number of words per column: neither reading nor writing has bank conflicts.
         __shared__ T tile[kColumns][kRows + (sizeof(T) == 2 ? 2 : 1)];
         for (u32 i = threadIdx.x; i < kRows * kColumns; i += blockDim.x) {
             const u32 at = i % kRows, k = i / kRows;

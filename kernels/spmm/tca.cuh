@@ -17,7 +17,7 @@ template <typename Settings>
 struct TcaConfig : Settings {
     static constexpr int kWidth = Settings::kWidth;
     static constexpr bool kShared = Settings::kShared;
-    // 16-byte vectors of the shared buffer: two stages of 64 a warp.
+    // 16-byte vectors of the shared buffer: two stages of 64 per warp.
     static constexpr int kVectors = kShared ? 2 * 64 * 8 : 1;
     static_assert(
         kWidth == 4 || kWidth == 8 || kWidth == 16,
@@ -103,7 +103,7 @@ struct Stop {
 };
 
 // Feed through shared memory (algorithms 3 and 4): the kEights warps of a group gather 64 columns of 8 x kEights rows of B, all
-// 128 bytes of a row by neighbouring lanes, while they multiply what they gathered before. 2 KiB a warp for the two stages;
+// 128 bytes of a row by neighbouring lanes, while they multiply what they gathered before. 2 KiB per warp for the two stages;
 // A's nonzeros and C's sums, which the paper keeps in shared memory too, are already in the lanes that need them.
 template <int kEights, bool kAligned, bool kAccumulate>
 struct SharedWalk {

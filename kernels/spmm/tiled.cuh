@@ -11,7 +11,7 @@ namespace sparsetune {
 
 // Shared memory holds kPieces planes of 16-byte pieces: piece p of staged column i lies at p * kPlane + 16 i. A warp loads
 // one piece of 32 staged columns at a time, eight lanes a cycle, so neighbours in a plane never share a bank; side by side
-// (64 bytes a column for 16 floats) every other column would start in the same bank. kBuffer is known to the compiler so
+// (64 bytes per column for 16 floats) every other column would start in the same bank. kBuffer is known to the compiler so
 // that planes are immediate offsets of one address. Column kBuffer is always zero: padding of S-ELL points there, so an
 // infinity of B stays in its own row.
 //
@@ -24,7 +24,7 @@ namespace sparsetune {
 template <typename Settings>
 struct TiledConfig : Settings {
     static constexpr int kR = Settings::kR, kBuffer = Settings::kBuffer;
-    static constexpr int kWidth = 16 / static_cast<int>(sizeof(typename Settings::Value));  // elements a piece
+    static constexpr int kWidth = 16 / static_cast<int>(sizeof(typename Settings::Value));  // elements per piece
     static constexpr int kPieces = kR / kWidth;
     static constexpr int kPlane = (kBuffer + 1) * 16;
     static constexpr int kBatch = kR < 16 ? 16 / kR : 1;  // columns a thread gathers at a time: 16 loads in flight
@@ -135,7 +135,7 @@ struct Tiled {
 // Panel blockIdx.x has the stages `stage_ptr[x] .. stage_ptr[x + 1]`. Stage s gathers the rows `map[map_ptr[s] ..
 // map_ptr[s + 1]]` of B; warp w of the block then walks the steps `ell_ptr[s * warps + w] .. [+ 1]`, 32 entries each.
 // `keys[slot]` is the row of a thread: null for the natural order; segments of one row are neighbours within a warp, and
-// rows of more than a warp of segments leave partial sums (`partials`, partial_count a column) to `tiled_combine`.
+// rows of more than a warp of segments leave partial sums (`partials`, partial_count per column) to `tiled_combine`.
 template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u32* __restrict__ map_ptr,
                                       const u32* __restrict__ map, const u32* __restrict__ ell_ptr,
@@ -211,7 +211,7 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
     }
 }
 
-// The rows that left partial sums, a warp each and column: row `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`.
+// The rows that left partial sums, one warp for each row and column: row `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`.
 // T is the type of C's elements, kAccumulate as in TiledConfig.
 template <typename T, bool kAccumulate>
 __device__ __forceinline__ void tiled_combine(const u32* __restrict__ long_rows, const u32* __restrict__ long_ptr,

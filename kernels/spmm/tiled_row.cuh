@@ -2,7 +2,7 @@
 // maps:    block.x -> `rows` rows of about one length and one of `split` shares of their stages; subwarp -> a row; lane -> 16 to 64 bytes of a row of B; block.y -> n1 columns
 // tune:    rows 64 128 | n1 32 64 128 | buffer 128 256 512 | split 1 2 4 8 16 | order natural length
 // needs:   stages of at most `buffer` distinct columns, entries in groups of four a stage and row with 16-bit places, row-major B and C, finite B
-// refuses: more than 1024 threads a block; any n and any alignment are taken
+// refuses: more than 1024 threads per block; any n and any alignment are taken
 #pragma once
 #include "spmm/stationed.cuh"
 
@@ -19,7 +19,7 @@ struct TiledRowConfig : Settings {
     using T = typename Settings::Value;
     static constexpr int kRowBytes = Settings::kN1 * static_cast<int>(sizeof(T));
     // The port of shared memory carries, for every lane and entry, an entry's place and value beside the bytes of B: the
-    // more bytes of B a lane takes, the less that weighs. More than 16 sums a thread would leave one block a multiprocessor.
+    // more bytes of B a lane takes, the less that weighs. More than 16 sums per thread would leave one block per multiprocessor.
     static constexpr int kMostPieces = sizeof(T) == 2 ? 2 : 4;
     static constexpr int kFit = kRowBytes / 64 > 1 ? kRowBytes / 64 : 1;
     static constexpr int kPieces = kFit < kMostPieces ? kFit : kMostPieces;
@@ -73,7 +73,7 @@ struct TiledRow {
 
     // One stage: B rows come in, then every subwarp walks the groups of its row. Each lane fetches a group of its own, so
     // that a batch of kLanes groups is one coalesced read and few registers, and hands it to the others by shuffles. Those
-    // pass the port of shared memory as broadcast loads would, 4 bytes a lane and word: with four lanes and f32 6 cycles for
+    // pass the port of shared memory as broadcast loads would, 4 bytes per lane and word: with four lanes and f32 6 cycles for
     // 32 entries, whose B takes 32. The first batch comes while B comes in. The next one is asked for when one is used up: a
     // batch of a warp takes 4 x 38 cycles of the port, so that the port is busy for longer than a read of device memory with
     // the batches of six other warps. A second batch in registers would cost a resident block.

@@ -26,8 +26,8 @@ struct WalkShape : Settings {
     static_assert(kGroup >= 1 && kGroup <= 32 && (kLanes & (kLanes - 1)) == 0 && (kWays & (kWays - 1)) == 0,
                   "a group must be a power of two of lanes within a warp");
     static_assert(kVec * kCols * sizeof(Sum<Value>) <= 128,
-                  "more than 128 bytes of sums a thread leave no room for loads in flight");
-    static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight a thread spill");
+                  "more than 128 bytes of sums per thread leave no room for loads in flight");
+    static_assert(kUnroll >= 1 && kUnroll <= 8, "more than 8 entries in flight per thread spill");
     static_assert(!Settings::kShuffle || kUnroll * kWays <= kGroup, "a shuffle hands round at most a group's entries");
 };
 

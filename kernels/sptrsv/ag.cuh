@@ -1,5 +1,5 @@
 // AG-SpTRSV's solve template: a warp takes groups of independent row groups (nodes), a subwarp solves one node.
-// maps:    warp -> its queue of groups; subwarp -> one node of a group; lanes -> a row's entries, or a row each
+// maps:    warp -> its queue of groups; subwarp -> one node of a group; lanes -> the entries of a row, or one row each
 // tune:    nw 1 2 4 8 16 32 | ng 1 2 4 8 16 32 | sw_rnnz 0 1 2 4 8 16 32 inf | read direct shared | sync sentinel packed
 // needs:   the system in solve order (or permuted by level), one right-hand side, f32 or f64, sm_70
 // spills:  24 bytes allowed because 32 warps leave 64 registers, and f64 in packed words through a buffer needs 2 more
@@ -33,7 +33,7 @@ template <typename Settings>
 struct AgConfig : Settings {
     static constexpr int kNg = Settings::kNg;
     static constexpr int kLanes = 32 / kNg;  // lanes of a subwarp
-    // Entries of one lane in flight together; fewer where 64 registers a thread have to hold more besides.
+    // Entries of one lane in flight together; fewer where 64 registers per thread must hold more besides.
     static constexpr bool kCrowded = Settings::kTight && (sizeof(typename Settings::Value) == 8 || Settings::kStages);
     static constexpr int kUnroll = kLanes >= 16 || kCrowded ? 2 : 4;
     static_assert(kNg >= 1 && kNg <= 32 && (kNg & (kNg - 1)) == 0, "a warp is cut into a power of two of subwarps");
@@ -253,7 +253,7 @@ struct AgSolver : AgArguments<Config> {
         }
     }
 
-    // A row a lane. Rows of one node may need one another, so no lane may spin on its own: in each round every lane
+    // One row per lane. Rows of one node may need one another, so no lane may spin on its own: in each round every lane
     // takes what there is, those that are ready publish, and all meet at the vote. The lowest row not yet solved needs
     // only solved rows and other nodes, so each round brings the node on once those are there.
     __device__ __forceinline__ void individually(u32 end) {

@@ -1,4 +1,4 @@
-// SpTRSV over slices: equations x = P b + M x, rewritten to few windows, a few rows a warp, the value itself the flag.
+// SpTRSV over slices: equations x = P b + M x, rewritten to few windows, a few rows per warp, the value itself the flag.
 // maps:    warp -> slices in rising order; subwarp of 2^k entry lanes -> one equation; kRhsLanes lanes -> right-hand sides
 // tune:    unroll 4 8 | take block spread ticket | sync sentinel packed | scope global shared | pause 0 1
 // needs:   slices in an order in which every equation follows those it needs; a resident grid, or tickets
@@ -14,7 +14,7 @@ namespace sparsetune {
 
 constexpr u32 kNoTerm = 0xffffffffu;  // column of a padding entry
 
-// How a warp comes by its slices.
+// How a warp gets its slices.
 enum class Take {
     kBlock,   // dealt; neighbouring slices go to warps of one block
     kSpread,  // dealt; neighbouring slices go to different multiprocessors
@@ -27,7 +27,7 @@ enum class Take {
 //   kRhsLanes  lanes across right-hand sides
 //   kColumns   right-hand sides per lane
 //   kUnroll    steps in flight
-//   kTake      how a warp comes by its slices
+//   kTake      how a warp gets its slices
 //   kWaits     false: all that this launch needs was written by earlier ones
 //   kPause     sleep after a poll that found nothing, in units of 32 ns
 template <typename Settings>
@@ -36,7 +36,7 @@ struct SlicesConfig : Settings {
     static constexpr int kWidth = 32 / kRhsLanes;  // entry lanes of a warp
     static_assert((kRhsLanes & (kRhsLanes - 1)) == 0 && kRhsLanes <= 32,
                   "right-hand sides share a warp by powers of two");
-    static_assert(kColumns >= 1 && kColumns <= 4, "more columns a lane leave no room for loads in flight");
+    static_assert(kColumns >= 1 && kColumns <= 4, "more columns per lane leave no room for loads in flight");
 };
 
 // What a launch works on. `meta[s]` is {first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8}.
@@ -90,7 +90,7 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 
 // A copy of the work array in the shared memory of each block of one cluster: a value is pushed to all copies (distributed
-// shared memory), and everybody polls his own, a few tens of nanoseconds away. With one block it is that block's alone.
+// shared memory), and everybody polls their own, a few tens of nanoseconds away. With one block it is that block's alone.
 template <typename ValueType, int kCluster>
 struct SharedWork {
     using Word = typename Bits<ValueType>::Word;

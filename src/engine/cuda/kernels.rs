@@ -1,8 +1,8 @@
-//! The programs that are loaded on the device: each cubin once, with those of its kernels that were asked for.
+//! Programs that are loaded on the device: each cubin once, with those of its kernels that were looked up so far.
 
 use super::compile::{Compiler, Done};
 use super::context::{Context, Module};
-use super::launch::{Kernel, refused};
+use super::launch::{LoadedKernel, refused};
 use crate::domain::Digest;
 use crate::domain::recipe::CudaProgram;
 use crate::engine::EngineError;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 const MOST_MODULES: usize = 512;
 
 #[derive(Default)]
-pub(super) struct Kernels {
+pub(super) struct LoadedPrograms {
     modules: HashMap<Digest, Code>,
 }
 
 struct Code {
     module: Arc<Module>,
     done: Done,
-    kernels: HashMap<String, Arc<Kernel>>,
+    kernels: HashMap<String, Arc<LoadedKernel>>,
 }
 
 /// The kernels of a program's steps, in order.
@@ -29,10 +29,10 @@ pub(super) struct ProgramKernels {
     /// Of the program's text and how it was compiled.
     pub(super) digest: Digest,
     pub(super) done: Done,
-    pub(super) kernels: Vec<Arc<Kernel>>,
+    pub(super) kernels: Vec<Arc<LoadedKernel>>,
 }
 
-impl Kernels {
+impl LoadedPrograms {
     /// The kernels of a program, compiled and loaded if they are not yet.
     pub(super) fn of(
         &mut self,
@@ -60,14 +60,14 @@ impl Kernels {
                 kernels.push(kernel.clone());
                 continue;
             }
-            let kernel = Arc::new(Kernel::of(context, &code.module, &step.entry)?);
+            let kernel = Arc::new(LoadedKernel::of(context, &code.module, &step.entry)?);
             code.kernels.insert(step.entry.clone(), kernel.clone());
             kernels.push(kernel);
         }
         Ok(ProgramKernels { digest: job.digest, done: code.done.clone(), kernels })
     }
 
-    /// Unloads all of them where they have become many.
+    /// Unloads all of them when there are too many.
     pub(super) fn trim(&mut self) {
         if self.modules.len() > MOST_MODULES {
             self.modules.clear();

@@ -13,7 +13,7 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 /// A kernel of a loaded module.
-pub(super) struct Kernel {
+pub(super) struct LoadedKernel {
     pub(super) function: CUfunction,
     pub(super) registers: u32,
     local_bytes: u32,
@@ -25,11 +25,11 @@ pub(super) struct Kernel {
 }
 
 // SAFETY: a function handle is usable from any thread that has its context bound; see `Context`.
-unsafe impl Send for Kernel {}
+unsafe impl Send for LoadedKernel {}
 // SAFETY: nothing in it changes.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for LoadedKernel {}
 
-impl Kernel {
+impl LoadedKernel {
     /// A kernel of a loaded cubin. Opts in to all the dynamic shared memory that the device lets a block have, and to
     /// clusters larger than every device has.
     pub(super) fn of(
@@ -89,7 +89,7 @@ impl Kernel {
     }
 }
 
-/// An argument that is another in each call.
+/// An argument that differs from call to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Varying {
     /// Two addresses in turn.
@@ -113,7 +113,7 @@ impl Varying {
 /// One launch, ready to be queued any number of times.
 pub(super) struct Launch {
     pub(super) context: Arc<Context>,
-    pub(super) kernel: Arc<Kernel>,
+    pub(super) kernel: Arc<LoadedKernel>,
     pub(super) grid: [u32; 3],
     pub(super) block: [u32; 3],
     /// Blocks of a cluster along x; 1 without clusters.
@@ -129,7 +129,7 @@ impl Launch {
     /// A launch of one of the engine's own kernels, whose geometry is right by construction.
     pub(super) fn own(
         context: &Arc<Context>,
-        kernel: &Arc<Kernel>,
+        kernel: &Arc<LoadedKernel>,
         grid: u32,
         block: u32,
         arguments: Vec<u64>,

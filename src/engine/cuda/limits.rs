@@ -1,7 +1,7 @@
 //! What a launch may ask of the device: geometry, shared memory, clusters, and blocks that must all be resident at once.
 
 use super::context::Context;
-use super::launch::{Kernel, cluster_attribute, configuration, refused};
+use super::launch::{LoadedKernel, cluster_attribute, configuration, refused};
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUdevice_attribute as Limit;
@@ -10,7 +10,11 @@ use cudarc::driver::sys::CUdevice_attribute as Limit;
 const MOST_CLUSTER: u32 = 16;
 
 /// Checks the geometry against device and kernel; gives the threads of a block.
-pub(super) fn check(kernel: &Kernel, context: &Context, step: &Step) -> Result<u32, EngineError> {
+pub(super) fn check(
+    kernel: &LoadedKernel,
+    context: &Context,
+    step: &Step,
+) -> Result<u32, EngineError> {
     let limit = |limit| context.driver.attribute(context.device, limit);
     let grid = [
         limit(Limit::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
@@ -45,7 +49,7 @@ pub(super) fn check(kernel: &Kernel, context: &Context, step: &Step) -> Result<u
 
 /// Blocks that a multiprocessor holds at once. Refused where that is none, and where a resident grid does not fit.
 pub(super) fn residency(
-    kernel: &Kernel,
+    kernel: &LoadedKernel,
     context: &Context,
     step: &Step,
     threads: u32,
@@ -83,7 +87,11 @@ pub(super) fn residency(
 }
 
 /// Clusters of the step that the device holds at once.
-fn active_clusters(kernel: &Kernel, context: &Context, step: &Step) -> Result<u32, EngineError> {
+fn active_clusters(
+    kernel: &LoadedKernel,
+    context: &Context,
+    step: &Step,
+) -> Result<u32, EngineError> {
     let mut attribute = cluster_attribute(step.cluster);
     let geometry = (step.grid, step.block, step.shared_bytes);
     let configuration = configuration(geometry, context.stream, &mut attribute);

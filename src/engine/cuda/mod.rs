@@ -40,12 +40,12 @@ pub use probe::{DeviceReport, Probe, devices, probe};
 use self::baseline::{Factors, Routine};
 use self::compile::Compiler;
 use self::context::Context;
-use self::kernels::{Kernels, ProgramKernels};
+use self::kernels::{LoadedPrograms, ProgramKernels};
 use self::launch::refused;
 use self::operands::{Loaded, Room};
 use self::own::OwnKernels;
 use self::scratch::{Memory, Owner, Scratches};
-use self::steps::{Asked, Deadline, Steps};
+use self::steps::{CallSettings, Deadline, Steps};
 use self::timer::{Call, Timer};
 use self::vendors::Vendors;
 use super::{Check, Engine, EngineError, Operands};
@@ -59,7 +59,7 @@ use std::time::Instant;
 pub struct CudaEngine {
     device: Device,
     loaded: Option<Loaded>,
-    kernels: Kernels,
+    kernels: LoadedPrograms,
     scratches: Scratches,
     timer: Timer,
     own: OwnKernels,
@@ -89,15 +89,15 @@ impl CudaEngine {
     }
 
     /// A call as it is timed.
-    fn usual(&self, deadline: Deadline) -> Result<Asked, EngineError> {
-        Ok(Asked { deadline, factors: self.loaded()?.factors() })
+    fn usual(&self, deadline: Deadline) -> Result<CallSettings, EngineError> {
+        Ok(CallSettings { deadline, factors: self.loaded()?.factors() })
     }
 
     /// Calls of the recipes on the loaded operands, with everything they need on the device at the same time.
     fn calls(
         &mut self,
         recipes: &[Recipe],
-        asked: Asked,
+        settings: CallSettings,
     ) -> Result<Vec<(Call, Compiled)>, EngineError> {
         self.loaded()?;
         // What can fail without memory first, then workspaces and scratch (which push out arrays), then arrays, then
@@ -123,11 +123,11 @@ impl CudaEngine {
         let calls = ready.into_iter().map(|ready| match ready {
             Ready::Kernels(owner, own, compiled) => {
                 let memory = memories.next().ok_or_else(nothing_loaded)?;
-                let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, asked)?;
+                let steps = Steps::of(context, &owner, &own.kernels, memory, loaded, settings)?;
                 Ok((Call::Steps(steps), compiled))
             }
             Ready::Vendor(routine, compiled) => {
-                let factors = Factors::of(asked.factors, loaded.dtype);
+                let factors = Factors::of(settings.factors, loaded.dtype);
                 Ok((Call::Vendor(routine, factors), compiled))
             }
         });
@@ -137,9 +137,13 @@ impl CudaEngine {
         Ok(calls)
     }
 
-    fn call(&mut self, recipe: &Recipe, asked: Asked) -> Result<(Call, Compiled), EngineError> {
+    fn call(
+        &mut self,
+        recipe: &Recipe,
+        settings: CallSettings,
+    ) -> Result<(Call, Compiled), EngineError> {
         // One recipe in, one call out.
-        self.calls(std::slice::from_ref(recipe), asked)?.pop().ok_or_else(nothing_loaded)
+        self.calls(std::slice::from_ref(recipe), settings)?.pop().ok_or_else(nothing_loaded)
     }
 
     /// The program's kernels, compiled and loaded, and what they take of the device.
@@ -234,7 +238,7 @@ impl Engine for CudaEngine {
         let usual = self.usual(Deadline::verifying(give_up_us))?;
         let (call, _) = self.call(recipe, usual)?;
         let bare = match self.loaded()?.bare_factors() {
-            Some(factors) => Some(self.call(recipe, Asked { factors, ..usual })?.0),
+            Some(factors) => Some(self.call(recipe, CallSettings { factors, ..usual })?.0),
             None => None,
         };
         // As on the first call of all: a result must not hang on what an earlier one left behind.

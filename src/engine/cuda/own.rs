@@ -3,7 +3,7 @@
 
 use super::compile::Compiler;
 use super::context::{Context, Module};
-use super::launch::Kernel;
+use super::launch::LoadedKernel;
 use crate::domain::Dtype;
 use crate::engine::EngineError;
 use std::sync::Arc;
@@ -63,14 +63,14 @@ extern "C" __global__ void engine_sweep(const uint4* words, u64 count, u32* sink
 "#;
 
 pub(super) struct OwnKernels {
-    verify: [Arc<Kernel>; 3],
-    densify: [Arc<Kernel>; 3],
-    pub(super) residual_f32: Arc<Kernel>,
-    pub(super) residual_f64: Arc<Kernel>,
+    verify: [Arc<LoadedKernel>; 3],
+    densify: [Arc<LoadedKernel>; 3],
+    pub(super) residual_f32: Arc<LoadedKernel>,
+    pub(super) residual_f64: Arc<LoadedKernel>,
     /// The hop by a word of 32 bits and by one of 64.
-    pub(super) hops: [Arc<Kernel>; 2],
-    pub(super) gate: Arc<Kernel>,
-    pub(super) sweep: Arc<Kernel>,
+    pub(super) hops: [Arc<LoadedKernel>; 2],
+    pub(super) gate: Arc<LoadedKernel>,
+    pub(super) sweep: Arc<LoadedKernel>,
 }
 
 impl OwnKernels {
@@ -78,7 +78,7 @@ impl OwnKernels {
         let job = compiler.job(SOURCE, None).map_err(|e| EngineError::Compile(e.to_string()))?;
         let done = compiler.wait(&job).map_err(EngineError::Compile)?;
         let module = Arc::new(Module::load(context, &done.binary.cubin)?);
-        let kernel = |entry| Kernel::of(context, &module, entry).map(Arc::new);
+        let kernel = |entry| LoadedKernel::of(context, &module, entry).map(Arc::new);
         Ok(Self {
             verify: [
                 kernel("engine_verify_f16")?,
@@ -98,12 +98,12 @@ impl OwnKernels {
         })
     }
     /// The comparison of an output of this type.
-    pub(super) fn verify(&self, dtype: Dtype) -> &Arc<Kernel> {
+    pub(super) fn verify(&self, dtype: Dtype) -> &Arc<LoadedKernel> {
         &self.verify[place(dtype)]
     }
 
     /// The scatter of values of this type.
-    pub(super) fn densify(&self, dtype: Dtype) -> &Arc<Kernel> {
+    pub(super) fn densify(&self, dtype: Dtype) -> &Arc<LoadedKernel> {
         &self.densify[place(dtype)]
     }
 }

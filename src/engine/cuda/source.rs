@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 #[derive(RustEmbed)]
 #[folder = "../../kernels/"]
-struct Kernels;
+struct KernelHeaders;
 
 /// A program's own text and every header it reaches, in the order first reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ fn included(line: &str) -> Option<&str> {
 }
 
 fn header_text(name: &str, includer: &str) -> Result<String, SourceError> {
-    let file = Kernels::get(name).ok_or_else(|| SourceError::UnknownHeader {
+    let file = KernelHeaders::get(name).ok_or_else(|| SourceError::UnknownHeader {
         name: name.to_owned(),
         includer: includer.to_owned(),
     })?;

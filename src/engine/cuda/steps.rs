@@ -1,8 +1,8 @@
-//! A recipe's program on the loaded operands: its launches, one by one or as a CUDA graph, and the watch over its waits.
+//! A recipe's program on the loaded operands: its launches, one by one or as a CUDA graph, and whether its kernels gave up.
 
 use super::context::Context;
 use super::graph::Graph;
-use super::launch::{Kernel, Launch, Varying, refused};
+use super::launch::{Launch, LoadedKernel, Varying, refused};
 use super::operands::{GUARD_WORDS, Loaded};
 use super::scratch::{Memory, Owner};
 use crate::domain::Dtype;
@@ -10,8 +10,8 @@ use crate::domain::recipe::{Arg, Recipe, Step};
 use crate::engine::EngineError;
 use std::sync::Arc;
 
-/// How long a waiting kernel waits, in nanoseconds, where nobody says when it is too slow.
-const UNHURRIED_NS: u64 = 1_000_000_000;
+/// How long a kernel may wait, in nanoseconds, where the caller names no limit.
+const DEFAULT_WAIT_NS: u64 = 1_000_000_000;
 
 /// When a waiting kernel gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Beyond `give_up_us` by what a first call costs more than a later one: cold caches, cold page tables.
+    /// `give_up_us` and what a first call may cost beyond a later one: caches and page tables are cold.
     pub(super) fn verifying(give_up_us: Option<f64>) -> Self {
         Self::after(give_up_us, 5_000_000)
     }
 
-    /// As above, after a first call.
+    /// `give_up_us` and the slack of a call that is not the first.
     pub(super) fn timing(give_up_us: Option<f64>) -> Self {
         Self::after(give_up_us, 1_000_000)
     }
@@ -33,13 +33,13 @@ impl Deadline {
     fn after(give_up_us: Option<f64>, slack_ns: u64) -> Self {
         // A conversion to u64 saturates.
         let ns = give_up_us.filter(|us| us.is_finite()).map(|us| (us.max(0.0) * 1e3) as u64);
-        Self { ns: ns.map_or(UNHURRIED_NS, |ns| ns.saturating_add(slack_ns)) }
+        Self { ns: ns.map_or(DEFAULT_WAIT_NS, |ns| ns.saturating_add(slack_ns)) }
     }
 }
 
-/// What one call is given beside the loaded operands.
+/// Settings of one call besides the loaded operands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct CallSettings {
     pub(super) deadline: Deadline,
     /// alpha and beta.
     pub(super) factors: [f64; 2],
@@ -56,7 +56,7 @@ pub(super) struct Steps {
     /// launch itself is cheaper.
     graphs: Arc<[Graph]>,
     deadline: Deadline,
-    /// The candidate, for what is said when it gives up.
+    /// The candidate, for the error when its kernel gives up.
     name: String,
 }
 
@@ -65,14 +65,14 @@ impl Steps {
     pub(super) fn of(
         context: &Arc<Context>,
         owner: &Owner<'_>,
-        kernels: &[Arc<Kernel>],
+        kernels: &[Arc<LoadedKernel>],
         memory: Arc<Memory>,
         loaded: &Loaded,
-        asked: Asked,
+        settings: CallSettings,
     ) -> Result<Self, EngineError> {
         let Owner { recipe, program, .. } = owner;
-        let Asked { deadline, factors } = asked;
-        let source = Source { recipe, loaded, memory: &memory, deadline, factors };
+        let CallSettings { deadline, factors } = settings;
+        let source = ArgumentSource { recipe, loaded, memory: &memory, deadline, factors };
         let launches = program.steps.iter().zip(kernels);
         let launches = launches.map(|(step, kernel)| source.launch(context, kernel, step));
         let mut steps = Self {
@@ -98,7 +98,7 @@ impl Steps {
             self.launches.iter().flat_map(|l| &l.varying).map(|v| v.1).collect();
         if varying.contains(&Varying::Epoch) {
             return Err(refused(
-                "an epoch is another in every call; a program of several steps is recorded once"
+                "an epoch differs in every call, but a program of several steps is recorded once"
                     .to_owned(),
             ));
         }
@@ -132,8 +132,8 @@ impl Steps {
         self.memory.refill()
     }
 
-    /// Whether all calls so far came to their end. After one that did not, its flags and partial results are of no use
-    /// to the next, so the memory starts again.
+    /// Fails if a kernel of an earlier call gave up. Its flags and partial results are useless to the next call, so the
+    /// memory is filled again first.
     pub(super) fn watch(&self) -> Result<(), EngineError> {
         if !self.memory.gave_up()? {
             return Ok(());
@@ -145,7 +145,7 @@ impl Steps {
 
 fn gave_up(name: &str, deadline: Deadline) -> String {
     let ms = deadline.ns as f64 / 1e6;
-    format!("{name} waited {ms:.1} ms, all that it was given, and ended itself; the device is well")
+    format!("{name} waited {ms:.1} ms, its limit, and ended itself; the device is unharmed")
 }
 
 /// Pointer and 32-bit words of C without the guard behind it.
@@ -154,7 +154,7 @@ fn output_words(loaded: &Loaded) -> (u64, usize) {
 }
 
 /// Where arguments come from.
-struct Source<'a> {
+struct ArgumentSource<'a> {
     recipe: &'a Recipe,
     loaded: &'a Loaded,
     memory: &'a Memory,
@@ -162,11 +162,11 @@ struct Source<'a> {
     factors: [f64; 2],
 }
 
-impl Source<'_> {
+impl ArgumentSource<'_> {
     fn launch(
         &self,
         context: &Arc<Context>,
-        kernel: &Arc<Kernel>,
+        kernel: &Arc<LoadedKernel>,
         step: &Step,
     ) -> Result<Launch, EngineError> {
         let dtype = self.loaded.dtype;
@@ -176,7 +176,7 @@ impl Source<'_> {
         {
             // Launched so, the driver would read past the arguments.
             return Err(refused(format!(
-                "kernel `{}` takes arguments of {expected:?} bytes; the recipe passes {sizes:?}",
+                "kernel `{}` takes arguments of {expected:?} bytes, but the recipe passes {sizes:?}",
                 step.entry
             )));
         }
@@ -235,7 +235,7 @@ impl Source<'_> {
             Arg::Alpha => factor(self.factors[0], loaded.dtype),
             Arg::Beta => factor(self.factors[1], loaded.dtype),
             Arg::Turn { .. } | Arg::Epoch => {
-                return Err(refused(format!("{arg:?} has no one value")));
+                return Err(refused(format!("{arg:?} has no single value")));
             }
         })
     }
@@ -286,9 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_is_told_with_the_wait() {
-        let told = gave_up("merged{rows=4}", Deadline::verifying(Some(1000.0)));
-        assert!(told.starts_with("merged{rows=4} waited 6.0 ms"), "{told}");
+    fn the_error_of_a_kernel_that_gave_up_names_the_wait() {
+        let error = gave_up("merged{rows=4}", Deadline::verifying(Some(1000.0)));
+        assert!(error.starts_with("merged{rows=4} waited 6.0 ms"), "{error}");
     }
 
     #[test]
