@@ -135,6 +135,18 @@ pub enum Stage {
     Done,
 }
 
+impl Stage {
+    /// Every stage, in the order in which a job passes them.
+    pub const ALL: [Self; 6] = [
+        Self::Waiting,
+        Self::Loading,
+        Self::Pruning,
+        Self::Measuring,
+        Self::Finals,
+        Self::Done,
+    ];
+}
+
 /// What ended a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

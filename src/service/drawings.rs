@@ -4,8 +4,9 @@ use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, MatrixProfile};
 use crate::sparse::{Csr, canonical, profile, spy};
 use bytes::Bytes;
-use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
+use std::sync::Arc;
 
 /// Pixels of the longer side of the picture that a matrix's page shows, beside its profile.
 pub const PAGE_SPY: u32 = 640;
@@ -14,7 +15,7 @@ pub const PAGE_SPY: u32 = 640;
 const KEPT_BYTES: usize = 16 << 20;
 
 /// What can be drawn of a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     /// Where the entries lie, with so many pixels on the longer side.
     Spy(u32),
@@ -52,37 +53,24 @@ impl Drawing {
     }
 }
 
-/// The drawings asked for last, newest at the back.
-#[derive(Debug, Default)]
-pub(super) struct Drawings {
-    kept: VecDeque<((Digest, Subject), Drawing)>,
-    bytes: usize,
+/// The drawings asked for last, by matrix and subject.
+#[derive(Debug)]
+pub(super) struct Drawings(Cache<(Digest, Subject), Drawing>);
+
+impl Default for Drawings {
+    fn default() -> Self {
+        let bytes = |_: &(Digest, Subject), drawing: &Drawing| {
+            u32::try_from(drawing.bytes()).unwrap_or(u32::MAX)
+        };
+        let builder = Cache::builder().max_capacity(KEPT_BYTES as u64).weigher(bytes);
+        Self(builder.eviction_policy(EvictionPolicy::lru()).build())
+    }
 }
 
 impl Drawings {
-    fn get(&mut self, key: &(Digest, Subject)) -> Option<Drawing> {
-        let place = self.kept.iter().position(|(kept, _)| kept == key)?;
-        let found = self.kept.remove(place)?;
-        let drawing = found.1.clone();
-        self.kept.push_back(found);
-        Some(drawing)
-    }
-
-    fn put(&mut self, key: (Digest, Subject), drawing: Drawing) {
-        if self.kept.iter().any(|(kept, _)| *kept == key) {
-            return;
-        }
-        self.bytes += drawing.bytes();
-        self.kept.push_back((key, drawing));
-        while self.bytes > KEPT_BYTES {
-            let Some((_, oldest)) = self.kept.pop_front() else { break };
-            self.bytes -= oldest.bytes();
-        }
-    }
-
-    pub(super) fn forget(&mut self, digest: &Digest) {
-        self.kept.retain(|(key, _)| key.0 != *digest);
-        self.bytes = self.kept.iter().map(|(_, drawing)| drawing.bytes()).sum();
+    pub(super) fn forget(&self, digest: &Digest) {
+        let of_matrix = self.0.iter().filter(|(key, _)| key.0 == *digest);
+        of_matrix.for_each(|(key, _)| self.0.invalidate(&key));
     }
 }
 
@@ -108,12 +96,12 @@ impl Service {
     async fn drawn(&self, digest: &Digest, subject: Subject) -> Result<Drawing> {
         self.matrix(digest).await?;
         let key = (*digest, subject);
-        if let Some(drawing) = self.drawings().get(&key) {
+        if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
         let permit = self.inner.drawing.clone().acquire_owned().await?;
         // Another request may have drawn it while this one waited.
-        if let Some(drawing) = self.drawings().get(&key) {
+        if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
         let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
@@ -128,7 +116,7 @@ impl Service {
             };
             let drawing = Drawing::of(&matrix, subject);
             if let Ok(drawing) = &drawing {
-                service.drawings().put(key, drawing.clone());
+                service.inner.drawings.0.insert(key, drawing.clone());
             }
             // Nobody may be waiting any more.
             drop(tell.send(drawing));
@@ -150,18 +138,14 @@ impl Service {
         }
         for subject in OF_A_PAGE.into_iter().filter(|subject| *subject != drawn) {
             let key = (digest, subject);
-            if self.drawings().get(&key).is_some() {
+            if self.inner.drawings.0.get(&key).is_some() {
                 continue;
             }
             match Drawing::of(matrix, subject) {
-                Ok(drawing) => self.drawings().put(key, drawing),
+                Ok(drawing) => self.inner.drawings.0.insert(key, drawing),
                 Err(error) => tracing::warn!(%digest, %error, "a matrix could not be drawn"),
             }
         }
-    }
-
-    pub(super) fn drawings(&self) -> MutexGuard<'_, Drawings> {
-        self.inner.drawings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,7 +189,7 @@ mod tests {
         drop(waiter);
         // Free again once the task has ended.
         let _permit = service.inner.drawing.acquire().await.unwrap();
-        assert!(service.drawings().get(&(digest, Subject::Spy(64))).is_some());
+        assert!(service.inner.drawings.0.contains_key(&(digest, Subject::Spy(64))));
     }
 
     #[tokio::test]
@@ -219,9 +203,12 @@ mod tests {
         std::fs::write(service.matrix_file(&digest).await.unwrap(), "spoilt").unwrap();
         let second = service.matrix_profile(&digest).await.unwrap();
         assert!(Arc::ptr_eq(&first, &second));
-        assert!(service.drawings().bytes > 0);
+        let kept = &service.inner.drawings.0;
+        kept.run_pending_tasks();
+        assert!(kept.weighted_size() > 0);
         service.delete_matrix(&digest).await.unwrap();
-        assert!(service.drawings().kept.is_empty());
+        kept.run_pending_tasks();
+        assert_eq!(kept.entry_count(), 0);
         let gone = service.matrix_profile(&digest).await;
         assert!(matches!(gone, Err(ServiceError::NotFound { .. })), "{gone:?}");
     }
@@ -241,19 +228,26 @@ mod tests {
 
     #[test]
     fn drawings_are_bounded_and_forgotten() {
-        let mut drawings = Drawings::default();
+        let drawings = Drawings::default();
         let key = |n: u8| (Digest::of(&[n]), Subject::Spy(64));
+        let get = |n: u8| {
+            let found = drawings.0.get(&key(n));
+            // What was asked for last is known once the cache has had time for it.
+            drawings.0.run_pending_tasks();
+            found
+        };
         let third = Drawing::Spy(Bytes::from(vec![0; KEPT_BYTES / 3]));
         for n in 0..3 {
-            drawings.put(key(n), third.clone());
+            drawings.0.insert(key(n), third.clone());
         }
-        assert!(drawings.get(&key(0)).is_some());
-        assert!(drawings.get(&(key(0).0, Subject::Profile)).is_none());
-        drawings.put(key(3), third.clone());
-        assert!(drawings.get(&key(1)).is_none(), "the one asked for longest ago goes first");
-        assert!(drawings.get(&key(0)).is_some());
+        assert!(get(0).is_some());
+        assert!(drawings.0.get(&(key(0).0, Subject::Profile)).is_none());
+        drawings.0.insert(key(3), third.clone());
+        drawings.0.run_pending_tasks();
+        assert!(get(1).is_none(), "the one asked for longest ago goes first");
+        assert!(get(0).is_some());
         drawings.forget(&key(0).0);
-        assert!(drawings.get(&key(0)).is_none());
-        assert_eq!(drawings.bytes, 2 * (KEPT_BYTES / 3));
+        assert!(get(0).is_none());
+        assert_eq!(drawings.0.weighted_size(), 2 * (KEPT_BYTES / 3) as u64);
     }
 }

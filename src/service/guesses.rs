@@ -11,6 +11,7 @@ use crate::domain::{
 use crate::ops::{self, Figures};
 use crate::sparse::canonical::{self, CanonicalError};
 use crate::store::{BlobError, StoreError};
+use moka::sync::Cache;
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ pub(super) const MOST_STORED: u32 = 64;
 /// Predictions that wait for their turn, or are made.
 const MOST_UNDER_WAY: usize = 64;
 /// Answers that are not in the store and are remembered.
-const MOST_KNOWN: usize = 1024;
+const MOST_KNOWN: u64 = 1024;
 
 const NO_ENTRIES: &str = "the entries of the matrix are not here (any more)";
 
@@ -57,19 +58,16 @@ type PredictionKey = (PlanId, Digest);
 /// Several requests may wait for one prediction.
 type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Guesses {
     under_way: HashMap<PredictionKey, PredictionReceiver>,
     /// What would be found out again at each look: that nothing can be predicted, and plans that were not stored.
-    known: HashMap<PredictionKey, Guess>,
+    known: Cache<PredictionKey, Guess>,
 }
 
-impl Guesses {
-    fn remember(&mut self, key: PredictionKey, guess: Guess) {
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(key, guess);
+impl Default for Guesses {
+    fn default() -> Self {
+        Self { under_way: HashMap::new(), known: Cache::new(MOST_KNOWN) }
     }
 }
 
@@ -197,7 +195,7 @@ impl Service {
         let mut receiver = {
             let mut guesses = self.guesses();
             if let Some(known) = guesses.known.get(&key) {
-                return Ok(known.clone());
+                return Ok(known);
             }
             match guesses.under_way.get(&key) {
                 Some(receiver) => receiver.clone(),
@@ -265,7 +263,7 @@ impl Service {
             Ok(Ok(surveyed)) => surveyed,
             Ok(Err(unsupported)) => {
                 let guess = Guess::nothing(unsupported);
-                self.guesses().remember(prediction.clone(), guess.clone());
+                self.guesses().known.insert(prediction.clone(), guess.clone());
                 return Ok(guess);
             }
             Err(CanonicalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
@@ -278,7 +276,7 @@ impl Service {
         let subject = Subject { matrix, problem, device, least, funnel, job: None, seed, started };
         let Some(mut plan) = plan(self, subject, &ranking, 0) else {
             let guess = Guess::nothing("no candidate is left");
-            self.guesses().remember(prediction.clone(), guess.clone());
+            self.guesses().known.insert(prediction.clone(), guess.clone());
             return Ok(guess);
         };
         plan.id = basis.id.clone();
@@ -286,7 +284,7 @@ impl Service {
             Ok(true) => {}
             Ok(false) => {
                 let guess = Guess::Plan { plan: Box::new(plan), stored: false };
-                self.guesses().remember(prediction.clone(), guess.clone());
+                self.guesses().known.insert(prediction.clone(), guess.clone());
                 return Ok(guess);
             }
             // Deleted since it was read.

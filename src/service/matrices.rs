@@ -26,7 +26,7 @@ impl Service {
         if !self.inner.store.delete_matrix(digest).await? {
             return Err(ServiceError::not_found("matrix", digest));
         }
-        self.drawings().forget(digest);
+        self.inner.drawings.forget(digest);
         self.inner.blobs.delete(digest).await?;
         Ok(())
     }

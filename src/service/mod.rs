@@ -67,7 +67,7 @@ struct Inner {
     guesses: Mutex<guesses::Guesses>,
     /// Held while a matrix's file and row appear or go together.
     publishing: tokio::sync::Mutex<()>,
-    drawings: Mutex<Drawings>,
+    drawings: Drawings,
     /// Devices that workers of this process are about to serve.
     opening: Mutex<Vec<DeviceId>>,
     /// The learned models in use, as they were last looked at.
@@ -96,7 +96,7 @@ impl Service {
             submitting: Arc::new(Semaphore::new(1)),
             guesses: Mutex::default(),
             publishing: tokio::sync::Mutex::default(),
-            drawings: Mutex::default(),
+            drawings: Drawings::default(),
             opening: Mutex::default(),
             models: Mutex::default(),
         };

@@ -244,11 +244,17 @@ fn listed(at: &str) -> Option<BTreeSet<String>> {
     if at.ends_with("/arrays[]/element") {
         return words(&["u16", "u32", "f16", "f32", "f64"]);
     }
+    let (place, member) = at.rsplit_once('/')?;
+    if place != "Trial" && !place.ends_with("/trial") && !place.ends_with("/trials/items[]") {
+        return None;
+    }
     // The states of trials, and `tried` for all but one of them.
-    let filters = || Document::of(received::<TrialFilter>()).at("").words;
-    let of_trial = ["Trial/state", "/trials/items[]/state", "/trial/state"];
-    let states = of_trial.iter().any(|place| at.ends_with(place)).then(filters)?;
-    states.map(|all| all.into_iter().filter(|word| word != "tried").collect())
+    let mut states = Document::of(received::<TrialFilter>()).at("").words?;
+    states.remove("tried");
+    if member == "counted_as" {
+        states.insert("stopped".to_owned());
+    }
+    (member == "state" || member == "counted_as").then_some(states)
 }
 
 /// Puts the words of [`listed`] in their places.

@@ -17,6 +17,9 @@ pub struct Trial {
     pub baseline: bool,
     /// See [`TrialState::name`].
     pub state: String,
+    /// The kind that it counts as in a plan's `trials`: its state, or `stopped`. Empty where an earlier server does not say.
+    #[serde(default)]
+    pub counted_as: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruned_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,6 +53,10 @@ impl From<domain::Trial> for Trial {
             baseline: trial.candidate.is_baseline(),
             candidate: trial.candidate.into(),
             state: trial.state.name().to_owned(),
+            counted_as: match trial.state.outcome() {
+                Some(outcome) => outcome.counted_as().to_owned(),
+                None => trial.state.name().to_owned(),
+            },
             pruned_by: None,
             predicted_us: finite(trial.predicted_us),
             median_us: None,
@@ -124,6 +131,8 @@ mod tests {
             serde_json::to_value(Trial::from(trial)).unwrap()
         };
         assert_eq!(shown(true)["stopped"], true);
+        assert_eq!(shown(true)["counted_as"], "stopped");
         assert_eq!(shown(false).get("stopped"), None);
+        assert_eq!(shown(false)["counted_as"], "timed_out");
     }
 }

@@ -69,8 +69,6 @@
         for (const { state } of failedOf(trials)) counts.set(state, (counts.get(state) ?? 0) + 1);
         return [...counts];
     }
-    const TONES = { refused: "soft", stopped: "soft", "compile failed": "warn" };
-    const tone = state => TONES[state] ?? "bad";
     const counted = trials => kinds(trials).map(([state, count]) => `, ${count} ${state}`).join("");
     const reason = trial => trial.why ? `${trial.state}: ${trial.why}` : trial.state;
 
@@ -105,6 +103,7 @@
         set(trials, told) {
             const drawn = this.spec.data(trials, told);
             this.host.dataset.empty = told.ended ? "Nothing was measured" : "No trial yet";
+            this.tones = told.tones;
             this.tellFailed(trials);
             this.points = drawn.points;
             if (this.at >= this.points.length) this.at = -1;
@@ -116,6 +115,12 @@
             else this.draw();
         }
 
+        // The colour of a kind of failure: that of its badge, but soft where that is idle.
+        colourOf(state) {
+            const tone = this.tones[state] ?? "bad";
+            return tone === "idle" ? "soft" : tone;
+        }
+
         // A legend entry for each kind of failure.
         tellFailed(trials) {
             const text = JSON.stringify(kinds(trials));
@@ -123,7 +128,7 @@
             this.told = text;
             this.failed.replaceChildren(...kinds(trials).map(([state, count]) => {
                 const entry = document.createElement("span"), cross = document.createElement("i");
-                cross.className = `cross ${tone(state)}`;
+                cross.className = `cross ${this.colourOf(state)}`;
                 cross.textContent = "×";
                 entry.append(cross, `${count} ${state}`);
                 return entry;
@@ -178,7 +183,7 @@
                 ctx.lineTo(x + arm, y + arm);
                 ctx.moveTo(x - arm, y + arm);
                 ctx.lineTo(x + arm, y - arm);
-                ctx.strokeStyle = colours[tone(point.failed)];
+                ctx.strokeStyle = colours[this.colourOf(point.failed)];
                 ctx.stroke();
             }
             const point = this.points[this.at];

@@ -14,13 +14,14 @@
     const trials = new Map();
     // When the newest trial came, by this page's clock.
     let arrived = performance.now();
-    let budget, winner, lastSeq = Number(job.dataset.lastSeq);
+    let budget, words, winner, lastSeq = Number(job.dataset.lastSeq);
     const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
-    const final = state => ["succeeded", "failed", "cancelled"].includes(state);
+    const final = state => Boolean(words.states[state]?.final);
 
     function readIsland() {
         const data = JSON.parse(byId("trials").textContent);
         budget = data.seconds;
+        words = data.words;
         const told = data.trials, vendor = new Set(data.vendor);
         told.ordinal.forEach((ordinal, n) => {
             const { family, names } = data.shapes[told.shape[n]];
@@ -35,22 +36,14 @@
         for (const entry of job.querySelectorAll(".legend .won")) entry.hidden = winner === undefined;
         draw();
     }
-    const draw = () => charts.set(sorted(), { ended: final(byId("job").dataset.state), winner });
+    const draw = () => charts.set(sorted(), { ended: final(byId("job").dataset.state), winner, tones: words.tones });
 
-    // The words of job/header.rs.
-    const TONES = { queued: "idle", running: "live", succeeded: "good", failed: "bad", cancelled: "warn" };
-    const STAGES = {
-        waiting: "waiting for its device", loading: "loading the matrix", pruning: "pruning candidates",
-        measuring: "measuring candidates", finals: "timing the finalists in turn", done: "done",
-    };
     // Writes only what differs, so that nothing is read aloud twice.
     const say = (id, text) => {
         const element = byId(id);
         if (element && element.textContent !== text) element.textContent = text;
     };
     const params = candidate => Object.entries(candidate.params).map(([name, value]) => `${name}=${value}`).join(" ");
-
-    const vendors = ({ family, params }) => family === "vendor" && !String(params.algorithm ?? "").startsWith("cublas_");
 
     function tellCount() {
         say("count", now.total > 0 ? `${now.done} of ${now.total}` : "");
@@ -64,15 +57,16 @@
         now = { state: told.state, stage: told.stage, done: told.progress.done, total: told.progress.total, started: told.started_at };
         byId("job").dataset.state = told.state;
         const badge = byId("state");
-        badge.className = `badge ${TONES[told.state] ?? "idle"}`;
+        const known = words.states[told.state];
+        badge.className = `badge ${known?.tone ?? "idle"}`;
         say("state", told.state);
-        say("stage", told.state === "queued" ? STAGES.waiting : told.state === "succeeded" ? STAGES.done : final(told.state) ? "" : STAGES[told.stage] ?? told.stage);
+        say("stage", known?.stage ?? words.stages[told.stage] ?? told.stage);
         byId("progress").max = Math.max(now.total, 1);
         byId("progress").value = now.done;
         tellCount();
         if (told.best) {
             say("best-time", micros(told.best.median_us));
-            say("best-speedup", vendors(told.best.candidate) ? "the vendor's own routine" : told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
+            say("best-speedup", told.best.candidate.role === "baseline" ? "the vendor's own routine" : told.best.speedup ? `${digits(told.best.speedup)}× the vendor's speed` : "");
             const family = document.createElement("b");
             family.textContent = told.best.candidate.family;
             byId("best-candidate").replaceChildren(family, ` ${params(told.best.candidate)}`);
@@ -88,7 +82,7 @@
         if (trials.has(ordinal)) return;
         const { family } = told.candidate;
         trials.set(ordinal, {
-            ordinal, state: told.stopped ? "stopped" : told.state.replaceAll("_", " "), why: told.detail?.slice(0, 160), predicted: told.predicted_us, median: told.median_us, family,
+            ordinal, state: told.counted_as.replaceAll("_", " "), why: told.detail?.slice(0, 160), predicted: told.predicted_us, median: told.median_us, family,
             params: params(told.candidate), at: Date.parse(told.created_at),
             vendor: told.baseline,
         });

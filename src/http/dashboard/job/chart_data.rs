@@ -1,10 +1,12 @@
 //! What the page's script draws its charts from: the tried trials and the budget as JSON within the page.
 
+use super::header::{stage_words, state_words};
 use super::{failures, finals};
-use crate::domain::{Job, Outcome, Param, Trial};
+use crate::domain::{Job, JobState, Outcome, Param, Stage, Trial};
+use crate::http::dashboard::format;
 use crate::http::error::Problem;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Characters of a reason; the page has it whole below its charts.
 const WHY: usize = 160;
@@ -13,6 +15,7 @@ const WHY: usize = 160;
 #[derive(Serialize)]
 pub struct ChartData<'a> {
     state: &'static str,
+    words: Words,
     /// Budget of the search.
     seconds: Option<f64>,
     /// Ordinal of the trial of the plan's candidate.
@@ -28,6 +31,40 @@ pub struct ChartData<'a> {
     /// What times are counted from, epoch milliseconds.
     from: i64,
     trials: Columns<'a>,
+}
+
+/// How the script shows what the API sends while the job runs.
+#[derive(Serialize)]
+struct Words {
+    states: HashMap<JobState, StateWords>,
+    stages: HashMap<Stage, &'static str>,
+    /// CSS classes of the kinds of failure, by what pages call them.
+    tones: BTreeMap<String, &'static str>,
+}
+
+#[derive(Serialize)]
+struct StateWords {
+    tone: &'static str,
+    #[serde(rename = "final")]
+    is_final: bool,
+    /// What stands in place of the stage.
+    stage: Option<&'static str>,
+}
+
+impl Words {
+    fn new() -> Self {
+        let state = |state: JobState| StateWords {
+            tone: format::tone(state),
+            is_final: state.is_final(),
+            stage: state_words(state),
+        };
+        let tones = failures::TONES.map(|(kind, tone)| (failures::words(kind), tone));
+        Self {
+            states: JobState::ALL.map(|each| (each, state(each))).into(),
+            stages: Stage::ALL.map(|stage| (stage, stage_words(stage))).into(),
+            tones: tones.into(),
+        }
+    }
 }
 
 /// A family, and the names of its candidates' parameters.
@@ -56,6 +93,7 @@ impl<'a> ChartData<'a> {
         let won = finals::winner(job);
         let mut chart_data = Self {
             state: job.state.name(),
+            words: Words::new(),
             seconds: job.request.search.seconds,
             winner: tried.iter().find(|t| Some(&t.candidate) == won).map(|t| t.ordinal),
             why: BTreeMap::new(),

@@ -57,7 +57,12 @@ impl Kind {
 
 /// What the kind is called on pages.
 pub fn name(outcome: &Outcome) -> String {
-    outcome.counted_as().replace('_', " ")
+    words(outcome.counted_as())
+}
+
+/// A name of the API in words: `compile failed`.
+pub fn words(counted_as: &str) -> String {
+    counted_as.replace('_', " ")
 }
 
 /// Why there is no time.
@@ -72,13 +77,21 @@ pub fn detail(outcome: &Outcome) -> Option<&str> {
     }
 }
 
-/// Who refuses has done no harm, and who stopped itself is only slow.
+/// The kinds of failure, as [`Outcome::counted_as`] has them, each with the CSS class of its badge. A refusal is harmless, and a
+/// kernel that stopped itself is only slow.
+pub const TONES: [(&str, &str); 6] = [
+    ("compile_failed", "warn"),
+    ("refused", "idle"),
+    ("wrong", "bad"),
+    ("timed_out", "bad"),
+    ("stopped", "idle"),
+    ("crashed", "bad"),
+];
+
+/// The CSS class of an outcome's badge.
 pub fn tone(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Refused { .. } | Outcome::TimedOut { stopped: true, .. } => "idle",
-        Outcome::CompileFailed { .. } => "warn",
-        _ => "bad",
-    }
+    let counted_as = outcome.counted_as();
+    TONES.iter().find(|(kind, _)| *kind == counted_as).map_or("bad", |(_, tone)| tone)
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Header {
             device: job.device.to_string(),
             state: job.state.name(),
             tone: format::tone(job.state),
-            stage: stage_words(job),
+            stage: state_words(job.state).unwrap_or(stage_words(job.stage)),
             live: !job.state.is_final(),
             failed: job.state == JobState::Failed,
             done: job.progress.done,
@@ -100,21 +100,26 @@ fn against(best: &Best) -> Option<String> {
     }
 }
 
-/// What it is doing; the page's script has the same words.
-fn stage_words(job: &Job) -> &'static str {
-    match (job.state, job.stage) {
-        (JobState::Queued, _) => "waiting for its device",
-        (JobState::Succeeded, _) => "done",
+/// What a job in this state is doing, where its stage does not say it.
+pub const fn state_words(state: JobState) -> Option<&'static str> {
+    match state {
+        JobState::Queued => Some("waiting for its device"),
+        JobState::Running => None,
+        JobState::Succeeded => Some("done"),
         // The state says it all.
-        (JobState::Failed | JobState::Cancelled, _) => "",
-        (JobState::Running, stage) => match stage {
-            Stage::Waiting => "waiting for its device",
-            Stage::Loading => "loading the matrix",
-            Stage::Pruning => "pruning candidates",
-            Stage::Measuring => "measuring candidates",
-            Stage::Finals => "timing the finalists in turn",
-            Stage::Done => "done",
-        },
+        JobState::Failed | JobState::Cancelled => Some(""),
+    }
+}
+
+/// What a running job is doing.
+pub const fn stage_words(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "waiting for its device",
+        Stage::Loading => "loading the matrix",
+        Stage::Pruning => "pruning candidates",
+        Stage::Measuring => "measuring candidates",
+        Stage::Finals => "timing the finalists in turn",
+        Stage::Done => "done",
     }
 }
 
