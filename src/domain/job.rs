@@ -137,14 +137,8 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in the order in which a job passes them.
-    pub const ALL: [Self; 6] = [
-        Self::Waiting,
-        Self::Loading,
-        Self::Pruning,
-        Self::Measuring,
-        Self::Finals,
-        Self::Done,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Loading, Self::Pruning, Self::Measuring, Self::Finals, Self::Done];
 }
 
 /// What ended a search.

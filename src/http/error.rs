@@ -76,51 +76,39 @@ impl Kind {
     const fn facts(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
         match self {
-            Self::InvalidParameter => {
-                ("invalid-parameter", S::BAD_REQUEST, "A parameter is missing or not allowed")
-            }
-            Self::MalformedBody => ("malformed-body", S::BAD_REQUEST, "The body cannot be read"),
-            Self::InvalidBody => {
-                ("invalid-body", S::UNPROCESSABLE_ENTITY, "The body asks for something impossible")
-            }
+            Self::InvalidParameter => ("invalid-parameter", S::BAD_REQUEST, "Invalid parameter"),
+            Self::MalformedBody => ("malformed-body", S::BAD_REQUEST, "Malformed request body"),
+            Self::InvalidBody => ("invalid-body", S::UNPROCESSABLE_ENTITY, "Invalid request body"),
             Self::UnreadableMatrix => {
-                ("unreadable-matrix", S::UNPROCESSABLE_ENTITY, "The matrix cannot be read")
+                ("unreadable-matrix", S::UNPROCESSABLE_ENTITY, "Unreadable matrix")
             }
             Self::UnsupportedMatrix => {
-                ("unsupported-matrix", S::UNPROCESSABLE_ENTITY, "Matrices of this kind are refused")
+                ("unsupported-matrix", S::UNPROCESSABLE_ENTITY, "Unsupported matrix")
             }
-            Self::Unsupported => {
-                ("unsupported", S::UNPROCESSABLE_ENTITY, "This version cannot do it")
-            }
-            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "An API token is needed"),
-            Self::CrossOrigin => {
-                ("cross-origin", S::FORBIDDEN, "Requests of other sites are refused")
-            }
-            Self::UnknownHost => {
-                ("unknown-host", S::MISDIRECTED_REQUEST, "This server has another name")
-            }
-            Self::NotFound => ("not-found", S::NOT_FOUND, "There is no such thing"),
+            Self::Unsupported => ("unsupported", S::UNPROCESSABLE_ENTITY, "Not supported"),
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "Authentication required"),
+            Self::CrossOrigin => ("cross-origin", S::FORBIDDEN, "Cross-origin request refused"),
+            Self::UnknownHost => ("unknown-host", S::MISDIRECTED_REQUEST, "Unknown host"),
+            Self::NotFound => ("not-found", S::NOT_FOUND, "Not found"),
             Self::MethodNotAllowed => {
-                ("method-not-allowed", S::METHOD_NOT_ALLOWED, "The resource has no such method")
+                ("method-not-allowed", S::METHOD_NOT_ALLOWED, "Method not allowed")
             }
-            Self::Conflict => ("conflict", S::CONFLICT, "The state of the resource forbids it"),
+            Self::Conflict => ("conflict", S::CONFLICT, "Conflict with the state of the resource"),
             Self::KeyReused => (
                 "idempotency-key-reused",
                 S::UNPROCESSABLE_ENTITY,
-                "The idempotency key belongs to another request",
+                "Idempotency key already used for another request",
             ),
-            Self::TooLarge => ("too-large", S::PAYLOAD_TOO_LARGE, "Larger than this server takes"),
+            Self::TooLarge => ("too-large", S::PAYLOAD_TOO_LARGE, "Request too large"),
             Self::UnsupportedMediaType => {
-                ("unsupported-media-type", S::UNSUPPORTED_MEDIA_TYPE, "The body has a wrong type")
+                ("unsupported-media-type", S::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type")
             }
-            Self::Busy => ("busy", S::SERVICE_UNAVAILABLE, "Too much is going on at once"),
-            Self::TimedOut => ("timed-out", S::SERVICE_UNAVAILABLE, "The answer took too long"),
-            Self::SlowClient => ("slow-client", S::REQUEST_TIMEOUT, "The request took too long"),
-            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Not able to do it now"),
-            Self::StorageFull => {
-                ("storage-full", S::SERVICE_UNAVAILABLE, "The server has no room left")
-            }
-            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "The server failed"),
+            Self::Busy => ("busy", S::SERVICE_UNAVAILABLE, "Server busy"),
+            Self::TimedOut => ("timed-out", S::SERVICE_UNAVAILABLE, "Server timed out"),
+            Self::SlowClient => ("slow-client", S::REQUEST_TIMEOUT, "Request timed out"),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "Temporarily unavailable"),
+            Self::StorageFull => ("storage-full", S::SERVICE_UNAVAILABLE, "Insufficient storage"),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "Internal server error"),
         }
     }
 

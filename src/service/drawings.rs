@@ -70,7 +70,7 @@ impl Default for Drawings {
 impl Drawings {
     pub(super) fn forget(&self, digest: &Digest) {
         let of_matrix = self.0.iter().filter(|(key, _)| key.0 == *digest);
-        of_matrix.for_each(|(key, _)| self.0.invalidate(&key));
+        of_matrix.for_each(|(key, _)| self.0.invalidate(&*key));
     }
 }
 
