@@ -11,7 +11,6 @@ use crate::domain::{
 use crate::ops::{self, Figures};
 use crate::sparse::canonical::{self, CanonicalError};
 use crate::store::{BlobError, StoreError};
-use moka::sync::Cache;
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -62,12 +61,12 @@ type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 pub(super) struct Guesses {
     under_way: HashMap<PredictionKey, PredictionReceiver>,
     /// What would be found out again at each look: that nothing can be predicted, and plans that were not stored.
-    known: Cache<PredictionKey, Guess>,
+    known: moka::sync::Cache<PredictionKey, Guess>,
 }
 
 impl Default for Guesses {
     fn default() -> Self {
-        Self { under_way: HashMap::new(), known: Cache::new(MOST_KNOWN) }
+        Self { under_way: HashMap::new(), known: moka::sync::Cache::new(MOST_KNOWN) }
     }
 }
 
