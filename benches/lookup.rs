@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sparsetune::cli::config::Config;
 use sparsetune::cli::serve::{Running, start};
 use sparsetune::domain::{Job, JobRequest, JobState, Plan, PlanId, Search};
-use sparsetune::store::Finish;
+use sparsetune::store::{Finish, Queue};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,11 +76,13 @@ async fn serve(folder: &std::path::Path) -> Result<(Running, String), Error> {
         expected_calls: None,
     };
     service.submit(&request, None).await?;
-    let claim = service.store().claim(&plan.device.id, "bench", 60_000).await?.ok_or("no job")?;
+    let queue = Queue::Device(plan.device.id.clone());
+    let claim = service.claim(&queue, "bench").await?.ok_or("no job")?;
+    let claimed = claim.work.into_job().ok_or("a training")?;
     let (digest, pattern_digest) = (matrix.digest, matrix.pattern_digest);
     let plan = Plan { id: PlanId::fresh(), matrix: digest, pattern_digest, ..plan };
-    let job = Job { state: JobState::Succeeded, plan: Some(plan.id.clone()), ..claim.job.clone() };
-    service.store().finish(&claim.fence, &Finish { job, plan: Some(plan) }).await?;
+    let job = Job { state: JobState::Succeeded, plan: Some(plan.id.clone()), ..claimed };
+    service.store().finish(&claim.fence, &Finish::job(job, Some(plan))).await?;
     Ok((running, format!("/v1/plans?matrix={digest}&op=spmm&n=32&dtype=f32&layout=row&device=cpu")))
 }
 

@@ -1,5 +1,7 @@
 //! The subcommands that make models, end to end: a corpus tuned by the real binary, and a training in a folder of trials.
 
+#[path = "fixture/claimed.rs"]
+mod claimed;
 #[path = "fixture/device.rs"]
 mod device;
 #[path = "fixture/measured.rs"]

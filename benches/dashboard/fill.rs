@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sparsetune::domain::job::{Best, Progress};
 use sparsetune::domain::*;
 use sparsetune::service::Service;
-use sparsetune::store::{Fence, Finish, JobFilter, NewJob, PageRequest};
+use sparsetune::store::{Fence, Finish, JobFilter, NewWork, PageRequest, Queue};
 
 const MATRICES: usize = 30;
 const TRIALS: u32 = 100;
@@ -104,23 +104,25 @@ impl Maker<'_> {
         let job = self.asked(number, &device);
         let store = self.service.store();
         let dedup_key = job.id.0.clone();
-        store.submit(&NewJob { job: job.clone(), dedup_key, idempotency: None }).await?;
+        store.submit(&NewWork { work: job.clone().into(), dedup_key, idempotency: None }).await?;
         if state == JobState::Queued {
             return Ok(job);
         }
         // Those that run do so for ever: nobody works here.
-        let claim = store.claim(&device.id, "bench", 10_000 * HOUR_MS).await?.ok_or("no job")?;
+        let queue = Queue::Device(device.id.clone());
+        let claim = store.claim(&queue, "bench", 10_000 * HOUR_MS).await?.ok_or("no job")?;
+        let claimed = claim.work.into_job().ok_or("a training")?;
         let count = match number {
             _ if number == self.jobs / 2 => LARGE,
             _ if number == self.jobs / 3 => WIDE,
             _ => TRIALS,
         };
-        let trials = trials(&claim.job.id, count, number, job.created_at);
+        let trials = trials(&claimed.id, count, number, job.created_at);
         self.record(&claim.fence, &trials).await?;
         let best = best(&trials)?;
         let progress = Progress { done: count * 2 / 5, total: count * 2 / 5 };
-        let told = Job { stage: Stage::Measuring, progress, best: Some(best), ..claim.job };
-        store.update(&claim.fence, &told).await?;
+        let told = Job { stage: Stage::Measuring, progress, best: Some(best), ..claimed };
+        store.update(&claim.fence, &told.clone().into()).await?;
         if state == JobState::Running {
             return Ok(Job { state, ..told });
         }
@@ -134,7 +136,7 @@ impl Maker<'_> {
             finished_at: Some(told.created_at.plus_millis(60_000)),
             ..told
         };
-        store.finish(&claim.fence, &Finish { job: job.clone(), plan }).await?;
+        store.finish(&claim.fence, &Finish::job(job.clone(), plan)).await?;
         Ok(job)
     }
 

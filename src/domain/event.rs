@@ -1,6 +1,6 @@
-//! Events of a job, numbered from 1 without gaps, so that a client that lost its connection can resume.
+//! Events of jobs of either kind, numbered from 1 without gaps, so that a client that lost its connection can resume.
 
-use super::{FunnelStep, Job, JobId, Timestamp, Trial};
+use super::{FunnelStep, JobId, Timestamp, Trial, Work};
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened to a job.
@@ -16,8 +16,8 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "data", rename_all = "snake_case")]
 pub enum EventKind {
-    /// State, stage, progress or best candidate changed: the job in its new state.
-    Job(Box<Job>),
+    /// State, stage, progress or best candidate changed: the job or training in its new state.
+    Job(Box<Work>),
     /// A candidate was measured or failed. Pruned candidates are not announced one by one.
     Trial(Box<Trial>),
     /// The pruning steps with the numbers of candidates left, sent before the first is measured and again when a job is

@@ -1,7 +1,7 @@
 //! Learned models: identity, training data, and evaluation on held-out data.
 
 pub use super::Op;
-use super::{DeviceClass, Digest, Problem, Timestamp};
+use super::{DeviceClass, Digest, JobId, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -18,24 +18,6 @@ impl ModelId {
 }
 
 impl fmt::Display for ModelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A training's id: a UUIDv7.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct TrainingId(pub String);
-
-impl TrainingId {
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
-}
-
-impl fmt::Display for TrainingId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -95,7 +77,7 @@ pub struct LearnedModel {
     pub importance: Vec<Importance>,
     pub seed: u64,
     /// The training that produced it; absent for a model that ships with sparsetune.
-    pub training: Option<TrainingId>,
+    pub training: Option<JobId>,
     /// Digest of the model file.
     pub digest: Digest,
     pub created_at: Timestamp,

@@ -1,7 +1,7 @@
 //! A training: a job that trains models on recorded trials.
 
 use super::learned::Scope;
-use super::{JobState, ModelId, Timestamp, TrainingId};
+use super::{JobId, JobState, ModelId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A client's request.
@@ -66,7 +66,7 @@ pub const TRAINING_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     pub version: u32,
-    pub id: TrainingId,
+    pub id: JobId,
     pub request: TrainRequest,
     pub state: JobState,
     pub stage: TrainingStage,
@@ -93,7 +93,7 @@ impl Training {
     pub fn queued(request: TrainRequest) -> Self {
         Self {
             version: TRAINING_VERSION,
-            id: TrainingId::fresh(),
+            id: JobId::fresh(),
             request,
             state: JobState::Queued,
             stage: TrainingStage::Waiting,

@@ -3,10 +3,9 @@
 use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
-use super::jobs::JobOut;
+use super::jobs::WorkOut;
 use super::metrics::Open;
-use super::trainings::{self, TrainingOut};
-use crate::domain::{Event, EventKind, FunnelStep, JobId, Timestamp, Training};
+use crate::domain::{Event, EventKind, FunnelStep, JobId};
 use crate::service::ServiceError;
 use crate::wire::Trial;
 use axum::extract::State;
@@ -23,21 +22,13 @@ pub struct EventsQuery {
     after: Option<u64>,
 }
 
-/// A job of either kind.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum AnyJob {
-    Tune(JobOut),
-    Train(TrainingOut),
-}
-
-/// The data of one event; which member it has is told by the event's name.
+/// The data of one event; the event's name says which member it has.
 #[derive(Debug, Serialize)]
 struct EventOut {
     seq: u64,
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    job: Option<AnyJob>,
+    job: Option<WorkOut>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<Trial>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +43,7 @@ impl From<Event> for EventOut {
         let mut out =
             Self { seq: event.seq, at, job: None, trial: None, message: None, funnel: None };
         match event.kind {
-            EventKind::Job(job) => out.job = Some(AnyJob::Tune((*job).into())),
+            EventKind::Job(work) => out.job = Some((*work).into()),
             EventKind::Trial(trial) => out.trial = Some((*trial).into()),
             EventKind::Funnel { steps } => out.funnel = Some(steps),
             EventKind::Log { message } => out.message = Some(message),
@@ -91,10 +82,7 @@ pub async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = resume_after(&headers, &query)?;
-    if let Some(training) = trainings::named(&app, &id).await? {
-        return Ok(of_training(&app, training, after));
-    }
-    let ended = app.service.job(&id).await?.state.is_final();
+    let ended = app.service.work(&id).await?.state().is_final();
     let mut events = app.service.events(&id, after).await?;
     // The first event is waited for only where it is at hand, or the headers would wait for it too.
     let first = if ended { events.next().await } else { None };
@@ -120,31 +108,13 @@ fn sse(
         .into_response()
 }
 
-/// A training keeps no story: how it stands is told now, and whenever it has changed.
-fn of_training(app: &App, training: Training, after: u64) -> Response {
-    if training.state.is_final() && after >= trainings::LAST_EVENT {
-        return StatusCode::NO_CONTENT.into_response();
-    }
-    let seen = trainings::changes(app.service.clone(), training, after);
-    sse(app, seen.map(|told| framed(told.map(|(seq, training)| training_event(seq, training)))))
-}
-
-fn training_event(seq: u64, training: Training) -> (&'static str, EventOut) {
-    let at = Timestamp::now().to_rfc3339();
-    let job = Some(AnyJob::Train(training.into()));
-    ("job", EventOut { seq, at, job, trial: None, message: None, funnel: None })
-}
-
-fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
-    framed(event.map(|event| (event.kind.name(), EventOut::from(event))))
-}
-
 /// A failure within the stream is its last event: the status line has long been sent.
-fn framed(event: Result<(&'static str, EventOut), ServiceError>) -> Result<Frame, Infallible> {
+fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
     let framed = match event {
-        Ok((name, event)) => {
-            let data = serde_json::to_string(&event);
-            data.map(|data| Frame::default().event(name).id(event.seq.to_string()).data(data))
+        Ok(event) => {
+            let (name, seq) = (event.kind.name(), event.seq.to_string());
+            let data = serde_json::to_string(&EventOut::from(event));
+            data.map(|data| Frame::default().event(name).id(seq).data(data))
                 .map_err(Problem::internal)
         }
         Err(error) => Err(Problem::from(error)),

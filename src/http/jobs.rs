@@ -5,11 +5,11 @@ use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
-use super::trainings::{self, TrainingOut};
+use super::trainings::TrainingOut;
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
     DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, SearchStrategy, Stage,
-    StoppedBy,
+    StoppedBy, Work, WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
@@ -74,19 +74,27 @@ impl TryFrom<JobIn> for JobRequest {
     }
 }
 
-/// What a job comes to: a plan or a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobKind {
-    #[default]
-    Tune,
-    Train,
+/// A job of either kind; its member `kind` says which.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum WorkOut {
+    Tune(Box<JobOut>),
+    Train(TrainingOut),
+}
+
+impl From<Work> for WorkOut {
+    fn from(work: Work) -> Self {
+        match work {
+            Work::Tune(job) => Self::Tune(Box::new(job.into())),
+            Work::Train(training) => Self::Train(training.into()),
+        }
+    }
 }
 
 /// A job as it stands.
 #[derive(Debug, Serialize)]
 pub struct JobOut {
-    kind: JobKind,
+    kind: WorkKind,
     id: JobId,
     matrix: Digest,
     problem: wire::Problem,
@@ -148,7 +156,7 @@ struct BestOut {
 impl From<Job> for JobOut {
     fn from(job: Job) -> Self {
         Self {
-            kind: JobKind::Tune,
+            kind: WorkKind::Tune,
             id: job.id,
             matrix: job.request.matrix,
             problem: job.request.problem.into(),
@@ -216,16 +224,22 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 }
 
 /// 202 while the job is to be waited for; 200 when it has ended, which an idempotency key may well find.
-fn with_job(job: Job) -> Response {
-    let location = format!("/v1/jobs/{}", job.id);
-    let ended = job.state.is_final();
-    let body = Json(JobOut::from(job));
-    if ended {
-        (StatusCode::OK, [(header::LOCATION, location)], body).into_response()
-    } else {
-        let retry = (header::RETRY_AFTER, "1".to_owned());
-        (StatusCode::ACCEPTED, [(header::LOCATION, location), retry], body).into_response()
+pub fn with_work(work: impl Into<Work>) -> Response {
+    let work = work.into();
+    let ended = work.state().is_final();
+    answer(if ended { StatusCode::OK } else { StatusCode::ACCEPTED }, work)
+}
+
+/// The job, where it is found, and when to ask again while it has not ended.
+pub fn answer(status: StatusCode, work: Work) -> Response {
+    let location = (header::LOCATION, format!("/v1/jobs/{}", work.id()));
+    let live = !work.state().is_final();
+    let mut response = (status, [location], Json(WorkOut::from(work))).into_response();
+    if live {
+        let soon = header::HeaderValue::from_static("1");
+        response.headers_mut().insert(header::RETRY_AFTER, soon);
     }
+    response
 }
 
 pub async fn submit(
@@ -235,13 +249,24 @@ pub async fn submit(
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
     let submitted = app.service.submit(&body.try_into()?, key).await?;
-    Ok(with_job(submitted.job))
+    Ok(with_work(submitted.job))
+}
+
+/// Which kinds a list shows. Without it, jobs that tune: what they look like is what clients of the first version know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Listed {
+    #[default]
+    Tune,
+    Train,
+    Any,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobsQuery {
-    kind: Option<JobKind>,
+    #[serde(default)]
+    kind: Listed,
     state: Option<JobState>,
     matrix: Option<Digest>,
     device: Option<DeviceId>,
@@ -252,30 +277,23 @@ pub struct JobsQuery {
 pub async fn list(
     State(app): State<App>,
     Query(query): Query<JobsQuery>,
-) -> Result<Response, Problem> {
-    let filter = JobFilter { state: query.state, matrix: query.matrix, device: query.device };
+) -> Result<Json<Page<WorkOut>>, Problem> {
+    let kind = match query.kind {
+        Listed::Tune => Some(WorkKind::Tune),
+        Listed::Train => Some(WorkKind::Train),
+        Listed::Any => None,
+    };
+    let filter =
+        JobFilter { kind, state: query.state, matrix: query.matrix, device: query.device };
+    check_filter(&filter)?;
     let page = page_request(query.limit, query.cursor)?;
-    match query.kind.unwrap_or_default() {
-        JobKind::Tune => {
-            let page: Page<JobOut> = Page::from(app.service.jobs(&filter, &page).await?);
-            Ok(Json(page).into_response())
-        }
-        JobKind::Train => {
-            refuse_filter(&filter)?;
-            let page: Page<TrainingOut> = Page::from(app.service.trainings(&page).await?);
-            Ok(Json(page).into_response())
-        }
-    }
+    Ok(Json(Page::from(app.service.works(&filter, &page).await?)))
 }
 
-/// A filter that is not kept to would answer what was not asked for.
-fn refuse_filter(filter: &JobFilter) -> Result<(), Problem> {
-    let given = [
-        ("state", filter.state.is_some()),
-        ("matrix", filter.matrix.is_some()),
-        ("device", filter.device.is_some()),
-    ];
-    match given.into_iter().find(|(_, given)| *given) {
+/// A training has neither a matrix nor a device: to ask for it by one is a mistake.
+fn check_filter(filter: &JobFilter) -> Result<(), Problem> {
+    let given = [("matrix", filter.matrix.is_some()), ("device", filter.device.is_some())];
+    match given.into_iter().find(|(_, given)| *given && filter.kind == Some(WorkKind::Train)) {
         None => Ok(()),
         Some((name, _)) => {
             let detail = format!("trainings are not listed by {name}");
@@ -284,16 +302,13 @@ fn refuse_filter(filter: &JobFilter) -> Result<(), Problem> {
     }
 }
 
-pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
-    match trainings::named(&app, &id).await? {
-        Some(training) => Ok(Json(TrainingOut::from(training)).into_response()),
-        None => Ok(Json(JobOut::from(app.service.job(&id).await?)).into_response()),
-    }
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<JobId>,
+) -> Result<Json<WorkOut>, Problem> {
+    Ok(Json(app.service.work(&id).await?.into()))
 }
 
 pub async fn cancel(State(app): State<App>, Path(id): Path<JobId>) -> Result<Response, Problem> {
-    match trainings::cancel(&app, &id).await? {
-        Some(training) => Ok(trainings::with_training(training)),
-        None => Ok(with_job(app.service.cancel(&id).await?)),
-    }
+    Ok(with_work(app.service.cancel(&id).await?))
 }

@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text form: the recorder, the names, and handles kept so that requests look nothing up.
 
-use crate::domain::{Grade, JobState};
+use crate::domain::{Grade, JobState, WorkKind};
 use axum::http::Method;
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
@@ -224,11 +224,11 @@ impl Metrics {
         route.record(method, status, took);
     }
 
-    /// The gauges as the store has them now; a state that is not listed has no job.
-    pub fn set_jobs(&self, counts: &[(JobState, u64)]) {
+    /// The gauges of jobs that tune as the store has them now; a state that is not listed has no job.
+    pub fn set_jobs(&self, counts: &[(WorkKind, JobState, u64)]) {
         for state in JobState::ALL {
-            let count = counts.iter().find(|(listed, _)| *listed == state);
-            let count = count.map_or(0, |(_, count)| *count) as f64;
+            let listed = counts.iter().find(|count| (count.0, count.1) == (WorkKind::Tune, state));
+            let count = listed.map_or(0, |(_, _, count)| *count) as f64;
             gauge!(JOBS, "state" => state.name()).set(count);
             if state == JobState::Queued {
                 gauge!(QUEUE_DEPTH).set(count);

@@ -2,9 +2,9 @@
 
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
+use super::App;
 use super::page::page_request;
-use super::{App, trainings};
-use crate::domain::{JobId, TrialFilter};
+use crate::domain::{JobId, TrialFilter, WorkKind};
 use crate::wire::{Page, Trial};
 use axum::Json;
 use axum::extract::State;
@@ -24,7 +24,7 @@ pub async fn list(
     Query(query): Query<TrialsQuery>,
 ) -> Result<Json<Page<Trial>>, Problem> {
     let page = page_request(query.limit, query.cursor)?;
-    if trainings::named(&app, &job).await?.is_some() {
+    if app.service.work(&job).await?.kind() == WorkKind::Train {
         let detail = "a training tries no candidates: it has no trials of its own";
         return Err(Problem::new(Kind::NotFound, detail));
     }

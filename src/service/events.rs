@@ -1,4 +1,4 @@
-//! The events of a job as a stream: what was, then what comes, to the job's end.
+//! The events of a job or a training as a stream: what was, then what comes, to its end.
 
 use super::signals::JobSignal;
 use super::{Result, Service, ServiceError};
@@ -6,7 +6,7 @@ use crate::domain::{Event, EventKind, JobId};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::VecDeque;
 
-/// Events oldest first. Ends after the last event of a job that has ended.
+/// Events, oldest first. Ends after the last event of work that has ended.
 pub type EventStream = BoxStream<'static, Result<Event>>;
 
 /// Events read at a time.
@@ -25,7 +25,7 @@ impl Service {
     /// Events after number `after`: 0 for all. A client that lost its connection names the last one it has.
     pub async fn events(&self, id: &JobId, after: u64) -> Result<EventStream> {
         let signal = self.inner.signals.job(id);
-        self.job(id).await?;
+        self.work(id).await?;
         let tail = Tail {
             service: self.clone(),
             job: id.clone(),
@@ -47,7 +47,7 @@ impl Tail {
         loop {
             if let Some(event) = self.read.pop_front() {
                 self.last = event.seq;
-                self.over |= matches!(&event.kind, EventKind::Job(job) if job.state.is_final());
+                self.over |= matches!(&event.kind, EventKind::Job(work) if work.state().is_final());
                 return Ok(Some(event));
             }
             if self.over {
@@ -55,7 +55,7 @@ impl Tail {
             }
             self.signal.arm();
             // The state before the events: whatever a final job has written is then among them.
-            let ended = self.service.job(&self.job).await?.state.is_final();
+            let ended = self.service.work(&self.job).await?.state().is_final();
             let store = &self.service.inner.store;
             self.read = store.events(&self.job, self.last, BATCH).await?.into();
             if !self.read.is_empty() {

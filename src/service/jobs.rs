@@ -1,13 +1,13 @@
-//! Jobs: submission, lists, cancellation, trials.
+//! Jobs of either kind: submission, lists, cancellation, trials.
 
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
 use crate::domain::{
     Device, Digest, Job, JobId, JobRequest, JobState, Matrix, Problem, Stage, Timestamp, Trial,
-    TrialCount, TrialFilter,
+    TrialCount, TrialFilter, Work,
 };
 use crate::ops::admission;
-use crate::store::{JobFilter, NewJob, Page, PageRequest, StoreError, Story, Submission};
+use crate::store::{JobFilter, NewWork, Page, PageRequest, StoreError, Story, Submission};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
@@ -41,9 +41,9 @@ impl Service {
         let device = self.resolve_device(&asked.device).await?;
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
         self.check_values(&matrix, &asked.problem).await?;
-        let new = NewJob {
+        let new = NewWork {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),
-            job: queued(filled, &device),
+            work: queued(filled, &device).into(),
             idempotency,
         };
         match self.inner.store.submit(&new).await {
@@ -71,8 +71,20 @@ impl Service {
         .await?
     }
 
+    /// A job or a training.
+    pub async fn work(&self, id: &JobId) -> Result<Work> {
+        let work = self.inner.store.work(id).await?;
+        work.ok_or_else(|| ServiceError::not_found("job", id))
+    }
+
+    /// Jobs and trainings, newest first.
+    pub async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>> {
+        Ok(self.inner.store.works(filter, page).await?)
+    }
+
+    /// `NotFound` also for a training.
     pub async fn job(&self, id: &JobId) -> Result<Job> {
-        let job = self.inner.store.job(id).await?;
+        let job = self.work(id).await?.into_job();
         job.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
@@ -82,14 +94,14 @@ impl Service {
 
     /// Log lines and funnel of a job so far, and where its event stream goes on.
     pub async fn story(&self, id: &JobId) -> Result<Story> {
-        self.job(id).await?;
+        self.work(id).await?;
         Ok(self.inner.store.story(id).await?)
     }
 
-    /// The job as it then stands: a queued one is cancelled, a running one will be, one that has ended stays.
-    pub async fn cancel(&self, id: &JobId) -> Result<Job> {
-        let job = self.inner.store.request_cancel(id).await?;
-        job.ok_or_else(|| ServiceError::not_found("job", id))
+    /// The work as it then stands: what is queued is cancelled, what runs will be, what has ended stays.
+    pub async fn cancel(&self, id: &JobId) -> Result<Work> {
+        let work = self.inner.store.request_cancel(id).await?;
+        work.ok_or_else(|| ServiceError::not_found("job", id))
     }
 
     pub async fn trials(
@@ -120,9 +132,12 @@ impl Service {
 
 fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
     let (job, created) = match submission {
-        Submission::Created(job) => (job, true),
-        Submission::Existing(job) => (job, false),
+        Submission::Created(work) => (work, true),
+        Submission::Existing(work) => (work, false),
         Submission::KeyReused => return Err(ServiceError::KeyReused),
+    };
+    let Work::Tune(job) = job else {
+        return Err(ServiceError::Internal(format!("job {} is a training", job.id())));
     };
     // The span of the request, which has its id: by this line and that field a job is found from its request, and back.
     tracing::Span::current().record("job", tracing::field::display(&job.id));

@@ -3,12 +3,11 @@
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training,
-    TrainingId,
+    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training, Work,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
-use crate::store::{RollBack, StoreError};
+use crate::store::{RollBack, StoreError, Submission};
 use metrics::gauge;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -67,8 +66,12 @@ impl Service {
     /// Queues a training; the one of its scope that is queued or running already is answered instead (`false`). `Conflict`
     /// where that one was asked for otherwise.
     pub async fn train(&self, request: &TrainRequest) -> Result<(Training, bool)> {
-        let training = Training::queued(request.clone());
-        let (training, created) = self.inner.store.submit_training(&training).await?;
+        let new = Training::queued(request.clone()).into();
+        let (training, created) = match self.inner.store.submit(&new).await? {
+            Submission::Created(Work::Train(training)) => (training, true),
+            Submission::Existing(Work::Train(training)) => (training, false),
+            other => return Err(ServiceError::Internal(format!("a training was answered by {other:?}"))),
+        };
         if training.request == *request {
             return Ok((training, created));
         }
@@ -82,17 +85,9 @@ impl Service {
         Err(ServiceError::Conflict { message })
     }
 
-    pub async fn training(&self, id: &TrainingId) -> Result<Option<Training>> {
-        Ok(self.inner.store.training(id).await?)
-    }
-
     /// Newest first.
     pub async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>> {
         Ok(self.inner.store.trainings(page).await?)
-    }
-
-    pub async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>> {
-        Ok(self.inner.store.cancel_training(id).await?)
     }
 
     /// Newest first.
@@ -149,7 +144,7 @@ impl Service {
             reason: reason.to_owned(),
             at: Timestamp::now(),
         };
-        self.put_in_use(&activation).await?;
+        self.inner.store.activate(&activation).await?;
         Ok(activation)
     }
 
@@ -158,21 +153,12 @@ impl Service {
     pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
         let now = Timestamp::now();
         match self.inner.store.roll_back(scope, features::version(scope.op), now).await? {
-            RollBack::Done(activation) => {
-                self.inner.signals.changed_here();
-                Ok(activation)
-            }
+            RollBack::Done(activation) => Ok(activation),
             RollBack::Nothing => {
                 let id = format!("to take back for {} on {}", scope.op, scope.device_class);
                 Err(ServiceError::not_found("activation", id))
             }
         }
-    }
-
-    pub(super) async fn put_in_use(&self, activation: &Activation) -> Result<()> {
-        self.inner.store.activate(activation).await?;
-        self.inner.signals.changed_here();
-        Ok(())
     }
 
     /// The model in use for a scope, if it can be used here: one that cannot be read, or reads other features, is told of

@@ -4,7 +4,7 @@ use super::jobs::digest_of;
 use super::predicted::measuring;
 use super::{Result, Service};
 use crate::domain::plan::PlanKey;
-use crate::domain::{Device, Job, JobState, Matrix};
+use crate::domain::{Device, Job, JobState, Matrix, Work, WorkKind};
 use crate::store::Submission;
 use tokio::time::{Instant, timeout_at};
 
@@ -29,12 +29,14 @@ impl Service {
         // Clients' keys have no spaces, so that this is none of theirs.
         let once = format!("miss of {} {} {}", matrix.digest, key.problem, device.id);
         let known = self.inner.store.keyed(&once, &digest_of(&asked)?).await?;
-        if let Some(Submission::Existing(job)) = known {
+        if let Some(Submission::Existing(Work::Tune(job))) = known {
             return Ok(Some(standing(&job)));
         }
         let counts = self.inner.store.job_counts().await?;
-        let queued = counts.iter().find(|(state, _)| *state == JobState::Queued);
-        if let Some((_, queued)) = queued.filter(|(_, queued)| *queued > MOST_QUEUED) {
+        let queued = counts.iter().find(|(kind, state, _)| {
+            (*kind, *state) == (WorkKind::Tune, JobState::Queued)
+        });
+        if let Some((_, _, queued)) = queued.filter(|(_, _, queued)| *queued > MOST_QUEUED) {
             return Ok(Some(format!(
                 "no job that measures it is queued: {queued} jobs are, and lookups add none to more than {MOST_QUEUED}"
             )));

@@ -8,11 +8,12 @@ mod guesses;
 mod ingest;
 mod jobs;
 mod learning;
+mod lease;
+mod listener;
 mod lookup;
 mod matrices;
 mod misses;
 mod neighbours;
-mod notifying_store;
 mod plans;
 mod predicted;
 mod request;
@@ -35,8 +36,8 @@ pub use plans::Blob;
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
 pub use upkeep::Removed;
 
-use crate::domain::{DeviceId, JobState};
-use crate::store::{Blobs, Store};
+use crate::domain::{DeviceId, JobState, WorkKind};
+use crate::store::{Blobs, Claim, Listener, Queue, Store, StoreError};
 use drawings::Drawings;
 use signals::Signals;
 use std::sync::{Arc, Mutex, RwLock};
@@ -77,12 +78,8 @@ struct Inner {
 impl Service {
     pub fn new(store: Arc<dyn Store>, blobs: Arc<dyn Blobs>, settings: ServiceSettings) -> Self {
         let signals = Arc::new(Signals::default());
-        let max_attempts = settings.max_attempts.max(1);
-        let store = Arc::new(notifying_store::NotifyingStore {
-            store,
-            signals: Arc::clone(&signals),
-            max_attempts,
-        });
+        let listener: Arc<dyn Listener> = signals.clone();
+        store.listen(&listener);
         let parses = Arc::new(Semaphore::new(settings.parses_at_once.max(1)));
         let inner = Inner {
             store,
@@ -103,7 +100,7 @@ impl Service {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The store, with wake-ups and counters: workers write through this one, never past it.
+    /// The store, which tells this service of what is written to it.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
     }
@@ -125,9 +122,20 @@ impl Service {
         self.inner.signals.epoch()
     }
 
-    /// Jobs by state, for gauges.
-    pub async fn job_counts(&self) -> Result<Vec<(JobState, u64)>> {
+    /// How much work there is of each kind and state that has any.
+    pub async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
         Ok(self.inner.store.job_counts().await?)
+    }
+
+    /// The oldest work of the queue that can be claimed. Work that lost too many workers is failed first.
+    pub async fn claim(
+        &self,
+        queue: &Queue,
+        owner: &str,
+    ) -> std::result::Result<Option<Claim>, StoreError> {
+        let (store, settings) = (&self.inner.store, &self.inner.settings);
+        store.give_up(queue, settings.max_attempts.max(1)).await?;
+        store.claim(queue, owner, settings.lease_ms).await
     }
 
     /// Whether work can be done: the store answers, blobs can be written, there is a device, and none is still about to

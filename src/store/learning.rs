@@ -1,10 +1,10 @@
-//! What models learn from, the models, and the trainings that make them.
+//! What models learn from, and the models.
 
-use super::{Page, PageRequest, Renewal, Result};
+use super::{Page, PageRequest, Result};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, JobFeatures, JobId, LearnedModel, ModelId, Problem,
-    Timestamp, Training, TrainingId,
+    Timestamp,
 };
 use crate::store::Fence;
 use async_trait::async_trait;
@@ -119,51 +119,4 @@ pub struct PutToUse<'a> {
     /// Only where the newest activation of the scope is still this one (`Some(None)`: there is none yet); `None` whatever it
     /// is.
     pub only_after: Option<Option<&'a Activation>>,
-}
-
-/// Proof of a claim on a training.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrainingFence {
-    pub training: TrainingId,
-    pub owner: String,
-    pub epoch: i64,
-}
-
-#[async_trait]
-pub trait Trainings: Send + Sync {
-    /// The new training, or the one of its scope that is queued or running already (`false`). One that was asked to stop
-    /// makes way.
-    async fn submit_training(&self, training: &Training) -> Result<(Training, bool)>;
-    async fn training(&self, id: &TrainingId) -> Result<Option<Training>>;
-    /// Newest first. One that cannot be read is left out.
-    async fn trainings(&self, page: &PageRequest) -> Result<Page<Training>>;
-    /// The oldest that is queued, or running with a lease that has run out; counts an attempt. One that was taken up three
-    /// times without an end is failed on the way, and so is one that cannot be read.
-    async fn claim_training(
-        &self,
-        owner: &str,
-        lease_ms: i64,
-    ) -> Result<Option<(Training, TrainingFence)>>;
-    /// Stage and progress as they now stand; renews the lease. `Fenced` (by the training's id) where it is another's.
-    async fn update_training(
-        &self,
-        fence: &TrainingFence,
-        training: &Training,
-        lease_ms: i64,
-    ) -> Result<Renewal>;
-    /// The end, whatever it is, with the model and the change of the model in use in one transaction: gives the training as
-    /// it ended. One that was asked to stop meanwhile ends cancelled, without a model; where another model was put to use
-    /// meanwhile, or none, against [`PutToUse::only_after`], the model is stored alone, and the training's message says so.
-    async fn finish_training(
-        &self,
-        fence: &TrainingFence,
-        training: &Training,
-        model: Option<(&LearnedModel, &[u8])>,
-        change: Option<PutToUse<'_>>,
-    ) -> Result<Training>;
-    /// Gives a training in hand back to the queue, as it was before the claim: the attempt is not counted. One that was asked
-    /// to stop ends cancelled instead.
-    async fn release_training(&self, fence: &TrainingFence) -> Result<()>;
-    /// A queued one ends at once, a running one is asked to. `None` where there is none.
-    async fn cancel_training(&self, id: &TrainingId) -> Result<Option<Training>>;
 }

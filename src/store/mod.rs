@@ -1,71 +1,27 @@
-//! The only SQL, and the blobs. The traits here are the promise; `sqlite` keeps it.
+//! The only SQL, and the blobs. The traits here say what a store must do; `sqlite` does it.
 
 pub mod blobs;
+mod changes;
 mod learning;
+mod queue;
 pub mod sqlite;
 
 pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
-pub use learning::{
-    Learning, PutToUse, RollBack, TrainingFence, TrainingGroup, TrainingRow, Trainings, Undescribed,
+pub use changes::{Change, Listener, Listeners};
+pub use learning::{Learning, PutToUse, RollBack, TrainingGroup, TrainingRow, Undescribed};
+pub use queue::{
+    Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story, Submission,
 };
 pub use sqlite::{SqliteOptions, SqliteStore};
 
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    Candidate, Device, DeviceClass, DeviceId, Digest, Event, EventKind, FunnelStep, Job, JobId,
-    JobState, KernelFigures, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem, Timestamp,
-    Trial, TrialCount, TrialFilter,
+    Candidate, Device, DeviceClass, Digest, JobId, KernelFigures, L2Policy, Matrix, ModelQuality,
+    Plan, PlanId, Problem, Timestamp, Trial, TrialCount, TrialFilter,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
-
-/// Proof of a claim: writes with an outdated fence are refused, so a worker that lost its lease cannot do harm.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
-    pub job: JobId,
-    pub owner: String,
-    pub epoch: i64,
-}
-
-/// A job taken by a worker.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
-    pub job: Job,
-    pub fence: Fence,
-}
-
-/// The answer to a lease renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewal {
-    pub cancel_requested: bool,
-}
-
-/// A job about to be stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewJob {
-    pub job: Job,
-    /// Same matrix, problem, device and search: while such a job is queued or running, it is the answer.
-    pub dedup_key: String,
-    /// The client's key, and the digest of the request it came with.
-    pub idempotency: Option<(String, Digest)>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Submission {
-    Created(Job),
-    /// An equal job is already queued or running, or the idempotency key was used before with this very request.
-    Existing(Job),
-    /// The idempotency key was used before with another request.
-    KeyReused,
-}
-
-/// How a job ends. With a plan, plan and end are written in one transaction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finish {
-    /// The job as it shall stand; its state is final.
-    pub job: Job,
-    pub plan: Option<Plan>,
-}
+use std::sync::Arc;
 
 /// One page of a list, newest first. `after` is the opaque cursor of the page before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,23 +35,6 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Cursor of the next page; absent on the last.
     pub next: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobFilter {
-    pub state: Option<JobState>,
-    pub matrix: Option<Digest>,
-    pub device: Option<DeviceId>,
-}
-
-/// A job's log lines and funnel, as of one moment.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Story {
-    /// Number of the newest event, of whatever kind: what an event stream goes on after.
-    pub last_seq: u64,
-    /// Oldest first.
-    pub log: Vec<(Timestamp, String)>,
-    pub funnel: Option<Vec<FunnelStep>>,
 }
 
 /// A candidate that hung or killed the device; not tried again with the same kernel text.
@@ -115,7 +54,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// Why a call to the store failed. The last four keep their cause as `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another worker holds the job now, or it has ended.
+    /// Another worker holds the work now, or it has ended.
     #[error("the lease on job {0} is no longer held")]
     Fenced(JobId),
     #[error("a row refers to something that is not there: {0}")]
@@ -176,38 +115,6 @@ pub trait Matrices: Send + Sync {
     async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>>;
     /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
-}
-
-#[async_trait]
-pub trait Jobs: Send + Sync {
-    async fn submit(&self, new: &NewJob) -> Result<Submission>;
-    /// What [`Self::submit`] would answer for this idempotency key and digest of a request: `Existing`, `KeyReused`, or
-    /// `None` where the key is new.
-    async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>>;
-    async fn job(&self, id: &JobId) -> Result<Option<Job>>;
-    async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>>;
-    /// A queued job ends at once; a running one is asked to. `None` when there is no such job.
-    async fn request_cancel(&self, id: &JobId) -> Result<Option<Job>>;
-    /// The oldest job of the device that is queued, or running with a lease that has run out. One that cannot be read
-    /// is failed on the way.
-    async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>>;
-    /// Fails the device's jobs whose worker is gone and that were taken up `most` times or more: what killed so many
-    /// workers would kill the next.
-    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>>;
-    async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
-    /// Stage, progress and best as they now stand; also written as an event.
-    async fn update(&self, fence: &Fence, job: &Job) -> Result<()>;
-    async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<()>;
-    /// Gives the job back to the queue (a worker that shuts down), and the attempt with it.
-    async fn release(&self, fence: &Fence) -> Result<()>;
-    /// Events after `after`, oldest first.
-    async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
-    /// What has been told of a job beside its trials and its own state.
-    async fn story(&self, id: &JobId) -> Result<Story>;
-    /// Appends an event that is neither a job update nor a trial.
-    async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()>;
-    /// Jobs by state, for metrics.
-    async fn job_counts(&self) -> Result<Vec<(JobState, u64)>>;
 }
 
 #[async_trait]
@@ -321,9 +228,9 @@ pub struct Pruned {
 
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// Also ends running jobs and trainings whose worker is gone and that were asked to stop, and removes all but the newest
-    /// 20 of a scope's models that were never put to use (those that were are kept for ever) and all but the newest 100
-    /// of its trainings that have ended.
+    /// Also ends running work that was asked to stop and whose worker is gone, and removes all but the newest 20 of a scope's
+    /// models that were never put to use (those that were are kept for ever) and all but the newest 100 of its trainings
+    /// that have ended.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
     /// The blobs that matrices and plans name.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
@@ -334,10 +241,8 @@ pub trait Upkeep: Send + Sync {
 
 /// Everything a store can do.
 pub trait Store:
-    Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Trainings + Upkeep
+    Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Upkeep
 {
-}
-impl<T: Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Trainings + Upkeep> Store
-    for T
-{
+    /// Has the listener told of what this store writes from now on, until it is dropped.
+    fn listen(&self, listener: &Arc<dyn Listener>);
 }

@@ -1,11 +1,12 @@
 //! A server for one test, a client for it, and a worker's part played by hand.
 
+use crate::claimed::{Claimed, claim_job};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use sparsetune::cli::config::Config;
 use sparsetune::cli::serve::{Running, start};
 use sparsetune::domain::*;
-use sparsetune::store::{Claim, Finish};
+use sparsetune::store::Finish;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -79,13 +80,13 @@ impl TestApp {
     }
 
     /// Takes the oldest queued job as a worker would.
-    pub async fn claim(&self) -> Claim {
+    pub async fn claim(&self) -> Claimed {
         let store = self.running.service.store();
-        store.claim(&fixture().device.id, "worker", 60_000).await.unwrap().unwrap()
+        claim_job(&**store, &fixture().device.id, "worker", 60_000).await.unwrap()
     }
 
     /// Records a measured and a pruned trial, and ends the job with a plan.
-    pub async fn finish(&self, claim: &Claim) -> Plan {
+    pub async fn finish(&self, claim: &Claimed) -> Plan {
         let store = self.running.service.store();
         store.record_trials(&claim.fence, &trials(&claim.job.id)).await.unwrap();
         let facts = self.running.service.matrix(&claim.job.request.matrix).await.unwrap();
@@ -113,7 +114,7 @@ impl TestApp {
             finished_at: Some(Timestamp::now()),
             ..claim.job.clone()
         };
-        let finish = Finish { job, plan: Some(plan.clone()) };
+        let finish = Finish::job(job, Some(plan.clone()));
         store.finish(&claim.fence, &finish).await.unwrap();
         plan
     }

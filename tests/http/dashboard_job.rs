@@ -4,7 +4,7 @@ use crate::app::TestApp;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sparsetune::domain::*;
-use sparsetune::store::{Claim, Finish};
+use sparsetune::store::Finish;
 use sqlx::Connection;
 
 /// A page or fragment that must be there, with its policy against inline scripts.
@@ -51,14 +51,14 @@ fn panel(m1: i64, n1: i64) -> Candidate {
     Candidate::new("row_panel").with("m1", m1).with("n1", n1)
 }
 
-async fn end(app: &TestApp, claim: &Claim, state: JobState, error: Option<&str>) {
+async fn end(app: &TestApp, claim: &crate::claimed::Claimed, state: JobState, error: Option<&str>) {
     let job = Job {
         state,
         error: error.map(str::to_owned),
         finished_at: Some(Timestamp::now()),
         ..claim.job.clone()
     };
-    app.running.service.store().finish(&claim.fence, &Finish { job, plan: None }).await.unwrap();
+    app.running.service.store().finish(&claim.fence, &Finish::job(job, None)).await.unwrap();
 }
 
 #[tokio::test]

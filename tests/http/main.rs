@@ -4,6 +4,8 @@ mod access;
 mod app;
 mod caching;
 mod catalogue;
+#[path = "../fixture/claimed.rs"]
+mod claimed;
 mod dashboard_job;
 mod dashboard_jobs;
 mod dashboard_matrix;

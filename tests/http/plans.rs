@@ -111,7 +111,7 @@ async fn another_process_on_the_store_is_seen_within_a_second() {
         plan: Some(plan.id.clone()),
         ..claim.job.clone()
     };
-    let finish = sparsetune::store::Finish { job, plan: Some(plan) };
+    let finish = sparsetune::store::Finish::job(job, Some(plan));
     sparsetune::store::Jobs::finish(&elsewhere, &claim.fence, &finish).await.unwrap();
     let began = std::time::Instant::now();
     while app.json(&path).await["match"]["grade"] != "exact" {

@@ -193,7 +193,7 @@ async fn a_job_that_predicts_names_the_one_that_measures() {
         finished_at: Some(Timestamp::now()),
         ..claim.job.clone()
     };
-    let finish = Finish { job, plan: Some(plan) };
+    let finish = Finish::job(job, Some(plan));
     app.running.service.store().finish(&claim.fence, &finish).await.unwrap();
     let id = asked["id"].as_str().unwrap();
     assert_eq!(app.json(&format!("/v1/jobs/{id}")).await["follow_up"], follow_up);

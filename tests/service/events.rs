@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 use sparsetune::domain::*;
 use std::time::{Duration, Instant};
 
-async fn running() -> (World, sparsetune::store::Claim) {
+async fn running() -> (World, crate::claimed::Claimed) {
     // So slow a poll that only wake-ups can make these tests pass in time.
     let world = World::with(|settings| settings.poll = Duration::from_secs(60)).await;
     world.service.register(device()).await.unwrap();
@@ -32,7 +32,7 @@ async fn events_are_told_as_they_happen_and_the_stream_ends_with_the_job() {
     let numbers: Vec<u64> = heard.iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=8).collect::<Vec<_>>());
     let last = world.service.job(&claim.job.id).await.unwrap();
-    assert_eq!(heard[7].kind, EventKind::Job(Box::new(last)));
+    assert_eq!(heard[7].kind, Work::from(last).into_event());
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn what_another_process_does_is_heard_a_little_later() {
     let worker = world.elsewhere("there").await;
     let claiming = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        worker.store().claim(&device().id, "w", 60_000).await.unwrap().unwrap()
+        crate::claimed::claim_job(&**worker.store(), &device().id, "w", 60_000).await.unwrap()
     };
     let started = Instant::now();
     let (event, _claim) = tokio::join!(stream.next(), claiming);

@@ -3,7 +3,7 @@
 use crate::world::*;
 use sparsetune::domain::*;
 use sparsetune::service::{JobFilter, PageRequest, ServiceError};
-use sparsetune::store::Retention;
+use sparsetune::store::{Queue, Retention};
 
 async fn ready() -> (World, Matrix) {
     let world = World::new().await;
@@ -134,7 +134,7 @@ async fn a_retry_gets_its_job_whatever_has_gone_since() {
     let (world, matrix) = ready().await;
     let key = || Some("k".to_owned());
     let first = world.service.submit(&request(&matrix, 32), key()).await.unwrap();
-    let cancelled = world.service.cancel(&first.job.id).await.unwrap();
+    let cancelled = world.service.cancel(&first.job.id).await.unwrap().into_job().unwrap();
     world.service.delete_matrix(&matrix.digest).await.unwrap();
     // Another process, started after the device went away.
     let later = world.elsewhere("later").await;
@@ -156,7 +156,7 @@ async fn a_job_keeps_its_matrix_until_it_is_cancelled() {
     let kept = world.service.delete_matrix(&matrix.digest).await;
     assert!(matches!(kept, Err(ServiceError::Conflict { .. })));
     assert!(world.service.blobs().exists(&matrix.digest).await.unwrap());
-    let cancelled = world.service.cancel(&job.id).await.unwrap();
+    let cancelled = world.service.cancel(&job.id).await.unwrap().into_job().unwrap();
     assert_eq!(cancelled.state, JobState::Cancelled);
     world.service.delete_matrix(&matrix.digest).await.unwrap();
     assert!(!world.service.blobs().exists(&matrix.digest).await.unwrap());
@@ -183,18 +183,19 @@ async fn unknown_jobs_are_not_found_and_foreign_cursors_invalid() {
 
 #[tokio::test]
 async fn a_job_that_kills_its_workers_fails_with_a_reason() {
-    let world = World::with(|settings| settings.max_attempts = 2).await;
+    let world = World::with(|settings| (settings.max_attempts, settings.lease_ms) = (2, 0)).await;
     world.service.register(device()).await.unwrap();
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
     let job = world.service.submit(&request(&matrix, 32), None).await.unwrap().job;
-    let claim = async |lease| world.service.store().claim(&device().id, "w", lease).await.unwrap();
+    let queue = Queue::Device(device().id);
+    let claim = async || world.service.claim(&queue, "w").await.unwrap();
     for _ in 0..4 {
-        let claim = claim(60_000).await.unwrap();
+        let claim = claim().await.unwrap();
         world.service.store().release(&claim.fence).await.unwrap();
     }
-    assert!(claim(0).await.is_some());
-    assert!(claim(0).await.is_some());
-    assert_eq!(claim(0).await, None);
+    assert!(claim().await.is_some());
+    assert!(claim().await.is_some());
+    assert_eq!(claim().await, None);
     let failed = world.service.job(&job.id).await.unwrap();
     assert_eq!((failed.state, failed.attempts), (JobState::Failed, 2));
     assert!(failed.error.unwrap().contains("worker was lost"));

@@ -1,5 +1,7 @@
 //! The use cases over a real store and real files, with no transport and no device.
 
+#[path = "../fixture/claimed.rs"]
+mod claimed;
 #[path = "../fixture/device.rs"]
 mod device;
 mod devices;

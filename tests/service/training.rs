@@ -11,6 +11,7 @@ use sparsetune::learn::{Forest, Model, ModelFile, file};
 use sparsetune::ops::features;
 use sparsetune::service::training::Trainer;
 use sparsetune::service::{LearningSettings, PageRequest, Service};
+use sparsetune::store::Queue;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -64,10 +65,10 @@ impl AtWork {
 }
 
 /// The training once this holds of it.
-async fn once(service: &Service, id: &TrainingId, holds: impl Fn(&Training) -> bool) -> Training {
+async fn once(service: &Service, id: &JobId, holds: impl Fn(&Training) -> bool) -> Training {
     let begun = Instant::now();
     loop {
-        let training = service.training(id).await.unwrap().unwrap();
+        let training = service.store().training(id).await.unwrap().unwrap();
         if holds(&training) {
             return training;
         }
@@ -77,7 +78,7 @@ async fn once(service: &Service, id: &TrainingId, holds: impl Fn(&Training) -> b
 }
 
 /// Runs a trainer until the training has ended.
-async fn trained(service: &Service, id: &TrainingId) -> Training {
+async fn trained(service: &Service, id: &JobId) -> Training {
     let trainer = AtWork::on(service);
     let training = once(service, id, |training| training.state.is_final()).await;
     trainer.end().await;
@@ -138,8 +139,8 @@ async fn a_cancelled_training_leaves_no_model() {
     let service = &world.service;
     let (queued, _) = service.train(&wanted(Activate::Always)).await.unwrap();
     // Claimed by a trainer that is gone at once; the cancel reaches the next one.
-    service.store().claim_training("gone", 1).await.unwrap().unwrap();
-    service.cancel_training(&queued.id).await.unwrap().unwrap();
+    service.store().claim(&Queue::Trainings, "gone", 1).await.unwrap().unwrap();
+    service.cancel(&queued.id).await.unwrap();
     let training = trained(service, &queued.id).await;
     assert_eq!(training.state, JobState::Cancelled, "{training:?}");
     assert!(service.learned_models().await.unwrap().is_empty());
@@ -176,7 +177,7 @@ async fn a_clean_end_gives_a_training_back() {
         let trainer = AtWork::on(service);
         once(service, &queued.id, |training| training.state != JobState::Queued).await;
         trainer.end().await;
-        let stands = service.training(&queued.id).await.unwrap().unwrap();
+        let stands = service.store().training(&queued.id).await.unwrap().unwrap();
         if stands.state == JobState::Succeeded {
             continue;
         }

@@ -1,12 +1,13 @@
 //! A service on a temporary folder, and a worker's part played by hand.
 
+use crate::claimed::{Claimed, claim_job};
 use crate::device::processor;
 use crate::plan as fixture;
 use bytes::Bytes;
 use futures_util::stream;
 use sparsetune::domain::*;
 use sparsetune::service::{Service, ServiceSettings, Uploaded};
-use sparsetune::store::{Claim, Finish, LocalBlobs, SqliteStore};
+use sparsetune::store::{Finish, LocalBlobs, SqliteStore};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,9 +78,8 @@ impl World {
         self.service.upload(body(text), None).await.unwrap()
     }
 
-    pub async fn claim(&self) -> Claim {
-        let store = self.service.store();
-        store.claim(&device().id, "worker", 60_000).await.unwrap().unwrap()
+    pub async fn claim(&self) -> Claimed {
+        claim_job(&**self.service.store(), &device().id, "worker", 60_000).await.unwrap()
     }
 
     /// Queues a job for spmm of this width, plays its worker, and gives the plan.
@@ -182,7 +182,7 @@ pub fn ended(job: &Job, plan: Option<Plan>) -> Finish {
         finished_at: Some(Timestamp::now()),
         ..job.clone()
     };
-    Finish { job, plan }
+    Finish::job(job, plan)
 }
 
 pub fn plan(device: &Device, matrix: &Matrix, job: &Job) -> Plan {

@@ -2,17 +2,17 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{Digest, EventKind, JobState, StoppedBy};
-use sparsetune::store::{NewJob, StoreError, Submission};
+use sparsetune::domain::{Digest, JobState, StoppedBy, Work};
+use sparsetune::store::{NewWork, StoreError, Submission};
 
 pub async fn an_equal_live_job_is_the_answer(harness: &Sqlite) {
     let store = harness.open().await;
     let (matrix, job) = queued(&*store).await;
     let again = store.submit(&new_job(&matrix, "same", 2)).await.unwrap();
-    assert_eq!(again, Submission::Existing(job.clone()));
+    assert_eq!(again, Submission::Existing(job.clone().into()));
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     let again = store.submit(&new_job(&matrix, "same", 3)).await.unwrap();
-    assert_eq!(again, Submission::Existing(claim.job.clone()));
+    assert_eq!(again, Submission::Existing(claim.job.clone().into()));
     store.finish(&claim.fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
     assert_ne!(created(store.submit(&new_job(&matrix, "same", 4)).await.unwrap()).id, job.id);
 }
@@ -29,17 +29,17 @@ pub async fn a_job_asked_to_stop_no_longer_answers(harness: &Sqlite) {
 pub async fn idempotency_keys_hold_their_request(harness: &Sqlite) {
     let store = harness.open().await;
     let (matrix, _) = queued(&*store).await;
-    let keyed = |dedup: &str, request: &[u8]| NewJob {
+    let keyed = |dedup: &str, request: &[u8]| NewWork {
         idempotency: Some(("key".to_owned(), Digest::of(request))),
         ..new_job(&matrix, dedup, 2)
     };
     let first = created(store.submit(&keyed("a", b"request")).await.unwrap());
     let again = store.submit(&keyed("a", b"request")).await.unwrap();
-    assert_eq!(again, Submission::Existing(first.clone()));
+    assert_eq!(again, Submission::Existing(first.clone().into()));
     let other = store.submit(&keyed("b", b"another")).await.unwrap();
     assert_eq!(other, Submission::KeyReused);
     let asked = async |request: &[u8]| store.keyed("key", &Digest::of(request)).await.unwrap();
-    assert_eq!(asked(b"request").await, Some(Submission::Existing(first.clone())));
+    assert_eq!(asked(b"request").await, Some(Submission::Existing(first.clone().into())));
     assert_eq!(asked(b"another").await, Some(Submission::KeyReused));
     assert_eq!(store.keyed("new", &Digest::of(b"request")).await.unwrap(), None);
     // The key answers with its job also after that job's end, when an unkeyed request would make a new one.
@@ -53,7 +53,7 @@ pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Sqlite) {
     let (stored, job) = queued(&*store).await;
     let stranger = new_job(&matrix("never uploaded", 1), "x", 1);
     assert!(matches!(store.submit(&stranger).await, Err(StoreError::Missing(_))));
-    assert_eq!(store.job(&stranger.job.id).await.unwrap(), None);
+    assert_eq!(store.work(stranger.work.id()).await.unwrap(), None);
     assert!(matches!(store.delete_matrix(&stored.digest).await, Err(StoreError::InUse(_))));
     store.request_cancel(&job.id).await.unwrap();
     assert!(store.delete_matrix(&stored.digest).await.unwrap());
@@ -64,15 +64,15 @@ pub async fn a_job_needs_its_matrix_and_keeps_it(harness: &Sqlite) {
 pub async fn a_queued_job_is_cancelled_at_once(harness: &Sqlite) {
     let store = harness.open().await;
     let (_, job) = queued(&*store).await;
-    let cancelled = store.request_cancel(&job.id).await.unwrap().unwrap();
+    let cancelled = store.request_cancel(&job.id).await.unwrap().unwrap().into_job().unwrap();
     assert_eq!(cancelled.state, JobState::Cancelled);
     assert_eq!(cancelled.stopped_by, Some(StoppedBy::Cancelled));
     assert!(cancelled.finished_at.is_some());
     assert_eq!(claim(&*store, "w", LEASE).await, None);
     let events = store.events(&job.id, 0, 10).await.unwrap();
-    assert_eq!(events.last().unwrap().kind, EventKind::Job(Box::new(cancelled.clone())));
+    assert_eq!(events.last().unwrap().kind, Work::from(cancelled.clone()).into_event());
     // Once more changes nothing, and an unknown job is none.
-    assert_eq!(store.request_cancel(&job.id).await.unwrap(), Some(cancelled));
+    assert_eq!(store.request_cancel(&job.id).await.unwrap(), Some(cancelled.into()));
     assert_eq!(store.events(&job.id, 0, 10).await.unwrap().len(), events.len());
     let unknown = sparsetune::domain::JobId("nobody".to_owned());
     assert_eq!(store.request_cancel(&unknown).await.unwrap(), None);
@@ -84,7 +84,7 @@ pub async fn a_running_job_is_asked_to_stop(harness: &Sqlite) {
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     assert!(!store.renew(&claim.fence, LEASE).await.unwrap().cancel_requested);
     let asked = store.request_cancel(&job.id).await.unwrap().unwrap();
-    assert_eq!(asked.state, JobState::Running);
+    assert_eq!(asked.state(), JobState::Running);
     assert!(store.renew(&claim.fence, LEASE).await.unwrap().cancel_requested);
     store.finish(&claim.fence, &ended(&claim.job, JobState::Cancelled, None)).await.unwrap();
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Cancelled);
@@ -104,12 +104,12 @@ pub async fn concurrent_equal_submissions_make_one_job(harness: &Sqlite) {
     let mut ids = std::collections::HashSet::new();
     for task in tasks {
         match task.await.unwrap() {
-            Submission::Created(job) => {
+            Submission::Created(work) => {
                 made += 1;
-                ids.insert(job.id);
+                ids.insert(work.id().clone());
             }
-            Submission::Existing(job) => {
-                ids.insert(job.id);
+            Submission::Existing(work) => {
+                ids.insert(work.id().clone());
             }
             Submission::KeyReused => panic!("no key was given"),
         }

@@ -5,7 +5,7 @@ use crate::plans::key;
 use crate::words::*;
 use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, Op, Scope};
 use sparsetune::domain::*;
-use sparsetune::store::{Claim, Fence, PageRequest, Retention, RollBack, Store, StoreError};
+use sparsetune::store::{Fence, PageRequest, Retention, RollBack, Store, StoreError};
 
 const VERSION: u32 = 3;
 
@@ -58,7 +58,7 @@ pub fn activation(model: Option<&str>, at: i64) -> Activation {
 }
 
 /// A matrix, and its job taken by a worker.
-async fn taken(store: &dyn Store, name: &str, at: i64) -> (Matrix, Claim) {
+async fn taken(store: &dyn Store, name: &str, at: i64) -> (Matrix, Claimed) {
     let matrix = matrix(name, at);
     store.insert_matrix(&matrix).await.unwrap();
     created(store.submit(&new_job(&matrix, name, at)).await.unwrap());
@@ -67,7 +67,7 @@ async fn taken(store: &dyn Store, name: &str, at: i64) -> (Matrix, Claim) {
 }
 
 /// Ends the job with a plan.
-async fn succeed(store: &dyn Store, matrix: &Matrix, claim: &Claim) {
+async fn succeed(store: &dyn Store, matrix: &Matrix, claim: &Claimed) {
     let plan = plan(matrix, &claim.job.id, 1);
     let finish = ended(&claim.job, JobState::Succeeded, Some(plan));
     store.finish(&claim.fence, &finish).await.unwrap();

@@ -2,8 +2,8 @@
 
 use crate::Sqlite;
 use crate::words::*;
-use sparsetune::domain::{DeviceId, EventKind, JobState, Stage};
-use sparsetune::store::{Fence, Store, StoreError};
+use sparsetune::domain::{DeviceId, EventKind, JobState, Stage, Work, WorkKind};
+use sparsetune::store::{Fence, Queue, Store, StoreError};
 
 pub async fn of_many_claims_one_wins(harness: &Sqlite) {
     // Two stores on one file stand for two processes.
@@ -33,7 +33,9 @@ pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Sqlite) {
         store.submit(&new_job(&matrix, &at.to_string(), at)).await.unwrap();
     }
     let mut other = new_job(&matrix, "gpu", 1);
-    other.job.device = DeviceId("cuda:0".to_owned());
+    if let Work::Tune(job) = &mut other.work {
+        job.device = DeviceId("cuda:0".to_owned());
+    }
     store.submit(&other).await.unwrap();
     let mut order = Vec::new();
     while let Some(claim) = claim(&*store, "w", LEASE).await {
@@ -45,20 +47,20 @@ pub async fn jobs_are_claimed_oldest_first_and_by_device(harness: &Sqlite) {
 async fn assert_fenced(store: &dyn Store, fence: &Fence, job: &sparsetune::domain::Job) {
     let log = EventKind::Log { message: "late".to_owned() };
     let trials = [trial(&job.id, 99, 1.0)];
-    let finish = ended(job, JobState::Succeeded, Some(plan(&matrix("m", 1), &job.id, 1)));
+    let plan = plan(&matrix("m", 1), &job.id, 1);
+    let finish = ended(job, JobState::Succeeded, Some(plan.clone()));
     for refused in [
         store.renew(fence, LEASE).await.map(|_| ()),
-        store.update(fence, job).await,
+        store.update(fence, &job.clone().into()).await,
         store.log(fence, &log).await,
         store.record_trials(fence, &trials).await,
         store.record_trials(fence, &[]).await,
         store.release(fence).await,
-        store.finish(fence, &finish).await,
+        store.finish(fence, &finish).await.map(drop),
     ] {
         assert!(matches!(refused, Err(StoreError::Fenced(ref id)) if *id == job.id));
     }
-    let plan = finish.plan.unwrap().id;
-    assert_eq!(store.plan(&plan).await.unwrap(), None);
+    assert_eq!(store.plan(&plan.id).await.unwrap(), None);
 }
 
 pub async fn a_lost_lease_fences_every_write(harness: &Sqlite) {
@@ -84,7 +86,7 @@ pub async fn a_lapsed_job_asked_to_stop_is_not_claimed(harness: &Sqlite) {
     let (_, job) = queued(&*store).await;
     claim(&*store, "w", 0).await.unwrap();
     let ended = store.request_cancel(&job.id).await.unwrap().unwrap();
-    assert_eq!(ended.state, JobState::Cancelled, "no worker is left to hear it");
+    assert_eq!(ended.state(), JobState::Cancelled, "no worker is left to hear it");
 
     let second = created(store.submit(&new_job(&matrix("m", 1), "same", 2)).await.unwrap());
     let short = claim(&*store, "w", LEASE).await.unwrap();
@@ -101,7 +103,7 @@ pub async fn a_released_job_is_queued_again(harness: &Sqlite) {
     let mut measuring = first.job.clone();
     measuring.stage = Stage::Measuring;
     measuring.search_seconds = 1.25;
-    store.update(&first.fence, &measuring).await.unwrap();
+    store.update(&first.fence, &measuring.into()).await.unwrap();
     store.release(&first.fence).await.unwrap();
     let free = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((free.state, free.stage), (JobState::Queued, Stage::Waiting));
@@ -124,7 +126,7 @@ pub async fn a_job_ends_once(harness: &Sqlite) {
     store.finish(&claim.fence, &ended(&claim.job, JobState::Failed, None)).await.unwrap();
     assert_fenced(&*store, &claim.fence, &claim.job).await;
     assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Failed);
-    assert_eq!(store.job_counts().await.unwrap(), [(JobState::Failed, 1)]);
+    assert_eq!(store.job_counts().await.unwrap(), [(WorkKind::Tune, JobState::Failed, 1)]);
 }
 
 pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
@@ -132,18 +134,18 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
     let (matrix, job) = queued(&*store).await;
     claim(&*store, "u", 0).await.unwrap();
     let alive = claim(&*store, "v", LEASE).await.unwrap();
-    assert_eq!(store.give_up(&cpu(), 2).await.unwrap(), [], "its worker lives");
+    assert_eq!(store.give_up(&of_cpu(), 2).await.unwrap(), [], "its worker lives");
     store.renew(&alive.fence, 0).await.unwrap();
-    assert_eq!(store.give_up(&cpu(), 3).await.unwrap(), [], "not yet");
-    assert_eq!(store.give_up(&DeviceId("cuda:0".to_owned()), 2).await.unwrap(), []);
+    assert_eq!(store.give_up(&of_cpu(), 3).await.unwrap(), [], "not yet");
+    assert_eq!(store.give_up(&Queue::Device(DeviceId("cuda:0".to_owned())), 2).await.unwrap(), []);
     let waiting = created(store.submit(&new_job(&matrix, "next", 2)).await.unwrap());
-    let ended = store.give_up(&cpu(), 2).await.unwrap();
+    let ended = store.give_up(&of_cpu(), 2).await.unwrap();
     let stored = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 2));
     assert!(stored.error.as_ref().unwrap().contains("taken up 2 times"), "{:?}", stored.error);
-    assert_eq!(ended, std::slice::from_ref(&stored));
+    assert_eq!(ended, [Work::from(stored.clone())]);
     let events = store.events(&job.id, 0, 100).await.unwrap();
-    assert_eq!(events.last().unwrap().kind, EventKind::Job(Box::new(stored)));
+    assert_eq!(events.last().unwrap().kind, Work::from(stored).into_event());
     assert_fenced(&*store, &alive.fence, &alive.job).await;
     assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, waiting.id);
 }
@@ -162,10 +164,12 @@ pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {
     assert!(shown.error.as_ref().unwrap().contains("dreaming"), "{:?}", shown.error);
     let events = store.events(&shown.id, 0, 100).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
-    assert_eq!((numbers, &events[1].kind), (vec![1, 2], &EventKind::Job(Box::new(shown))));
+    assert_eq!((numbers, &events[1].kind), (vec![1, 2], &Work::from(shown).into_event()));
     let events = store.events(&spoilt.id, 0, 100).await.unwrap();
     assert!(matches!(&events[1].kind, EventKind::Log { message } if message.contains("request")));
-    assert_eq!(store.job_counts().await.unwrap(), [(JobState::Failed, 2), (JobState::Running, 1)]);
+    let counts = [(JobState::Failed, 2), (JobState::Running, 1)];
+    let counts = counts.map(|(state, n)| (WorkKind::Tune, state, n));
+    assert_eq!(store.job_counts().await.unwrap(), counts);
 
     // Nor does one that was asked to stop.
     store.request_cancel(&sound.id).await.unwrap();

@@ -35,8 +35,12 @@ pub async fn filters_hold_on_every_page(harness: &Sqlite) {
             store.request_cancel(&job.id).await.unwrap();
         }
     }
-    let filter =
-        JobFilter { state: Some(JobState::Queued), matrix: Some(a.digest), device: Some(cpu()) };
+    let filter = JobFilter {
+        state: Some(JobState::Queued),
+        matrix: Some(a.digest),
+        device: Some(cpu()),
+        ..JobFilter::default()
+    };
     let first = store.jobs(&filter, &page(1)).await.unwrap();
     let second = store.jobs(&filter, &PageRequest { after: first.next, limit: 1 }).await.unwrap();
     let times = [first.items[0].created_at.0, second.items[0].created_at.0];

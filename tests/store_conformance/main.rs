@@ -1,5 +1,7 @@
 //! What every store must do, written against the traits alone: a second store joins by one more `conform!` line.
 
+#[path = "../fixture/claimed.rs"]
+mod claimed;
 #[path = "../fixture/device.rs"]
 mod device;
 mod durability;
@@ -118,6 +120,8 @@ conform! { Sqlite:
     trainings::a_training_that_ends_overrides_nobody,
     trainings::a_late_cancel_leaves_no_model,
     trainings::old_trainings_are_pruned,
+    trainings::both_kinds_share_one_queue,
+    trainings::every_write_says_what_it_changed,
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,

@@ -7,7 +7,7 @@ use sparsetune::domain::{
     Candidate, DeviceClass, Digest, Dtype, JobState, KernelFigures, L2Policy, Layout, Matrix, Plan,
     Problem, Spmm, Timestamp,
 };
-use sparsetune::store::{NewJob, PageRequest, Quarantined, Retention, Store};
+use sparsetune::store::{NewWork, PageRequest, Quarantined, Retention, Store};
 
 /// Runs one job to its end, with a plan made at `at`.
 async fn tune(store: &dyn Store, matrix: &Matrix, at: i64) -> Plan {
@@ -22,7 +22,7 @@ async fn tune_to(
 ) -> Plan {
     store.insert_matrix(matrix).await.unwrap();
     let mut new = new_job(matrix, "", at);
-    new.dedup_key.clone_from(&new.job.id.0);
+    new.dedup_key.clone_from(&new.work.id().0);
     new.idempotency = Some((new.dedup_key.clone(), Digest::of(b"request")));
     store.submit(&new).await.unwrap();
     let claim = claim(store, "w", LEASE).await.unwrap();
@@ -270,7 +270,7 @@ pub async fn old_things_are_pruned(harness: &Sqlite) {
     assert_eq!(store.events(&live.id, 0, 10).await.unwrap().len(), 1);
     assert_eq!(store.prune(&all).await.unwrap(), Default::default());
     // The key is free again.
-    let again = NewJob {
+    let again = NewWork {
         idempotency: Some((format!("{} 1", matrix("m", 1).digest), Digest::of(b"other"))),
         ..new_job(&matrix("m", 1), "again", 3)
     };

@@ -4,7 +4,7 @@ use crate::Sqlite;
 use crate::words::*;
 use sparsetune::domain::{
     Candidate, EventKind, FunnelStep, JobId, JobState, Outcome, Trial, TrialCount, TrialFilter,
-    TrialState,
+    TrialState, Work,
 };
 use sparsetune::store::{PageRequest, StoreError};
 
@@ -45,7 +45,7 @@ pub async fn events_have_no_gaps(harness: &Sqlite) {
     let (_, job) = queued(&*store).await;
     let claim = claim(&*store, "w", LEASE).await.unwrap();
     let fence = &claim.fence;
-    store.update(fence, &claim.job).await.unwrap();
+    store.update(fence, &claim.job.clone().into()).await.unwrap();
     let batch = [trial(&job.id, 2, 1.0), pruned(&job.id, 1), trial(&job.id, 0, 2.0)];
     store.record_trials(fence, &batch).await.unwrap();
     store.log(fence, &EventKind::Log { message: "hello".to_owned() }).await.unwrap();
@@ -56,7 +56,7 @@ pub async fn events_have_no_gaps(harness: &Sqlite) {
     assert_eq!(seen, (1..).zip(names).collect::<Vec<_>>());
     assert_eq!(events[3].kind, EventKind::Trial(Box::new(trial(&job.id, 0, 2.0))));
     let last = store.job(&job.id).await.unwrap().unwrap();
-    assert_eq!(events[6].kind, EventKind::Job(Box::new(last)));
+    assert_eq!(events[6].kind, Work::from(last).into_event());
     assert_eq!(store.events(&job.id, 2, 3).await.unwrap(), events[2..5]);
     assert_eq!(store.events(&job.id, u64::MAX, 3).await.unwrap(), []);
 }
@@ -71,7 +71,7 @@ pub async fn writers_at_once_leave_no_gap(harness: &Sqlite) {
             tokio::spawn(async move {
                 match i % 3 {
                     0 => store.record_trials(&claim.fence, &[trial(&id, i, 1.0)]).await,
-                    1 => store.update(&claim.fence, &claim.job).await,
+                    1 => store.update(&claim.fence, &claim.job.clone().into()).await,
                     _ => store.log(&claim.fence, &EventKind::Log { message: i.to_string() }).await,
                 }
                 .unwrap()
@@ -169,7 +169,7 @@ pub async fn a_story_is_the_log_and_the_last_funnel(harness: &Sqlite) {
     tell(EventKind::Log { message: "one".to_owned() }).await;
     tell(EventKind::Funnel { steps: funnel(9) }).await;
     store.record_trials(&claim.fence, &[trial(&job.id, 0, 2.0)]).await.unwrap();
-    store.update(&claim.fence, &claim.job).await.unwrap();
+    store.update(&claim.fence, &claim.job.clone().into()).await.unwrap();
     tell(EventKind::Log { message: "two".to_owned() }).await;
     tell(EventKind::Funnel { steps: funnel(4) }).await;
     let story = store.story(&job.id).await.unwrap();

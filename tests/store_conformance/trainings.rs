@@ -2,11 +2,15 @@
 
 use crate::Sqlite;
 use crate::learning::{activation, model, scope};
-use crate::words::{LEASE, page};
+use crate::words::{self, LEASE, of_cpu, page};
 use sparsetune::domain::learned::{Activation, Op, Scope};
 use sparsetune::domain::training::{Activate, TrainingStage};
-use sparsetune::domain::{JobState, ModelId, Timestamp, TrainRequest, Training};
-use sparsetune::store::{PageRequest, PutToUse, Retention, Store, StoreError, TrainingFence};
+use sparsetune::domain::{JobState, ModelId, Timestamp, TrainRequest, Training, Work, WorkKind};
+use sparsetune::store::{
+    Change, Claim, Fence, Finish, JobFilter, Listener, NewModel, PageRequest, Queue, Retention,
+    Store, StoreError, Submission,
+};
+use std::sync::{Arc, Mutex};
 
 fn training(op: Op, at: i64) -> Training {
     let scope = Scope { op, ..scope() };
@@ -16,17 +20,38 @@ fn training(op: Op, at: i64) -> Training {
 
 /// A queued one.
 async fn queued(store: &dyn Store, op: Op, at: i64) -> Training {
-    let (training, new) = store.submit_training(&training(op, at)).await.unwrap();
-    assert!(new);
-    training
+    match store.submit(&training(op, at).into()).await.unwrap() {
+        Submission::Created(Work::Train(training)) => training,
+        other => panic!("not created: {other:?}"),
+    }
 }
 
 async fn stored(store: &dyn Store, training: &Training) -> Training {
     store.training(&training.id).await.unwrap().unwrap()
 }
 
-async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<(Training, TrainingFence)> {
-    store.claim_training(owner, lease_ms).await.unwrap()
+async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<(Training, Fence)> {
+    let Claim { work, fence } = store.claim(&Queue::Trainings, owner, lease_ms).await.unwrap()?;
+    Some((work.into_training().unwrap(), fence))
+}
+
+async fn update(store: &dyn Store, fence: &Fence, training: &Training) -> Result<(), StoreError> {
+    store.update(fence, &training.clone().into()).await
+}
+
+async fn cancel(store: &dyn Store, training: &Training) -> Training {
+    store.request_cancel(&training.id).await.unwrap().unwrap().into_training().unwrap()
+}
+
+/// Ends with a model that is put to use.
+async fn finish(
+    store: &dyn Store,
+    fence: &Fence,
+    end: &Training,
+    model: NewModel,
+) -> Result<Training, StoreError> {
+    let ended = store.finish(fence, &Finish::training(end.clone(), Some(model))).await?;
+    Ok(ended.into_training().unwrap())
 }
 
 fn succeeded(training: &Training) -> Training {
@@ -41,34 +66,39 @@ fn succeeded(training: &Training) -> Training {
     }
 }
 
-fn always(activation: &Activation) -> Option<PutToUse<'_>> {
-    Some(PutToUse { activation, only_after: None })
+/// A model that is put to use whatever is in use.
+fn made(name: &str, at: i64, change: &Activation) -> NewModel {
+    NewModel {
+        card: model(name, at),
+        file: b"file".to_vec(),
+        activation: Some(change.clone()),
+        only_after: None,
+    }
 }
 
-async fn assert_fenced(store: &dyn Store, fence: &TrainingFence, training: &Training) {
+async fn assert_fenced(store: &dyn Store, fence: &Fence, training: &Training) {
     let before = stored(store, training).await;
-    let (made, change) = (model("late", 1), activation(Some("late"), 1));
+    let change = activation(Some("late"), 1);
+    let made = made("late", 1, &change);
     let end = succeeded(training);
     for refused in [
-        store.update_training(fence, training, LEASE).await.map(|_| ()),
-        store
-            .finish_training(fence, &end, Some((&made, b"file")), always(&change))
-            .await
-            .map(|_| ()),
-        store.release_training(fence).await,
+        store.renew(fence, LEASE).await.map(drop),
+        update(store, fence, training).await,
+        finish(store, fence, &end, made.clone()).await.map(drop),
+        store.release(fence).await,
     ] {
-        assert!(matches!(refused, Err(StoreError::Fenced(id)) if id.0 == training.id.0));
+        assert!(matches!(refused, Err(StoreError::Fenced(id)) if id == training.id));
     }
     assert_eq!(stored(store, training).await, before);
-    assert_eq!(store.learned_model(&made.id).await.unwrap(), None);
+    assert_eq!(store.learned_model(&made.card.id).await.unwrap(), None);
     assert!(store.active().await.unwrap().iter().all(|a| *a != change));
 }
 
 pub async fn a_scope_has_one_training(harness: &Sqlite) {
     let store = harness.open().await;
     let first = queued(&*store, Op::Spmm, 1).await;
-    let twin = store.submit_training(&training(Op::Spmm, 2)).await.unwrap();
-    assert_eq!(twin, (first.clone(), false));
+    let twin = store.submit(&training(Op::Spmm, 2).into()).await.unwrap();
+    assert_eq!(twin, Submission::Existing(first.clone().into()));
     let other = queued(&*store, Op::Sptrsv, 3).await;
     let newest = store.trainings(&page(1)).await.unwrap();
     assert_eq!(newest.items, std::slice::from_ref(&other));
@@ -78,11 +108,11 @@ pub async fn a_scope_has_one_training(harness: &Sqlite) {
     let foreign = PageRequest { after: Some("nonsense".to_owned()), limit: 1 };
     assert!(matches!(store.trainings(&foreign).await, Err(StoreError::BadCursor)));
     let running = Training { state: JobState::Running, ..training(Op::Spmm, 9) };
-    assert!(matches!(store.submit_training(&running).await, Err(StoreError::Misuse(_))));
+    assert!(matches!(store.submit(&running.into()).await, Err(StoreError::Misuse(_))));
 
     // One that is asked to stop makes way for the next.
     claim(&*store, "w", LEASE).await.unwrap();
-    store.cancel_training(&first.id).await.unwrap();
+    cancel(&*store, &first).await;
     queued(&*store, Op::Spmm, 4).await;
 }
 
@@ -111,26 +141,26 @@ pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
     queued(&*store, Op::Spmm, 1).await;
     let (mut taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
     (taken.stage, taken.progress) = (TrainingStage::Judging, 0.5);
-    let renewal = store.update_training(&fence, &taken, LEASE).await.unwrap();
-    assert!(!renewal.cancel_requested);
+    update(&*store, &fence, &taken).await.unwrap();
+    assert!(!store.renew(&fence, LEASE).await.unwrap().cancel_requested);
     assert_eq!(stored(&*store, &taken).await, taken);
-    let unfinished = store.finish_training(&fence, &taken, None, None).await;
+    let unfinished = store.finish(&fence, &Finish::training(taken.clone(), None)).await;
     assert!(matches!(unfinished, Err(StoreError::Misuse(_))));
 
-    let (end, made) = (succeeded(&taken), model("made", 5));
+    let (end, model) = (succeeded(&taken), model("made", 5));
     let before = store.revision().await.unwrap();
     // A change that cannot be takes the end and the model back with it.
     let wrong = activation(Some("unknown"), 5);
-    let refused = store.finish_training(&fence, &end, Some((&made, b"file")), always(&wrong)).await;
+    let refused = finish(&*store, &fence, &end, made("made", 5, &wrong)).await;
     assert!(matches!(refused, Err(StoreError::Missing(_))));
     assert_eq!(store.learned_models(None).await.unwrap(), []);
     assert_eq!(stored(&*store, &taken).await, taken);
     let right = activation(Some("made"), 5);
-    let stands = store.finish_training(&fence, &end, Some((&made, b"file")), always(&right)).await;
+    let stands = finish(&*store, &fence, &end, made("made", 5, &right)).await;
     assert_eq!(stands.unwrap(), end);
     assert_eq!(stored(&*store, &taken).await, end);
-    assert_eq!(store.learned_model(&made.id).await.unwrap().as_ref(), Some(&made));
-    assert_eq!(store.model_file(&made.id).await.unwrap().unwrap(), b"file");
+    assert_eq!(store.learned_model(&model.id).await.unwrap().as_ref(), Some(&model));
+    assert_eq!(store.model_file(&model.id).await.unwrap().unwrap(), b"file");
     assert_eq!(store.active().await.unwrap(), [right]);
     assert!(store.revision().await.unwrap() > before);
     assert_fenced(&*store, &fence, &taken).await;
@@ -143,16 +173,17 @@ pub async fn a_lost_lease_fences_a_training(harness: &Sqlite) {
     queued(&*store, Op::Spmm, 1).await;
     let (slow, lost) = claim(&*store, "w", 0).await.unwrap();
     // Run out, but nobody else came: it may still go on, and lose it again.
-    store.update_training(&lost, &slow, 0).await.unwrap();
+    store.renew(&lost, 0).await.unwrap();
+    update(&*store, &lost, &slow).await.unwrap();
     let (next, fence) = claim(&*store, "w", LEASE).await.unwrap();
     assert_eq!((&next.id, next.attempts, next.started_at), (&slow.id, 2, slow.started_at));
     assert_fenced(&*store, &lost, &slow).await;
-    let stranger = TrainingFence { owner: "x".to_owned(), ..fence.clone() };
+    let stranger = Fence { owner: "x".to_owned(), ..fence.clone() };
     assert_fenced(&*store, &stranger, &next).await;
     // A late writer's attempts are not believed.
-    store.update_training(&fence, &Training { attempts: 0, ..next.clone() }, LEASE).await.unwrap();
+    update(&*store, &fence, &Training { attempts: 0, ..next.clone() }).await.unwrap();
     assert_eq!(stored(&*store, &next).await, next);
-    let foreign = store.update_training(&fence, &training(Op::Spmm, 1), LEASE).await;
+    let foreign = update(&*store, &fence, &training(Op::Spmm, 1)).await;
     assert!(matches!(foreign, Err(StoreError::Misuse(_))));
 }
 
@@ -165,17 +196,17 @@ pub async fn a_released_training_is_queued_again(harness: &Sqlite) {
         assert_eq!((&taken.id, taken.attempts), (&asked.id, 1));
         (taken.stage, taken.progress) = (TrainingStage::Judging, 0.5);
         taken.message = Some("judging".to_owned());
-        store.update_training(&fence, &taken, LEASE).await.unwrap();
-        store.release_training(&fence).await.unwrap();
+        update(&*store, &fence, &taken).await.unwrap();
+        store.release(&fence).await.unwrap();
         assert_eq!(stored(&*store, &asked).await, asked, "as if nobody had taken it");
         assert_fenced(&*store, &fence, &asked).await;
     }
-    let twin = store.submit_training(&training(Op::Spmm, 2)).await.unwrap();
-    assert_eq!(twin, (asked.clone(), false));
+    let twin = store.submit(&training(Op::Spmm, 2).into()).await.unwrap();
+    assert_eq!(twin, Submission::Existing(asked.clone().into()));
 
     let (_, fence) = claim(&*store, "w", LEASE).await.unwrap();
-    store.cancel_training(&asked.id).await.unwrap();
-    store.release_training(&fence).await.unwrap();
+    cancel(&*store, &asked).await;
+    store.release(&fence).await.unwrap();
     assert_eq!(stored(&*store, &asked).await.state, JobState::Cancelled);
     assert!(claim(&*store, "w", LEASE).await.is_none());
 }
@@ -183,28 +214,28 @@ pub async fn a_released_training_is_queued_again(harness: &Sqlite) {
 pub async fn a_training_is_cancelled(harness: &Sqlite) {
     let store = harness.open().await;
     let waiting = queued(&*store, Op::Spmm, 1).await;
-    let ended = store.cancel_training(&waiting.id).await.unwrap().unwrap();
+    let ended = cancel(&*store, &waiting).await;
     assert_eq!((ended.state, ended.stage), (JobState::Cancelled, TrainingStage::Done));
     assert!(ended.finished_at.is_some());
     assert!(claim(&*store, "w", LEASE).await.is_none());
-    assert_eq!(store.cancel_training(&training(Op::Spmm, 1).id).await.unwrap(), None);
+    assert_eq!(store.request_cancel(&training(Op::Spmm, 1).id).await.unwrap(), None);
 
     queued(&*store, Op::Spmm, 2).await;
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
-    let asked = store.cancel_training(&taken.id).await.unwrap().unwrap();
+    let asked = cancel(&*store, &taken).await;
     assert_eq!(asked.state, JobState::Running, "its worker is asked");
-    assert!(store.update_training(&fence, &taken, 0).await.unwrap().cancel_requested);
+    assert!(store.renew(&fence, 0).await.unwrap().cancel_requested);
     // The worker is gone: whoever comes next ends it, and does not take it up.
     assert!(claim(&*store, "v", LEASE).await.is_none());
     assert_eq!(stored(&*store, &taken).await.state, JobState::Cancelled);
-    let again = store.cancel_training(&taken.id).await.unwrap().unwrap();
+    let again = cancel(&*store, &taken).await;
     assert_eq!(again.state, JobState::Cancelled, "it has ended once");
 
     // Upkeep does so too.
     queued(&*store, Op::Spmm, 3).await;
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
-    store.cancel_training(&taken.id).await.unwrap();
-    store.update_training(&fence, &taken, 0).await.unwrap();
+    cancel(&*store, &taken).await;
+    store.renew(&fence, 0).await.unwrap();
     let old = Timestamp(0);
     let none = Retention { idempotency_keys: old, events: old, devices: old, predicted: old };
     store.prune(&none).await.unwrap();
@@ -219,10 +250,13 @@ pub async fn a_training_that_loses_its_workers_is_failed(harness: &Sqlite) {
         assert_eq!((&taken.id, taken.attempts), (&deadly.id, attempt));
     }
     let next = queued(&*store, Op::Sptrsv, 2).await;
+    assert_eq!(store.give_up(&Queue::Trainings, 4).await.unwrap(), [], "not yet");
+    assert_eq!(store.give_up(&of_cpu(), 3).await.unwrap(), [], "another queue");
+    assert_eq!(store.give_up(&Queue::Trainings, 3).await.unwrap().len(), 1);
     assert_eq!(claim(&*store, "w", LEASE).await.unwrap().0.id, next.id);
     let failed = stored(&*store, &deadly).await;
     assert_eq!((failed.state, failed.attempts), (JobState::Failed, 3));
-    assert!(failed.error.as_ref().unwrap().contains("took 3 workers down"), "{failed:?}");
+    assert!(failed.error.as_ref().unwrap().contains("taken up 3 times"), "{failed:?}");
     queued(&*store, Op::Spmm, 3).await;
 }
 
@@ -230,7 +264,7 @@ pub async fn an_unreadable_training_does_not_hold_up_the_queue(harness: &Sqlite)
     let store = harness.open().await;
     let spoilt = queued(&*store, Op::Spmm, 1).await;
     let sound = queued(&*store, Op::Sptrsv, 2).await;
-    harness.spoil("UPDATE trainings SET body = '{' WHERE created_at = 1").await;
+    harness.spoil("UPDATE jobs SET request = '{' WHERE created_at = 1").await;
     assert!(matches!(store.training(&spoilt.id).await, Err(StoreError::Corrupt { .. })));
     assert_eq!(claim(&*store, "w", LEASE).await.unwrap().0.id, sound.id);
     assert!(claim(&*store, "w", LEASE).await.is_none());
@@ -248,9 +282,9 @@ pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
         queued(&*store, Op::Spmm, at).await;
         let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
         let id = format!("m{at}");
-        let (made, change) = (model(&id, at), activation(Some(&id), at));
+        let change = activation(Some(&id), at);
         let mut end = succeeded(&taken);
-        end.model = Some(made.id.clone());
+        end.model = Some(ModelId(id.clone()));
         match at {
             2 => store.activate(&old).await.unwrap(),
             3 => store.activate(&activation(None, 1)).await.unwrap(),
@@ -258,15 +292,13 @@ pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
         }
         let before = store.active().await.unwrap();
         let seen = if stands { before.first() } else { seen };
-        let change = PutToUse { activation: &change, only_after: Some(seen) };
-        let file: &[u8] = b"file";
-        let ended = store.finish_training(&fence, &end, Some((&made, file)), Some(change)).await;
-        let ended = ended.unwrap();
+        let model = NewModel { only_after: Some(seen.cloned()), ..made(&id, at, &change) };
+        let ended = finish(&*store, &fence, &end, model).await.unwrap();
         assert_eq!((ended.state, ended.activated), (JobState::Succeeded, stands));
         assert_eq!(store.active().await.unwrap() == before, !stands);
         let told = ended.message.as_deref().is_some_and(|told| told.contains("changed"));
         assert_eq!(told, !stands);
-        assert!(store.learned_model(&made.id).await.unwrap().is_some(), "it is there all the same");
+        assert!(store.learned_model(&ModelId(id)).await.unwrap().is_some(), "it is there all the same");
         assert_eq!(stored(&*store, &taken).await, ended);
     }
 }
@@ -275,12 +307,10 @@ pub async fn a_late_cancel_leaves_no_model(harness: &Sqlite) {
     let store = harness.open().await;
     queued(&*store, Op::Spmm, 1).await;
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
-    store.cancel_training(&taken.id).await.unwrap();
-    let (made, change) = (model("made", 1), activation(Some("made"), 1));
-    let file: &[u8] = b"file";
+    cancel(&*store, &taken).await;
+    let change = activation(Some("made"), 1);
     let end = succeeded(&taken);
-    let ended = store.finish_training(&fence, &end, Some((&made, file)), always(&change)).await;
-    let ended = ended.unwrap();
+    let ended = finish(&*store, &fence, &end, made("made", 1, &change)).await.unwrap();
     assert_eq!(
         (ended.state, ended.model.as_ref(), ended.activated),
         (JobState::Cancelled, None, false)
@@ -294,11 +324,11 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
     let store = harness.open().await;
     for at in 0..103 {
         let ended = queued(&*store, Op::Spmm, at).await;
-        store.cancel_training(&ended.id).await.unwrap();
+        cancel(&*store, &ended).await;
     }
     let waiting = queued(&*store, Op::Spmm, 0).await;
     let other = queued(&*store, Op::Sptrsv, 0).await;
-    store.cancel_training(&other.id).await.unwrap();
+    cancel(&*store, &other).await;
     let nothing = Timestamp(0);
     let none = Retention {
         idempotency_keys: nothing,
@@ -311,4 +341,83 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
     assert_eq!(left.len(), 102);
     assert_eq!(left[99].created_at, Timestamp(3), "the newest hundred of the scope");
     assert!(left.iter().any(|t| t.id == waiting.id) && left.iter().any(|t| t.id == other.id));
+}
+
+pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
+    let store = harness.open().await;
+    let (_, job) = words::queued(&*store).await;
+    let asked = queued(&*store, Op::Spmm, 2).await;
+    let list = async |kind, state| {
+        let filter = JobFilter { kind, state, ..JobFilter::default() };
+        let works = store.works(&filter, &page(9)).await.unwrap().items;
+        works.into_iter().map(|work| work.id().clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(None, None).await, [asked.id.clone(), job.id.clone()]);
+    assert_eq!(list(Some(WorkKind::Tune), None).await, std::slice::from_ref(&job.id));
+    // Neither is claimed by who works on the other kind.
+    let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+    assert_eq!(taken.id, asked.id);
+    assert!(claim(&*store, "w", LEASE).await.is_none());
+    assert_eq!(list(Some(WorkKind::Train), Some(JobState::Running)).await, [asked.id.clone()]);
+    assert_eq!(list(Some(WorkKind::Train), Some(JobState::Queued)).await, []);
+    let counts = store.job_counts().await.unwrap();
+    assert!(counts.contains(&(WorkKind::Tune, JobState::Queued, 1)));
+    assert!(counts.contains(&(WorkKind::Train, JobState::Running, 1)) && counts.len() == 2);
+    assert_eq!(words::claim(&*store, "w", LEASE).await.unwrap().job.id, job.id);
+    assert_eq!(store.job(&asked.id).await.unwrap(), None);
+    assert_eq!(store.training(&job.id).await.unwrap(), None);
+
+    // A training has events as a job has, numbered without gaps.
+    let at_work = Training { stage: TrainingStage::Judging, progress: 0.5, ..taken.clone() };
+    update(&*store, &fence, &at_work).await.unwrap();
+    let failed = Training { state: JobState::Failed, finished_at: Some(Timestamp(9)), ..at_work.clone() };
+    store.finish(&fence, &Finish::training(failed.clone(), None)).await.unwrap();
+    let events = store.events(&asked.id, 0, 9).await.unwrap();
+    let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    let told: Vec<_> = events.into_iter().map(|event| event.kind).collect();
+    let expected = [asked, taken, at_work, failed].map(|training| Work::from(training).into_event());
+    assert_eq!((numbers, told), (vec![1, 2, 3, 4], expected.to_vec()));
+}
+
+pub async fn every_write_says_what_it_changed(harness: &Sqlite) {
+    let store = harness.open().await;
+    let heard = Arc::new(Heard::default());
+    let listener: Arc<dyn Listener> = heard.clone();
+    store.listen(&listener);
+    let asked = queued(&*store, Op::Spmm, 1).await;
+    store.submit(&training(Op::Spmm, 2).into()).await.unwrap();
+    assert_eq!(heard.take(), [Change::Submitted(asked.clone().into())], "a twin is no change");
+    let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+    update(&*store, &fence, &taken).await.unwrap();
+    store.renew(&fence, LEASE).await.unwrap();
+    assert_eq!(heard.take(), [Change::Job(asked.id.clone()), Change::Job(asked.id.clone())]);
+    store.release(&fence).await.unwrap();
+    assert_eq!(heard.take(), [Change::Job(asked.id.clone()), Change::Released]);
+    let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
+    heard.take();
+    let change = activation(Some("made"), 1);
+    let ended = finish(&*store, &fence, &succeeded(&taken), made("made", 1, &change)).await.unwrap();
+    let revision = Change::Revision(store.revision().await.unwrap());
+    assert_eq!(heard.take(), [revision, Change::Ended(ended.into())]);
+    // What is refused changes nothing, and who is gone is told nothing.
+    store.release(&fence).await.unwrap_err();
+    assert_eq!(heard.take(), []);
+    drop((listener, heard));
+    queued(&*store, Op::Sptrsv, 3).await;
+}
+
+/// The changes heard of since they were last taken.
+#[derive(Default)]
+struct Heard(Mutex<Vec<Change>>);
+
+impl Heard {
+    fn take(&self) -> Vec<Change> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Listener for Heard {
+    fn changed(&self, change: &Change) {
+        self.0.lock().unwrap().push(change.clone());
+    }
 }

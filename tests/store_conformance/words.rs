@@ -1,11 +1,13 @@
 //! Small domain values for the checks.
 
+pub use crate::claimed::Claimed;
+use crate::claimed::claim_job;
 pub use crate::device::processor as device;
 use crate::plan as fixture;
 use sparsetune::domain::job::Progress;
 use sparsetune::domain::matrix::Spread;
 use sparsetune::domain::*;
-use sparsetune::store::{Claim, Finish, NewJob, PageRequest, Store, Submission};
+use sparsetune::store::{Finish, NewWork, PageRequest, Queue, Store, Submission};
 
 pub const LEASE: i64 = 60_000;
 
@@ -39,13 +41,18 @@ pub fn problem() -> Problem {
     Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row))
 }
 
+/// The queue of the device.
+pub fn of_cpu() -> Queue {
+    Queue::Device(cpu())
+}
+
 pub fn cpu() -> DeviceId {
     DeviceId("cpu".to_owned())
 }
 
-pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewJob {
-    NewJob {
-        job: Job {
+pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
+    NewWork {
+        work: Work::Tune(Job {
             id: JobId::fresh(),
             request: JobRequest {
                 matrix: matrix.digest,
@@ -68,7 +75,7 @@ pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewJob {
             created_at: Timestamp(at),
             started_at: None,
             finished_at: None,
-        },
+        }),
         dedup_key: dedup.to_owned(),
         idempotency: None,
     }
@@ -108,7 +115,7 @@ pub fn page(limit: u32) -> PageRequest {
 
 pub fn created(submission: Submission) -> Job {
     match submission {
-        Submission::Created(job) => job,
+        Submission::Created(Work::Tune(job)) => job,
         other => panic!("not created: {other:?}"),
     }
 }
@@ -121,8 +128,8 @@ pub async fn queued(store: &dyn Store) -> (Matrix, Job) {
     (matrix, job)
 }
 
-pub async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<Claim> {
-    store.claim(&cpu(), owner, lease_ms).await.unwrap()
+pub async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<Claimed> {
+    claim_job(store, &cpu(), owner, lease_ms).await
 }
 
 pub fn ended(job: &Job, state: JobState, plan: Option<Plan>) -> Finish {
@@ -133,5 +140,5 @@ pub fn ended(job: &Job, state: JobState, plan: Option<Plan>) -> Finish {
         finished_at: Some(Timestamp(100)),
         ..job.clone()
     };
-    Finish { job, plan }
+    Finish::job(job, plan)
 }

@@ -1,9 +1,10 @@
 //! Jobs that are cancelled, stolen and given back: what is recorded stays, and nothing is written or run twice.
 
 use crate::bench::*;
+use crate::claimed::Claimed;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::{Act, Step};
-use sparsetune::store::{Jobs, SqliteStore, Trials};
+use sparsetune::store::{Claim, Jobs, Queue, SqliteStore, Trials};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ async fn a_job_is_cancelled_in_the_midst_of_a_hang() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 
     let asked = Instant::now();
-    assert_eq!(bench.service.cancel(&id).await.unwrap().state, JobState::Running);
+    assert_eq!(bench.service.cancel(&id).await.unwrap().state(), JobState::Running);
     let job = bench.ended(&id).await;
     let took = asked.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -47,7 +48,7 @@ async fn a_job_is_cancelled_in_the_midst_of_a_hang() {
 
 /// What the thief saw when it had the job: everything that had been written up to then.
 struct Stolen {
-    claim: sparsetune::store::Claim,
+    claim: Claimed,
     trials: Vec<Trial>,
     events: Vec<Event>,
 }
@@ -57,10 +58,13 @@ fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = SqliteStore::open(&file).await.unwrap();
+        let queue = Queue::Device(device);
         let claim = loop {
             // As a worker does, it asks again where the other writer kept it waiting too long.
-            if let Ok(Some(claim)) = store.claim(&device, "thief", 60_000).await {
-                break claim;
+            if let Ok(Some(Claim { work: Work::Tune(job), fence })) =
+                store.claim(&queue, "thief", 60_000).await
+            {
+                break Claimed { job, fence };
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };

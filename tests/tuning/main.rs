@@ -4,6 +4,8 @@
 mod bench;
 mod budgets;
 mod calls;
+#[path = "../fixture/claimed.rs"]
+mod claimed;
 #[path = "../fixture/device.rs"]
 mod device;
 mod figures;

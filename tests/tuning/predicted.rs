@@ -91,7 +91,7 @@ async fn a_lost_worker_leaves_one_follow_up() {
     bench.service.register(device()).await.unwrap();
     let id = bench.submit(predicted(true)).await;
     let store = bench.service.store();
-    store.claim(&device().id, "lost", 1).await.unwrap().unwrap();
+    crate::claimed::claim_job(&**store, &device().id, "lost", 1).await.unwrap();
     let search = Search { strategy: SearchStrategy::Ranked, ..Search::default() };
     let asked = JobRequest {
         matrix: bench.matrix.digest,

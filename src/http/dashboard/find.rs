@@ -96,8 +96,8 @@ async fn page_of(app: &App, text: &str) -> Result<Option<String>, Problem> {
         return Ok(matrix.map(|matrix| format!("/matrices/{}", matrix.digest)));
     }
     let Some(job) = <JobId as PathName>::parse(text) else { return Ok(None) };
-    if let Some(job) = there(app.service.job(&job).await)? {
-        return Ok(Some(format!("/jobs/{}", job.id)));
+    if let Some(work) = there(app.service.work(&job).await)? {
+        return Ok(Some(format!("/jobs/{}", work.id())));
     }
     let plan = there(app.service.plan(&PlanId(job.0)).await)?;
     Ok(plan.map(|plan| format!("/plans/{}", plan.id)))

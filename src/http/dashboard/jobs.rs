@@ -6,7 +6,7 @@ mod rows;
 
 use super::shell::{Place, Shell, fragment, html};
 use crate::domain::catalog::operation::Operation;
-use crate::domain::{Digest, JobState, Op};
+use crate::domain::{Digest, JobState, Op, Work, WorkKind};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::extract::Query;
@@ -96,9 +96,13 @@ async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
     // What no matrix or more than one is meant by leaves nothing, rather than everything.
     let page = match &filters.matrix.trouble {
         Some(_) => Paged { items: Vec::new(), next: None },
-        None => app.service.jobs(&filters.job_filter(), &page).await?,
+        None => app.service.works(&filters.job_filter(), &page).await?,
     };
-    let mut digests: Vec<Digest> = page.items.iter().map(|job| job.request.matrix).collect();
+    let matrix = |work: &Work| match work {
+        Work::Tune(job) => Some(job.request.matrix),
+        Work::Train(_) => None,
+    };
+    let mut digests: Vec<Digest> = page.items.iter().filter_map(matrix).collect();
     digests.sort_unstable();
     digests.dedup();
     let names = app.service.matrix_names(&digests).await?;
@@ -109,7 +113,7 @@ async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
         .filter(|count| count.jobs > 0)
         .collect();
     Ok(List {
-        rows: page.items.into_iter().map(|job| Row::of(job, &names)).collect(),
+        rows: page.items.into_iter().map(|work| Row::of(work, &names)).collect(),
         total: counts.iter().map(|count| count.jobs).sum(),
         counts,
         filtered: filters.narrows(),
@@ -120,6 +124,6 @@ async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
     })
 }
 
-fn of_state(counted: &[(JobState, u64)], state: JobState) -> u64 {
-    counted.iter().filter(|(known, _)| *known == state).map(|(_, jobs)| *jobs).sum()
+fn of_state(counted: &[(WorkKind, JobState, u64)], state: JobState) -> u64 {
+    counted.iter().filter(|(_, known, _)| *known == state).map(|(_, _, jobs)| *jobs).sum()
 }

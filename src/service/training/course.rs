@@ -1,72 +1,70 @@
 //! Runs one training from its claim to its end.
 
-use super::handle::{Keeper, TrainingHandle};
+use super::handle::TrainingHandle;
 use super::lesson::{self, Lesson};
 use super::material::{self, Material};
 use super::threads::Threads;
-use super::{Halt, Trainer, describe, verdict};
+use super::{Halt, Look, Trainer, describe, verdict};
 use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::training::{Activate, TrainingStage};
-use crate::domain::{Digest, JobState, ModelId, Timestamp, Training};
+use crate::domain::{Digest, JobState, ModelId, Timestamp, Training, Work};
 use crate::ops::features;
 use crate::service::ServiceError;
-use crate::store::{PutToUse, StoreError, TrainingFence};
-use metrics::{counter, histogram};
+use crate::service::lease::LeaseKeeper;
+use crate::store::{Fence, Finish, NewModel, StoreError};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// A trained model, ready to be stored, with the activation verdict.
-struct Made {
-    model: LearnedModel,
-    file: Vec<u8>,
+struct Trained {
+    model: NewModel,
     /// Why it is activated (`Ok`) or not (`Err`).
     verdict: Result<String, String>,
-    /// The scope's newest activation on which the verdict is based; absent if the verdict does not depend on it.
-    judged_beside: Option<Option<Activation>>,
 }
 
 impl Trainer {
     /// Runs a claimed training and stores its end. On shutdown the training returns to the queue; if the lease is lost
-    /// nothing is stored. In both cases the next claim starts it from the beginning. False where the store did not
-    /// answer: the training is queued again, and the caller should wait before it claims the next.
-    pub(super) async fn carry(
+    /// nothing is stored. In both cases the next claim starts it from the beginning.
+    pub(super) async fn run_training(
         &self,
         mut training: Training,
-        fence: &TrainingFence,
+        fence: &Fence,
         shutdown: &CancellationToken,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Look, StoreError> {
         let store = self.service.store();
-        training.state = JobState::Running;
         training.features_version = Some(features::version(training.request.scope.op));
-        let started = *training.started_at.get_or_insert_with(Timestamp::now);
-        let lease_ms = self.service.settings().lease_ms;
         let handle = Arc::new(TrainingHandle::new(training, shutdown));
-        let keeper = Keeper::start(store.clone(), fence.clone(), lease_ms, Arc::clone(&handle));
-        let made = self.make(&handle).await;
-        keeper.end().await;
+        let signals = &handle.signals;
+        let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
+        let over = CancellationToken::new();
+        let made = async {
+            let made = self.make(&handle).await;
+            over.cancel();
+            made
+        };
+        let (made, ()) = tokio::join!(made, handle.report(&**store, fence, &over));
+        signals.ended.cancel();
         let mut training = handle.snapshot();
-        if handle.lost.is_cancelled() {
-            tracing::warn!(training = %training.id, "the training was taken over by another trainer");
-            return Ok(true);
+        if signals.lost.is_cancelled() {
+            return Ok(taken_over(fence));
         }
         let made = match made {
             Ok(made) => {
                 training.state = JobState::Succeeded;
                 Some(made)
             }
-            Err(Halt::Stopped) if handle.cancelled.is_cancelled() => {
+            Err(Halt::Stopped) if signals.cancelled.is_cancelled() => {
                 training.state = JobState::Cancelled;
                 None
             }
             Err(Halt::Stopped) => {
                 tracing::info!(training = %training.id, "training returned to the queue");
                 self.release(fence).await?;
-                return Ok(true);
+                return Ok(Look::Done);
             }
             Err(Halt::Later(why)) => {
-                tracing::error!(training = %training.id, why, "the training is queued again");
                 self.release(fence).await?;
-                return Ok(false);
+                return Ok(Look::Later(why));
             }
             Err(Halt::Failed(why)) => {
                 training.state = JobState::Failed;
@@ -75,39 +73,26 @@ impl Trainer {
             }
         };
         training.finished_at = Some(Timestamp::now());
-        let activation = made.as_ref().and_then(activation);
-        if let Some(Made { model, verdict, .. }) = &made {
+        let model = made.map(|Trained { model, verdict }| {
             training.stage = TrainingStage::Done;
             training.progress = 1.0;
-            training.model = Some(model.id.clone());
-            training.activated = activation.is_some();
+            training.model = Some(model.card.id.clone());
+            training.activated = model.activation.is_some();
             training.message = Some(match verdict {
                 Ok(why) => format!("activated: {why}"),
                 Err(why) => format!("not activated: {why}"),
             });
-        }
-        let stored = made.as_ref().map(|made| (&made.model, made.file.as_slice()));
-        let judged_beside = made.as_ref().and_then(|made| made.judged_beside.as_ref());
-        let change = activation.as_ref().map(|activation| PutToUse {
-            activation,
-            only_after: judged_beside.map(Option::as_ref),
+            model
         });
-        let training = match store.finish_training(fence, &training, stored, change).await {
-            Err(StoreError::Fenced(_)) => {
-                tracing::warn!(training = %training.id, "the training was taken over by another trainer");
-                return Ok(true);
-            }
-            ended => ended?,
-        };
-        if training.activated {
-            self.service.signals().changed_here();
+        match store.finish(fence, &Finish::training(training, model)).await {
+            Err(StoreError::Fenced(_)) => return Ok(taken_over(fence)),
+            ended => log_end(&ended?),
         }
-        tell(&training, started);
-        Ok(true)
+        Ok(Look::Done)
     }
 
-    async fn release(&self, fence: &TrainingFence) -> Result<(), StoreError> {
-        match self.service.store().release_training(fence).await {
+    async fn release(&self, fence: &Fence) -> Result<(), StoreError> {
+        match self.service.store().release(fence).await {
             // Another trainer has already claimed it, so there is nothing to release.
             Err(StoreError::Fenced(_)) => Ok(()),
             released => released,
@@ -115,7 +100,7 @@ impl Trainer {
     }
 
     /// All steps from recorded trials to a model.
-    async fn make(&self, handle: &Arc<TrainingHandle>) -> Result<Made, Halt> {
+    async fn make(&self, handle: &Arc<TrainingHandle>) -> Result<Trained, Halt> {
         let Training { id, request, .. } = handle.snapshot();
         let (service, scope) = (&self.service, &request.scope);
         let settings = &service.settings().learning;
@@ -170,26 +155,26 @@ impl Trainer {
             digest: Digest::of(&file),
             created_at: Timestamp::now(),
         };
-        Ok(Made { model, file, verdict, judged_beside })
+        let activation = verdict.as_ref().ok().map(|reason| Activation {
+            scope: model.scope.clone(),
+            model: Some(model.id.clone()),
+            reason: format!("trained: {reason}"),
+            at: model.created_at,
+        });
+        // The verdict holds for what is in use now: it is no reason to replace anything else.
+        let model = NewModel { card: model, file, activation, only_after: judged_beside };
+        Ok(Trained { model, verdict })
     }
 }
 
-fn activation(made: &Made) -> Option<Activation> {
-    let reason = made.verdict.as_ref().ok()?;
-    Some(Activation {
-        scope: made.model.scope.clone(),
-        model: Some(made.model.id.clone()),
-        reason: format!("trained: {reason}"),
-        at: made.model.created_at,
-    })
+fn taken_over(fence: &Fence) -> Look {
+    tracing::warn!(training = %fence.job, "the training was taken over by another trainer");
+    Look::Done
 }
 
-fn tell(training: &Training, started: Timestamp) {
-    let state = training.state.name();
-    let seconds = training.finished_at.map_or(0, |at| at.0 - started.0).max(0) as f64 / 1000.0;
-    counter!("sparsetune_trainings_ended_total", "state" => state).increment(1);
-    histogram!("sparsetune_training_seconds", "state" => state).record(seconds);
-    let Training { id, model, activated, error, message, .. } = training;
-    let model = model.as_ref().map(ToString::to_string);
-    tracing::info!(training = %id, state, model, activated, error, message, seconds, "training ended");
+fn log_end(work: &Work) {
+    let Work::Train(training) = work else { return };
+    let Training { id, state, model, activated, error, message, .. } = training;
+    let (state, model) = (state.name(), model.as_ref().map(ToString::to_string));
+    tracing::info!(training = %id, state, model, activated, error, message, "training ended");
 }

@@ -1,34 +1,24 @@
-//! State shared between a running training and its lease keeper: progress and stop signals.
+//! State shared between a running training and the task that stores its progress.
 
 use crate::domain::Training;
 use crate::domain::training::TrainingStage;
-use crate::store::{Store, StoreError, TrainingFence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
+use crate::service::lease::LeaseSignals;
+use crate::store::{Fence, Store};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often progress is stored and cancellation is checked.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often progress is stored.
+const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct TrainingHandle {
     training: Mutex<Training>,
-    /// The client cancelled the training.
-    pub cancelled: CancellationToken,
-    /// The lease is lost; another trainer may run the training, so nothing more may be written.
-    pub lost: CancellationToken,
-    /// Cancelled, lost, or shutdown; long computations check this.
-    pub stop: CancellationToken,
+    pub signals: LeaseSignals,
 }
 
 impl TrainingHandle {
     pub fn new(training: Training, shutdown: &CancellationToken) -> Self {
-        Self {
-            training: Mutex::new(training),
-            cancelled: CancellationToken::new(),
-            lost: CancellationToken::new(),
-            stop: shutdown.child_token(),
-        }
+        Self { training: Mutex::new(training), signals: LeaseSignals::new(shutdown) }
     }
 
     pub fn stage(&self, stage: TrainingStage, message: impl Into<String>) {
@@ -46,11 +36,28 @@ impl TrainingHandle {
         let [from, to] = span(training.stage);
         let now = from + (to - from) * share.clamp(0.0, 1.0);
         training.progress = training.progress.max(now);
-        !self.stop.is_cancelled()
+        !self.signals.stop.is_cancelled()
     }
 
     pub fn snapshot(&self) -> Training {
         self.training().clone()
+    }
+
+    /// Stores stage and progress whenever they have changed, until `over`; an update under way is waited for, so that none
+    /// follows the training's end.
+    pub async fn report(&self, store: &dyn Store, fence: &Fence, over: &CancellationToken) {
+        let mut stored = None;
+        while over.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_some() {
+            let now = self.snapshot();
+            if stored.as_ref() == Some(&now) {
+                continue;
+            }
+            match store.update(fence, &now.clone().into()).await {
+                Ok(()) => stored = Some(now),
+                // The keeper of the lease finds out what that means.
+                Err(error) => tracing::warn!(job = %fence.job, %error, "progress not stored, trying again"),
+            }
+        }
     }
 
     fn training(&self) -> MutexGuard<'_, Training> {
@@ -69,72 +76,6 @@ fn span(stage: TrainingStage) -> [f64; 2] {
         TrainingStage::Training => [0.85, 1.0],
         TrainingStage::Done => [1.0, 1.0],
     }
-}
-
-/// A task that renews the lease and stores progress until it is stopped.
-pub(super) struct Keeper {
-    task: JoinHandle<()>,
-    ended: CancellationToken,
-}
-
-impl Keeper {
-    pub fn start(
-        store: Arc<dyn Store>,
-        fence: TrainingFence,
-        lease_ms: i64,
-        handle: Arc<TrainingHandle>,
-    ) -> Self {
-        let ended = CancellationToken::new();
-        let end = ended.clone();
-        let task =
-            tokio::spawn(async move { keep(&*store, &fence, lease_ms, &handle, &end).await });
-        Self { task, ended }
-    }
-
-    /// Stops the task and waits for a renewal in progress, so that none follows the training's end.
-    pub async fn end(self) {
-        self.ended.cancel();
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, "the lease keeper of a training failed");
-        }
-    }
-}
-
-async fn keep(
-    store: &dyn Store,
-    fence: &TrainingFence,
-    lease_ms: i64,
-    handle: &TrainingHandle,
-    end: &CancellationToken,
-) {
-    let lease = Duration::from_millis(lease_ms.max(0) as u64);
-    let mut renewed = Instant::now();
-    loop {
-        let pause = tokio::time::sleep(HEARTBEAT.min(lease / 3));
-        if end.run_until_cancelled(pause).await.is_none() {
-            return;
-        }
-        let asked = Instant::now();
-        match store.update_training(fence, &handle.snapshot(), lease_ms).await {
-            Ok(renewal) => {
-                renewed = asked;
-                if renewal.cancel_requested {
-                    handle.cancelled.cancel();
-                    handle.stop.cancel();
-                }
-            }
-            Err(StoreError::Fenced(_)) => break,
-            Err(error) if renewed.elapsed() >= lease => {
-                tracing::error!(training = %fence.training, %error, "lease expired: the store does not respond");
-                break;
-            }
-            Err(error) => {
-                tracing::warn!(training = %fence.training, %error, "lease not renewed, retrying");
-            }
-        }
-    }
-    handle.lost.cancel();
-    handle.stop.cancel();
 }
 
 #[cfg(test)]

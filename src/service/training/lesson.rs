@@ -95,7 +95,7 @@ pub(super) fn give(
         }
     });
     let Some(model) = model else {
-        return Err(match handle.stop.is_cancelled() {
+        return Err(match handle.signals.stop.is_cancelled() {
             true => Halt::Stopped,
             false => {
                 Halt::Failed(format!("{} could not learn anything from the data", learner.name()))

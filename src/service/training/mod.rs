@@ -13,7 +13,8 @@ mod threads;
 mod verdict;
 
 use super::Service;
-use crate::store::StoreError;
+use crate::domain::Work;
+use crate::store::{Claim, Queue, StoreError};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 enum Halt {
     /// Stopped: cancelled, lease lost, or shutdown; the handle says which.
     Stopped,
-    /// The store is temporarily unavailable (busy, full, I/O), with its error; a later attempt may succeed.
+    /// The store is temporarily unavailable (busy, full, I/O), with its error; the training returns to the queue.
     Later(String),
     /// The training failed, with the reason.
     Failed(String),
@@ -35,6 +36,17 @@ impl From<StoreError> for Halt {
             error => Self::Failed(error.to_string()),
         }
     }
+}
+
+/// What became of a look at the queue.
+#[derive(Debug)]
+enum Look {
+    /// No training was waiting.
+    Nothing,
+    /// A training was claimed and has ended, or was left to another trainer.
+    Done,
+    /// A training was returned to the queue for this reason, and is not claimed again at once.
+    Later(String),
 }
 
 /// The process's trainer: one loop that runs beside the workers.
@@ -57,9 +69,15 @@ impl Trainer {
         let (poll, check) = (self.service.settings().poll, self.service.settings().learning.check);
         let mut looked: Option<Instant> = None;
         while !stop.is_cancelled() {
+            // Subscribe before looking, so that no training falls between the two.
+            let mut queued = self.service.signals().queue();
             match self.take_one(&stop).await {
-                Ok(true) => continue,
-                Ok(false) => {}
+                Ok(Look::Done) => continue,
+                Ok(Look::Nothing) => {}
+                Ok(Look::Later(why)) => {
+                    tracing::error!(why, "training returned to the queue");
+                    queued.mark_unchanged();
+                }
                 Err(error) => tracing::error!(%error, "training not completed"),
             }
             if looked.is_none_or(|at| at.elapsed() >= check) {
@@ -68,17 +86,23 @@ impl Trainer {
                     tracing::warn!(%error, "new trials could not be counted");
                 }
             }
-            // Polling, because another process may have queued the training.
-            stop.run_until_cancelled(tokio::time::sleep(poll)).await;
+            tokio::select! {
+                _ = queued.changed() => {}
+                // Another process may have queued one: no notification tells of it.
+                () = tokio::time::sleep(poll) => {}
+                () = stop.cancelled() => {}
+            }
         }
     }
 
-    /// Claims and carries through one training; false when there is none, or the store could not answer for long
-    /// enough.
-    async fn take_one(&self, stop: &CancellationToken) -> Result<bool, StoreError> {
-        let lease_ms = self.service.settings().lease_ms;
-        let claim = self.service.store().claim_training(&self.owner, lease_ms).await?;
-        let Some((training, fence)) = claim else { return Ok(false) };
-        self.carry(training, &fence, stop).await
+    /// Claims and runs one training.
+    async fn take_one(&self, stop: &CancellationToken) -> Result<Look, StoreError> {
+        let claim = self.service.claim(&Queue::Trainings, &self.owner).await?;
+        match claim {
+            Some(Claim { work: Work::Train(training), fence }) => {
+                self.run_training(training, &fence, stop).await
+            }
+            _ => Ok(Look::Nothing),
+        }
     }
 }

@@ -3,9 +3,10 @@
 use super::material::TOO_LITTLE;
 use crate::domain::learned::Scope;
 use crate::domain::training::{Activate, TrainRequest};
-use crate::domain::{JobState, LearnedModel, Timestamp, Training};
+use crate::domain::{JobState, LearnedModel, Timestamp, Training, Work};
 use crate::ops::features;
 use crate::service::{PageRequest, Result, Service};
+use crate::store::Submission;
 
 /// Number of recent trainings that are searched for the last one of a scope.
 const LOOK_BACK: u32 = 100;
@@ -43,8 +44,8 @@ impl Service {
             }
             let request = TrainRequest { scope, activate: Activate::IfBetter, seed: 1 };
             // One that was requested in the meantime is equivalent.
-            let (training, created) = store.submit_training(&Training::queued(request)).await?;
-            if created {
+            let submission = store.submit(&Training::queued(request).into()).await?;
+            if let Submission::Created(Work::Train(training)) = submission {
                 let Scope { op, device_class } = &training.request.scope;
                 tracing::info!(%op, %device_class, new, training = %training.id, "training queued: enough new trials");
                 queued.push(training);

@@ -57,9 +57,7 @@ impl Service {
             };
             // Not if another process that opened the same store has just done so.
             let change = PutToUse { activation: &activation, only_after: Some(newest.as_ref()) };
-            if store.put_to_use(change).await? {
-                self.inner.signals.changed_here();
-            }
+            store.put_to_use(change).await?;
         }
         Ok(())
     }
@@ -279,7 +277,7 @@ mod tests {
             let reason = "at that time".to_owned();
             let change =
                 Activation { scope: scope(), model: Some(old.id), reason, at: Timestamp(1) };
-            service.put_in_use(&change).await.unwrap();
+            service.inner.store.activate(&change).await.unwrap();
         }
         let told = async || {
             let all = service.learned_models().await.unwrap().into_iter();
@@ -317,7 +315,7 @@ mod tests {
         service.inner.store.insert_model(&later, &bytes).await.unwrap();
         let (model, reason) = (Some(id), "by hand".to_owned());
         let change = Activation { scope: scope(), model, reason, at: Timestamp(1) };
-        service.put_in_use(&change).await.unwrap();
+        service.inner.store.activate(&change).await.unwrap();
         service.take_models(vec![(card, bytes)]).await.unwrap();
         assert_eq!(service.activations(&scope(), 9).await.unwrap(), [change]);
         assert_eq!(service.learned_models().await.unwrap().len(), 2);

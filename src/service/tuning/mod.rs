@@ -4,7 +4,6 @@ mod answer;
 mod finals;
 mod keep;
 mod learned;
-mod lease;
 mod measure;
 mod predicted;
 mod recorder;

@@ -7,7 +7,7 @@ use crate::domain::{
     TrialState,
 };
 use crate::service::Service;
-use crate::store::{Claim, Fence, StoreError};
+use crate::store::{Fence, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// Resumes a claimed job with all trials that earlier attempts recorded.
-    pub async fn take_up(service: Service, claim: Claim) -> Result<Self, StoreError> {
-        let recorded = service.store().trials(&claim.job.id).await?;
+    pub async fn resume(service: Service, job: Job, fence: Fence) -> Result<Self, StoreError> {
+        let recorded = service.store().trials(&job.id).await?;
         let next_ordinal = recorded.iter().map(|trial| trial.ordinal + 1).max().unwrap_or(0);
         let trials = recorded.into_iter().map(|trial| (trial.candidate.id(), trial)).collect();
-        Ok(Self { service, job: claim.job, fence: claim.fence, trials, next_ordinal })
+        Ok(Self { service, job, fence, trials, next_ordinal })
     }
 
     pub fn fence(&self) -> &Fence {
@@ -82,7 +82,7 @@ impl Recorder {
 
     pub async fn stage(&mut self, stage: Stage, message: String) -> Result<(), StoreError> {
         self.job.stage = stage;
-        self.service.store().update(&self.fence, &self.job).await?;
+        self.update().await?;
         self.log(message).await
     }
 
@@ -133,7 +133,12 @@ impl Recorder {
         let total = total.unwrap_or(self.job.progress.total);
         self.job.progress = Progress { done: self.tried_count().min(total), total };
         self.job.best = self.best();
-        self.service.store().update(&self.fence, &self.job).await
+        self.update().await
+    }
+
+    /// Stores the job as it now stands.
+    async fn update(&self) -> Result<(), StoreError> {
+        self.service.store().update(&self.fence, &self.job.clone().into()).await
     }
 
     /// The fastest measured candidate, with its speed-up over the fastest vendor routine.

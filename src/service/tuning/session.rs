@@ -4,7 +4,6 @@
 use super::Measuring;
 use super::answer;
 use super::keep;
-use super::lease::Signals;
 use super::recorder::Recorder;
 use super::search_context::SearchContext;
 use crate::domain::funnel::RANK;
@@ -17,6 +16,7 @@ use crate::domain::{
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
+use crate::service::lease::LeaseSignals;
 use crate::service::Service;
 use crate::store::{BlobError, Finish, StoreError};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub enum SessionError {
     /// The job cannot succeed; the reason is shown to the client.
     #[error("{0}")]
     Hopeless(String),
-    /// Cancelled, lease lost, or shutdown; `Signals` says which.
+    /// Cancelled, lease lost, or shutdown; `LeaseSignals` says which.
     #[error("the session was stopped")]
     Stopped,
 }
@@ -53,7 +53,7 @@ pub struct Session<'a> {
     pub evaluator: &'a mut Evaluator,
     pub device: &'a Device,
     pub recorder: Recorder,
-    pub signals: Signals,
+    pub signals: LeaseSignals,
     pub measuring: Measuring,
     /// Candidates compiled in this attempt, regardless of their outcome.
     pub compiled: Vec<(Candidate, Resources)>,
@@ -136,7 +136,8 @@ impl Session<'_> {
     async fn finish(self, mut job: Job, plan: Option<Plan>) -> Result<(), StoreError> {
         job.finished_at = Some(Timestamp::now());
         self.signals.ended.cancel();
-        self.service.store().finish(self.recorder.fence(), &Finish { job, plan }).await
+        let finish = Finish::job(job, plan);
+        self.service.store().finish(self.recorder.fence(), &finish).await.map(drop)
     }
 
     async fn search(&mut self) -> Result<Plan, SessionError> {

@@ -1,14 +1,14 @@
 //! The worker loop, one per device. It owns the evaluator, claims jobs, and runs each in a session.
 
 use super::Measuring;
-use super::lease::{LeaseKeeper, Signals};
 use super::recorder::Recorder;
 use super::session::{Ended, Session};
 use super::watch::job_span;
-use crate::domain::Device;
+use crate::domain::{Device, Job, Work};
 use crate::pool::{Evaluator, PoolError};
+use crate::service::lease::{LeaseKeeper, LeaseSignals};
 use crate::service::{Service, ServiceError};
-use crate::store::{Claim, StoreError};
+use crate::store::{Claim, Fence, Queue, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -81,13 +81,15 @@ impl Worker {
 
     /// Claims and runs one job; false if none is queued.
     async fn take_one(&mut self, shutdown: &CancellationToken) -> Result<bool, StoreError> {
-        let lease_ms = self.service.settings().lease_ms;
-        let store = self.service.store();
-        let Some(claim) = store.claim(&self.device.id, &self.owner, lease_ms).await? else {
+        let queue = Queue::Device(self.device.id.clone());
+        // The queue of a device has jobs alone.
+        let Some(Claim { work: Work::Tune(job), fence }) =
+            self.service.claim(&queue, &self.owner).await?
+        else {
             return Ok(false);
         };
-        let span = job_span(&claim.job, &self.device);
-        let ended = self.run_job(claim, shutdown).instrument(span).await?;
+        let span = job_span(&job, &self.device);
+        let ended = self.run_job(job, fence, shutdown).instrument(span).await?;
         if let Ended::DeviceGone(detail) = ended {
             self.wait_for_device(detail, shutdown).await;
         }
@@ -121,16 +123,13 @@ impl Worker {
 
     async fn run_job(
         &mut self,
-        claim: Claim,
+        job: Job,
+        fence: Fence,
         shutdown: &CancellationToken,
     ) -> Result<Ended, StoreError> {
-        let signals = Signals { stop: shutdown.child_token(), ..Signals::default() };
-        let store = self.service.store().clone();
-        let fence = claim.fence.clone();
-        let lease = Duration::from_millis(self.service.settings().lease_ms.max(0) as u64);
-        let changed = self.service.signals().job(&claim.job.id);
-        let _keeper = LeaseKeeper::start(store, fence, lease, changed, signals.clone());
-        let recorder = Recorder::take_up(self.service.clone(), claim).await?;
+        let signals = LeaseSignals::new(shutdown);
+        let _keeper = LeaseKeeper::start(&self.service, fence.clone(), signals.clone());
+        let recorder = Recorder::resume(self.service.clone(), job, fence).await?;
         let session = Session {
             service: self.service.clone(),
             evaluator: &mut self.evaluator,

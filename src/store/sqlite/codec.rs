@@ -1,7 +1,7 @@
 //! Between rows and words: versioned JSON, digests, enum names, and the opaque cursors of lists.
 
 use crate::domain::{
-    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, Training, Trial,
+    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest, Trial,
     learned::MODEL_VERSION,
     plan::{MEASURED_VERSION, PLAN_VERSION},
     training::TRAINING_VERSION,
@@ -39,7 +39,7 @@ stored! {
     Device, "device", 1;
     Candidate, "candidate", 1;
     LearnedModel, "model", MODEL_VERSION as i64;
-    Training, "training", TRAINING_VERSION as i64;
+    TrainRequest, "training request", TRAINING_VERSION as i64;
 }
 
 pub(super) fn encode<T: Stored>(value: &T) -> Result<String> {

@@ -3,7 +3,7 @@
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, upkeep};
 use crate::domain::{Candidate, Device, DeviceClass, Digest, Timestamp};
-use crate::store::{Devices, Page, PageRequest, Quarantined, Result, StoreError};
+use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite};
 use std::collections::HashMap;
@@ -123,9 +123,10 @@ impl Devices for SqliteStore {
                 .fetch_optional(&mut *tx)
                 .await?;
         // A worker that only says it is alive changes no answer.
-        if known.as_deref() != Some(&body) {
-            upkeep::revise(&mut tx).await?;
-        }
+        let revision = match known {
+            Some(known) if known == body => None,
+            _ => Some(upkeep::revise(&mut tx).await?),
+        };
         sqlx::query(
             "INSERT INTO devices (owner, id, seen_at, version, body) VALUES (?, ?, ?, ?, ?)
              ON CONFLICT (owner, id) DO UPDATE
@@ -138,8 +139,7 @@ impl Devices for SqliteStore {
         .bind(body)
         .execute(&mut *tx)
         .await?;
-        tx.commit().await?;
-        Ok(())
+        tx.commit(revision).await
     }
 
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>> {
@@ -169,6 +169,7 @@ impl Devices for SqliteStore {
         .bind(entry.at.0)
         .execute(&self.writer)
         .await?;
+        self.listeners.publish([Change::Quarantined]);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Events of jobs: appended in the transaction of what they tell of, numbered without gaps.
+//! Events of jobs: appended in the transaction of what they report, numbered without gaps.
 
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};

@@ -40,8 +40,7 @@ impl Figures for SqliteStore {
             .execute(&mut *tx)
             .await?;
         }
-        tx.commit().await?;
-        Ok(())
+        tx.commit(None).await
     }
 
     async fn kernel_figures(

@@ -1,10 +1,9 @@
 //! Checks that what people look at all day goes by an index, on a store of 10,000 jobs and as many plans.
 
 use super::{
-    SqliteStore, devices, events, jobs, learning, matrices, models, plans, quality, trainings,
-    trials,
+    SqliteStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
 };
-use crate::domain::{DeviceClass, DeviceId, Digest, JobId, JobState, TrialFilter};
+use crate::domain::{DeviceClass, DeviceId, Digest, JobId, JobState, TrialFilter, WorkKind};
 use crate::store::JobFilter;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -42,8 +41,8 @@ const FILL: &str = "
     SELECT 'm' || i, 'spmm', 'class' || (i % 3), 1, i, 1, '{}', x'' FROM n;
     INSERT INTO activations (op, device_class, model, reason, at) SELECT op, device_class, id, '', 1 FROM models;
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499)
-    INSERT INTO trainings (id, op, device_class, state, version, body, created_at)
-    SELECT 't' || i, 'spmm', 'class', 'succeeded', 1, '{}', i FROM n;";
+    INSERT INTO jobs (id, kind, version, request, dedup_key, state, stage, created_at, finished_at)
+    SELECT 't' || i, 'train', 1, '{}', 'train;spmm;class', 'succeeded', 'done', i, i FROM n;";
 
 async fn run(store: &SqliteStore, sql: &'static str) {
     sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
@@ -63,8 +62,9 @@ fn job_lists() -> Vec<String> {
     let (state, matrix) = (Some(JobState::Running), Some(Digest::of(b"m")));
     let device = Some(DeviceId("cuda:0".to_owned()));
     let mut queries = Vec::new();
-    for bits in 0..8 {
+    for bits in 0..24 {
         let filter = JobFilter {
+            kind: [None, Some(WorkKind::Tune), Some(WorkKind::Train)][bits / 8],
             state: state.filter(|_| bits & 1 > 0),
             matrix: matrix.filter(|_| bits & 2 > 0),
             device: device.clone().filter(|_| bits & 4 > 0),
@@ -169,8 +169,7 @@ async fn learned(store: &SqliteStore) {
         (models::ALL, "SCAN models USING INDEX models_newest"),
         (models::OF_SCOPE, "SEARCH models USING INDEX models_of_scope (op=? AND device_class=?)"),
         (models::HISTORY, "SEARCH activations USING INDEX activations_of_scope (op=? AND"),
-        (trainings::PAGE, "SEARCH trainings USING INDEX trainings_newest ("),
-        (trainings::WAITING, "USING INDEX trainings_claimable"),
+        (leases::WAITING, "USING INDEX jobs_claimable (kind=? AND device=?)"),
     ];
     for (query, by) in sorted {
         let steps = steps(store, query).await;

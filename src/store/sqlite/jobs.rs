@@ -1,113 +1,26 @@
-//! Jobs: submission, lists and cancellation. What a worker does under a lease is in `leases`.
+//! The queue as others see it: submission, lists and cancellation. What a worker does under a lease is in `leases`.
 
-use super::codec::{self, Stored, decode, encode};
+use super::codec;
+use super::rows::{Columns, WorkRow, work_columns};
 use super::{SqliteStore, endings, events, leases};
-use crate::domain::{
-    DeviceId, Digest, Event, EventKind, Job, JobId, JobRequest, JobState, PlanId, Timestamp,
-    job::Progress,
-};
+use crate::domain::{Digest, Event, EventKind, JobId, JobState, Timestamp, Work, WorkKind};
 use crate::store::{
-    Claim, Fence, Finish, JobFilter, Jobs, NewJob, Page, PageRequest, Renewal, Result, StoreError,
-    Story, Submission,
+    Change, Claim, Fence, Finish, JobFilter, Jobs, NewWork, Page, PageRequest, Queue, Renewal,
+    Result, StoreError, Story, Submission,
 };
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
+/// Cursors of trainings had a name of their own while they had a table of their own; whoever holds one begins anew.
 const LIST: &str = "jobs";
-
-/// The columns of [`JobRow`], for the statements that return one.
-macro_rules! job_columns {
-    () => {
-        "id, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
-         search_seconds, created_at, started_at, finished_at, epoch, last_seq"
-    };
-}
-pub(super) use job_columns;
-
-#[derive(sqlx::FromRow)]
-pub(super) struct JobRow {
-    id: String,
-    device: String,
-    version: i64,
-    request: String,
-    state: String,
-    stage: String,
-    done: i64,
-    total: i64,
-    best: Option<String>,
-    plan: Option<String>,
-    follow_up: Option<String>,
-    stopped_by: Option<String>,
-    error: Option<String>,
-    attempts: i64,
-    search_seconds: f64,
-    created_at: i64,
-    started_at: Option<i64>,
-    finished_at: Option<i64>,
-    pub(super) epoch: i64,
-    last_seq: i64,
-}
-
-impl JobRow {
-    pub(super) fn id(&self) -> JobId {
-        JobId(self.id.clone())
-    }
-
-    pub(super) fn job(self) -> Result<Job> {
-        let request: JobRequest = decode(self.version, &self.request)?;
-        Ok(Job {
-            id: JobId(self.id),
-            request,
-            device: DeviceId(self.device),
-            state: codec::named("job state", self.state)?,
-            stage: codec::named("job stage", self.stage)?,
-            progress: Progress {
-                done: codec::count("job progress", self.done)?,
-                total: codec::count("job progress", self.total)?,
-            },
-            best: self.best.map(|text| codec::decode_part("job best", &text)).transpose()?,
-            plan: self.plan.map(PlanId),
-            follow_up: self.follow_up.map(JobId),
-            stopped_by: self
-                .stopped_by
-                .map(|name| codec::named("job stopped_by", name))
-                .transpose()?,
-            error: self.error,
-            attempts: codec::count("job attempts", self.attempts)?,
-            search_seconds: self.search_seconds,
-            created_at: Timestamp(self.created_at),
-            started_at: self.started_at.map(Timestamp),
-            finished_at: self.finished_at.map(Timestamp),
-        })
-    }
-
-    /// Writes the job as it now stands as the event that `last_seq` has just been raised for.
-    pub(super) async fn announce(self, tx: &mut SqliteConnection) -> Result<Job> {
-        let seq = self.last_seq;
-        let job = self.job()?;
-        events::append(tx, &job.id, seq, &EventKind::Job(Box::new(job.clone()))).await?;
-        Ok(job)
-    }
-
-    /// [`Self::announce`] for a job that no worker ends. Where the row cannot be read, an event says so instead: one
-    /// such row must not keep the others from their end.
-    pub(super) async fn announce_end(self, tx: &mut SqliteConnection) -> Result<Option<Job>> {
-        let (id, seq) = (self.id(), self.last_seq);
-        match self.announce(tx).await {
-            Ok(job) => Ok(Some(job)),
-            Err(error @ StoreError::Corrupt { .. }) => {
-                let message = format!("the job has ended: {error}");
-                events::append(tx, &id, seq, &EventKind::Log { message }).await?;
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
 
 #[async_trait]
 impl Jobs for SqliteStore {
-    async fn submit(&self, new: &NewJob) -> Result<Submission> {
+    async fn submit(&self, new: &NewWork) -> Result<Submission> {
+        if new.work.state() != JobState::Queued {
+            let (kind, state) = (new.work.kind().name(), new.work.state().name());
+            return Err(StoreError::Misuse(format!("a job of kind {kind} cannot begin as {state}").into()));
+        }
         let mut tx = self.begin().await?;
         if let Some((key, request)) = &new.idempotency
             && let Some(known) = by_idempotency_key(&mut tx, key, request).await?
@@ -115,10 +28,10 @@ impl Jobs for SqliteStore {
             return Ok(known);
         }
         let submission = match live_twin(&mut tx, &new.dedup_key).await? {
-            Some(job) => Submission::Existing(job),
+            Some(work) => Submission::Existing(work),
             None => Submission::Created(insert(&mut tx, new).await?),
         };
-        if let (Some((key, request)), Submission::Created(job) | Submission::Existing(job)) =
+        if let (Some((key, request)), Submission::Created(work) | Submission::Existing(work)) =
             (&new.idempotency, &submission)
         {
             sqlx::query(
@@ -126,12 +39,16 @@ impl Jobs for SqliteStore {
             )
             .bind(key)
             .bind(&request.as_bytes()[..])
-            .bind(&job.id.0)
+            .bind(&work.id().0)
             .bind(Timestamp::now().0)
             .execute(&mut *tx)
             .await?;
         }
-        tx.commit().await?;
+        let created = match &submission {
+            Submission::Created(work) => Some(Change::Submitted(work.clone())),
+            Submission::Existing(_) | Submission::KeyReused => None,
+        };
+        tx.commit(created).await?;
         Ok(submission)
     }
 
@@ -140,52 +57,63 @@ impl Jobs for SqliteStore {
         by_idempotency_key(&mut reader, key, request).await
     }
 
-    async fn job(&self, id: &JobId) -> Result<Option<Job>> {
+    async fn work(&self, id: &JobId) -> Result<Option<Work>> {
         let mut reader = self.readers.acquire().await?;
         by_id(&mut reader, id).await
     }
 
-    async fn jobs(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Job>> {
+    async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>> {
         let limit = codec::page_limit(page.limit);
         let after = page.after.as_deref().map(|text| codec::read_cursor(LIST, text)).transpose()?;
         let mut query = list_query(filter, after, limit + 1);
-        let rows: Vec<JobRow> = query.build_query_as().fetch_all(&self.readers).await?;
-        let items: Vec<Job> = rows.into_iter().map(JobRow::job).collect::<Result<_>>()?;
-        Ok(codec::cut(items, limit, |job| codec::cursor(LIST, job.created_at.0, &job.id.0)))
+        let rows: Vec<WorkRow> = query.build_query_as().fetch_all(&self.readers).await?;
+        let rows = codec::cut(rows, limit, |row| codec::cursor(LIST, row.created_at, &row.id().0));
+        let mut items = Vec::with_capacity(rows.items.len());
+        for row in rows.items {
+            let (id, is_training) = (row.id(), row.is_training());
+            match row.work() {
+                Ok(work) => items.push(work),
+                // Trainings are also read to decide whether the next one is due, which one spoilt row must not prevent.
+                Err(error @ StoreError::Corrupt { .. }) if is_training => {
+                    tracing::error!(training = %id, %error, "a training is left out of the list");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Page { items, next: rows.next })
     }
 
-    async fn request_cancel(&self, id: &JobId) -> Result<Option<Job>> {
+    async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>> {
         let mut tx = self.begin().await?;
         sqlx::query("UPDATE jobs SET cancel_requested = 1 WHERE id = ? AND state = 'running'")
             .bind(&id.0)
             .execute(&mut *tx)
             .await?;
-        let ended = endings::cancelled(&mut tx, Some(id)).await?.pop();
-        let job = match ended {
-            Some(job) => Some(job),
-            None => by_id(&mut tx, id).await?,
-        };
-        tx.commit().await?;
-        Ok(job)
+        let mut changes = endings::cancelled(&mut tx, Some(id)).await?;
+        let work = by_id(&mut tx, id).await?;
+        // Its worker wakes up and is asked to stop.
+        changes.push(Change::Job(id.clone()));
+        tx.commit(changes).await?;
+        Ok(work)
     }
 
-    async fn claim(&self, device: &DeviceId, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
-        leases::claim(self, device, owner, lease_ms).await
+    async fn claim(&self, queue: &Queue, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
+        leases::claim(self, queue, owner, lease_ms).await
     }
 
-    async fn give_up(&self, device: &DeviceId, most: u32) -> Result<Vec<Job>> {
-        endings::given_up(self, device, most).await
+    async fn give_up(&self, queue: &Queue, most: u32) -> Result<Vec<Work>> {
+        endings::given_up(self, queue, most).await
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
         leases::renew(self, fence, lease_ms).await
     }
 
-    async fn update(&self, fence: &Fence, job: &Job) -> Result<()> {
-        leases::update(self, fence, job).await
+    async fn update(&self, fence: &Fence, work: &Work) -> Result<()> {
+        leases::update(self, fence, work).await
     }
 
-    async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<()> {
+    async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<Work> {
         leases::finish(self, fence, finish).await
     }
 
@@ -205,21 +133,27 @@ impl Jobs for SqliteStore {
         let mut tx = self.begin().await?;
         let seq = events::reserve(&mut tx, fence, 1).await?;
         events::append(&mut tx, &fence.job, seq, kind).await?;
-        tx.commit().await?;
-        Ok(())
+        tx.commit([Change::Job(fence.job.clone())]).await
     }
 
-    async fn job_counts(&self) -> Result<Vec<(JobState, u64)>> {
-        let rows: Vec<(String, i64)> = sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
-        rows.into_iter()
-            .map(|(state, n)| {
-                Ok((codec::named("job state", state)?, codec::count("job count", n)?))
-            })
-            .collect()
+    async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(COUNTS).fetch_all(&self.readers).await?;
+        let mut counts = Vec::with_capacity(rows.len());
+        for (state, all, trainings) in rows {
+            let state: JobState = codec::named("job state", state)?;
+            for (kind, n) in [(WorkKind::Tune, all - trainings), (WorkKind::Train, trainings)] {
+                if n != 0 {
+                    counts.push((kind, state, codec::count("job count", n)?));
+                }
+            }
+        }
+        Ok(counts)
     }
 }
 
-pub(super) const COUNTS: &str = "SELECT state, count(*) FROM jobs GROUP BY state";
+/// Both kinds in one pass over an index, which has no order by kind.
+pub(super) const COUNTS: &str =
+    "SELECT state, count(*), sum(kind = 'train') FROM jobs GROUP BY state";
 
 /// A page of jobs, newest first, after the moment and id of the last one shown.
 pub(super) fn list_query(
@@ -227,7 +161,13 @@ pub(super) fn list_query(
     after: Option<(i64, String)>,
     limit: u32,
 ) -> QueryBuilder<Sqlite> {
-    let mut query = QueryBuilder::new(concat!("SELECT ", job_columns!(), " FROM jobs WHERE 1"));
+    let mut query = QueryBuilder::new(concat!("SELECT ", work_columns!(), " FROM jobs WHERE 1"));
+    match filter.kind {
+        // As it stands in the partial index, which a parameter would not match.
+        Some(WorkKind::Train) => _ = query.push(" AND kind = 'train'"),
+        Some(WorkKind::Tune) => _ = query.push(" AND kind = 'tune'"),
+        None => {}
+    }
     if let Some(state) = filter.state {
         query.push(" AND state = ").push_bind(state.name());
     }
@@ -245,13 +185,13 @@ pub(super) fn list_query(
     query
 }
 
-async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Job>> {
-    let row: Option<JobRow> =
-        sqlx::query_as(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?"))
+async fn by_id(connection: &mut SqliteConnection, id: &JobId) -> Result<Option<Work>> {
+    let row: Option<WorkRow> =
+        sqlx::query_as(concat!("SELECT ", work_columns!(), " FROM jobs WHERE id = ?"))
             .bind(&id.0)
             .fetch_optional(connection)
             .await?;
-    row.map(JobRow::job).transpose()
+    row.map(WorkRow::work).transpose()
 }
 
 async fn by_idempotency_key(
@@ -268,43 +208,50 @@ async fn by_idempotency_key(
     if codec::digest("idempotency key", &stored)? != *request {
         return Ok(Some(Submission::KeyReused));
     }
-    let job = by_id(connection, &JobId(job)).await?;
-    Ok(job.map(Submission::Existing))
+    let work = by_id(connection, &JobId(job)).await?;
+    Ok(work.map(Submission::Existing))
 }
 
-/// The queued or running job that already answers this question.
-async fn live_twin(tx: &mut SqliteConnection, dedup_key: &str) -> Result<Option<Job>> {
-    let row: Option<JobRow> = sqlx::query_as(concat!(
+/// The queued or running work that already answers this question.
+async fn live_twin(tx: &mut SqliteConnection, dedup_key: &str) -> Result<Option<Work>> {
+    let row: Option<WorkRow> = sqlx::query_as(concat!(
         "SELECT ",
-        job_columns!(),
+        work_columns!(),
         " FROM jobs WHERE dedup_key = ? AND state IN ('queued', 'running') AND cancel_requested = 0"
     ))
     .bind(dedup_key)
     .fetch_optional(tx)
     .await?;
-    row.map(JobRow::job).transpose()
+    row.map(WorkRow::work).transpose()
 }
 
-async fn insert(tx: &mut SqliteConnection, new: &NewJob) -> Result<Job> {
-    let job = &new.job;
-    let matrix = job.request.matrix;
-    let row: Option<JobRow> = sqlx::query_as(concat!(
-        "INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, total, created_at, last_seq)
-         SELECT ?, digest, ?, ?, ?, ?, 'queued', ?, ?, ?, 1 FROM matrices WHERE digest = ?
+async fn insert(tx: &mut SqliteConnection, new: &NewWork) -> Result<Work> {
+    let columns = Columns::of(&new.work)?;
+    let row: Option<WorkRow> = sqlx::query_as(concat!(
+        "INSERT INTO jobs (id, kind, device, matrix, version, request, dedup_key, state, stage, total, detail, created_at,
+             last_seq)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 1
+         WHERE ?4 IS NULL OR EXISTS (SELECT 1 FROM matrices WHERE digest = ?4)
          RETURNING ",
-        job_columns!()
+        work_columns!()
     ))
-    .bind(&job.id.0)
-    .bind(&job.device.0)
-    .bind(JobRequest::VERSION)
-    .bind(encode(&job.request)?)
+    .bind(&new.work.id().0)
+    .bind(new.work.kind().name())
+    .bind(columns.device)
+    .bind(columns.matrix)
+    .bind(columns.version)
+    .bind(columns.request)
     .bind(&new.dedup_key)
-    .bind(codec::name("job stage", &job.stage)?)
-    .bind(job.progress.total)
-    .bind(job.created_at.0)
-    .bind(&matrix.as_bytes()[..])
+    .bind(columns.stage)
+    .bind(columns.total)
+    .bind(columns.detail)
+    .bind(new.work.created_at().0)
     .fetch_optional(&mut *tx)
     .await?;
-    let row = row.ok_or_else(|| StoreError::Missing(format!("matrix {matrix}")))?;
+    // Only what needs a matrix can be refused so.
+    let row = row.ok_or_else(|| match &new.work {
+        Work::Tune(job) => StoreError::Missing(format!("matrix {}", job.request.matrix)),
+        Work::Train(training) => StoreError::Misuse(format!("training {} was not stored", training.id).into()),
+    })?;
     row.announce(tx).await
 }

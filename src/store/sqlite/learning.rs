@@ -63,8 +63,7 @@ impl Learning for SqliteStore {
         let mut tx = self.begin().await?;
         events::reserve(&mut tx, fence, 0).await?;
         describe(&mut tx, &fence.job, features).await?;
-        tx.commit().await?;
-        Ok(())
+        tx.commit(None).await
     }
 
     async fn describe_ended(
@@ -96,8 +95,7 @@ impl Learning for SqliteStore {
         .execute(&mut *tx)
         .await?;
         recount(&mut tx, job).await?;
-        tx.commit().await?;
-        Ok(())
+        tx.commit(None).await
     }
 
     async fn undescribed(
@@ -219,15 +217,15 @@ impl Learning for SqliteStore {
 
     async fn activate(&self, activation: &Activation) -> Result<()> {
         let mut tx = self.begin().await?;
-        models::activate(&mut tx, activation).await?;
-        tx.commit().await?;
-        Ok(())
+        let change = models::activate(&mut tx, activation).await?;
+        tx.commit([change]).await
     }
 
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool> {
         let mut tx = self.begin().await?;
-        let done = models::put_to_use(&mut tx, &change).await?;
-        tx.commit().await?;
+        let change = models::put_to_use(&mut tx, &change).await?;
+        let done = change.is_some();
+        tx.commit(change).await?;
         Ok(done)
     }
 
@@ -238,8 +236,8 @@ impl Learning for SqliteStore {
         at: Timestamp,
     ) -> Result<RollBack> {
         let mut tx = self.begin().await?;
-        let back = models::roll_back(&mut tx, scope, features_version, at).await?;
-        tx.commit().await?;
+        let (back, change) = models::roll_back(&mut tx, scope, features_version, at).await?;
+        tx.commit(change).await?;
         Ok(back)
     }
 

@@ -1,80 +1,76 @@
 //! Leases: a claim is one statement, and every write of a worker is fenced by the owner and epoch of its claim.
 
 use super::SqliteStore;
-use super::codec;
-use super::jobs::{JobRow, job_columns};
-use super::{endings, plans, upkeep};
-use crate::domain::{DeviceId, Job, Timestamp};
-use crate::store::{Claim, Fence, Finish, Renewal, Result, StoreError};
+use super::rows::{Columns, WorkRow, work_columns};
+use super::{endings, models, plans, upkeep};
+use crate::domain::{JobState, PlanId, Timestamp, Training, Work};
+use crate::store::{
+    Change, Claim, Fence, Finish, Made, NewModel, PutToUse, Queue, Renewal, Result, StoreError,
+};
 use sqlx::SqliteConnection;
 
-/// A lease that has run out still holds until somebody else claims the job: up to then nobody can be harmed.
+/// The states appear twice, here and in [`TAKE`], because a partial index is used only where its very condition is among the
+/// terms.
+pub(super) const WAITING: &str = "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
+     AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1";
+
+const TAKE: &str = concat!(
+    "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2,
+         attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
+     WHERE id = (
+         SELECT id FROM jobs WHERE kind = ?4 AND device IS ?5 AND state IN ('queued', 'running')
+         AND (state = 'queued' OR (state = 'running' AND lease_until <= ?3))
+         ORDER BY created_at, id LIMIT 1)
+     RETURNING ",
+    work_columns!()
+);
+
+/// An expired lease still holds until somebody else claims the work: up to then nobody can be harmed.
 pub(super) async fn claim(
     store: &SqliteStore,
-    device: &DeviceId,
+    queue: &Queue,
     owner: &str,
     lease_ms: i64,
 ) -> Result<Option<Claim>> {
     let now = Timestamp::now();
-    // Workers ask often and mostly in vain: that must not cost the write lock. The states are said twice, here and
-    // below, because a partial index is used only where its very condition is among the terms.
-    let waiting: Option<i64> = sqlx::query_scalar(
-        "SELECT 1 FROM jobs WHERE device = ? AND state IN ('queued', 'running')
-         AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1",
-    )
-    .bind(&device.0)
-    .bind(now.0)
-    .fetch_optional(&store.readers)
-    .await?;
+    // Workers ask often and mostly in vain: that must not cost the write lock.
+    let waiting: Option<i64> = sqlx::query_scalar(WAITING)
+        .bind(queue.kind().name())
+        .bind(queue.device())
+        .bind(now.0)
+        .fetch_optional(&store.readers)
+        .await?;
     if waiting.is_none() {
         return Ok(None);
     }
     let mut tx = store.begin().await?;
-    endings::cancelled(&mut tx, None).await?;
+    let mut changes = endings::cancelled(&mut tx, None).await?;
     let claim = loop {
-        let until = now.plus_millis(lease_ms);
-        let Some(row) = take(&mut tx, device, owner, now, until).await? else { break None };
+        let row: Option<WorkRow> = sqlx::query_as(TAKE)
+            .bind(owner)
+            .bind(now.plus_millis(lease_ms).0)
+            .bind(now.0)
+            .bind(queue.kind().name())
+            .bind(queue.device())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(row) = row else { break None };
         let (id, epoch) = (row.id(), row.epoch);
         match row.announce(&mut tx).await {
-            Ok(job) => {
+            Ok(work) => {
+                changes.push(Change::Job(id.clone()));
                 let fence = Fence { job: id, owner: owner.to_owned(), epoch };
-                break Some(Claim { job, fence });
+                break Some(Claim { work, fence });
             }
             // Every claim would meet it again, and none come past it.
             Err(error @ StoreError::Corrupt { .. }) => {
-                endings::unreadable(&mut tx, &id, &error.to_string()).await?;
+                changes.extend(endings::unreadable(&mut tx, &id, &error.to_string()).await?);
             }
             Err(error) => return Err(error),
         }
     };
-    tx.commit().await?;
+    tx.commit(changes).await?;
     Ok(claim)
-}
-
-async fn take(
-    tx: &mut SqliteConnection,
-    device: &DeviceId,
-    owner: &str,
-    now: Timestamp,
-    until: Timestamp,
-) -> Result<Option<JobRow>> {
-    let row = sqlx::query_as(concat!(
-        "UPDATE jobs SET state = 'running', owner = ?1, epoch = epoch + 1, lease_until = ?2,
-             attempts = attempts + 1, started_at = COALESCE(started_at, ?3), last_seq = last_seq + 1
-         WHERE id = (
-             SELECT id FROM jobs WHERE device = ?4 AND state IN ('queued', 'running')
-             AND (state = 'queued' OR (state = 'running' AND lease_until <= ?3))
-             ORDER BY created_at, id LIMIT 1)
-         RETURNING ",
-        job_columns!()
-    ))
-    .bind(owner)
-    .bind(until.0)
-    .bind(now.0)
-    .bind(&device.0)
-    .fetch_optional(tx)
-    .await?;
-    Ok(row)
 }
 
 pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> Result<Renewal> {
@@ -93,92 +89,147 @@ pub(super) async fn renew(store: &SqliteStore, fence: &Fence, lease_ms: i64) -> 
         .ok_or_else(|| StoreError::Fenced(fence.job.clone()))
 }
 
-pub(super) async fn update(store: &SqliteStore, fence: &Fence, job: &Job) -> Result<()> {
+pub(super) async fn update(store: &SqliteStore, fence: &Fence, work: &Work) -> Result<()> {
+    is_of(fence, work)?;
+    let columns = Columns::of(work)?;
     let mut tx = store.begin().await?;
-    let row: Option<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, last_seq = last_seq + 1
+    let row: Option<WorkRow> = sqlx::query_as(concat!(
+        "UPDATE jobs SET stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, detail = ?, last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
-        job_columns!()
+        work_columns!()
     ))
-    .bind(codec::name("job stage", &job.stage)?)
-    .bind(job.progress.done)
-    .bind(job.progress.total)
-    .bind(best(job)?)
-    .bind(job.search_seconds)
+    .bind(columns.stage)
+    .bind(columns.done)
+    .bind(columns.total)
+    .bind(columns.best)
+    .bind(columns.search_seconds)
+    .bind(columns.detail)
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
     .fetch_optional(&mut *tx)
     .await?;
     row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
-    tx.commit().await?;
-    Ok(())
+    tx.commit([Change::Job(fence.job.clone())]).await
 }
 
-/// Plan, end and last event in one transaction: a plan without its job's end, or the reverse, is never seen.
-pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) -> Result<()> {
-    if !finish.job.state.is_final() {
-        let state = finish.job.state.name();
-        return Err(StoreError::Misuse(format!("a job cannot end as {state}").into()));
+/// What was made, end and last event in one transaction: a plan without its job's end, or the reverse, is never seen.
+pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) -> Result<Work> {
+    is_of(fence, &finish.work)?;
+    if !finish.work.state().is_final() {
+        let (kind, state) = (finish.work.kind().name(), finish.work.state().name());
+        return Err(StoreError::Misuse(format!("a job of kind {kind} cannot end as {state}").into()));
     }
     let mut tx = store.begin().await?;
-    if let Some(plan) = &finish.plan {
-        plans::insert(&mut tx, plan).await?;
-        upkeep::revise(&mut tx).await?;
+    let cancel_requested = held(&mut tx, fence).await?;
+    let mut work = finish.work.clone();
+    let mut changes = Vec::new();
+    let mut plan: Option<&PlanId> = None;
+    match (&mut work, &finish.made) {
+        (Work::Train(training), _) if cancel_requested => cancel_late(training),
+        (Work::Train(training), Some(Made::Model(model))) => {
+            changes.extend(keep_model(&mut tx, training, model).await?);
+        }
+        (Work::Tune(_), Some(Made::Plan(made))) => {
+            plans::insert(&mut tx, made).await?;
+            changes.push(upkeep::revise(&mut tx).await?);
+            plan = Some(&made.id);
+        }
+        (_, None) => {}
+        (work, Some(_)) => {
+            let why = format!("job {} of kind {} made what its kind does not", work.id(), work.kind().name());
+            return Err(StoreError::Misuse(why.into()));
+        }
     }
-    let plan = finish.plan.as_ref().map(|plan| &plan.id);
-    let row = end(&mut tx, fence, &finish.job, plan.or(finish.job.plan.as_ref()).map(|id| &*id.0));
-    row.await?.announce(&mut tx).await?;
-    tx.commit().await?;
-    Ok(())
+    let ended = end(&mut tx, &work, plan).await?.announce(&mut tx).await?;
+    changes.push(Change::Ended(ended.clone()));
+    tx.commit(changes).await?;
+    Ok(ended)
 }
 
-async fn end(
+/// A training that was asked to stop as it ended has no model.
+fn cancel_late(training: &mut Training) {
+    if training.state == JobState::Succeeded {
+        training.message = Some("cancelled as it ended".to_owned());
+    }
+    training.state = JobState::Cancelled;
+    (training.model, training.activated, training.error) = (None, false, None);
+}
+
+/// Stores the model, and puts it to use unless that was decided by what is in use no longer.
+async fn keep_model(
     tx: &mut SqliteConnection,
-    fence: &Fence,
-    job: &Job,
-    plan: Option<&str>,
-) -> Result<JobRow> {
-    let stopped_by = job.stopped_by.map(|by| codec::name("job stopped_by", &by)).transpose()?;
-    let row: Option<JobRow> = sqlx::query_as(concat!(
-        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, plan = ?, follow_up = ?,
-             stopped_by = ?, error = ?, finished_at = ?, owner = NULL, lease_until = NULL, last_seq = last_seq + 1
-         WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
-        job_columns!()
-    ))
-    .bind(job.state.name())
-    .bind(codec::name("job stage", &job.stage)?)
-    .bind(job.progress.done)
-    .bind(job.progress.total)
-    .bind(best(job)?)
-    .bind(job.search_seconds)
-    .bind(plan)
-    .bind(job.follow_up.as_ref().map(|follow_up| &*follow_up.0))
-    .bind(stopped_by)
-    .bind(&job.error)
-    .bind(job.finished_at.unwrap_or_else(Timestamp::now).0)
+    training: &mut Training,
+    model: &NewModel,
+) -> Result<Option<Change>> {
+    models::insert(tx, &model.card, &model.file).await?;
+    let Some(activation) = &model.activation else { return Ok(None) };
+    let only_after = model.only_after.as_ref().map(Option::as_ref);
+    let change = models::put_to_use(tx, &PutToUse { activation, only_after }).await?;
+    if change.is_none() {
+        training.activated = false;
+        training.message =
+            Some("not put to use: what is in use was changed while it was trained".to_owned());
+    }
+    Ok(change)
+}
+
+/// Whether the work was asked to stop; `Fenced` where the claim does not hold.
+async fn held(tx: &mut SqliteConnection, fence: &Fence) -> Result<bool> {
+    let cancel_requested: Option<bool> = sqlx::query_scalar(
+        "SELECT cancel_requested FROM jobs WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running'",
+    )
     .bind(&fence.job.0)
     .bind(&fence.owner)
     .bind(fence.epoch)
     .fetch_optional(tx)
     .await?;
-    row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))
+    cancel_requested.ok_or_else(|| StoreError::Fenced(fence.job.clone()))
+}
+
+async fn end(tx: &mut SqliteConnection, work: &Work, plan: Option<&PlanId>) -> Result<WorkRow> {
+    let columns = Columns::of(work)?;
+    let row = sqlx::query_as(concat!(
+        "UPDATE jobs SET state = ?, stage = ?, done = ?, total = ?, best = ?, search_seconds = ?, plan = ?, follow_up = ?,
+             stopped_by = ?, error = ?, detail = ?, finished_at = ?, owner = NULL, lease_until = NULL,
+             last_seq = last_seq + 1
+         WHERE id = ? RETURNING ",
+        work_columns!()
+    ))
+    .bind(work.state().name())
+    .bind(columns.stage)
+    .bind(columns.done)
+    .bind(columns.total)
+    .bind(columns.best)
+    .bind(columns.search_seconds)
+    .bind(plan.map(|plan| plan.0.clone()).or(columns.plan))
+    .bind(columns.follow_up)
+    .bind(columns.stopped_by)
+    .bind(columns.error)
+    .bind(columns.detail)
+    .bind(work.finished_at().unwrap_or_else(Timestamp::now).0)
+    .bind(&work.id().0)
+    .fetch_one(tx)
+    .await?;
+    Ok(row)
 }
 
 pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     let mut tx = store.begin().await?;
-    // A job that was asked to stop is not given to another worker: its lease ends now, and it with it. An attempt that
-    // ends so did the worker no harm and is not held against the job.
-    let row: Option<JobRow> = sqlx::query_as(concat!(
+    // Work that was asked to stop is not given to another worker: its lease ends now, and it with it. An attempt that ends
+    // so did the worker no harm and is not held against the work. Of a training nothing is kept: it begins anew.
+    let row: Option<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET
              lease_until = CASE cancel_requested WHEN 1 THEN 0 END,
              owner = CASE cancel_requested WHEN 1 THEN owner END,
              state = CASE cancel_requested WHEN 1 THEN state ELSE 'queued' END,
              stage = CASE cancel_requested WHEN 1 THEN stage ELSE 'waiting' END,
+             started_at = CASE WHEN cancel_requested = 1 OR kind = 'tune' THEN started_at END,
+             detail = CASE WHEN cancel_requested = 1 THEN detail END,
              attempts = MAX(attempts - 1, 0),
              last_seq = last_seq + 1
          WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running' RETURNING ",
-        job_columns!()
+        work_columns!()
     ))
     .bind(&fence.job.0)
     .bind(&fence.owner)
@@ -186,11 +237,16 @@ pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     .fetch_optional(&mut *tx)
     .await?;
     row.ok_or_else(|| StoreError::Fenced(fence.job.clone()))?.announce(&mut tx).await?;
-    endings::cancelled(&mut tx, None).await?;
-    tx.commit().await?;
-    Ok(())
+    let mut changes = vec![Change::Job(fence.job.clone()), Change::Released];
+    changes.extend(endings::cancelled(&mut tx, None).await?);
+    tx.commit(changes).await
 }
 
-fn best(job: &Job) -> Result<Option<String>> {
-    job.best.as_ref().map(|best| codec::encode_part("job best", best)).transpose()
+/// What is written under a fence is of its work.
+fn is_of(fence: &Fence, work: &Work) -> Result<()> {
+    if *work.id() == fence.job {
+        return Ok(());
+    }
+    let why = format!("the lease is on job {}, not on {}", fence.job, work.id());
+    Err(StoreError::Misuse(why.into()))
 }

@@ -55,10 +55,8 @@ impl Matrices for SqliteStore {
         .execute(&mut *tx)
         .await?;
         let new = done.rows_affected() == 1;
-        if new {
-            upkeep::revise(&mut tx).await?;
-        }
-        tx.commit().await?;
+        let revision = if new { Some(upkeep::revise(&mut tx).await?) } else { None };
+        tx.commit(revision).await?;
         Ok(new)
     }
 
@@ -154,10 +152,8 @@ impl Matrices for SqliteStore {
             .execute(&mut *tx)
             .await?;
         let gone = done.rows_affected() == 1;
-        if gone {
-            upkeep::revise(&mut tx).await?;
-        }
-        tx.commit().await?;
+        let revision = if gone { Some(upkeep::revise(&mut tx).await?) } else { None };
+        tx.commit(revision).await?;
         Ok(gone)
     }
 }

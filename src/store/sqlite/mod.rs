@@ -15,13 +15,13 @@ mod migration_lock;
 mod models;
 mod plans;
 mod quality;
-mod trainings;
+mod rows;
 mod trials;
 #[cfg(test)]
 mod upgrade;
 mod upkeep;
 
-use super::{Cause, Result, StoreError, is_full};
+use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full};
 use migration_lock::MigrationLock;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
@@ -29,7 +29,9 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 use sqlx::{Connection, Sqlite, Transaction};
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -60,6 +62,7 @@ pub struct SqliteStore {
     /// A pool of one: waiting for it is a fair queue, where several writers would meet as lock errors.
     writer: SqlitePool,
     readers: SqlitePool,
+    listeners: Listeners,
 }
 
 impl SqliteStore {
@@ -106,7 +109,7 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.read_only(true))
             .await?;
-        Ok(Self { writer, readers })
+        Ok(Self { writer, readers, listeners: Listeners::default() })
     }
 
     /// Closes all connections and folds the write-ahead log into the file. Dropping the store is as safe, only lazier.
@@ -116,8 +119,43 @@ impl SqliteStore {
     }
 
     /// Takes the write lock at once: a transaction that begins by reading could fail when it comes to write.
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
-        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    async fn begin(&self) -> Result<Write> {
+        let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        Ok(Write { tx, listeners: self.listeners.clone() })
+    }
+}
+
+impl super::Store for SqliteStore {
+    fn listen(&self, listener: &Arc<dyn Listener>) {
+        self.listeners.add(listener);
+    }
+}
+
+/// A transaction that writes, and says on its commit what it has changed. Dropped without that, it has changed nothing.
+struct Write {
+    tx: Transaction<'static, Sqlite>,
+    listeners: Listeners,
+}
+
+impl Write {
+    async fn commit(self, changes: impl IntoIterator<Item = Change>) -> Result<()> {
+        self.tx.commit().await?;
+        self.listeners.publish(changes);
+        Ok(())
+    }
+}
+
+impl Deref for Write {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for Write {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.tx
     }
 }
 

@@ -5,7 +5,7 @@ use super::learning::read_scope;
 use super::{SqliteStore, upkeep};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{LearnedModel, ModelId, Timestamp};
-use crate::store::{PutToUse, Result, RollBack, StoreError};
+use crate::store::{Change, PutToUse, Result, RollBack, StoreError};
 use sqlx::SqliteConnection;
 
 /// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
@@ -102,7 +102,10 @@ pub(super) async fn file(store: &SqliteStore, id: &ModelId) -> Result<Option<Vec
 }
 
 /// Puts a model of the scope to use, or all of them out of use. Answers to lookups may change with it.
-pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation) -> Result<()> {
+pub(super) async fn activate(
+    tx: &mut SqliteConnection,
+    activation: &Activation,
+) -> Result<Change> {
     let Activation { scope, model, reason, at } = activation;
     if let Some(model) = model {
         let known: Option<i64> =
@@ -138,7 +141,7 @@ pub(super) async fn roll_back(
     scope: &Scope,
     reads: u32,
     at: Timestamp,
-) -> Result<RollBack> {
+) -> Result<(RollBack, Option<Change>)> {
     let changes: Vec<(Option<String>, String, Option<i64>)> = sqlx::query_as(CHANGES)
         .bind(scope.op.name())
         .bind(&scope.device_class.0)
@@ -152,7 +155,7 @@ pub(super) async fn roll_back(
         stands
     });
     if standing.next().is_none() {
-        return Ok(RollBack::Nothing);
+        return Ok((RollBack::Nothing, None));
     }
     loop {
         let (id, version) = standing.next().map_or((None, None), |(id, _, version)| (id, version));
@@ -160,22 +163,24 @@ pub(super) async fn roll_back(
         let reason = Activation::ROLLED_BACK.to_owned();
         let model = id.map(ModelId);
         let activation = Activation { scope: scope.clone(), model, reason, at };
-        activate(tx, &activation).await?;
+        let change = activate(tx, &activation).await?;
         if fits {
-            return Ok(RollBack::Done(activation));
+            return Ok((RollBack::Done(activation), Some(change)));
         }
     }
 }
 
-/// False where what is in use is not what it was: nothing changes then.
-pub(super) async fn put_to_use(tx: &mut SqliteConnection, change: &PutToUse<'_>) -> Result<bool> {
+/// `None` where what is in use is not what it was: nothing changes then.
+pub(super) async fn put_to_use(
+    tx: &mut SqliteConnection,
+    change: &PutToUse<'_>,
+) -> Result<Option<Change>> {
     if let Some(seen) = change.only_after
         && newest(tx, &change.activation.scope).await?.as_ref() != seen
     {
-        return Ok(false);
+        return Ok(None);
     }
-    activate(tx, change.activation).await?;
-    Ok(true)
+    activate(tx, change.activation).await.map(Some)
 }
 
 /// The scope's newest activation, as the transaction sees it.

@@ -150,7 +150,7 @@ impl Plans for SqliteStore {
             return Ok(false);
         }
         insert(&mut tx, plan).await?;
-        tx.commit().await?;
+        tx.commit(None).await?;
         Ok(true)
     }
 

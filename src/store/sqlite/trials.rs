@@ -4,7 +4,7 @@ use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
 use super::{events, learning};
 use crate::domain::{JobId, Trial, TrialCount, TrialFilter};
-use crate::store::{Fence, Page, PageRequest, Result, StoreError, Trials};
+use crate::store::{Change, Fence, Page, PageRequest, Result, StoreError, Trials};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use std::collections::HashSet;
@@ -56,8 +56,8 @@ impl Trials for SqliteStore {
             let first = events::reserve(&mut tx, fence, tried.len() as i64).await?;
             events::append_trials(&mut tx, &fence.job, first, &tried).await?;
         }
-        tx.commit().await?;
-        Ok(())
+        let recorded = trials.iter().map(Change::of_trial);
+        tx.commit(std::iter::once(Change::Job(fence.job.clone())).chain(recorded)).await
     }
 
     async fn trials(&self, id: &JobId) -> Result<Vec<Trial>> {

@@ -3,13 +3,17 @@
 use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
-use crate::domain::{DeviceClass, Digest, Dtype, L2Policy, Layout, Problem, SearchStrategy, Spmm};
-use crate::store::{Jobs, Learning, Plans, Trials};
+use crate::domain::{
+    DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm, Timestamp,
+    Training, Work,
+};
+use crate::store::{Jobs, Learning, Plans, StoreError, Submission, Trials};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
-/// Migrations up to the dashboard's, all that there was before anything was learned, and up to the first for learning.
-const PREVIOUS: [i64; 2] = [3, 4];
+/// Migrations up to the dashboard's, all that there was before anything was learned; up to the first for learning; and up to the
+/// last before trainings shared the queue of jobs.
+const PREVIOUS: [i64; 3] = [3, 4, 5];
 
 /// A plan as it was stored then.
 const PLAN: &str = include_str!("../../../tests/http/plan.json");
@@ -73,9 +77,118 @@ async fn opened_after(version: i64) {
     assert_eq!((plan.provenance.model, plan.alternatives), (None, Vec::new()));
     assert_eq!(plan.predicted.map(|predicted| predicted.passed_over), Some(0));
     assert_eq!(store.unmeasured(&key.pattern_digest, 9).await.unwrap(), []);
-    let job = store.job(&job).await.unwrap().unwrap();
+    let job = store.work(&job).await.unwrap().unwrap().into_job().unwrap();
     assert_eq!((job.follow_up, job.request.search.measure), (None, false));
     assert_eq!(job.request.search.strategy, SearchStrategy::Ranked);
     assert_eq!(store.learned_models(None).await.unwrap(), []);
     assert_eq!(store.active().await.unwrap(), []);
+}
+
+/// One row in every table as version 5 had them: an ended job with all that belongs to it, a running one, and trainings: one that
+/// runs, one that has ended with its model, one that cannot be read.
+const FULL: &str = r#"
+    INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, created_at, owner, epoch, lease_until,
+        attempts, last_seq)
+    VALUES ('running', zeroblob(32), 'cuda:0', 1, '{}', 'other', 'running', 'measuring', 3, 'worker', 7, 99, 2, 5);
+    INSERT INTO idempotency_keys (key, request, job, created_at) VALUES ('key', zeroblob(32), 'job', 1);
+    INSERT INTO events (job, seq, at, version, body, trial)
+    VALUES ('job', 1, 1, 1, '{"event":"log","data":{"message":"hello"}}', NULL), ('job', 2, 1, 1, NULL, 0);
+    INSERT INTO job_features (job, op, device_class, features_version, problem, matrix, pattern_digest, shared, created_at)
+    VALUES ('job', 'spmm', 'class', 1, '{}', zeroblob(32), zeroblob(32), x'', 1);
+    INSERT INTO devices (owner, id, seen_at, version, body) VALUES ('worker', 'cpu', 1, 1, '{}');
+    INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
+    VALUES ('class', zeroblob(32), 'c', 1, '{}', 'hung', 1);
+    INSERT INTO kernel_figures (device_class, kernel, registers, local_bytes, learnt_at, seen_at)
+    VALUES ('class', zeroblob(32), 1, 1, 1, 1);
+    INSERT INTO models (id, op, device_class, features_version, created_at, version, card, file)
+    VALUES ('model', 'spmm', 'class', 1, 1, 1, '{}', x'01');
+    INSERT INTO activations (seq, op, device_class, model, reason, at)
+    VALUES (4, 'spmm', 'class', 'model', 'r', 1), (5, 'spmm', 'class', NULL, 'r', 2);
+    INSERT INTO trainings (id, op, device_class, state, version, body, attempts, created_at, cancel_requested, owner, epoch,
+        lease_until)
+    VALUES ('t1', 'spmm', 'class', 'running', 1, '{"version":1,"id":"t1","request":{"scope":{"op":"spmm","device_class":"class"},
+            "activate":"always","seed":7},"state":"queued","stage":"judging","progress":0.456789,"message":"judging",
+            "model":null,"activated":false,"error":null,"features_version":3,"attempts":0,"created_at":5,"started_at":6,
+            "finished_at":null}', 2, 5, 1, 'trainer', 4, 77),
+        ('t2', 'sptrsv', 'class', 'succeeded', 1, '{"version":1,"id":"t2","request":{"scope":{"op":"sptrsv",
+            "device_class":"class"},"activate":"if_better","seed":1},"state":"succeeded","stage":"done","progress":1.0,
+            "message":"put to use","model":"model","activated":true,"error":null,"attempts":1,"created_at":4,"started_at":5,
+            "finished_at":8}', 1, 4, 0, NULL, 1, NULL),
+        ('t3', 'sptrsv', 'class', 'failed', 1, '{', 3, 3, 0, NULL, 3, NULL);"#;
+
+#[tokio::test]
+async fn trainings_become_work_of_the_one_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store");
+    let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+    let old = SqlitePool::connect_with(options.foreign_keys(true)).await.unwrap();
+    let before: Vec<_> = MIGRATIONS.iter().filter(|m| m.version <= 5).cloned().collect();
+    Migrator { migrations: before.into(), ..Migrator::DEFAULT }.run(&old).await.unwrap();
+    sqlx::raw_sql(FILL).execute(&old).await.unwrap();
+    sqlx::raw_sql(FULL).execute(&old).await.unwrap();
+    old.close().await;
+
+    let store = SqliteStore::open(&file).await.unwrap();
+    let broken = sqlx::query("PRAGMA foreign_key_check").fetch_all(&store.readers).await.unwrap();
+    assert!(broken.is_empty());
+    let sound: String =
+        sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&store.readers).await.unwrap();
+    assert_eq!(sound, "ok");
+    let listing: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE sql LIKE '%op IN (%'")
+        .fetch_one(&store.readers)
+        .await
+        .unwrap();
+    assert_eq!(listing, 0, "no table lists the operations");
+    let kept = [
+        ("jobs", 5),
+        ("trials", 2),
+        ("idempotency_keys", 1),
+        ("job_features", 1),
+        ("models", 1),
+        ("activations", 2),
+        ("events", 4),
+        ("plans", 1),
+        ("matrices", 1),
+        ("devices", 1),
+        ("quarantine", 1),
+        ("kernel_figures", 1),
+    ];
+    for (table, rows) in kept {
+        let count = sqlx::AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+        let count: i64 = sqlx::query_scalar(count).fetch_one(&store.readers).await.unwrap();
+        assert_eq!(count, rows, "{table}");
+    }
+    type Lease = (String, Option<String>, i64, Option<i64>, i64, i64);
+    let leases: Vec<Lease> = sqlx::query_as(
+        "SELECT id, owner, epoch, lease_until, cancel_requested, last_seq FROM jobs
+         WHERE state = 'running' ORDER BY id",
+    )
+    .fetch_all(&store.readers)
+    .await
+    .unwrap();
+    let lease = |id: &str, owner: &str, epoch, until, cancel, seq| {
+        (id.to_owned(), Some(owner.to_owned()), epoch, Some(until), cancel, seq)
+    };
+    assert_eq!(leases, [lease("running", "worker", 7, 99, 0, 5), lease("t1", "trainer", 4, 77, 1, 1)]);
+
+    let training = async |id: &str| {
+        let work = store.work(&JobId(id.to_owned())).await;
+        work.map(|work| work.unwrap().into_training().unwrap())
+    };
+    let running = training("t1").await.unwrap();
+    assert_eq!((running.progress, running.attempts, running.features_version), (0.456789, 2, Some(3)));
+    assert_eq!((running.started_at, running.finished_at), (Some(Timestamp(6)), None));
+    let ended = training("t2").await.unwrap();
+    assert_eq!((ended.model, ended.activated), (Some(ModelId("model".to_owned())), true));
+    assert_eq!(ended.finished_at, Some(Timestamp(8)));
+    assert!(matches!(training("t3").await, Err(StoreError::Corrupt { .. })));
+    // The events of each end with how it stands.
+    for id in ["t1", "t2"] {
+        let events = store.events(&JobId(id.to_owned()), 0, 9).await.unwrap();
+        let stands = Work::from(training(id).await.unwrap()).into_event();
+        assert_eq!(events.into_iter().map(|event| event.kind).collect::<Vec<_>>(), [stands]);
+    }
+    // One of the scope is under way and was asked to stop: it makes way, and ends with its lease.
+    let twin = Training::queued(running.request.clone());
+    assert!(matches!(store.submit(&twin.into()).await.unwrap(), Submission::Created(_)));
 }

@@ -1,14 +1,24 @@
 //! What is removed with age, and the counter that tells caches when answers may have changed.
 
-use super::{SqliteStore, codec, endings, models, trainings};
-use crate::domain::{Digest, Timestamp};
-use crate::store::{Pruned, Result, Retention, Upkeep};
+use super::{SqliteStore, codec, endings, models};
+use crate::domain::Digest;
+use crate::store::{Change, Pruned, Result, Retention, Upkeep};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use std::collections::HashSet;
 
 /// Jobs whose events are removed in one transaction: the writer is never held for long.
 const BATCH: i64 = 200;
+
+/// Ended trainings of a scope that are kept.
+const MOST_TRAININGS: i64 = 100;
+
+/// Ended trainings that are not among the newest of their scope, which is what their key names.
+const TRAININGS: &str = "DELETE FROM jobs WHERE id IN (
+     SELECT id FROM (
+         SELECT id, row_number() OVER (PARTITION BY dedup_key ORDER BY created_at DESC, id DESC) AS age
+         FROM jobs WHERE kind = 'train' AND state NOT IN ('queued', 'running'))
+     WHERE age > ?)";
 
 /// What no job made or names, old or outdone by what was measured.
 pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND body ->> '$.provenance.job' IS NULL
@@ -22,18 +32,17 @@ pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND bo
 impl Upkeep for SqliteStore {
     async fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut tx = self.begin().await?;
-        endings::cancelled(&mut tx, None).await?;
+        let mut changes = endings::cancelled(&mut tx, None).await?;
         let devices = sqlx::query("DELETE FROM devices WHERE seen_at < ?")
             .bind(retention.devices.0)
             .execute(&mut *tx)
             .await?;
         if devices.rows_affected() > 0 {
-            revise(&mut tx).await?;
+            changes.push(revise(&mut tx).await?);
         }
-        trainings::end_cancelled(&mut tx, Timestamp::now()).await?;
-        trainings::prune(&mut tx).await?;
+        sqlx::query(TRAININGS).bind(MOST_TRAININGS).execute(&mut *tx).await?;
         models::prune(&mut tx).await?;
-        tx.commit().await?;
+        tx.commit(changes).await?;
         let keys = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?")
             .bind(retention.idempotency_keys.0)
             .execute(&self.writer)
@@ -97,7 +106,9 @@ impl Upkeep for SqliteStore {
 }
 
 /// Answers to lookups may have changed with this transaction.
-pub(super) async fn revise(tx: &mut SqliteConnection) -> Result<()> {
-    sqlx::query("UPDATE revision SET value = value + 1").execute(tx).await?;
-    Ok(())
+pub(super) async fn revise(tx: &mut SqliteConnection) -> Result<Change> {
+    let value: i64 = sqlx::query_scalar("UPDATE revision SET value = value + 1 RETURNING value")
+        .fetch_one(tx)
+        .await?;
+    Ok(Change::Revision(codec::count("revision", value)?))
 }

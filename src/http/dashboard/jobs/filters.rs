@@ -1,7 +1,7 @@
-//! The filters of the list as its address carries them.
+//! The filters of the list of jobs as its address carries them.
 
 use super::super::address::encoded;
-use crate::domain::{DeviceId, Digest, JobState};
+use crate::domain::{DeviceId, Digest, JobState, WorkKind};
 use crate::http::App;
 use crate::http::error::{Kind, Problem};
 use crate::service::JobFilter;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Asked {
+    kind: String,
     state: String,
     device: String,
     matrix: String,
@@ -19,6 +20,7 @@ pub struct Asked {
 
 #[derive(Debug, Default)]
 pub struct Filters {
+    pub kind: Option<WorkKind>,
     pub state: Option<JobState>,
     pub device: Option<DeviceId>,
     pub matrix: MatrixFilter,
@@ -49,23 +51,22 @@ pub struct Meant {
 /// Matrices named where several begin alike.
 const NAMED: u32 = 6;
 
-/// One state in the list to choose from.
-pub struct StateChoice {
+/// One kind or state in the list to choose from.
+pub struct NamedChoice {
     pub name: &'static str,
     pub chosen: bool,
 }
 
 impl Asked {
     pub fn read(self) -> Result<Filters, Problem> {
-        let state = match self.state.as_str() {
-            "" => None,
-            name => Some(state(name)?),
-        };
+        let kind = named("kind", &self.kind, &WorkKind::ALL, WorkKind::name)?;
+        let state = named("state", &self.state, &JobState::ALL, JobState::name)?;
         let text = self.matrix.trim().to_ascii_lowercase();
         // A whole digest is taken at its word: it may be of a matrix that is gone while its jobs are not.
         let matrix = MatrixFilter { digest: text.parse().ok(), text, ..MatrixFilter::default() };
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Filters {
+            kind,
             state,
             matrix,
             device: given(self.device).map(DeviceId),
@@ -74,9 +75,18 @@ impl Asked {
     }
 }
 
-fn state(name: &str) -> Result<JobState, Problem> {
-    let found = JobState::ALL.into_iter().find(|state| state.name() == name);
-    found.ok_or_else(|| refused("state", "there is no such state of a job"))
+/// The value of this name; `None` where none was given.
+fn named<T: Copy>(
+    parameter: &str,
+    given: &str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<Option<T>, Problem> {
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let found = all.iter().find(|value| name(**value) == given).copied();
+    found.map(Some).ok_or_else(|| refused(parameter, &format!("no job has the {parameter} {given:?}")))
 }
 
 fn refused(parameter: &str, detail: &str) -> Problem {
@@ -85,17 +95,31 @@ fn refused(parameter: &str, detail: &str) -> Problem {
 
 impl Filters {
     pub fn job_filter(&self) -> JobFilter {
-        JobFilter { state: self.state, matrix: self.matrix.digest, device: self.device.clone() }
+        JobFilter {
+            kind: self.kind,
+            state: self.state,
+            matrix: self.matrix.digest,
+            device: self.device.clone(),
+        }
     }
 
     /// Whether it leaves jobs out.
     pub const fn narrows(&self) -> bool {
-        self.state.is_some() || self.device.is_some() || !self.matrix.text.is_empty()
+        self.kind.is_some()
+            || self.state.is_some()
+            || self.device.is_some()
+            || !self.matrix.text.is_empty()
     }
 
-    pub fn states(&self) -> Vec<StateChoice> {
+    pub fn kinds(&self) -> Vec<NamedChoice> {
         let choice =
-            |state: JobState| StateChoice { name: state.name(), chosen: self.state == Some(state) };
+            |kind: WorkKind| NamedChoice { name: kind.name(), chosen: self.kind == Some(kind) };
+        WorkKind::ALL.into_iter().map(choice).collect()
+    }
+
+    pub fn states(&self) -> Vec<NamedChoice> {
+        let choice =
+            |state: JobState| NamedChoice { name: state.name(), chosen: self.state == Some(state) };
         JobState::ALL.into_iter().map(choice).collect()
     }
 
@@ -135,6 +159,7 @@ impl Filters {
 
     fn with_matrix(&self, path: &str, matrix: &str, cursor: Option<&str>) -> String {
         let parts = [
+            ("kind", self.kind.map(|kind| kind.name().to_owned())),
             ("state", self.state.map(|state| state.name().to_owned())),
             ("device", self.device.as_ref().map(DeviceId::to_string)),
             ("matrix", Some(matrix.to_owned()).filter(|text| !text.is_empty())),
@@ -165,6 +190,7 @@ mod tests {
     fn filters_stay_in_the_address() {
         let digest = "AB".repeat(32);
         let asked = Asked {
+            kind: "tune".to_owned(),
             state: "failed".to_owned(),
             device: "cuda:0".to_owned(),
             matrix: format!(" {digest} "),
@@ -172,7 +198,7 @@ mod tests {
         };
         let filters = asked.read().unwrap();
         let lower = digest.to_lowercase();
-        let address = format!("/jobs?state=failed&device=cuda%3A0&matrix={lower}");
+        let address = format!("/jobs?kind=tune&state=failed&device=cuda%3A0&matrix={lower}");
         assert_eq!(filters.address("/jobs", None), address);
     }
 

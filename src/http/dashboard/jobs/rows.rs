@@ -1,17 +1,21 @@
-//! One line of the list. Nothing in a fragment depends on the clock, so a list that stays is the same bytes.
+//! One line of the list of jobs. Nothing in a fragment depends on the clock, so a list that stays is the same bytes.
 
 use super::super::format;
 use super::super::moment::Moment;
-use crate::domain::{Digest, Job, JobState, Stage, StoppedBy};
+use crate::domain::training::TrainingStage;
+use crate::domain::{Digest, Job, JobState, Stage, StoppedBy, Timestamp, Training, Work};
 use std::collections::HashMap;
 
 pub struct Row {
     pub id: String,
     pub state: &'static str,
     pub tone: &'static str,
-    pub matrix: String,
+    /// A training has none.
+    pub matrix: Option<String>,
     pub name: String,
+    /// What is asked for.
     pub problem: String,
+    /// The device of a job, the class of a training.
     pub device: String,
     pub standing: Standing,
     pub speedup: Option<String>,
@@ -46,14 +50,42 @@ pub enum Duration {
 }
 
 impl Row {
-    pub fn of(job: Job, names: &HashMap<Digest, String>) -> Self {
+    pub fn of(work: Work, names: &HashMap<Digest, String>) -> Self {
+        match work {
+            Work::Tune(job) => Self::of_job(job, names),
+            Work::Train(training) => Self::of_training(training),
+        }
+    }
+
+    fn of_training(training: Training) -> Self {
+        let scope = &training.request.scope;
+        Self {
+            state: training.state.name(),
+            tone: format::tone(training.state),
+            matrix: None,
+            name: String::new(),
+            problem: format!("Training for {}", scope.op),
+            device: scope.device_class.to_string(),
+            standing: standing_of_training(&training),
+            speedup: None,
+            time: None,
+            created: Moment::of(training.created_at),
+            age: format::ago(training.created_at),
+            duration: duration(training.started_at, training.finished_at),
+            plan: None,
+            cancellable: !training.state.is_final(),
+            id: training.id.to_string(),
+        }
+    }
+
+    fn of_job(job: Job, names: &HashMap<Digest, String>) -> Self {
         let matrix = job.request.matrix;
         let ours = job.best.as_ref().filter(|best| !best.candidate.is_baseline());
         let name = names.get(&matrix).cloned().unwrap_or_else(|| format::short(&matrix));
         Self {
             state: job.state.name(),
             tone: format::tone(job.state),
-            matrix: matrix.to_string(),
+            matrix: Some(matrix.to_string()),
             name,
             problem: format::problem_words(&job.request.problem),
             device: job.device.to_string(),
@@ -63,7 +95,7 @@ impl Row {
             time: job.best.as_ref().map(|best| format::micros(best.median_us)),
             created: Moment::of(job.created_at),
             age: format::ago(job.created_at),
-            duration: duration(&job),
+            duration: duration(job.started_at, job.finished_at),
             plan: job.plan.map(|plan| plan.to_string()),
             cancellable: !job.state.is_final(),
             id: job.id.to_string(),
@@ -87,6 +119,32 @@ fn standing(job: &Job) -> Standing {
             text: format!("{} {trials}", format::count(done.into())),
             more: stopped(job.stopped_by).to_owned(),
         },
+    }
+}
+
+fn standing_of_training(training: &Training) -> Standing {
+    match training.state {
+        JobState::Running => Standing::Under {
+            stage: training_stage(training.stage),
+            done: (100.0 * training.progress.clamp(0.0, 1.0)) as u32,
+            total: 100,
+        },
+        JobState::Queued => said("waiting"),
+        JobState::Failed => said(training.error.as_deref().unwrap_or("no reason is recorded")),
+        JobState::Cancelled => said("cancelled"),
+        JobState::Succeeded => said(training.message.as_deref().unwrap_or_default()),
+    }
+}
+
+/// What a training is doing, in a word.
+pub const fn training_stage(stage: TrainingStage) -> &'static str {
+    match stage {
+        TrainingStage::Waiting => "waiting",
+        TrainingStage::Describing => "describing",
+        TrainingStage::Reading => "reading",
+        TrainingStage::Judging => "judging",
+        TrainingStage::Training => "training",
+        TrainingStage::Done => "done",
     }
 }
 
@@ -115,8 +173,8 @@ const fn stopped(by: Option<StoppedBy>) -> &'static str {
     }
 }
 
-fn duration(job: &Job) -> Duration {
-    match (job.started_at, job.finished_at) {
+fn duration(started: Option<Timestamp>, finished: Option<Timestamp>) -> Duration {
+    match (started, finished) {
         (Some(started), Some(finished)) => {
             let took = (finished.0 - started.0).max(0) as f64 / 1e3;
             // What ends before it begins to work took no time to tell of.
@@ -131,7 +189,7 @@ fn duration(job: &Job) -> Duration {
 mod tests {
     use super::*;
     use crate::domain::job::{Best, Progress};
-    use crate::domain::{Candidate, DeviceId, JobId, JobRequest, Timestamp};
+    use crate::domain::{Candidate, DeviceId, JobId, JobRequest};
 
     fn job(state: JobState) -> Job {
         let request = format!(
@@ -160,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_running_job_has_a_bar_that_is_never_over_full() {
-        let row = Row::of(job(JobState::Running), &HashMap::new());
+        let row = Row::of(job(JobState::Running).into(), &HashMap::new());
         assert!(matches!(row.standing, Standing::Under { done: 56, total: 56, .. }));
         assert!(matches!(row.duration, Duration::Since(_)) && row.cancellable);
         assert_eq!(
@@ -178,7 +236,7 @@ mod tests {
         };
         let told = |family| {
             let job = Job { best: Some(best(family)), ..job(JobState::Succeeded) };
-            let row = Row::of(job, &HashMap::new());
+            let row = Row::of(job.into(), &HashMap::new());
             (row.speedup, row.time)
         };
         let time = Some("12.5 µs".to_owned());
@@ -188,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_failed_job_says_why_and_how_long_it_took() {
-        let row = Row::of(job(JobState::Failed), &HashMap::new());
+        let row = Row::of(job(JobState::Failed).into(), &HashMap::new());
         assert!(
             matches!(&row.standing, Standing::Said { text, .. } if text == "the device is gone")
         );

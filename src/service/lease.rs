@@ -1,30 +1,36 @@
-//! The lease keeper of a job: renews the lease while the session runs, and signals when the session must stop.
+//! The lease keeper of claimed work: renews the lease while the work is done, and signals when it must stop.
 
-use crate::service::signals::JobSignal;
-use crate::store::{Fence, Store, StoreError};
-use std::sync::Arc;
+use super::Service;
+use super::signals::JobSignal;
+use crate::store::{Fence, StoreError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// How often a running job checks for cancellation, which must take effect within 2 s.
+/// How often a worker checks whether its work was cancelled: a cancel must take effect within 2 s.
 const HEARTBEAT: Duration = Duration::from_millis(300);
 
 /// At most this often.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Signals to a session.
+/// Signals to whoever does the work.
 #[derive(Clone, Debug, Default)]
-pub struct Signals {
-    /// The client cancelled the job.
+pub struct LeaseSignals {
+    /// The client cancelled the work.
     pub cancelled: CancellationToken,
-    /// The lease is lost; another worker may run the job, so nothing more may be written.
+    /// The lease is lost; another worker may hold the work, so nothing more may be written.
     pub lost: CancellationToken,
-    /// The session is about to store the job's end, after which the lease need not be renewed.
+    /// The end is about to be stored, after which the lease need not be renewed.
     pub ended: CancellationToken,
     /// Cancelled, lost, or shutdown; long calls wait on this.
     pub stop: CancellationToken,
+}
+
+impl LeaseSignals {
+    pub fn new(shutdown: &CancellationToken) -> Self {
+        Self { stop: shutdown.child_token(), ..Self::default() }
+    }
 }
 
 /// A task that renews the lease until dropped.
@@ -33,15 +39,12 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// `changed` signals changes of the job in this process, including a cancellation.
-    pub fn start(
-        store: Arc<dyn Store>,
-        fence: Fence,
-        lease: Duration,
-        changed: JobSignal,
-        signals: Signals,
-    ) -> Self {
-        Self { task: tokio::spawn(keep(store, fence, lease, changed, signals).in_current_span()) }
+    /// Holds the claim of the fence for the service's lease time after each renewal.
+    pub fn start(service: &Service, fence: Fence, signals: LeaseSignals) -> Self {
+        // Wakes up when the work changes in this process, and a cancel changes it.
+        let changed = service.signals().job(&fence.job);
+        let keep = keep(service.clone(), fence, changed, signals);
+        Self { task: tokio::spawn(keep.in_current_span()) }
     }
 }
 
@@ -51,14 +54,9 @@ impl Drop for LeaseKeeper {
     }
 }
 
-async fn keep(
-    store: Arc<dyn Store>,
-    fence: Fence,
-    lease: Duration,
-    mut changed: JobSignal,
-    signals: Signals,
-) {
-    let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+async fn keep(service: Service, fence: Fence, mut changed: JobSignal, signals: LeaseSignals) {
+    let lease_ms = service.settings().lease_ms;
+    let lease = Duration::from_millis(lease_ms.max(0) as u64);
     let mut renewed = Instant::now();
     loop {
         changed.wait(HEARTBEAT.min(lease / 3)).await;
@@ -66,7 +64,7 @@ async fn keep(
         // Each trial also changes the job, but not every change needs a write.
         tokio::time::sleep(PAUSE).await;
         let asked = Instant::now();
-        match store.renew(&fence, lease_ms).await {
+        match service.store().renew(&fence, lease_ms).await {
             Ok(renewal) => {
                 renewed = asked;
                 if renewal.cancel_requested {
@@ -76,7 +74,7 @@ async fn keep(
             }
             Err(StoreError::Fenced(_)) if signals.ended.is_cancelled() => break,
             Err(StoreError::Fenced(job)) => {
-                tracing::warn!(%job, "lease lost: another worker may have taken the job up");
+                tracing::warn!(%job, "lease lost: another worker may have claimed the job");
                 break lose(&signals);
             }
             Err(error) if renewed.elapsed() >= lease => {
@@ -90,7 +88,7 @@ async fn keep(
     }
 }
 
-fn lose(signals: &Signals) {
+fn lose(signals: &LeaseSignals) {
     signals.lost.cancel();
     signals.stop.cancel();
 }

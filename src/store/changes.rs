@@ -1,0 +1,61 @@
+//! What writes change, for whoever waits for it or counts it.
+
+use crate::domain::{JobId, Trial, Work};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Something that a committed write has changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// New work was queued.
+    Submitted(Work),
+    /// Work was given back to the queue.
+    Released,
+    /// A job's state, progress or events.
+    Job(JobId),
+    /// Work has ended with this write, and stands so.
+    Ended(Work),
+    /// Trials were recorded, one by one.
+    Trial { state: &'static str },
+    /// Answers to lookups may differ: the store's revision now.
+    Revision(u64),
+    /// A candidate was quarantined.
+    Quarantined,
+}
+
+impl Change {
+    pub(super) fn of_trial(trial: &Trial) -> Self {
+        Self::Trial { state: trial.state.name() }
+    }
+}
+
+/// Told of every change that this process writes, after its commit and before the write returns.
+pub trait Listener: Send + Sync {
+    fn changed(&self, change: &Change);
+}
+
+/// The listeners of a store; those that were dropped count as none.
+#[derive(Clone, Default)]
+pub struct Listeners(Arc<Mutex<Vec<Weak<dyn Listener>>>>);
+
+impl Listeners {
+    pub fn add(&self, listener: &Arc<dyn Listener>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|listener| listener.strong_count() > 0);
+        all.push(Arc::downgrade(listener));
+    }
+
+    pub fn publish(&self, changes: impl IntoIterator<Item = Change>) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for change in changes {
+            for listener in all.iter().filter_map(Weak::upgrade) {
+                listener.changed(&change);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listeners")
+    }
+}
