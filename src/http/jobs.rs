@@ -283,8 +283,7 @@ pub async fn list(
         Listed::Train => Some(WorkKind::Train),
         Listed::Any => None,
     };
-    let filter =
-        JobFilter { kind, state: query.state, matrix: query.matrix, device: query.device };
+    let filter = JobFilter { kind, state: query.state, matrix: query.matrix, device: query.device };
     check_filter(&filter)?;
     let page = page_request(query.limit, query.cursor)?;
     Ok(Json(Page::from(app.service.works(&filter, &page).await?)))
@@ -302,10 +301,7 @@ fn check_filter(filter: &JobFilter) -> Result<(), Problem> {
     }
 }
 
-pub async fn show(
-    State(app): State<App>,
-    Path(id): Path<JobId>,
-) -> Result<Json<WorkOut>, Problem> {
+pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<WorkOut>, Problem> {
     Ok(Json(app.service.work(&id).await?.into()))
 }
 

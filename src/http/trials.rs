@@ -1,8 +1,8 @@
 //! Trials: every candidate of a job, pruned by what, or what came of it.
 
+use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
-use super::App;
 use super::page::page_request;
 use crate::domain::{JobId, TrialFilter, WorkKind};
 use crate::wire::{Page, Trial};

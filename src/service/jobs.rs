@@ -137,7 +137,7 @@ fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
         Submission::KeyReused => return Err(ServiceError::KeyReused),
     };
     let Work::Tune(job) = job else {
-        return Err(ServiceError::Internal(format!("job {} is a training", job.id())));
+        return Err(ServiceError::internal(format!("job {} is a training", job.id())));
     };
     // The span of the request, which has its id: by this line and that field a job is found from its request, and back.
     tracing::Span::current().record("job", tracing::field::display(&job.id));

@@ -3,7 +3,8 @@
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training, Work,
+    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training,
+    Work,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
@@ -70,7 +71,11 @@ impl Service {
         let (training, created) = match self.inner.store.submit(&new).await? {
             Submission::Created(Work::Train(training)) => (training, true),
             Submission::Existing(Work::Train(training)) => (training, false),
-            other => return Err(ServiceError::Internal(format!("a training was answered by {other:?}"))),
+            other => {
+                return Err(ServiceError::internal(format!(
+                    "a training was answered by {other:?}"
+                )));
+            }
         };
         if training.request == *request {
             return Ok((training, created));

@@ -33,9 +33,9 @@ impl Service {
             return Ok(Some(standing(&job)));
         }
         let counts = self.inner.store.job_counts().await?;
-        let queued = counts.iter().find(|(kind, state, _)| {
-            (*kind, *state) == (WorkKind::Tune, JobState::Queued)
-        });
+        let queued = counts
+            .iter()
+            .find(|(kind, state, _)| (*kind, *state) == (WorkKind::Tune, JobState::Queued));
         if let Some((_, _, queued)) = queued.filter(|(_, _, queued)| *queued > MOST_QUEUED) {
             return Ok(Some(format!(
                 "no job that measures it is queued: {queued} jobs are, and lookups add none to more than {MOST_QUEUED}"

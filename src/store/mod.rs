@@ -10,7 +10,8 @@ pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
 pub use changes::{Change, Listener, Listeners};
 pub use learning::{Learning, PutToUse, RollBack, TrainingGroup, TrainingRow, Undescribed};
 pub use queue::{
-    Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story, Submission,
+    Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
+    Submission,
 };
 pub use sqlite::{SqliteOptions, SqliteStore};
 
@@ -240,9 +241,7 @@ pub trait Upkeep: Send + Sync {
 }
 
 /// Everything a store can do.
-pub trait Store:
-    Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Upkeep
-{
+pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Upkeep {
     /// Has the listener told of what this store writes from now on, until it is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);
 }

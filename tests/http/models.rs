@@ -5,10 +5,10 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use sparsetune::domain::learned::*;
 use sparsetune::domain::training::TrainingStage;
-use sparsetune::store::{Finish, Queue};
 use sparsetune::domain::*;
 use sparsetune::learn::{Forest, Model, ModelFile, file};
 use sparsetune::ops::features;
+use sparsetune::store::{Finish, Queue};
 
 const FILE: &[u8] = br#"{"version":1}"#;
 

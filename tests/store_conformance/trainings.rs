@@ -298,7 +298,10 @@ pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
         assert_eq!(store.active().await.unwrap() == before, !stands);
         let told = ended.message.as_deref().is_some_and(|told| told.contains("changed"));
         assert_eq!(told, !stands);
-        assert!(store.learned_model(&ModelId(id)).await.unwrap().is_some(), "it is there all the same");
+        assert!(
+            store.learned_model(&ModelId(id)).await.unwrap().is_some(),
+            "it is there all the same"
+        );
         assert_eq!(stored(&*store, &taken).await, ended);
     }
 }
@@ -370,12 +373,14 @@ pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
     // A training has events as a job has, numbered without gaps.
     let at_work = Training { stage: TrainingStage::Judging, progress: 0.5, ..taken.clone() };
     update(&*store, &fence, &at_work).await.unwrap();
-    let failed = Training { state: JobState::Failed, finished_at: Some(Timestamp(9)), ..at_work.clone() };
+    let failed =
+        Training { state: JobState::Failed, finished_at: Some(Timestamp(9)), ..at_work.clone() };
     store.finish(&fence, &Finish::training(failed.clone(), None)).await.unwrap();
     let events = store.events(&asked.id, 0, 9).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
     let told: Vec<_> = events.into_iter().map(|event| event.kind).collect();
-    let expected = [asked, taken, at_work, failed].map(|training| Work::from(training).into_event());
+    let expected =
+        [asked, taken, at_work, failed].map(|training| Work::from(training).into_event());
     assert_eq!((numbers, told), (vec![1, 2, 3, 4], expected.to_vec()));
 }
 
@@ -396,7 +401,8 @@ pub async fn every_write_says_what_it_changed(harness: &Sqlite) {
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
     heard.take();
     let change = activation(Some("made"), 1);
-    let ended = finish(&*store, &fence, &succeeded(&taken), made("made", 1, &change)).await.unwrap();
+    let ended =
+        finish(&*store, &fence, &succeeded(&taken), made("made", 1, &change)).await.unwrap();
     let revision = Change::Revision(store.revision().await.unwrap());
     assert_eq!(heard.take(), [revision, Change::Ended(ended.into())]);
     // What is refused changes nothing, and who is gone is told nothing.

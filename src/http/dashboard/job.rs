@@ -7,11 +7,12 @@ mod header;
 mod recorded;
 mod standing;
 mod summaries;
+mod training;
 mod tried;
 
 use super::find::there;
 use super::shell::{Place, Shell, fragment, html};
-use crate::domain::{Job, JobId};
+use crate::domain::{Job, JobId, Work};
 use crate::http::App;
 use crate::http::error::Problem;
 use crate::http::extract::{Path, Query};
@@ -67,6 +68,9 @@ pub async fn show(
     Query(look): Query<Look>,
 ) -> Result<Response, Problem> {
     let service = &app.service;
+    if let Work::Train(training) = service.work(&id).await? {
+        return training::show(&app, training);
+    }
     // In this order: whatever happens between two of these reads comes again as an event after `last_seq`, and a job
     // that has not ended by the second read has its final event still to come.
     let mut story = service.story(&id).await?;
@@ -109,7 +113,10 @@ pub async fn standing(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let story = app.service.story(&id).await?;
-    let job = app.service.job(&id).await?;
+    let job = match app.service.work(&id).await? {
+        Work::Tune(job) => job,
+        Work::Train(training) => return training::standing(&headers, training),
+    };
     let recorded = Recorded::read(&app, &job, look.family.as_deref()).await?;
     fragment(&headers, &draw(&app, &job, &story, &recorded).await?)
 }

@@ -20,6 +20,7 @@ use filters::{Asked, Filters};
 pub use form::like;
 use form::{Choice, FormField, Input, Known, devices, known_matrices, problem_fields};
 use rows::Row;
+pub use rows::training_stage;
 
 #[derive(Template)]
 #[template(path = "jobs.html")]

@@ -55,7 +55,9 @@ impl TrainingHandle {
             match store.update(fence, &now.clone().into()).await {
                 Ok(()) => stored = Some(now),
                 // The keeper of the lease finds out what that means.
-                Err(error) => tracing::warn!(job = %fence.job, %error, "progress not stored, trying again"),
+                Err(error) => {
+                    tracing::warn!(job = %fence.job, %error, "progress not stored, trying again")
+                }
             }
         }
     }

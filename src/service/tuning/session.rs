@@ -16,8 +16,8 @@ use crate::domain::{
 use crate::ops;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
-use crate::service::lease::LeaseSignals;
 use crate::service::Service;
+use crate::service::lease::LeaseSignals;
 use crate::store::{BlobError, Finish, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Between rows and words: versioned JSON, digests, enum names, and the opaque cursors of lists.
 
 use crate::domain::{
-    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest, Trial,
+    Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest,
+    Trial,
     learned::MODEL_VERSION,
     plan::{MEASURED_VERSION, PLAN_VERSION},
     training::TRAINING_VERSION,

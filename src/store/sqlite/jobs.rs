@@ -19,7 +19,9 @@ impl Jobs for SqliteStore {
     async fn submit(&self, new: &NewWork) -> Result<Submission> {
         if new.work.state() != JobState::Queued {
             let (kind, state) = (new.work.kind().name(), new.work.state().name());
-            return Err(StoreError::Misuse(format!("a job of kind {kind} cannot begin as {state}").into()));
+            return Err(StoreError::Misuse(
+                format!("a job of kind {kind} cannot begin as {state}").into(),
+            ));
         }
         let mut tx = self.begin().await?;
         if let Some((key, request)) = &new.idempotency
@@ -251,7 +253,9 @@ async fn insert(tx: &mut SqliteConnection, new: &NewWork) -> Result<Work> {
     // Only what needs a matrix can be refused so.
     let row = row.ok_or_else(|| match &new.work {
         Work::Tune(job) => StoreError::Missing(format!("matrix {}", job.request.matrix)),
-        Work::Train(training) => StoreError::Misuse(format!("training {} was not stored", training.id).into()),
+        Work::Train(training) => {
+            StoreError::Misuse(format!("training {} was not stored", training.id).into())
+        }
     })?;
     row.announce(tx).await
 }

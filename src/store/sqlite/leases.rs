@@ -11,7 +11,8 @@ use sqlx::SqliteConnection;
 
 /// The states appear twice, here and in [`TAKE`], because a partial index is used only where its very condition is among the
 /// terms.
-pub(super) const WAITING: &str = "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
+pub(super) const WAITING: &str =
+    "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
      AND (state = 'queued' OR (state = 'running' AND lease_until <= ?)) LIMIT 1";
 
 const TAKE: &str = concat!(
@@ -118,7 +119,9 @@ pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) 
     is_of(fence, &finish.work)?;
     if !finish.work.state().is_final() {
         let (kind, state) = (finish.work.kind().name(), finish.work.state().name());
-        return Err(StoreError::Misuse(format!("a job of kind {kind} cannot end as {state}").into()));
+        return Err(StoreError::Misuse(
+            format!("a job of kind {kind} cannot end as {state}").into(),
+        ));
     }
     let mut tx = store.begin().await?;
     let cancel_requested = held(&mut tx, fence).await?;
@@ -137,7 +140,11 @@ pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) 
         }
         (_, None) => {}
         (work, Some(_)) => {
-            let why = format!("job {} of kind {} made what its kind does not", work.id(), work.kind().name());
+            let why = format!(
+                "job {} of kind {} made what its kind does not",
+                work.id(),
+                work.kind().name()
+            );
             return Err(StoreError::Misuse(why.into()));
         }
     }

@@ -102,10 +102,7 @@ pub(super) async fn file(store: &SqliteStore, id: &ModelId) -> Result<Option<Vec
 }
 
 /// Puts a model of the scope to use, or all of them out of use. Answers to lookups may change with it.
-pub(super) async fn activate(
-    tx: &mut SqliteConnection,
-    activation: &Activation,
-) -> Result<Change> {
+pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation) -> Result<Change> {
     let Activation { scope, model, reason, at } = activation;
     if let Some(model) = model {
         let known: Option<i64> =

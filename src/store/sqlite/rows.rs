@@ -67,7 +67,11 @@ impl WorkRow {
     }
 
     pub(super) fn work(self) -> Result<Work> {
-        if self.is_training() { self.training().map(Work::Train) } else { self.job().map(Work::Tune) }
+        if self.is_training() {
+            self.training().map(Work::Train)
+        } else {
+            self.job().map(Work::Tune)
+        }
     }
 
     fn job(self) -> Result<Job> {

@@ -4,8 +4,8 @@ use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
-    DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm, Timestamp,
-    Training, Work,
+    DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
+    Timestamp, Training, Work,
 };
 use crate::store::{Jobs, Learning, Plans, StoreError, Submission, Trials};
 use sqlx::migrate::Migrator;
@@ -134,10 +134,11 @@ async fn trainings_become_work_of_the_one_queue() {
     let sound: String =
         sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&store.readers).await.unwrap();
     assert_eq!(sound, "ok");
-    let listing: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE sql LIKE '%op IN (%'")
-        .fetch_one(&store.readers)
-        .await
-        .unwrap();
+    let listing: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE sql LIKE '%op IN (%'")
+            .fetch_one(&store.readers)
+            .await
+            .unwrap();
     assert_eq!(listing, 0, "no table lists the operations");
     let kept = [
         ("jobs", 5),
@@ -169,14 +170,20 @@ async fn trainings_become_work_of_the_one_queue() {
     let lease = |id: &str, owner: &str, epoch, until, cancel, seq| {
         (id.to_owned(), Some(owner.to_owned()), epoch, Some(until), cancel, seq)
     };
-    assert_eq!(leases, [lease("running", "worker", 7, 99, 0, 5), lease("t1", "trainer", 4, 77, 1, 1)]);
+    assert_eq!(
+        leases,
+        [lease("running", "worker", 7, 99, 0, 5), lease("t1", "trainer", 4, 77, 1, 1)]
+    );
 
     let training = async |id: &str| {
         let work = store.work(&JobId(id.to_owned())).await;
         work.map(|work| work.unwrap().into_training().unwrap())
     };
     let running = training("t1").await.unwrap();
-    assert_eq!((running.progress, running.attempts, running.features_version), (0.456789, 2, Some(3)));
+    assert_eq!(
+        (running.progress, running.attempts, running.features_version),
+        (0.456789, 2, Some(3))
+    );
     assert_eq!((running.started_at, running.finished_at), (Some(Timestamp(6)), None));
     let ended = training("t2").await.unwrap();
     assert_eq!((ended.model, ended.activated), (Some(ModelId("model".to_owned())), true));

@@ -86,7 +86,9 @@ fn named<T: Copy>(
         return Ok(None);
     }
     let found = all.iter().find(|value| name(**value) == given).copied();
-    found.map(Some).ok_or_else(|| refused(parameter, &format!("no job has the {parameter} {given:?}")))
+    found
+        .map(Some)
+        .ok_or_else(|| refused(parameter, &format!("no job has the {parameter} {given:?}")))
 }
 
 fn refused(parameter: &str, detail: &str) -> Problem {
