@@ -7,10 +7,11 @@ mod fixture;
 use half::f16;
 use rayon::prelude::*;
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
-use sparsetune::domain::{Candidate, Dtype, Layout, Problem, Spmm};
+use sparsetune::domain::{Candidate, Dtype, Layout, Spmm};
 use sparsetune::evaluator::{tolerance, weigh_rows};
+use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::condensed_tc::{CondensedTcs, pack::ODD};
-use sparsetune::ops::spmm::family::Family;
+use sparsetune::ops::spmm::family::SpmmFamily;
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
@@ -316,12 +317,7 @@ fn packed_panels_multiply_as_the_oracle() {
             let mut expected = oracle::spmm(&matrix, &b, &problem);
             weigh_rows(&matrix, &problem, &mut expected.scale);
             let bound = tolerance(&problem);
-            let mut lowerer = sparsetune::ops::Lowerer::new(
-                matrix.clone(),
-                &Problem::Spmm(problem),
-                &fixture::gpu(),
-            )
-            .unwrap();
+            let mut lowerer = problem.lowerer(matrix.clone(), &fixture::gpu()).unwrap();
             for candidate in candidates(&problem) {
                 let recipe = lowerer.lower(&candidate).unwrap();
                 let c = Launch::of(&recipe, problem).run(&b);
@@ -343,9 +339,7 @@ fn few_long_rows_are_cut_in_parts_whatever_the_type() {
     let matrix = Arc::new(of_lengths(&[400; 5], 700));
     for (dtype, accumulate) in [(Dtype::F32, false), (Dtype::F32, true), (Dtype::F16, true)] {
         let problem = Spmm { accumulate, ..Spmm::new(64, dtype, Layout::Row) };
-        let mut lowerer =
-            sparsetune::ops::Lowerer::new(matrix.clone(), &Problem::Spmm(problem), &fixture::gpu())
-                .unwrap();
+        let mut lowerer = problem.lowerer(matrix.clone(), &fixture::gpu()).unwrap();
         let cut = candidates(&problem).iter().any(|candidate| {
             let recipe = lowerer.lower(candidate).unwrap();
             Launch::of(&recipe, problem).parts > 1

@@ -12,7 +12,7 @@ use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm};
 use sparsetune::engine::Engine;
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::evaluator::tolerance;
-use sparsetune::ops::Lowerer;
+use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
@@ -80,7 +80,7 @@ impl Tried {
         let problem = Problem::Spmm(*spmm);
         engine.load(operands(matrix, spmm, 7)).expect("loads");
         let device = engine.device().clone();
-        let mut lowerer = Lowerer::new(matrix.clone(), &problem, &device).expect("spmm");
+        let mut lowerer = spmm.lowerer(matrix.clone(), &device).expect("spmm");
         let legal = |c: &Candidate| {
             family::kernel(c, spmm).is_some_and(|kernel| {
                 let tile = kernel.tile();

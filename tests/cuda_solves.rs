@@ -9,7 +9,7 @@ use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::engine::{Check, Dense, Engine, Expected, Operands, Solve};
 use sparsetune::evaluator::solution_tolerance;
-use sparsetune::ops::{self, Lowerer};
+use sparsetune::ops::{self, Lowerer, TunableProblem};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, Triangular, operand};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Tried {
     fn one(
         &mut self,
         engine: &mut CudaEngine,
-        lowerer: &mut Lowerer,
+        lowerer: &mut dyn Lowerer,
         (label, problem): (&str, &Sptrsv),
         candidate: &Candidate,
     ) {
@@ -161,7 +161,7 @@ fn every_scheme_solves_and_repeats_itself() {
             engine.load(operands(&matrix, &problem)).expect("loads");
             let whole = Problem::Sptrsv(problem);
             let space = ops::space(&matrix, &whole, &device).expect("a space");
-            let mut lowerer = Lowerer::new(matrix.clone(), &whole, &device).expect("sptrsv");
+            let mut lowerer = problem.lowerer(matrix.clone(), &device).expect("sptrsv");
             let mut candidates: Vec<Candidate> =
                 space.scored.into_iter().map(|(candidate, _)| candidate).collect();
             candidates.sort();
@@ -175,7 +175,7 @@ fn every_scheme_solves_and_repeats_itself() {
                 ways.insert((candidate.family.clone(), way)) || i % every.max(1) == offset
             };
             for (_, candidate) in candidates.iter().enumerate().filter(chosen) {
-                tried.one(&mut engine, &mut lowerer, (label, &problem), candidate);
+                tried.one(&mut engine, lowerer.as_mut(), (label, &problem), candidate);
             }
         }
     }

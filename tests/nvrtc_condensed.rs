@@ -12,7 +12,7 @@ use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
 use sparsetune::ops::spmm::condensed_tc::CondensedTcs;
 use sparsetune::ops::spmm::constraints::is_legal;
-use sparsetune::ops::spmm::family::Family;
+use sparsetune::ops::spmm::family::SpmmFamily;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

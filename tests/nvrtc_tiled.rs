@@ -9,7 +9,7 @@ use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
 use sparsetune::ops::spmm::constraints::is_legal;
-use sparsetune::ops::spmm::family::Family;
+use sparsetune::ops::spmm::family::SpmmFamily;
 use sparsetune::ops::spmm::tiled::TiledColumns;
 use sparsetune::ops::spmm::tiled_row::TiledRows;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
         }
     };
     let mut texts = BTreeMap::new();
-    let families: [(&dyn Family, Layout, u32); 3] = [
+    let families: [(&dyn SpmmFamily, Layout, u32); 3] = [
         (&TiledColumns, Layout::Col, 33),
         (&TiledRows, Layout::Row, 33),
         (&TiledRows, Layout::Row, 64),

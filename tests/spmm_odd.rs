@@ -5,6 +5,7 @@
 mod fixture;
 
 use sparsetune::domain::{Candidate, Dtype, Layout, Param, Spmm};
+use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::family::{self, FAMILIES};
 use sparsetune::ops::spmm::inspect::Inspection;
 use sparsetune::sparse::Csr;
@@ -105,9 +106,7 @@ fn no_grid_is_higher_than_a_device_takes() {
     let matrix = std::sync::Arc::new(of_lengths([3; 40].into_iter(), 50));
     for layout in [Layout::Row, Layout::Col] {
         let problem = Spmm::new(1 << 18, Dtype::F32, layout);
-        let shared = sparsetune::domain::Problem::Spmm(problem);
-        let mut lowerer =
-            sparsetune::ops::Lowerer::new(matrix.clone(), &shared, &fixture::gpu()).unwrap();
+        let mut lowerer = problem.lowerer(matrix.clone(), &fixture::gpu()).unwrap();
         for family in FAMILIES {
             for candidate in family.candidates(&problem) {
                 let Ok(recipe) = lowerer.lower(&candidate) else { continue };

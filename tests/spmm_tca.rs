@@ -4,14 +4,14 @@
 mod fixture;
 
 use sparsetune::domain::recipe::{Arg, Program};
-use sparsetune::domain::{Candidate, Device, Dtype, Layout, Problem, Spmm};
+use sparsetune::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source::unit;
-use sparsetune::ops::Lowerer;
+use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
-use sparsetune::ops::spmm::family::{Family, Kernel};
+use sparsetune::ops::spmm::family::{SpmmFamily, SpmmKernel};
 use sparsetune::ops::spmm::inspect::Inspection;
 use sparsetune::ops::spmm::tca::TensorDots;
 use sparsetune::sparse::Csr;
@@ -24,7 +24,7 @@ fn problem(n: u32) -> Spmm {
     Spmm::new(n, Dtype::F16, Layout::Row)
 }
 
-fn legal(problem: &Spmm) -> Vec<(Candidate, Box<dyn Kernel>)> {
+fn legal(problem: &Spmm) -> Vec<(Candidate, Box<dyn SpmmKernel>)> {
     TensorDots
         .candidates(problem)
         .into_iter()
@@ -72,8 +72,7 @@ fn a_recipe_has_a_warp_for_every_share_and_no_more_blocks_than_it_needs() {
     let matrix = Arc::new(matrix("poisson2d:nx=20,ny=20"));
     let scaled = Spmm { accumulate: true, ..problem(64) };
     let device = fixture::gpu();
-    let mut lowerer =
-        Lowerer::new(matrix.clone(), &Problem::Spmm(scaled), &device).expect("a problem of SpMM");
+    let mut lowerer = scaled.lowerer(matrix.clone(), &device).expect("a problem of SpMM");
     for (candidate, _) in legal(&scaled) {
         let recipe = lowerer.lower(&candidate).expect("lowers");
         let Program::Cuda(program) = &recipe.program else { panic!("{candidate} runs on a GPU") };
@@ -91,8 +90,7 @@ fn an_older_device_is_refused_with_the_reason() {
     let device = Device { compute_capability: "7.5".to_owned(), ..fixture::gpu() };
     let matrix = Arc::new(matrix("poisson2d:nx=4,ny=4"));
     let spmm = problem(64);
-    let mut lowerer =
-        Lowerer::new(matrix, &Problem::Spmm(spmm), &device).expect("a problem of SpMM");
+    let mut lowerer = spmm.lowerer(matrix, &device).expect("a problem of SpMM");
     let refusal = lowerer.lower(&legal(&spmm)[0].0).expect_err("refused");
     assert!(refusal.to_string().contains("8.0"), "{refusal}");
 }

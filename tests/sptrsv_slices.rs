@@ -15,7 +15,7 @@ use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
 use sparsetune::ops::sptrsv::slices::split::split;
 use sparsetune::ops::sptrsv::slices::survey::{Ground, survey};
-use sparsetune::ops::sptrsv::slices::{Estimate, Lowerer, share};
+use sparsetune::ops::sptrsv::slices::{Estimate, SlicesLowerer, share};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
 
@@ -331,7 +331,7 @@ fn every_listed_scheme_is_lowered() {
     ] {
         let mut system = system(&generated(spec), Sptrsv { rhs, ..LOWER });
         system.device.multiprocessors = multiprocessors;
-        let mut lowerer = Lowerer::default();
+        let mut lowerer = SlicesLowerer::default();
         let mut steps = Vec::new();
         for (candidate, _) in share(&system, &Estimate::of(&system)).scored {
             let recipe = lowerer.lower(&candidate, &system).expect("lowers");
@@ -344,7 +344,7 @@ fn every_listed_scheme_is_lowered() {
     }
     let empty = system(&chain(0), LOWER);
     let (candidate, _) = share(&empty, &Estimate::of(&empty)).scored.swap_remove(0);
-    assert_launches_all(&Lowerer::default().lower(&candidate, &empty).expect("lowers"));
+    assert_launches_all(&SlicesLowerer::default().lower(&candidate, &empty).expect("lowers"));
 }
 
 #[test]

@@ -78,6 +78,17 @@ pub struct Device {
 #[serde(transparent)]
 pub struct DeviceClass(pub String);
 
+impl DeviceClass {
+    /// The kind of device that the class is of; `None` for a class that [`Device::class`] did not name.
+    pub fn kind(&self) -> Option<DeviceKind> {
+        match self.0.split('/').next() {
+            Some("cuda") => Some(DeviceKind::Cuda),
+            Some("cpu") => Some(DeviceKind::Cpu),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for DeviceClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -1,12 +1,13 @@
 //! Selects and opens the engine for the device that the process was started for.
 
 use super::{EvaluatorOptions, hostile};
+use crate::domain::candidate::VENDOR;
 use crate::domain::{Device, Digest};
 use crate::engine::cpu::CpuEngine;
 use crate::engine::cuda::{self, CudaEngine, source};
 use crate::engine::replay::{RecordingError, ReplayEngine};
 use crate::engine::{Engine, EngineError};
-use crate::ops::KERNEL_HEADERS;
+use crate::ops::kernel_headers;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -87,13 +88,13 @@ pub(super) fn open(options: &EvaluatorOptions) -> Result<Box<dyn Engine>, Engine
 pub(super) fn with_kernels(device: &Device, options: &EvaluatorOptions) -> Device {
     let mut device = device.clone();
     if matches!(options.device, DeviceSelector::Cuda(_)) {
-        for (family, headers) in KERNEL_HEADERS {
-            note_kernel(&mut device, family, headers);
+        for (family, headers) in kernel_headers() {
+            note_kernel(&mut device, family, &headers);
         }
         // A closed-source library is identified by its name and version.
         if let Some(vendor) = &device.vendor {
             let digest = Digest::of(vendor.as_bytes());
-            device.kernels.insert("vendor".to_owned(), digest);
+            device.kernels.insert(VENDOR.to_owned(), digest);
         }
     }
     if options.allow_hostile {
@@ -127,7 +128,8 @@ mod tests {
             allow_hostile: true,
         };
         let kernels = with_kernels(&header.device, &options).kernels;
-        let families = KERNEL_HEADERS.iter().map(|(family, _)| *family).chain([hostile::FAMILY]);
+        let families =
+            kernel_headers().into_iter().map(|(family, _)| family).chain([hostile::FAMILY]);
         assert!(families.into_iter().all(|family| kernels.contains_key(family)), "{kernels:?}");
     }
 

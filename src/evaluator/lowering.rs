@@ -3,7 +3,7 @@
 
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, Problem};
-use crate::ops::{self, Refusal, Unsupported};
+use crate::ops::{self, Lowerer, Refusal, Unsupported};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
@@ -17,11 +17,6 @@ pub trait Lowering {
     ) -> Result<Box<dyn Lowerer>, Unsupported>;
 }
 
-/// Lowers candidates for one loaded problem; keeps what they share (the order of the rows by length).
-pub trait Lowerer {
-    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal>;
-}
-
 /// Lowers what the service can tune.
 #[derive(Clone, Copy, Debug)]
 pub struct Ops;
@@ -33,14 +28,7 @@ impl Lowering for Ops {
         problem: &Problem,
         device: &Device,
     ) -> Result<Box<dyn Lowerer>, Unsupported> {
-        Ok(Box::new(ops::Lowerer::new(matrix, problem, device)?))
-    }
-}
-
-impl Lowerer for ops::Lowerer {
-    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
-        // The inherent method of the same name.
-        Self::lower(self, candidate)
+        ops::of(problem).lowerer(matrix, device)
     }
 }
 

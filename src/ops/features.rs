@@ -2,15 +2,12 @@
 //!
 //! Those that all candidates of a job have in common are computed and kept once; a candidate's own come to them.
 
-use super::{spmm, sptrsv};
+use super::operation;
 use crate::domain::{Candidate, Device, Op, Param};
 
-/// Version of an operation's features; raised whenever one of them is added, removed, or means something else.
-pub const fn version(op: Op) -> u32 {
-    match op {
-        Op::Spmm => spmm::features::VERSION,
-        Op::Sptrsv => sptrsv::features::VERSION,
-    }
+/// Version of an operation's features; see [`operation::TunableOperation::features_version`].
+pub fn version(op: Op) -> u32 {
+    operation(op).features_version()
 }
 
 /// Where among a candidate's own features the analytic prediction stands: the logarithm of microseconds, and 1.
@@ -26,10 +23,7 @@ pub struct Described {
 
 /// Names of the shared features, then of a candidate's own, in their order.
 pub fn names(op: Op) -> (Vec<String>, Vec<String>) {
-    match op {
-        Op::Spmm => spmm::features::names(),
-        Op::Sptrsv => sptrsv::features::names(),
-    }
+    operation(op).feature_names()
 }
 
 /// Numbers under names, in the order of their being named.

@@ -1,10 +1,9 @@
 //! The least time of one call, by what any kernel has to move and, for a solve, by the way through its levels: what plans
 //! are held against, whether an evaluator loaded the matrix or a lookup predicted without one.
 
-use super::Unsupported;
 use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
-use crate::domain::{Device, DeviceKind, Problem, Spmm, Sptrsv};
+use crate::domain::{Device, DeviceKind, Spmm, Sptrsv};
 use crate::sparse::{Csr, Triangular};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +15,6 @@ pub struct Least {
     pub bound: Bound,
     /// Each input read once, each output written once.
     pub bytes: u64,
-}
-
-/// The yardstick of any problem; a solve's system is taken out of the matrix for it.
-pub fn least(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Least, Unsupported> {
-    match problem {
-        Problem::Spmm(spmm) => Ok(product(matrix, spmm, device)),
-        Problem::Sptrsv(asked) => {
-            let system = Triangular::of(matrix, asked);
-            let system = system.map_err(|error| Unsupported(error.to_string()))?;
-            let levels = system.levels().widths.len();
-            Ok(solve(&system, levels, asked, device))
-        }
-    }
 }
 
 /// Compulsory bytes at the measured copy bandwidth: A once, the rows of B that some entry needs once, C once, or twice where
@@ -95,7 +81,8 @@ fn touched_columns(matrix: &Csr) -> u64 {
 mod tests {
     use super::*;
     use crate::domain::problem::Triangle;
-    use crate::domain::{Dtype, Layout};
+    use crate::domain::{Dtype, Layout, Problem};
+    use crate::ops::of;
 
     fn gpu() -> Device {
         let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
@@ -138,7 +125,7 @@ mod tests {
     #[test]
     fn a_solve_counts_the_triangle_and_nothing_else() {
         let bytes = |matrix: &Csr, dtype, diagonal| {
-            least(matrix, &solve_in(dtype, diagonal), &gpu()).unwrap().bytes
+            of(&solve_in(dtype, diagonal)).least(matrix, &gpu()).unwrap().bytes
         };
         let all = 20 + 3 * 12 + 4 * 8 + 2 * 4 * 3 * 8;
         assert_eq!(bytes(&chain(), Dtype::F64, Diagonal::NonUnit), all);
@@ -152,7 +139,7 @@ mod tests {
     fn a_solve_takes_the_larger_of_bytes_and_levels() {
         let asked = solve_in(Dtype::F64, Diagonal::NonUnit);
         let on = |device: &Device| {
-            let least = least(&chain(), &asked, device).unwrap();
+            let least = of(&asked).least(&chain(), device).unwrap();
             (least.us, least.bound)
         };
         assert_eq!(on(&gpu()), (1.0, Bound::Latency));
@@ -163,6 +150,6 @@ mod tests {
         let unmeasured = Device { copy_gbps: 0.0, hop_ns: 0.0, ..gpu() };
         assert_eq!(on(&unmeasured), (0.0, Bound::Bytes));
         let wide = Csr::new(1, 2, vec![0, 0], vec![], vec![]).unwrap();
-        assert!(least(&wide, &asked, &gpu()).unwrap_err().0.contains("square"));
+        assert!(of(&asked).least(&wide, &gpu()).unwrap_err().0.contains("square"));
     }
 }

@@ -1,6 +1,7 @@
-//! What decisions about candidates were before kernels answered for themselves: a digest of all of them.
+//! A digest of what every kernel answers about its candidates. Answers decide which candidates are tried and which wins a
+//! tie, so none may change unnoticed.
 
-use super::{complexity, dense_must_be_finite, preparation, space, variety};
+use super::{Kernels, kernel_headers, space};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::sparse::generate::Spec;
@@ -86,18 +87,19 @@ fn decisions_about_candidates_stay() {
             before = Some((problem, kind));
             (preparations, varieties) = (Classes::default(), Classes::default());
         }
+        let kernels = Kernels::of(&problem, kind);
         let line = format!(
             "{problem} {kind:?} {candidate} {} {} {} {} {} {}\n",
-            preparations.of(preparation(&candidate)),
-            varieties.of(variety(&candidate)),
-            complexity(&candidate),
-            dense_must_be_finite(&candidate, kind),
+            preparations.of(kernels.preparation(&candidate)),
+            varieties.of(kernels.variety(&candidate)),
+            kernels.complexity(&candidate),
+            kernels.needs_finite_dense(&candidate),
             candidate.is_baseline(),
             candidate.is_densified(),
         );
         text.push_str(&line);
     }
-    let mut headers = super::KERNEL_HEADERS.to_vec();
+    let mut headers = kernel_headers();
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();

@@ -172,7 +172,7 @@ impl Service {
         let all = self.inner.store.quarantined(&key.device_class).await?.into_iter();
         let barred = all.filter(|entry| {
             let family = &entry.candidate.family;
-            ops::has_family(&key.problem, family)
+            ops::has_own_family(key.problem.op(), family)
                 && device.kernels.get(family) == Some(&entry.kernel_digest)
         });
         Ok(barred.map(|entry| entry.candidate.id()).collect())
@@ -236,11 +236,9 @@ impl Service {
         // One at a time: it takes the matrix in memory.
         let permit = self.inner.predicting.clone().acquire_owned().await?;
         let started = std::time::Instant::now();
-        let figures = match (&key.problem, device.kind) {
-            (Problem::Spmm(_), DeviceKind::Cuda) => {
-                store.kernel_figures(&key.device_class, Timestamp::now()).await?
-            }
-            _ => Figures::new(),
+        let figures = match ops::of(&key.problem).prunes_by_figures(device.kind) {
+            true => store.kernel_figures(&key.device_class, Timestamp::now()).await?,
+            false => Figures::new(),
         };
         let file = match self.matrix_file(&matrix.digest).await {
             Err(BlobError::NotFound(_)) => return Ok(Guess::nothing(NO_ENTRIES)),
@@ -251,9 +249,9 @@ impl Service {
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let (csr, _) = canonical::open(&file)?;
-            let space = ops::space_knowing(&csr, &problem, &on, &figures);
+            let space = ops::of(&problem).space(&csr, &on, &figures);
             let surveyed = space.and_then(|space| {
-                let least = ops::limit::least(&csr, &problem, &on)?;
+                let least = ops::of(&problem).least(&csr, &on)?;
                 Ok((rank(&space, learned.as_deref(), &quarantined), least, space.pruned.funnel))
             });
             Ok::<_, CanonicalError>(surveyed)
@@ -306,7 +304,7 @@ impl Service {
 
 fn model_name(learned: Option<&ActiveModel>, problem: &Problem, kind: DeviceKind) -> String {
     learned.map_or_else(
-        || ops::model_name(problem, kind).to_owned(),
+        || ops::of(problem).model_name(kind).to_owned(),
         |active| active.card.id.to_string(),
     )
 }

@@ -7,7 +7,7 @@ use crate::domain::{
     PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
 };
 use crate::ops::limit::Least;
-use crate::ops::{self, Space};
+use crate::ops::{Kernels, Space};
 use std::collections::HashSet;
 use std::time::Instant;
 
@@ -106,7 +106,8 @@ pub(in crate::service) fn plan(
             values_may_change: true,
             pattern_may_change: false,
             update_values_ms: 0.0,
-            dense_must_be_finite: ops::dense_must_be_finite(&candidate, device.kind),
+            dense_must_be_finite: Kernels::of(&subject.problem, device.kind)
+                .needs_finite_dense(&candidate),
             n_may_change: false,
         },
         launch: None,

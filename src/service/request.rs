@@ -63,7 +63,8 @@ pub(super) fn check(
             return Err(ServiceError::invalid(&format!("/problem/{name}"), message));
         }
     }
-    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device.kind));
+    let fits =
+        ops::check(matrix, problem).and_then(|()| ops::of(problem).check_device(device.kind));
     fits.map_err(|unsupported| ServiceError::Unsupported {
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),

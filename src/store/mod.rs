@@ -188,7 +188,7 @@ pub trait Devices: Send + Sync {
     async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
 }
 
-/// What compilers made of kernels, by a kernel's identity (`ops::kernel_identity`).
+/// What compilers made of kernels, by a kernel's identity (`ops::TunableProblem::kernel_identity`).
 #[async_trait]
 pub trait Figures: Send + Sync {
     /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own go those that were not told of for

@@ -15,8 +15,8 @@ fn asking(matrix: &Matrix, n: u32) -> LookupQuery {
 /// A world with a device that has kernel text for each family, and a matrix.
 async fn world(change: impl FnOnce(&mut sparsetune::service::ServiceSettings)) -> (World, Matrix) {
     let world = World::with(change).await;
-    let families = FAMILIES.iter().flat_map(|family| family.names());
-    let kernels = families.map(|name| ((*name).to_owned(), kernel_text())).collect();
+    let families = FAMILIES.iter().map(|family| family.name());
+    let kernels = families.map(|name| (name.to_owned(), kernel_text())).collect();
     world.service.register(Device { kernels, ..device() }).await.unwrap();
     let matrix = world.upload(&tridiagonal(20)).await.matrix;
     (world, matrix)

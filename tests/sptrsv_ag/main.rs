@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use sparsetune::domain::{Candidate, Dtype};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::ag::select::{MOST, Space};
-use sparsetune::ops::sptrsv::ag::{Lowerer, Scheme, share};
+use sparsetune::ops::sptrsv::ag::{AgLowerer, Scheme, share};
 use sparsetune::sparse::oracle;
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ fn sample(first: u64, step: u64) -> Vec<Candidate> {
 }
 
 /// Solves three right-hand sides in turn on the interpreted device; false where the scheme was refused.
-fn solves(name: &str, system: &System, lowerer: &mut Lowerer, candidate: &Candidate) -> bool {
+fn solves(name: &str, system: &System, lowerer: &mut AgLowerer, candidate: &Candidate) -> bool {
     let recipe = match lowerer.lower(candidate, system) {
         Ok(recipe) => recipe,
         Err(refusal) => {
@@ -47,7 +47,7 @@ fn solves(name: &str, system: &System, lowerer: &mut Lowerer, candidate: &Candid
 fn schemes_of_the_whole_space_solve_odd_systems() {
     let systems: Vec<_> = [Dtype::F64, Dtype::F32].into_iter().flat_map(systems::systems).collect();
     systems.par_iter().enumerate().for_each(|(at, (name, system))| {
-        let mut lowerer = Lowerer::default();
+        let mut lowerer = AgLowerer::default();
         // A prime step, another start for each system: every parameter value meets every shape in the end.
         let solved: Vec<bool> = sample(at as u64 * 131, 8191)
             .iter()
@@ -66,7 +66,7 @@ fn schemes_of_the_reduced_list_solve_and_are_predicted() {
         assert!(share.scored.iter().all(|(_, us)| us.is_finite() && *us > 0.0), "{name}");
         let distinct: HashSet<_> = share.scored.iter().map(|(candidate, _)| candidate).collect();
         assert_eq!(distinct.len(), share.scored.len(), "{name}: a scheme is listed twice");
-        let mut lowerer = Lowerer::default();
+        let mut lowerer = AgLowerer::default();
         let count = share.scored.len();
         for (candidate, _) in share.scored.iter().step_by(count.div_ceil(40)) {
             assert!(Scheme::of(candidate).is_some(), "{candidate}");
@@ -115,7 +115,7 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     let space = Space::default();
     let scheme = space.nth(0).expect("a scheme").candidate();
     let refusal = |candidate: &Candidate, system: &System| {
-        Lowerer::default().lower(candidate, system).expect_err("refused").to_string()
+        AgLowerer::default().lower(candidate, system).expect_err("refused").to_string()
     };
     let several = System::of(
         &systems::matrices()[8].1,

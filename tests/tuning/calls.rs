@@ -3,9 +3,11 @@
 use crate::bench::*;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::Act;
-use sparsetune::ops;
+use sparsetune::ops::Kernels;
 use sparsetune::service::LookupQuery;
 use std::collections::BTreeMap;
+
+const GPU_KERNELS: Kernels = Kernels { op: Op::Spmm, device: DeviceKind::Cuda };
 
 fn prepared(us: f64, ms: f64) -> Act {
     match takes(us) {
@@ -86,7 +88,7 @@ async fn what_needs_no_preprocessing_is_ranked_in() {
     let worker = bench.work(&bench.service, &gpu, acts).await;
     let scored = bench.space(&gpu).scored;
     let (best, _) = scored.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
-    assert!(!ops::brings_nothing(best), "{best}");
+    assert!(!GPU_KERNELS.needs_no_preparation(best), "{best}");
     for (top_k, expected_calls) in [(1, 3), (1, 1000), (4, 3), (4, 1000)] {
         let request = JobRequest {
             matrix: bench.matrix.digest,
@@ -101,7 +103,7 @@ async fn what_needs_no_preprocessing_is_ranked_in() {
         let own: Vec<_> =
             tried.iter().map(|t| &t.candidate).filter(|c| c.family != "vendor").collect();
         assert_eq!((own.len(), own.contains(&best)), (top_k as usize, true), "{own:?}");
-        assert_eq!(own.iter().any(|c| ops::brings_nothing(c)), top_k > 1, "{own:?}");
+        assert_eq!(own.iter().any(|c| GPU_KERNELS.needs_no_preparation(c)), top_k > 1, "{own:?}");
     }
     worker.stop().await;
 }

@@ -64,7 +64,7 @@ async fn what_spilled_is_not_compiled_for_the_next_matrix() {
     let next = bench.plan(&bench.ended(&second).await).await;
     let trials = bench.trials(&second).await;
     assert!(pruned(&trials).contains(&&spilling));
-    let kernel = |candidate: &Candidate| ops::kernel_identity(candidate, &PROBLEM, &gpu);
+    let kernel = |candidate: &Candidate| ops::of(&PROBLEM).kernel_identity(candidate, &gpu);
     assert!(kernel(&spilling).is_some());
     let gone = trials.iter().filter(|t| kernel(&t.candidate) == kernel(&spilling));
     assert!(gone.clone().all(|trial| trial.state.outcome().is_none()), "one text, one verdict");
@@ -109,7 +109,7 @@ async fn a_job_taken_up_again_chooses_as_it_did() {
 
     // Meanwhile another job learns that everything spills.
     let figures = KernelFigures { registers: 255, local_bytes: 4096 };
-    let kernels = all.iter().filter_map(|c| ops::kernel_identity(c, &PROBLEM, &gpu));
+    let kernels = all.iter().filter_map(|c| ops::of(&PROBLEM).kernel_identity(c, &gpu));
     let figures: Vec<_> = kernels.map(|kernel| (kernel, figures)).collect();
     bench.service.store().record_kernel_figures(&gpu.class(), &figures).await.unwrap();
 

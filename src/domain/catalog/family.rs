@@ -33,6 +33,13 @@ pub struct StoredForm {
     pub distinction: Distinction,
 }
 
+impl StoredForm {
+    /// A form of the first version.
+    pub const fn first(family: &'static str, distinction: Distinction) -> Self {
+        Self { since: 1, family, distinction }
+    }
+}
+
 /// What tells candidates of a kernel from others with the same family name, operation and kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distinction {
@@ -143,6 +150,16 @@ impl FamilyDescriptor {
     /// The family name that candidates of the kernel carry.
     pub fn family(&self) -> &'static str {
         self.stored.last().map_or(VENDOR, |form| form.family)
+    }
+
+    /// Whether candidates of the kernel carry or carried this family name.
+    pub fn has_name(&self, family: &str) -> bool {
+        self.stored.iter().any(|form| form.family == family)
+    }
+
+    /// Whether it is this program's own code.
+    pub fn is_own(&self) -> bool {
+        self.provider == Provider::Own
     }
 
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {

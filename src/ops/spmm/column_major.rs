@@ -1,17 +1,21 @@
 //! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
-    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
+    gpu_family, is_ordered, order,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
+use super::phrases;
 use super::row_split::row_order;
 use super::shared::{Lowered, Shared};
 use super::text::{self, elements, output, scale};
 use super::walk::Bound;
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
@@ -30,9 +34,9 @@ struct ColumnMajor {
     problem: Spmm,
 }
 
-impl Family for ColumnMajors {
-    fn names(&self) -> &'static [&'static str] {
-        &[FAMILY]
+impl SpmmFamily for ColumnMajors {
+    fn name(&self) -> &'static str {
+        FAMILY
     }
 
     fn header(&self) -> &'static str {
@@ -59,7 +63,7 @@ impl Family for ColumnMajors {
         }
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         if effective_layout(problem) != Layout::Col || candidate.family != FAMILY {
             return None;
         }
@@ -75,6 +79,40 @@ impl Family for ColumnMajors {
             order: order(candidate)?,
             problem: *problem,
         }))
+    }
+}
+
+impl Family for ColumnMajors {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Has("r"))];
+        FamilyDescriptor {
+            title: "Row split, column-major",
+            summary: "A group of threads shares the entries of each row and reads column-major B and C in place.",
+            source: None,
+            parameters: parameters(
+                self.domains(),
+                &[
+                    ("lanes", "threads that share the entries of a row"),
+                    phrases::R,
+                    phrases::UNROLL,
+                    phrases::BLOCK,
+                    phrases::ORDER,
+                ],
+            ),
+            ..gpu_family("spmm.column_major", STORED, false)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["lanes", "r"], headers: &["spmm/column_major.cuh"] }
+    }
+
+    fn complexity(&self, candidate: &Candidate) -> u32 {
+        1 + u32::from(is_ordered(candidate))
     }
 }
 
@@ -97,7 +135,7 @@ impl ColumnMajor {
     }
 }
 
-impl Kernel for ColumnMajor {
+impl SpmmKernel for ColumnMajor {
     fn tile(&self) -> Tile {
         let words = self.problem.dtype.bytes().div_ceil(4) as u32;
         Tile {

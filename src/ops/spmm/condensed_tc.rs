@@ -4,9 +4,10 @@
 //! the short side of the MMA (FlashSparse, PPoPP 2025). Ours holds its operands in registers alone, and leaves columns with
 //! few entries to a residue on plain cores.
 
+mod descriptor;
 pub mod pack;
 
-use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, order};
+use super::family::{MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, order};
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
@@ -43,9 +44,9 @@ struct CondensedTc {
     problem: Spmm,
 }
 
-impl Family for CondensedTcs {
-    fn names(&self) -> &'static [&'static str] {
-        &[FAMILY]
+impl SpmmFamily for CondensedTcs {
+    fn name(&self) -> &'static str {
+        FAMILY
     }
 
     fn header(&self) -> &'static str {
@@ -73,7 +74,7 @@ impl Family for CondensedTcs {
         all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         if candidate.family != FAMILY || !takes(problem) || !among(candidate, self.domains()) {
             return None;
         }
@@ -88,7 +89,7 @@ impl Family for CondensedTcs {
         };
         let whole = kernel.columns.is_multiple_of(kernel.group()) && kernel.groups() > 0;
         // More in flight a lane would take the registers of other warps.
-        (whole && kernel.words_in_flight() <= 64).then(|| Box::new(kernel) as Box<dyn Kernel>)
+        (whole && kernel.words_in_flight() <= 64).then(|| Box::new(kernel) as Box<dyn SpmmKernel>)
     }
 }
 
@@ -212,7 +213,7 @@ impl CondensedTc {
     }
 }
 
-impl Kernel for CondensedTc {
+impl SpmmKernel for CondensedTc {
     fn tile(&self) -> Tile {
         let sums = self.groups() * 2 * self.vector();
         let split = if self.terms() == 3 { 8 } else { 0 };

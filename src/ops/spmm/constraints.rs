@@ -1,6 +1,6 @@
 //! LO-SpMM's constraints (sections 3.2 to 3.4), and those our kernels add, in the order they are applied.
 
-use super::family::{self, Kernel, RowOrder, Tile, effective_layout};
+use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
 use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm};
 use crate::search::{Constraint, Verdict};
@@ -130,7 +130,7 @@ fn spills(compiled: Option<&KernelFigures>) -> Verdict {
 fn with_kernel(
     facts: &Facts,
     candidate: &Candidate,
-    judge: fn(&Facts, &dyn Kernel) -> Verdict,
+    judge: fn(&Facts, &dyn SpmmKernel) -> Verdict,
 ) -> Verdict {
     match family::kernel(candidate, &facts.problem) {
         Some(kernel) => judge(facts, kernel.as_ref()),
@@ -184,7 +184,7 @@ fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures
 
 /// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles are of whole warps is the kernels' law,
 /// not a preference: `fits_registers` says so.
-fn hardware_utilization(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let least = f64::from(facts.device.multiprocessors) / 2.0;
     at_most(least - kernel.blocks(&facts.inspection, &facts.problem) as f64, 0.0)
 }
@@ -209,7 +209,7 @@ fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
 }
 
 /// What a block takes of a multiprocessor's shared memory.
-fn shared_memory(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+fn shared_memory(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let bytes = kernel.shared_bytes(&facts.inspection);
     at_most(bytes as f64, facts.device.shared_bytes_per_block as f64)
 }
@@ -220,13 +220,13 @@ fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
 }
 
 /// Packed forms store a zero wherever a row lacks a column of its panel.
-fn panel_fill(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+fn panel_fill(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     at_most(kernel.fill(&facts.inspection), MAX_FILL)
 }
 
 /// What would do the same as a candidate of another family (nnz_split without a row above its chunk), and rules of a family's
 /// own that need the matrix, such as Tiled SpMM's decision chart.
-fn applicability(facts: &Facts, kernel: &dyn Kernel) -> Verdict {
+fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let applies = kernel.applies(&facts.inspection, &facts.device);
     if applies { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
 }

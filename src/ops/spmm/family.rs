@@ -1,6 +1,6 @@
-//! What a GPU family of SpMM kernels is to the rest of the room: its candidates, its tile, its traffic, its lowering.
+//! What a GPU family of SpMM kernels is to the constraints, the model and the lowering: its candidates, tile and traffic.
 //!
-//! A family is one file: it lists its candidates, and parses one into a `Kernel` that constraints, model and lowering read.
+//! A family is one file: it lists its candidates, and parses one into an [`SpmmKernel`] that the others read.
 
 use super::inspect::Inspection;
 use super::model::{self, Work};
@@ -8,12 +8,14 @@ use super::shared::{Lowered, Shared};
 use super::{
     column_major, condensed_tc, nnz_split, resident, row_panel, row_split, tca, tiled, tiled_row,
 };
-use crate::domain::{Candidate, Device, Layout, Spmm};
+use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
+use crate::domain::{Candidate, Device, DeviceKind, Layout, Op, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::Family;
 use crate::search::domain::Domain;
 
 /// All families of our own, in the order they are enumerated.
-pub static FAMILIES: &[&dyn Family] = &[
+pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &row_panel::RowPanels,
     &row_split::RowSplits,
     &nnz_split::NnzSplits,
@@ -25,10 +27,10 @@ pub static FAMILIES: &[&dyn Family] = &[
     &resident::Residents,
 ];
 
-/// One family, or one family's kernels for one layout: names may repeat, candidates may not.
-pub trait Family: Sync {
-    /// Names of the families its candidates have.
-    fn names(&self) -> &'static [&'static str];
+/// A family's GPU kernels, or those for one layout: names may repeat, candidates may not.
+pub trait SpmmFamily: Family {
+    /// The family name of its candidates.
+    fn name(&self) -> &'static str;
 
     /// Text of the header under `kernels/` whose `tune:` line lists `domains`.
     fn header(&self) -> &'static str;
@@ -40,11 +42,11 @@ pub trait Family: Sync {
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate>;
 
     /// The candidate, parsed; `None` where it is not of this family, or a parameter is missing, unknown or not of its type.
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>>;
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>>;
 }
 
 /// One candidate of a GPU family, parsed for one problem.
-pub trait Kernel: Send + Sync {
+pub trait SpmmKernel: Send + Sync {
     fn tile(&self) -> Tile;
 
     /// What a call moves and does on a matrix, for the model.
@@ -131,10 +133,34 @@ pub struct Tile {
 }
 
 /// The candidate as a kernel, whichever family it is of.
-pub fn kernel(candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
-    // By name first: a family lists its domains anew to look at a candidate.
-    let of_name = |family: &&&dyn Family| family.names().contains(&candidate.family.as_str());
+pub fn kernel(candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
+    let of_name = |family: &&&dyn SpmmFamily| family.name() == candidate.family;
     FAMILIES.iter().filter(of_name).find_map(|family| family.kernel(candidate, problem))
+}
+
+/// The descriptor of a GPU kernel, but for its words and parameters.
+pub fn gpu_family(
+    id: &'static str,
+    stored: &'static [StoredForm],
+    may_need_finite_dense: bool,
+) -> FamilyDescriptor {
+    FamilyDescriptor {
+        id: KernelId(id),
+        op: Op::Spmm,
+        device: DeviceKind::Cuda,
+        provider: Provider::Own,
+        title: "",
+        summary: "",
+        source: None,
+        stored,
+        parameters: Vec::new(),
+        flags: Flags { may_need_finite_dense, ..Flags::default() },
+    }
+}
+
+/// Whether a candidate brings an order of the rows other than the matrix's own.
+pub fn is_ordered(candidate: &Candidate) -> bool {
+    candidate.text("order").is_some_and(|order| order != RowOrder::Natural.name())
 }
 
 /// One column is stored alike in both layouts; the kernels that split a row's entries over lanes suit it better.

@@ -1,28 +1,31 @@
 //! Lowers an SpMM candidate to a recipe: the vendor's routine by name, a GPU family's kernel, or a host program.
 
 use super::constraints::is_legal;
-use super::family;
-use super::shared::{Lowered, Shared, array};
-use crate::domain::recipe::{ArrayData, HostProgram, Program, Recipe};
+use super::shared::{Lowered, Shared};
+use super::{family, host};
+use crate::domain::candidate::VENDOR;
+use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, DeviceKind, Spmm};
-use crate::ops::Refusal;
+use crate::ops::{Lowerer, Refusal};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
 /// Lowers for one matrix and keeps what candidates share.
-pub struct Lowerer {
+pub struct SpmmLowerer {
     shared: Shared,
 }
 
-impl Lowerer {
+impl SpmmLowerer {
     pub fn new(matrix: Arc<Csr>, problem: Spmm, device: Device) -> Self {
         Self { shared: Shared::new(matrix, problem, device) }
     }
+}
 
-    pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+impl Lowerer for SpmmLowerer {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
         let refused = || Refusal(format!("{candidate} is not a candidate of this problem"));
         let lowered = match (candidate.family.as_str(), self.shared.device.kind) {
-            ("vendor", _) => {
+            (VENDOR, _) => {
                 let algorithm = candidate.text("algorithm").ok_or_else(refused)?.to_owned();
                 Lowered::bare(Program::Vendor { algorithm })
             }
@@ -34,7 +37,7 @@ impl Lowerer {
                 }
                 kernel.lower(&mut self.shared)?
             }
-            (_, DeviceKind::Cpu) => self.host(candidate).ok_or_else(refused)?,
+            (_, DeviceKind::Cpu) => host::lower(candidate, &mut self.shared).ok_or_else(refused)?,
         };
         Ok(Recipe {
             arrays: lowered.arrays,
@@ -43,23 +46,5 @@ impl Lowerer {
             update_ms: lowered.update_ms,
             ..Recipe::bare(candidate, lowered.program)
         })
-    }
-
-    fn host(&mut self, candidate: &Candidate) -> Option<Lowered> {
-        let n1 = family::count(candidate, "n1")?;
-        match candidate.family.as_str() {
-            "row_panel" => {
-                let m1 = family::count(candidate, "m1")?;
-                let (order, ms) = self.shared.by_length();
-                let arrays = vec![array("rows_by_length", ArrayData::U32(order))];
-                let program = Program::Host(HostProgram::RowPanel { m1, n1 });
-                Some(Lowered { arrays, ms, ..Lowered::bare(program) })
-            }
-            "row_split" => {
-                let rows_per_task = family::count(candidate, "rows_per_task")?;
-                Some(Lowered::bare(Program::Host(HostProgram::RowSplit { n1, rows_per_task })))
-            }
-            _ => None,
-        }
     }
 }

@@ -5,12 +5,15 @@ pub mod condensed_tc;
 pub mod constraints;
 pub mod family;
 pub mod features;
+mod host;
 pub mod inspect;
 pub mod lower;
 pub mod model;
 pub mod model_host;
 pub mod nnz_split;
+mod operation;
 pub mod panels;
+mod phrases;
 pub mod resident;
 pub mod row_panel;
 pub mod row_split;
@@ -25,10 +28,12 @@ pub mod tiled_model;
 pub mod tiled_row;
 pub mod walk;
 
-pub use lower::Lowerer;
+pub use lower::SpmmLowerer;
+pub use operation::SpmmOperation;
 
-use super::{Figures, Space, kernel_identity};
-use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Problem, Spmm};
+use super::operation::TunableProblem;
+use super::{Figures, Space};
+use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Spmm};
 use crate::search;
 use crate::sparse::Csr;
 use inspect::Inspection;
@@ -50,7 +55,7 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, figures: &Figures) -
         pruned.kept.iter().map(|candidate| (candidate.clone(), predict(candidate))).collect();
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &inspection, problem, device);
-    let model = super::model_name(&Problem::Spmm(*problem), device.kind);
+    let model = problem.model_name(device.kind);
     Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model, described }
 }
 
@@ -64,9 +69,9 @@ fn compiled(
     if figures.is_empty() {
         return HashMap::new();
     }
-    let problem = Problem::Spmm(*problem);
     let known = |candidate: &Candidate| {
-        figures.get(&kernel_identity(candidate, &problem, device)?).map(|f| (candidate.clone(), *f))
+        let kernel = problem.kernel_identity(candidate, device)?;
+        figures.get(&kernel).map(|figures| (candidate.clone(), *figures))
     };
     candidates.iter().filter_map(known).collect()
 }

@@ -1,16 +1,19 @@
 //! Family `nnz_split`: rows above a threshold are cut into segments (`kernels/spmm/nnz_split.cuh`), so that neither one huge
 //! row nor few long ones leave the device idle.
 
-use super::family::{Family, Kernel, Tile, count};
+use super::family::{SpmmFamily, SpmmKernel, Tile, count, gpu_family};
 use super::inspect::Inspection;
 use super::model::Work;
+use super::phrases;
 use super::row_split::row_order;
 use super::shared::{self, Lowered, Shared, array};
 use super::text;
 use super::walk::{self, Bound, Walk};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::Domain;
 use crate::sparse::Csr;
@@ -64,9 +67,9 @@ impl NnzSplit {
     }
 }
 
-impl Family for NnzSplits {
-    fn names(&self) -> &'static [&'static str] {
-        &[FAMILY]
+impl SpmmFamily for NnzSplits {
+    fn name(&self) -> &'static str {
+        FAMILY
     }
 
     fn header(&self) -> &'static str {
@@ -90,7 +93,7 @@ impl Family for NnzSplits {
         walk::candidates(FAMILY, self.domains(), problem)
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let walk =
             Walk::of(candidate, problem, self.domains()).filter(|_| candidate.family == FAMILY)?;
         let chunk = count(candidate, "chunk")?;
@@ -98,7 +101,40 @@ impl Family for NnzSplits {
     }
 }
 
-impl Kernel for NnzSplit {
+impl Family for NnzSplits {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Alone)];
+        FamilyDescriptor {
+            title: "Split by entries",
+            summary: "Long rows are cut into segments of about equal length; all others are computed as in row_split.",
+            source: None,
+            parameters: parameters(
+                self.domains(),
+                &[&[("chunk", "most entries in a segment of a long row")], &phrases::WALK[..]]
+                    .concat(),
+            ),
+            ..gpu_family("spmm.nnz_split", STORED, false)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &[],
+            tiled_by: &["cols", "lanes", "vec"],
+            headers: &["spmm/nnz_split.cuh", "spmm/stage.cuh"],
+        }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+impl SpmmKernel for NnzSplit {
     fn tile(&self) -> Tile {
         Tile { balanced: true, ..self.walk.tile() }
     }

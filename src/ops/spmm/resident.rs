@@ -4,16 +4,21 @@
 
 pub mod cuts;
 
-use super::family::{Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout};
+use super::family::{
+    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+};
 use super::inspect::Inspection;
 use super::model::Work;
+use super::phrases;
 use super::shared::{Lowered, Shared, array};
 use super::text::{self, elements, output, scale};
 use super::tiled_row::estimate::{Reads, Traffic, from_memory, microseconds, padded};
 use super::tiled_row::groups::{self, Rows};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
@@ -34,9 +39,9 @@ struct Resident {
     problem: Spmm,
 }
 
-impl Family for Residents {
-    fn names(&self) -> &'static [&'static str] {
-        &[NAME]
+impl SpmmFamily for Residents {
+    fn name(&self) -> &'static str {
+        NAME
     }
 
     fn header(&self) -> &'static str {
@@ -60,7 +65,7 @@ impl Family for Residents {
         all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         if candidate.family != NAME || effective_layout(problem) != Layout::Row {
             return None;
         }
@@ -77,6 +82,34 @@ impl Family for Residents {
         };
         let whole = matches!(kernel.vec * kernel.element(), 16 | 32);
         (whole && kernel.n1 >= kernel.vec && kernel.lanes() <= 32).then(|| Box::new(kernel) as _)
+    }
+}
+
+impl Family for Residents {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(NAME, Distinction::Alone)];
+        FamilyDescriptor {
+            title: "Resident B",
+            summary: "A tile of B stays in shared memory while all rows of A pass by.",
+            source: None,
+            parameters: parameters(
+                self.domains(),
+                &[phrases::N1, phrases::VEC, phrases::BLOCK, phrases::UNROLL],
+            ),
+            ..gpu_family("spmm.resident", STORED, true)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        true
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["n1", "vec"], headers: &["spmm/resident.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
     }
 }
 
@@ -153,7 +186,7 @@ impl Resident {
     }
 }
 
-impl Kernel for Resident {
+impl SpmmKernel for Resident {
     fn tile(&self) -> Tile {
         let sums = self.vec * self.element().div_ceil(4).max(1);
         Tile {

@@ -1,17 +1,21 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
+    gpu_family, order,
 };
 use super::inspect::Inspection;
 use super::model::Work;
 use super::panels::panel_arrays;
+use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::text::{self, elements, output, scale};
 use super::walk::widest_vector;
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
@@ -29,9 +33,9 @@ struct RowPanel {
     problem: Spmm,
 }
 
-impl Family for RowPanels {
-    fn names(&self) -> &'static [&'static str] {
-        &["row_panel"]
+impl SpmmFamily for RowPanels {
+    fn name(&self) -> &'static str {
+        "row_panel"
     }
 
     fn header(&self) -> &'static str {
@@ -66,7 +70,7 @@ impl Family for RowPanels {
         .collect()
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         if candidate.family != "row_panel" || effective_layout(problem) != Layout::Row {
             return None;
         }
@@ -86,7 +90,42 @@ impl Family for RowPanels {
     }
 }
 
-impl Kernel for RowPanel {
+impl Family for RowPanels {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("row_panel", Distinction::Alone)];
+        FamilyDescriptor {
+            title: "Row panels",
+            summary: "Rows are packed into panels whose rows share each row of B that they read.",
+            source: Some("LO-SpMM (TACO 2024), section 3"),
+            parameters: parameters(
+                self.domains(),
+                &[
+                    ("m1", "rows of a panel"),
+                    phrases::N1,
+                    phrases::VEC,
+                    phrases::UNROLL,
+                    phrases::BLOCK,
+                    phrases::ORDER,
+                ],
+            ),
+            ..gpu_family("spmm.row_panel", STORED, true)
+        }
+    }
+
+    fn needs_finite_dense(&self, candidate: &Candidate) -> bool {
+        candidate.int("m1") != Some(1)
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["m1", "n1", "vec"], headers: &["spmm/row_panel.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+impl SpmmKernel for RowPanel {
     fn tile(&self) -> Tile {
         let threads_a_tile = (self.n1 / self.vec).max(1);
         let words = self.problem.dtype.bytes().max(4) as u32 / 4;

@@ -1,14 +1,17 @@
 //! Family `row_split`: a group of threads per row, output columns in registers (`kernels/spmm/row_split.cuh`).
 
-use super::family::{Family, Kernel, RowOrder, Tile};
+use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, gpu_family, is_ordered};
 use super::inspect::Inspection;
 use super::model::Work;
+use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::text;
 use super::walk::{self, Bound, Walk};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Array, CudaProgram, Program, Step};
 use crate::domain::{Candidate, Device, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, Operand};
 use crate::search::domain::Domain;
 
@@ -29,9 +32,9 @@ impl RowSplit {
     }
 }
 
-impl Family for RowSplits {
-    fn names(&self) -> &'static [&'static str] {
-        &[FAMILY]
+impl SpmmFamily for RowSplits {
+    fn name(&self) -> &'static str {
+        FAMILY
     }
 
     fn header(&self) -> &'static str {
@@ -46,14 +49,43 @@ impl Family for RowSplits {
         walk::candidates(FAMILY, self.domains(), problem)
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let walk =
             Walk::of(candidate, problem, self.domains()).filter(|_| candidate.family == FAMILY)?;
         Some(Box::new(RowSplit { walk }))
     }
 }
 
-impl Kernel for RowSplit {
+impl Family for RowSplits {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks("r"))];
+        FamilyDescriptor {
+            title: "Row split",
+            summary: "A group of threads computes each row, with the output columns in registers.",
+            source: None,
+            parameters: parameters(self.domains(), &phrases::WALK),
+            ..gpu_family("spmm.row_split", STORED, false)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &[],
+            tiled_by: &["cols", "lanes", "vec"],
+            headers: &["spmm/row_split.cuh", "spmm/stage.cuh"],
+        }
+    }
+
+    fn complexity(&self, candidate: &Candidate) -> u32 {
+        1 + u32::from(is_ordered(candidate))
+    }
+}
+
+impl SpmmKernel for RowSplit {
     fn tile(&self) -> Tile {
         self.walk.tile()
     }

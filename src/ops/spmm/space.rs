@@ -2,32 +2,17 @@
 
 use super::constraints::is_legal;
 use super::family::{self, FAMILIES};
+use super::host;
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Spmm};
-use crate::search::domain::{Domain, product};
+use crate::ops::vendor::candidate;
 use crate::sparse::Csr;
 
 /// All candidates of our own families for a problem, before any constraint.
 pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
     match kind {
-        DeviceKind::Cpu => host(),
+        DeviceKind::Cpu => host::candidates(),
         DeviceKind::Cuda => FAMILIES.iter().flat_map(|family| family.candidates(problem)).collect(),
     }
-}
-
-/// The CPU subset of the same families; the tile sizes are those the host kernels are compiled for.
-fn host() -> Vec<Candidate> {
-    let mut all = product(
-        "row_panel",
-        &[Domain::ints("m1", &[1, 2, 4, 8]), Domain::ints("n1", &[8, 16, 32, 64])],
-    );
-    all.extend(product(
-        "row_split",
-        &[
-            Domain::ints("n1", &[8, 16, 32, 64]),
-            Domain::ints("rows_per_task", &[16, 64, 256, 1024]),
-        ],
-    ));
-    all
 }
 
 /// Share of entries from which a product with A made dense is tried: below it that has more than fifty times the terms.
@@ -51,10 +36,7 @@ pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
         algorithms.push("cublas_dense");
         algorithms.extend(problem.tf32.then_some("cublas_dense_tf32"));
     }
-    algorithms
-        .iter()
-        .map(|algorithm| Candidate::new("vendor").with_text("algorithm", algorithm))
-        .collect()
+    algorithms.into_iter().map(candidate).collect()
 }
 
 /// The distinct CUDA texts that this space asks a compiler for on typical problems, with a label: what tests compile ahead of any GPU.
@@ -96,6 +78,7 @@ fn typical_problems() -> Vec<Spmm> {
 mod tests {
     use super::*;
     use crate::domain::Param;
+    use crate::search::domain::Domain;
 
     /// `// tune: a 1 2 | b x y` of a kernel header, as domains.
     fn header_domains(text: &str) -> Vec<(String, Vec<String>)> {
@@ -128,7 +111,7 @@ mod tests {
                 header_domains(family.header()),
                 space_domains(family.domains()),
                 "{:?}",
-                family.names()
+                family.name()
             );
         }
     }
@@ -142,8 +125,8 @@ mod tests {
                 let problem = Spmm::new(n, dtype, layout);
                 for family in FAMILIES {
                     let count = family.candidates(&problem).len();
-                    println!("{n} {dtype} {layout} {:?}: {count}", family.names());
-                    assert!(count <= 1000, "{n} {dtype} {layout} {:?}: {count}", family.names());
+                    println!("{n} {dtype} {layout} {:?}: {count}", family.name());
+                    assert!(count <= 1000, "{n} {dtype} {layout} {:?}: {count}", family.name());
                 }
             }
         }
@@ -161,7 +144,7 @@ mod tests {
                 assert!(all.iter().all(|candidate| family::kernel(candidate, &problem).is_some()));
                 for family in FAMILIES {
                     for candidate in family.candidates(&problem) {
-                        assert!(family.names().contains(&candidate.family.as_str()), "{candidate}");
+                        assert!(family.name() == candidate.family, "{candidate}");
                     }
                 }
             }

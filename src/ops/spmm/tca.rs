@@ -4,14 +4,19 @@
 mod emulation;
 mod table;
 
-use super::family::{Family, Kernel, RowOrder, Tile, among, count, effective_layout};
+use super::family::{
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+};
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
+use super::phrases;
 use super::shared::{Lowered, MOST_KEPT, Shared, array};
 use super::text::{self, elements, output, scale};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
@@ -47,9 +52,9 @@ fn thresholds(name: &str) -> Option<[u32; 4]> {
     }
 }
 
-impl Family for TensorDots {
-    fn names(&self) -> &'static [&'static str] {
-        &[FAMILY]
+impl SpmmFamily for TensorDots {
+    fn name(&self) -> &'static str {
+        FAMILY
     }
 
     fn header(&self) -> &'static str {
@@ -73,7 +78,7 @@ impl Family for TensorDots {
         if takes { product(FAMILY, self.domains()) } else { Vec::new() }
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let takes = problem.dtype == Dtype::F16 && effective_layout(problem) == Layout::Row;
         if candidate.family != FAMILY || !takes || !among(candidate, self.domains()) {
             return None;
@@ -89,6 +94,39 @@ impl Family for TensorDots {
             },
             problem: *problem,
         }))
+    }
+}
+
+impl Family for TensorDots {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Alone)];
+        FamilyDescriptor {
+            title: "Tensor-core dot products",
+            summary: "Rows are divided into classes by length and multiplied on the tensor cores without repacking.",
+            source: Some("TCA-SpMM, section 4"),
+            parameters: parameters(
+                self.domains(),
+                &[
+                    phrases::WARPS,
+                    phrases::COLUMNS_A_WARP,
+                    ("thresholds", "how rows are divided into classes by their length"),
+                    ("feed", "where the operands of a tensor-core product are assembled"),
+                ],
+            ),
+            ..gpu_family("spmm.tca", STORED, false)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["columns", "warps"], headers: &["spmm/tca.cuh"] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
     }
 }
 
@@ -147,7 +185,7 @@ impl TensorDot {
     }
 }
 
-impl Kernel for TensorDot {
+impl SpmmKernel for TensorDot {
     fn tile(&self) -> Tile {
         let width = self.width();
         Tile {

@@ -7,14 +7,18 @@ pub mod slots;
 pub(super) mod walk;
 
 use super::family::{
-    Family, Kernel, MOST_GRID_Y, RowOrder, Tile, among, count, effective_layout, order,
+    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
+    gpu_family, order,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
+use super::phrases;
 use super::shared::{Lowered, Shared};
 use super::tiled_model::{self, Geometry, Terms, sample::Sampled};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::search::domain::{Domain, product};
 use std::sync::LazyLock;
 
@@ -38,9 +42,9 @@ pub struct Tiled {
     pub problem: Spmm,
 }
 
-impl Family for TiledColumns {
-    fn names(&self) -> &'static [&'static str] {
-        &["tiled"]
+impl SpmmFamily for TiledColumns {
+    fn name(&self) -> &'static str {
+        "tiled"
     }
 
     fn header(&self) -> &'static str {
@@ -73,7 +77,7 @@ impl Family for TiledColumns {
         all.filter(|candidate| problem.n >= 2 && staged(candidate) == Some(true)).collect()
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         let ours = candidate.family == "tiled" && effective_layout(problem) == Layout::Col;
         if !ours || problem.n < 2 || !among(candidate, self.domains()) {
             return None;
@@ -90,6 +94,44 @@ impl Family for TiledColumns {
             order: order(candidate)?,
             problem: *problem,
         }))
+    }
+}
+
+impl Family for TiledColumns {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("tiled", Distinction::Lacks("n1"))];
+        FamilyDescriptor {
+            title: "Tiled, column-major",
+            summary: "Panels of rows gather the rows of column-major B that they need into shared memory.",
+            source: Some("Tiled SpMM, sections 2.5 and 4"),
+            parameters: parameters(
+                self.domains(),
+                &[
+                    phrases::R,
+                    ("buffer", "rows of B that are gathered in shared memory at a time"),
+                    ("rows", "rows of a panel"),
+                    ("segment", "whether long rows are cut into segments"),
+                    phrases::ORDER,
+                ],
+            ),
+            ..gpu_family("spmm.tiled_column", STORED, false)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &["rows", "buffer", "order"],
+            tiled_by: &["rows", "r", "buffer"],
+            headers: &["spmm/tiled.cuh"],
+        }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
     }
 }
 
@@ -139,7 +181,7 @@ impl Tiled {
     }
 }
 
-impl Kernel for Tiled {
+impl SpmmKernel for Tiled {
     fn tile(&self) -> Tile {
         // By ptxas for sm_80 and sm_90: a test keeps them no less than what it reports.
         let registers = match self.problem.dtype {

@@ -7,14 +7,19 @@ pub mod pack;
 #[cfg(test)]
 mod tests;
 
-use super::family::{Family, Kernel, RowOrder, Tile, among, count, effective_layout, order};
+use super::family::{
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
+};
 use super::inspect::Inspection;
 use super::model::Work;
+use super::phrases;
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
 use super::text::{self, element, elements, output, scale};
+use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
+use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
@@ -54,9 +59,9 @@ struct TiledRow {
     problem: Spmm,
 }
 
-impl Family for TiledRows {
-    fn names(&self) -> &'static [&'static str] {
-        &[NAME]
+impl SpmmFamily for TiledRows {
+    fn name(&self) -> &'static str {
+        NAME
     }
 
     fn header(&self) -> &'static str {
@@ -83,7 +88,7 @@ impl Family for TiledRows {
         product(NAME, self.domains())
     }
 
-    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
         if candidate.family != NAME || effective_layout(problem) != Layout::Row {
             return None;
         }
@@ -99,6 +104,44 @@ impl Family for TiledRows {
             order: order(candidate)?,
             problem: *problem,
         }))
+    }
+}
+
+impl Family for TiledRows {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(NAME, Distinction::Has("n1"))];
+        FamilyDescriptor {
+            title: "Tiled, row-major",
+            summary: "Panels of rows gather the rows of row-major B that they need into shared memory, stage by stage.",
+            source: Some("Tiled SpMM, section 3, for row-major operands"),
+            parameters: parameters(
+                self.domains(),
+                &[
+                    ("rows", "rows of a panel"),
+                    phrases::N1,
+                    ("buffer", "rows of B that are gathered in shared memory at a time"),
+                    ("split", "blocks that share the stages of a panel"),
+                    phrases::ORDER,
+                ],
+            ),
+            ..gpu_family("spmm.tiled_row", STORED, true)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        true
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &["rows", "buffer", "order"],
+            tiled_by: &["n1", "rows", "buffer"],
+            headers: &["spmm/tiled_row.cuh"],
+        }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
     }
 }
 
@@ -266,7 +309,7 @@ impl TiledRow {
     }
 }
 
-impl Kernel for TiledRow {
+impl SpmmKernel for TiledRow {
     fn tile(&self) -> Tile {
         Tile {
             rows: 1,

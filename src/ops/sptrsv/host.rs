@@ -4,6 +4,7 @@ use super::{Share, System, no_candidate};
 use crate::domain::Candidate;
 use crate::domain::recipe::{HostProgram, Program, Recipe};
 use crate::ops::Refusal;
+use crate::search::domain::Domain;
 
 /// Levels of fewer rows are one thread's.
 const NARROW: [u32; 6] = [8, 16, 32, 64, 128, 256];
@@ -56,6 +57,16 @@ pub fn share(system: &System) -> Share {
         }
     }
     Share { scored, full: full as u64, rules: rules(teams.is_empty()) }
+}
+
+/// Values of the parameter of `levels` that does not depend on the device.
+pub fn level_domains() -> [Domain; 1] {
+    [Domain::ints("narrow", &NARROW.map(i64::from))]
+}
+
+/// Likewise of `merged`.
+pub fn merged_domains() -> [Domain; 1] {
+    [Domain::ints("rows", &ROWS.map(i64::from))]
 }
 
 fn rules(alone: bool) -> Vec<String> {

@@ -1,13 +1,18 @@
 //! SpTRSV: `T x = b`, T a triangle of A. The space joins AG-SpTRSV's schemes, ours beyond the paper, and the host's.
 
 pub mod ag;
+mod families;
 pub mod features;
 pub mod host;
+mod operation;
 pub mod progress;
 pub mod slices;
 pub mod structure_features;
 
-use super::{Refusal, Space, Unsupported};
+pub use operation::SptrsvOperation;
+
+use super::{Lowerer, Refusal, Space, Unsupported};
+use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv, funnel};
 use crate::search::Pruned;
@@ -86,40 +91,48 @@ fn vendor(problem: &Sptrsv, device: &Device) -> Vec<Candidate> {
         (DeviceKind::Cuda, _) => "spsm",
     };
     let there = device.vendor.is_some();
-    there.then(|| Candidate::new("vendor").with_text("algorithm", algorithm)).into_iter().collect()
+    there.then(|| super::vendor::candidate(algorithm)).into_iter().collect()
 }
 
 /// Lowers schemes for one system; each family keeps what its schemes share.
-pub struct Lowerer {
+pub struct SptrsvLowerer {
     system: System,
-    slices: slices::Lowerer,
-    ag: ag::Lowerer,
+    slices: slices::SlicesLowerer,
+    ag: ag::AgLowerer,
 }
 
-impl Lowerer {
+impl SptrsvLowerer {
     pub fn new(matrix: &Csr, problem: Sptrsv, device: Device) -> Result<Self, Unsupported> {
         let system = System::of(matrix, &problem, &device)?;
-        Ok(Self { system, slices: slices::Lowerer::default(), ag: ag::Lowerer::default() })
+        let (slices, ag) = (slices::SlicesLowerer::default(), ag::AgLowerer::default());
+        Ok(Self { system, slices, ag })
     }
+}
 
+impl Lowerer for SptrsvLowerer {
     /// The recipe, with the system's own preparation counted in, as the vendor's analysis counts.
-    pub fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
+    fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
         let mut recipe = self.scheme(candidate)?;
         if !matches!(recipe.program, Program::Vendor { .. }) {
             recipe.lowering_ms += self.system.ms;
         }
         Ok(recipe)
     }
+}
 
+impl SptrsvLowerer {
     fn scheme(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
         match (candidate.family.as_str(), self.system.device.kind) {
-            ("vendor", _) => {
+            (VENDOR, _) => {
                 let algorithm = candidate.text("algorithm");
                 let algorithm = algorithm.ok_or_else(|| no_candidate(candidate))?.to_owned();
                 Ok(Recipe::bare(candidate, Program::Vendor { algorithm }))
             }
-            ("ag", DeviceKind::Cuda) => self.ag.lower(candidate, &self.system),
-            (_, DeviceKind::Cuda) => self.slices.lower(candidate, &self.system),
+            (ag::FAMILY, DeviceKind::Cuda) => self.ag.lower(candidate, &self.system),
+            (slices::scheme::FAMILY, DeviceKind::Cuda) => {
+                self.slices.lower(candidate, &self.system)
+            }
+            (_, DeviceKind::Cuda) => Err(no_candidate(candidate)),
             (_, DeviceKind::Cpu) => host::lower(candidate, &self.system),
         }
     }

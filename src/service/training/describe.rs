@@ -5,7 +5,7 @@ use super::Halt;
 use super::handle::TrainingHandle;
 use super::threads::Threads;
 use crate::domain::learned::Scope;
-use crate::domain::{CandidateId, DeviceKind, Digest, JobFeatures, Matrix, Problem, Timestamp};
+use crate::domain::{CandidateId, Digest, JobFeatures, Matrix, Timestamp};
 use crate::ops::{self, Figures, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
@@ -77,15 +77,16 @@ async fn describe(
     let (wanted, problem, device) = (facts.clone(), job.problem, job.device.clone());
     let digest = job.matrix;
     // With the compiler's figures known when the job began, so that the features are those it would have had then.
-    let figures = match (&problem, device.kind, ended.started_at) {
-        (Problem::Spmm(_), DeviceKind::Cuda, Some(started)) => {
+    let figures = match ended.started_at {
+        Some(started) if ops::of(&problem).prunes_by_figures(device.kind) => {
             store.kernel_figures(&scope.device_class, started).await?
         }
         _ => Figures::new(),
     };
     let space = move || {
         let matrix = bring(file.as_deref(), &digest, &wanted)?;
-        ops::space_knowing(&matrix, &problem, &device, &figures).map_err(|error| error.to_string())
+        let space = ops::of(&problem).space(&matrix, &device, &figures);
+        space.map_err(|error| error.to_string())
     };
     let space = match threads.run(space).await? {
         Ok(space) => space,

@@ -6,7 +6,7 @@ use super::{Halt, replay};
 use crate::domain::learned::{DataUsed, Scope};
 use crate::domain::{Candidate, Timestamp};
 use crate::learn::{Dataset, Group, Row};
-use crate::ops::features;
+use crate::ops::{Kernels, features};
 use crate::service::Service;
 use crate::service::settings::LearningSettings;
 use crate::sparse::generate::Spec;
@@ -114,8 +114,10 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
     }
     let told = candidates.iter().zip(&rows);
     let told: Vec<_> = told.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
+    let Scope { op, device_class } = features.scope;
+    let kernels = device_class.kind().map(|device| Kernels { op, device });
     let origin = Origin {
-        corrected: replay::corrected(&told),
+        corrected: replay::corrected(&told, kernels),
         generated: features.name.is_some_and(|name| Spec::parse(&name).is_ok()),
         measured_at: features.created_at,
     };

@@ -2,7 +2,7 @@
 //! new model has to beat for both operations. Actual searches may have other budgets and strategies.
 
 use crate::domain::Candidate;
-use crate::ops;
+use crate::ops::Kernels;
 use crate::search::{First, ranked};
 use std::collections::BTreeMap;
 
@@ -15,14 +15,20 @@ pub(super) const TRIES: usize = 10;
 /// The rows that a ranked search of [`TRIES`] candidates tries, in its order. Each row is a candidate with the analytic
 /// prediction and the recorded median in microseconds, which is not finite if it failed. Only recorded candidates can
 /// be tried, as by the models that it is compared with.
-pub(super) fn corrected(rows: &[(&Candidate, f64, f64)]) -> Vec<usize> {
+///
+/// Without `kernels`, which a scope of an unknown class of device lacks, each candidate counts as a variety of its own.
+pub(super) fn corrected(rows: &[(&Candidate, f64, f64)], kernels: Option<Kernels>) -> Vec<usize> {
+    let variety = |candidate: &Candidate| match kernels {
+        Some(kernels) => kernels.variety(candidate),
+        None => candidate.to_string(),
+    };
     let mut places: BTreeMap<&Candidate, usize> = BTreeMap::new();
     for (place, (candidate, ..)) in rows.iter().enumerate() {
         places.entry(candidate).or_insert(place);
     }
     let scored = places.iter().map(|(candidate, place)| ((*candidate).clone(), rows[*place].1));
     let scored = scored.collect();
-    let mut search = ranked(scored, TRIES, First::default(), ops::variety, |_| false).selector;
+    let mut search = ranked(scored, TRIES, First::default(), variety, |_| false).selector;
     let mut tried = Vec::with_capacity(TRIES);
     while let Some(candidate) = search.next() {
         let Some(place) = places.get(&candidate).copied() else { break };
@@ -36,7 +42,8 @@ pub(super) fn corrected(rows: &[(&Candidate, f64, f64)]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::{TRIES, corrected};
-    use crate::domain::Candidate;
+    use crate::domain::{Candidate, DeviceKind, Op};
+    use crate::ops::Kernels;
 
     /// Twenty candidates of a family that the model wrongly prefers, then twelve of a faster one.
     fn two_families() -> Vec<(Candidate, f64, f64)> {
@@ -48,7 +55,8 @@ mod tests {
 
     fn order(all: &[(Candidate, f64, f64)]) -> Vec<usize> {
         let rows: Vec<_> = all.iter().map(|(c, predicted, us)| (c, *predicted, *us)).collect();
-        corrected(&rows)
+        let kernels = Kernels { op: Op::Spmm, device: DeviceKind::Cuda };
+        corrected(&rows, Some(kernels))
     }
 
     #[test]
@@ -76,6 +84,6 @@ mod tests {
         assert_eq!(tried[0], 0);
         tried.sort_unstable();
         assert_eq!(tried, [0, 1, 2]);
-        assert!(corrected(&[]).is_empty());
+        assert!(corrected(&[], None).is_empty());
     }
 }

@@ -9,7 +9,7 @@ use crate::domain::plan::{
 use crate::domain::{
     Device, DeviceClass, DeviceKind, Digest, Outcome, Plan, PlanId, Problem, Timestamp,
 };
-use crate::ops;
+use crate::ops::Kernels;
 use crate::search::{self, Contender};
 use crate::service::Service;
 use crate::store::StoreError;
@@ -88,7 +88,8 @@ pub async fn plan(
             values_may_change: true,
             pattern_may_change: false,
             update_values_ms: program.update_ms.unwrap_or(0.0),
-            dense_must_be_finite: ops::dense_must_be_finite(&candidate, device.kind),
+            dense_must_be_finite: Kernels::of(&request.problem, device.kind)
+                .needs_finite_dense(&candidate),
             n_may_change: false,
         },
         launch: program.launch,

@@ -5,7 +5,7 @@ use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
 use crate::domain::{Candidate, Outcome, SearchStrategy, Stage};
-use crate::ops;
+use crate::ops::Kernels;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ impl Session<'_> {
             return Err(SessionError::Hopeless(self.nothing_ran()));
         }
         if nnz > LARGE {
-            contenders = of_few_preparations(contenders);
+            contenders = of_few_preparations(contenders, self.kernels());
         }
         let mut ms = self.measuring.finals_ms;
         if halving && contenders.iter().filter(|c| c.candidate.family != VENDOR).count() > few {
@@ -135,13 +135,14 @@ impl Session<'_> {
 
     /// All measured candidates.
     fn measured(&self) -> Vec<Contender> {
+        let kernels = self.kernels();
         let tried = self.recorder.tried().into_iter();
         let measured = tried.filter_map(|(candidate, outcome)| match outcome {
             Outcome::Measured { timing, preprocess_ms, .. } => Some(Contender {
                 candidate: candidate.clone(),
                 timing: timing.clone(),
                 preprocess_ms: *preprocess_ms,
-                complexity: ops::complexity(candidate),
+                complexity: kernels.complexity(candidate),
             }),
             _ => None,
         });
@@ -194,10 +195,10 @@ fn best_of(
 }
 
 /// The contenders that share one of the first few preparations, and vendor routines.
-fn of_few_preparations(contenders: Vec<Contender>) -> Vec<Contender> {
+fn of_few_preparations(contenders: Vec<Contender>, kernels: Kernels) -> Vec<Contender> {
     let mut known: Vec<String> = Vec::new();
     let shares = |contender: &Contender| {
-        let name = ops::preparation(&contender.candidate);
+        let name = kernels.preparation(&contender.candidate);
         if contender.candidate.family == VENDOR || known.contains(&name) {
             return true;
         }
@@ -213,7 +214,7 @@ fn of_few_preparations(contenders: Vec<Contender>) -> Vec<Contender> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timing;
+    use crate::domain::{DeviceKind, Op, Timing};
 
     #[test]
     fn the_finals_of_a_large_matrix_have_few_preparations() {
@@ -226,7 +227,9 @@ mod tests {
         };
         let mut all: Vec<Contender> = (1..=6).map(|merge| ag(merge, 1)).collect();
         all.extend([ag(1, 2), ag(6, 2), contender(Candidate::new(VENDOR))]);
-        let kept: Vec<_> = of_few_preparations(all).into_iter().map(|c| c.candidate).collect();
+        let kernels = Kernels { op: Op::Sptrsv, device: DeviceKind::Cuda };
+        let kept = of_few_preparations(all, kernels).into_iter().map(|c| c.candidate);
+        let kept: Vec<_> = kept.collect();
         let merges: Vec<_> = kept.iter().map(|candidate| candidate.int("merge")).collect();
         assert_eq!(merges, [Some(1), Some(2), Some(3), Some(4), Some(1), None]);
     }

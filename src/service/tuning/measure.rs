@@ -7,6 +7,7 @@ use crate::domain::protocol::Effort;
 use crate::domain::{
     Candidate, CandidateId, Outcome, Problem, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
+use crate::ops;
 use crate::pool::PoolError;
 use crate::search::{Budget, CandidateSelector};
 use crate::store::{Quarantined, StoreError};
@@ -36,24 +37,9 @@ struct Ahead {
 
 impl Ahead {
     fn of(context: &SearchContext, problem: &Problem) -> Self {
-        let most = match problem {
-            Problem::Spmm(_) => AHEAD,
-            // A scheme packs values and columns in its own order.
-            Problem::Sptrsv(solve) => {
-                let packed = context.matrix.nnz.max(1) * (4 + solve.dtype.bytes());
-                ((AHEAD_BYTES / packed) as usize).clamp(4, AHEAD)
-            }
-        };
+        let bytes = ops::of(problem).bytes_per_candidate(context.matrix.nnz);
+        let most = bytes.map_or(AHEAD, |bytes| ((AHEAD_BYTES / bytes) as usize).clamp(4, AHEAD));
         Self { prepared: HashSet::new(), most }
-    }
-}
-
-/// A candidate that is this many times slower than the best so far is timed only once. In a triangular solve, whose
-/// threads wait for one another, the kernel then stops itself.
-const fn hopeless(problem: &Problem) -> f64 {
-    match problem {
-        Problem::Spmm(_) => 8.0,
-        Problem::Sptrsv(_) => 3.0,
     }
 }
 
@@ -170,7 +156,7 @@ impl Session<'_> {
         } else {
             let best_us = self.recorder.job.best.as_ref().map(|best| best.median_us);
             let request = &self.recorder.job.request;
-            let give_up_us = best_us.map(|us| us * hopeless(&request.problem));
+            let give_up_us = best_us.map(|us| us * ops::of(&request.problem).hopeless_factor());
             let effort = match request.search.strategy {
                 SearchStrategy::Halving | SearchStrategy::Sampled => self.measuring.brief,
                 _ => self.measuring.effort,

@@ -5,8 +5,7 @@ use super::session::{Session, SessionError};
 use crate::domain::plan::PlanKey;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{
-    Candidate, CandidateId, DeviceKind, FunnelStep, KernelFigures, Matrix, Outcome, Problem,
-    Resources, Stage,
+    Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Stage,
 };
 use crate::ops::{self, Figures, Space};
 use crate::service::ActiveModel;
@@ -58,8 +57,8 @@ impl Session<'_> {
         let survey_file = file.clone();
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
-            ops::space_knowing(&csr, &request.problem, &device, &figures)
-                .map_err(|error| error.to_string())
+            let space = ops::of(&request.problem).space(&csr, &device, &figures);
+            space.map_err(|error| error.to_string())
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
         let space = tokio::select! {
@@ -92,11 +91,9 @@ impl Session<'_> {
     /// those of the kernel that won this key before, which was the fastest regardless of spills.
     async fn figures(&self, matrix: &Matrix) -> Result<Figures, StoreError> {
         let problem = self.recorder.job.request.problem;
-        let (Some(started), DeviceKind::Cuda, Problem::Spmm(_)) =
-            (self.recorder.job.started_at, self.device.kind, &problem)
-        else {
-            return Ok(Figures::new());
-        };
+        let started = self.recorder.job.started_at;
+        let prunes = ops::of(&problem).prunes_by_figures(self.device.kind);
+        let Some(started) = started.filter(|_| prunes) else { return Ok(Figures::new()) };
         let store = self.service.store();
         let mut figures = store.kernel_figures(&self.device.class(), started).await?;
         let key = PlanKey {
@@ -107,7 +104,8 @@ impl Session<'_> {
         };
         let plan = store.plan_by_key(&key).await?;
         let won = plan.filter(|plan| plan.created_at < started);
-        let won = won.and_then(|plan| ops::kernel_identity(&plan.candidate, &problem, self.device));
+        let won =
+            won.and_then(|plan| ops::of(&problem).kernel_identity(&plan.candidate, self.device));
         if let Some(kernel) = won {
             figures.remove(&kernel);
         }
@@ -127,7 +125,7 @@ impl Session<'_> {
             tried.filter_map(|(candidate, outcome)| Some((candidate, resources(outcome)?)));
         let here = self.compiled.iter().map(|(candidate, resources)| (candidate, *resources));
         let figures = |(candidate, resources): (&Candidate, Resources)| {
-            let kernel = ops::kernel_identity(candidate, problem, self.device)?;
+            let kernel = ops::of(problem).kernel_identity(candidate, self.device)?;
             let Resources { registers, local_bytes, .. } = resources;
             Some((kernel, KernelFigures { registers, local_bytes }))
         };

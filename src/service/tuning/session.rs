@@ -13,7 +13,7 @@ use crate::domain::{
     Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, ModelId, Plan,
     Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
-use crate::ops;
+use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
 use crate::service::Service;
@@ -254,6 +254,11 @@ impl Session<'_> {
         self.begin(context, selector).await
     }
 
+    /// The kernels that the job's candidates are of.
+    pub(super) fn kernels(&self) -> Kernels {
+        Kernels::of(&self.recorder.job.request.problem, self.device.kind)
+    }
+
     /// Continues from the trials of an earlier attempt.
     fn ranked(
         &self,
@@ -262,14 +267,17 @@ impl Session<'_> {
         top_k: u32,
         warm: Vec<Candidate>,
     ) -> Box<dyn CandidateSelector> {
+        let kernels = self.kernels();
+        let preparation = |candidate: &Candidate| kernels.preparation(candidate);
+        let variety = |candidate: &Candidate| kernels.variety(candidate);
         // If preprocessing counts, a candidate without any is always measured, regardless of its rank.
         let counts = self.recorder.job.request.expected_calls.is_some();
-        let sure = |candidate: &Candidate| counts && ops::brings_nothing(candidate);
+        let sure = |candidate: &Candidate| counts && kernels.needs_no_preparation(candidate);
         let before = self.tried_before(context);
         let first = First { before, warm };
         let mut ranked = match &context.learned {
-            Some(_) => search::top(scored, top_k as usize, first, ops::preparation, sure),
-            None => search::ranked(scored, top_k as usize, first, ops::variety, sure),
+            Some(_) => search::top(scored, top_k as usize, first, preparation, sure),
+            None => search::ranked(scored, top_k as usize, first, variety, sure),
         };
         // A finished search has recorded the candidates left out, so they are no longer among the scored.
         ranked.step.removed += self.recorder.dropped_by(RANK) as u64;
@@ -306,9 +314,10 @@ impl Session<'_> {
         scored: Vec<(Candidate, f64)>,
         trials: u32,
     ) -> Box<dyn CandidateSelector> {
+        let kernels = self.kernels();
         let before = self.tried_before(context);
         let places = (trials as usize).saturating_sub(context.always.len());
-        let halved = search::halving(scored, places, before, ops::preparation);
+        let halved = search::halving(scored, places, before, |c| kernels.preparation(c));
         context.funnel.push(halved.step);
         halved.selector
     }
@@ -327,8 +336,9 @@ impl Session<'_> {
             let lot = Digest::of(format!("{matrix} {seed:?} {candidate}").as_bytes());
             lot.as_bytes()[..8].iter().fold(0, |lot, byte| lot << 8 | u64::from(*byte))
         };
+        let kernels = self.kernels();
         let before = self.tried_before(context);
-        let sampled = search::sampled(scored, places, before, ops::preparation, draw);
+        let sampled = search::sampled(scored, places, before, |c| kernels.preparation(c), draw);
         context.funnel.push(sampled.step);
         sampled.selector
     }

@@ -1,12 +1,13 @@
 //! The packed forms of `resident` and `tiled`, executed on the host as their kernels walk them, against the oracle.
 
-use super::super::family::Family as _;
+use super::super::family::SpmmFamily as _;
 use super::groups::GROUP;
 use crate::domain::recipe::{Arg, Array, ArrayData, Program, Recipe};
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Spmm};
+use crate::ops::Lowerer as _;
 use crate::ops::spmm::constraints::is_legal;
 use crate::ops::spmm::inspect::Inspection;
-use crate::ops::spmm::{Lowerer, family, space};
+use crate::ops::spmm::{SpmmLowerer, family, space};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
@@ -192,7 +193,7 @@ fn packed_forms_give_the_oracles_product() {
             let problem = Spmm::new(n, dtype, Layout::Row);
             let b = operand::random(matrix.cols() * n as usize, 7);
             let expected = oracle::spmm(&matrix, &b, &problem);
-            let mut lowerer = Lowerer::new(matrix.clone(), problem, device());
+            let mut lowerer = SpmmLowerer::new(matrix.clone(), problem, device());
             let candidates = ours(&problem);
             assert!(candidates.len() > 20, "{dtype}: {}", candidates.len());
             // A step that is prime to the domains' sizes visits every value of every parameter.
@@ -216,7 +217,7 @@ fn what_does_not_fit_or_pay_is_refused() {
     let problem = Spmm::new(64, Dtype::F32, Layout::Row);
     let tall = Csr::new(2, 5000, vec![0, 1, 2], vec![7, 4999], vec![1.0, 2.0]).unwrap();
     let seen = Inspection::of(&tall);
-    let mut lowerer = Lowerer::new(Arc::new(tall), problem, device());
+    let mut lowerer = SpmmLowerer::new(Arc::new(tall), problem, device());
     for candidate in ours(&problem) {
         let kernel = family::kernel(&candidate, &problem).unwrap();
         let fits = kernel.shared_bytes(&seen) <= device().shared_bytes_per_block;
@@ -247,7 +248,7 @@ fn names_parse_for_their_own_layout_and_domains() {
 #[test]
 fn accumulate_brings_its_arguments_and_split_its_scratch() {
     let problem = Spmm { accumulate: true, ..Spmm::new(64, Dtype::F16, Layout::Row) };
-    let mut lowerer = Lowerer::new(Arc::new(ragged()), problem, device());
+    let mut lowerer = SpmmLowerer::new(Arc::new(ragged()), problem, device());
     let mut parts = 0;
     for candidate in ours(&problem) {
         let Ok(recipe) = lowerer.lower(&candidate) else { continue };

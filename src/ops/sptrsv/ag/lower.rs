@@ -21,7 +21,7 @@ const KEPT_BYTES: usize = 256 << 20;
 
 /// Lowers schemes of one system and keeps what they share.
 #[derive(Default)]
-pub struct Lowerer {
+pub struct AgLowerer {
     permuted: Option<Arc<Permuted>>,
     graphs: Vec<((bool, Merge), Made<Graph>)>,
     schedules: Vec<((bool, Merge, ScheduleOptions), Made<Proved>)>,
@@ -45,7 +45,7 @@ pub(super) struct Proved {
     pub(super) publishes: Vec<bool>,
 }
 
-impl Lowerer {
+impl AgLowerer {
     pub fn lower(&mut self, candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
         let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
         refuse_early(&scheme, system)?;

@@ -10,7 +10,7 @@ pub mod select;
 pub mod text;
 pub mod transform;
 
-pub use lower::Lowerer;
+pub use lower::AgLowerer;
 pub use select::share;
 
 use crate::domain::Candidate;

@@ -32,6 +32,24 @@ pub enum Sync {
     Packed,
 }
 
+impl Read {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl Sync {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sentinel => "sentinel",
+            Self::Packed => "packed",
+        }
+    }
+}
+
 pub const READS: [Read; 2] = [Read::Direct, Read::Shared];
 
 /// One code variant. Early division is in all of them: the reciprocal costs nothing before the wait.
@@ -101,7 +119,7 @@ impl Variant {
             .with("nw", i64::from(self.nw))
             .with("ng", i64::from(self.ng))
             .with_text("sw_rnnz", &self.sw_rnnz.name())
-            .with_text("read", if self.read == Read::Direct { "direct" } else { "shared" })
-            .with_text("sync", if self.sync == Sync::Sentinel { "sentinel" } else { "packed" })
+            .with_text("read", self.read.name())
+            .with_text("sync", self.sync.name())
     }
 }

@@ -8,6 +8,7 @@ use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement}
 use super::transform::{Merge, POWERS, Pattern, merges, reordered};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::sptrsv::{Share, System};
+use crate::search::domain::Domain;
 use rayon::prelude::*;
 use std::collections::HashMap;
 
@@ -69,6 +70,28 @@ impl Space {
             alpha,
         })
     }
+}
+
+/// The parameters with their values.
+pub fn domains() -> Vec<Domain> {
+    let texts = |name, values: Vec<String>| {
+        Domain::texts(name, &values.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let mut shared: Vec<Shared> = subwarps().into_iter().map(|(_, shared)| shared).collect();
+    shared.sort_unstable();
+    shared.dedup();
+    vec![
+        Domain::ints("nw", &NW.map(i64::from)),
+        Domain::ints("ng", &NG.map(i64::from)),
+        texts("sw_rnnz", shared.into_iter().map(Shared::name).collect()),
+        Domain::texts("read", &READS.map(Read::name)),
+        Domain::texts("sync", &[Sync::Sentinel, Sync::Packed].map(Sync::name)),
+        Domain::texts("reorder", &["none", "level"]),
+        texts("merge", merges().into_iter().map(Merge::name).collect()),
+        Domain::texts("rg", &GROUPINGS.map(Grouping::name)),
+        Domain::texts("ws", &PLACEMENTS.map(Placement::name)),
+        texts("alpha", ALPHAS.into_iter().map(Alpha::name).collect()),
+    ]
 }
 
 /// The reduced list of a system.

@@ -26,12 +26,12 @@ const WARPS_A_BLOCK: u32 = 16;
 
 /// Keeps what schemes of one system share: each rewriting, each packing of it. Oldest go first.
 #[derive(Default)]
-pub struct Lowerer {
+pub struct SlicesLowerer {
     equations: Vec<(Rewrite, Arc<Equations>)>,
     packed: Vec<((Rewrite, Packing), Arc<Packed>)>,
 }
 
-impl Lowerer {
+impl SlicesLowerer {
     pub fn lower(&mut self, candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
         let scheme = Scheme::of(candidate).ok_or_else(|| no_candidate(candidate))?;
         legal(&scheme, system).map_err(Refusal)?;

@@ -17,5 +17,5 @@ pub mod survey;
 pub mod text;
 
 pub use estimate::Estimate;
-pub use lower::Lowerer;
+pub use lower::SlicesLowerer;
 pub use space::share;

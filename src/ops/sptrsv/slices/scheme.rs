@@ -33,6 +33,36 @@ pub enum Sync {
     Packed,
 }
 
+impl Scope {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Shared { blocks: 1 } => "sm",
+            Self::Shared { blocks: 8 } => "cluster8",
+            Self::Shared { .. } => "cluster16",
+        }
+    }
+}
+
+impl Take {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Spread => "spread",
+            Self::Ticket => "ticket",
+        }
+    }
+}
+
+impl Sync {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sentinel => "sentinel",
+            Self::Packed => "packed",
+        }
+    }
+}
+
 /// All parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
@@ -92,30 +122,15 @@ impl Scheme {
     }
 
     pub fn candidate(&self) -> Candidate {
-        let take = match self.take {
-            Take::Block => "block",
-            Take::Spread => "spread",
-            Take::Ticket => "ticket",
-        };
-        let sync = match self.sync {
-            Sync::Sentinel => "sentinel",
-            Sync::Packed => "packed",
-        };
-        let scope = match self.scope {
-            Scope::Global => "global",
-            Scope::Shared { blocks: 1 } => "sm",
-            Scope::Shared { blocks: 8 } => "cluster8",
-            Scope::Shared { .. } => "cluster16",
-        };
         Candidate::new(FAMILY)
             .with("window_ns", i64::from(self.rewrite.window_ns))
             .with("terms", i64::from(self.rewrite.terms))
             .with("lanes", i64::from(self.lanes))
             .with("warps", i64::from(self.warps))
             .with("unroll", i64::from(self.unroll))
-            .with_text("take", take)
-            .with_text("sync", sync)
-            .with_text("scope", scope)
+            .with_text("take", self.take.name())
+            .with_text("sync", self.sync.name())
+            .with_text("scope", self.scope.name())
             .with("pause", i64::from(self.pause))
             .with("alpha", i64::from(self.alpha))
     }

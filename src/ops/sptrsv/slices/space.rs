@@ -4,6 +4,7 @@ use super::estimate::Estimate;
 use super::rewrite::Rewrite;
 use super::scheme::{Scheme, Scope, Sync, Take};
 use crate::ops::sptrsv::{Share, System};
+use crate::search::domain::Domain;
 use crate::sparse::{operand, oracle};
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
@@ -14,6 +15,12 @@ const UNROLL: [u32; 2] = [4, 8];
 const TAKES: [Take; 3] = [Take::Block, Take::Spread, Take::Ticket];
 const SYNCS: [Sync; 2] = [Sync::Sentinel, Sync::Packed];
 const SHARED_BLOCKS: [u32; 3] = [1, 8, 16];
+const SCOPES: [Scope; 4] = [
+    Scope::Global,
+    Scope::Shared { blocks: SHARED_BLOCKS[0] },
+    Scope::Shared { blocks: SHARED_BLOCKS[1] },
+    Scope::Shared { blocks: SHARED_BLOCKS[2] },
+];
 const PAUSES: [u32; 2] = [0, 1];
 const ALPHAS: [u32; 3] = [0, 8, 2];
 
@@ -30,6 +37,25 @@ const AMPLIFIED: f64 = 1e6;
 
 /// Entries a row from which rows are long.
 const LONG_ROWS: f64 = 32.0;
+
+/// The parameters with their values, in the order in which they vary.
+pub fn domains() -> Vec<Domain> {
+    let ints = |name, values: &[u32]| {
+        Domain::ints(name, &values.iter().copied().map(i64::from).collect::<Vec<_>>())
+    };
+    vec![
+        ints("window_ns", &WINDOW_NS),
+        ints("terms", &TERMS),
+        ints("lanes", &LANES),
+        ints("warps", &WARPS),
+        ints("unroll", &UNROLL),
+        Domain::texts("take", &TAKES.map(Take::name)),
+        Domain::texts("sync", &SYNCS.map(Sync::name)),
+        Domain::texts("scope", &SCOPES.map(Scope::name)),
+        ints("pause", &PAUSES),
+        ints("alpha", &ALPHAS),
+    ]
+}
 
 /// Schemes of the whole product, whether legal or not.
 fn full() -> u64 {

@@ -1,0 +1,149 @@
+//! The SpMM kernels of the host: the same family names as on GPUs, in the tile sizes that the CPU engine is compiled for.
+
+use super::family::count;
+use super::phrases;
+use super::shared::{Lowered, Shared, array};
+use crate::domain::catalog::family::{
+    Distinction, FamilyDescriptor, Flags, KernelId, Provider, StoredForm,
+};
+use crate::domain::recipe::{ArrayData, HostProgram, Program};
+use crate::domain::{Candidate, DeviceKind, Op};
+use crate::ops::family::{Family, Keys, parameters};
+use crate::search::domain::{Domain, product};
+use std::sync::LazyLock;
+
+/// All SpMM kernels of the host, in the order in which they are enumerated.
+pub static HOST_FAMILIES: &[&dyn HostFamily] = &[&HostRowPanels, &HostRowSplits];
+
+/// A family's host kernels. Their candidates are every combination of the domains.
+pub trait HostFamily: Family {
+    /// The family name of its candidates.
+    fn name(&self) -> &'static str;
+
+    fn domains(&self) -> &'static [Domain];
+
+    /// The candidate lowered; `None` where a parameter is missing or out of range.
+    fn lower(&self, candidate: &Candidate, shared: &mut Shared) -> Option<Lowered>;
+}
+
+/// All candidates of the host.
+pub fn candidates() -> Vec<Candidate> {
+    HOST_FAMILIES.iter().flat_map(|family| product(family.name(), family.domains())).collect()
+}
+
+/// The candidate lowered by the family that it names; `None` where there is none or it is not of its family.
+pub fn lower(candidate: &Candidate, shared: &mut Shared) -> Option<Lowered> {
+    let family = HOST_FAMILIES.iter().find(|family| family.name() == candidate.family)?;
+    family.lower(candidate, shared)
+}
+
+/// Columns of C that the kernels have tiles for.
+const N1: [i64; 4] = [8, 16, 32, 64];
+
+/// The descriptor of a host kernel, but for its words and parameters.
+fn host_family(id: &'static str, stored: &'static [StoredForm]) -> FamilyDescriptor {
+    FamilyDescriptor {
+        id: KernelId(id),
+        op: Op::Spmm,
+        device: DeviceKind::Cpu,
+        provider: Provider::Own,
+        title: "",
+        summary: "",
+        source: None,
+        stored,
+        parameters: Vec::new(),
+        flags: Flags::default(),
+    }
+}
+
+pub struct HostRowPanels;
+
+impl HostFamily for HostRowPanels {
+    fn name(&self) -> &'static str {
+        "row_panel"
+    }
+
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> =
+            LazyLock::new(|| vec![Domain::ints("m1", &[1, 2, 4, 8]), Domain::ints("n1", &N1)]);
+        &DOMAINS
+    }
+
+    fn lower(&self, candidate: &Candidate, shared: &mut Shared) -> Option<Lowered> {
+        let (m1, n1) = (count(candidate, "m1")?, count(candidate, "n1")?);
+        let (order, ms) = shared.by_length();
+        let arrays = vec![array("rows_by_length", ArrayData::U32(order))];
+        let program = Program::Host(HostProgram::RowPanel { m1, n1 });
+        Some(Lowered { arrays, ms, ..Lowered::bare(program) })
+    }
+}
+
+impl Family for HostRowPanels {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("row_panel", Distinction::Alone)];
+        FamilyDescriptor {
+            title: "Row panels on the host",
+            summary: "Rows of similar length are computed together, a tile of C in vector registers.",
+            source: Some("LO-SpMM (TACO 2024), section 3"),
+            parameters: parameters(self.domains(), &[("m1", "rows of a tile"), phrases::N1]),
+            ..host_family("spmm.host_row_panel", STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["m1", "n1"], headers: &[] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+pub struct HostRowSplits;
+
+impl HostFamily for HostRowSplits {
+    fn name(&self) -> &'static str {
+        "row_split"
+    }
+
+    fn domains(&self) -> &'static [Domain] {
+        static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
+            vec![Domain::ints("n1", &N1), Domain::ints("rows_per_task", &[16, 64, 256, 1024])]
+        });
+        &DOMAINS
+    }
+
+    fn lower(&self, candidate: &Candidate, _: &mut Shared) -> Option<Lowered> {
+        let (n1, rows_per_task) = (count(candidate, "n1")?, count(candidate, "rows_per_task")?);
+        Some(Lowered::bare(Program::Host(HostProgram::RowSplit { n1, rows_per_task })))
+    }
+}
+
+impl Family for HostRowSplits {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("row_split", Distinction::Alone)];
+        let rows_per_task = ("rows_per_task", "rows that a thread takes at a time");
+        FamilyDescriptor {
+            title: "Row split on the host",
+            summary: "Threads take tasks of consecutive rows and compute them one after the other.",
+            parameters: parameters(self.domains(), &[phrases::N1, rows_per_task]),
+            ..host_family("spmm.host_row_split", STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["n1"], headers: &[] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        1
+    }
+}

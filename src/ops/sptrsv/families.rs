@@ -1,0 +1,235 @@
+//! The kernels of SpTRSV: two for GPUs, three for the host.
+
+use super::{ag, host, slices};
+use crate::domain::catalog::family::{
+    Distinction, FamilyDescriptor, Flags, KernelId, Parameter, Provider, StoredForm, Values,
+};
+use crate::domain::{Candidate, DeviceKind, Op};
+use crate::ops::family::{Family, Keys, parameters};
+
+/// All kernels of our own.
+pub static OWN: [&dyn Family; 5] = [&Slices, &Ag, &Serial, &Levels, &Merged];
+
+/// The descriptor of a kernel of our own, but for its words and parameters.
+const fn own_family(
+    id: &'static str,
+    device: DeviceKind,
+    stored: &'static [StoredForm],
+) -> FamilyDescriptor {
+    FamilyDescriptor {
+        id: KernelId(id),
+        op: Op::Sptrsv,
+        device,
+        provider: Provider::Own,
+        title: "",
+        summary: "",
+        source: None,
+        stored,
+        parameters: Vec::new(),
+        flags: Flags {
+            baseline: false,
+            densifies: false,
+            may_need_finite_dense: false,
+            single_thread: false,
+        },
+    }
+}
+
+struct Slices;
+
+impl Family for Slices {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] =
+            &[StoredForm::first(slices::scheme::FAMILY, Distinction::Alone)];
+        let phrases = [
+            (
+                "window_ns",
+                "assumed cost of a window of levels in nanoseconds; the higher it is, the more levels are rewritten away; 0 rewrites none",
+            ),
+            ("terms", "most terms of a rewritten equation"),
+            ("lanes", "lanes per equation; 0 chooses for each slice"),
+            ("warps", "solving warps per multiprocessor"),
+            ("unroll", "unknowns that a lane loads before it tests the first"),
+            (
+                "take",
+                "how slices are assigned to warps: to neighbours in a block, across multiprocessors, or by an atomic ticket",
+            ),
+            (
+                "sync",
+                "how an unknown is known to be there: it differs from a sentinel, or an epoch stands beside it",
+            ),
+            (
+                "scope",
+                "where unknowns are exchanged: global memory, or shared memory of one multiprocessor or cluster",
+            ),
+            ("pause", "whether a waiting thread sleeps between tests"),
+            (
+                "alpha",
+                "windows with more slices per warp than this are launched separately; 0 makes one launch",
+            ),
+        ];
+        FamilyDescriptor {
+            title: "Slices",
+            summary: "Levels are rewritten away, and equations are split and packed into slices, the work of one warp.",
+            parameters: parameters(&slices::space::domains(), &phrases),
+            ..own_family("sptrsv.slices", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &["window_ns", "terms", "lanes"],
+            tiled_by: &["window_ns", "terms", "lanes", "warps"],
+            headers: &["sptrsv/slices.cuh"],
+        }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
+
+struct Ag;
+
+impl Family for Ag {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first(ag::FAMILY, Distinction::Alone)];
+        let phrases = [
+            ("nw", "warps per block"),
+            ("ng", "nodes that a warp solves at a time"),
+            ("sw_rnnz", "lanes share a row with more entries than this"),
+            ("read", "whether lanes read the entries themselves or together into shared memory"),
+            (
+                "sync",
+                "how an unknown is known to be there: it differs from a sentinel, or an epoch stands beside it",
+            ),
+            ("merge", "how rows are merged into nodes"),
+            ("reorder", "whether rows are first renumbered by level"),
+            ("rg", "how the nodes of a level become groups"),
+            ("ws", "how groups are assigned to warps"),
+            (
+                "alpha",
+                "levels with more groups than this times the resident warps are launched separately",
+            ),
+        ];
+        FamilyDescriptor {
+            title: "AG-SpTRSV",
+            summary: "Nodes of the dependency graph are grouped and scheduled to warps.",
+            source: Some("AG-SpTRSV (TACO 2024)"),
+            parameters: parameters(&ag::select::domains(), &phrases),
+            ..own_family("sptrsv.ag", DeviceKind::Cuda, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys {
+            prepared_by: &["merge", "reorder"],
+            tiled_by: &["merge", "reorder"],
+            headers: &["sptrsv/ag.cuh"],
+        }
+    }
+
+    /// A schedule for the warps beside the groups.
+    fn complexity(&self, _: &Candidate) -> u32 {
+        4
+    }
+}
+
+fn threads() -> Parameter {
+    let most = "the threads of the device";
+    Parameter {
+        name: "threads",
+        values: Values::AtLeast { least: 2, most },
+        meaning: "threads of the host",
+    }
+}
+
+struct Serial;
+
+impl Family for Serial {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("serial", Distinction::Alone)];
+        let family = own_family("sptrsv.host_serial", DeviceKind::Cpu, STORED);
+        FamilyDescriptor {
+            title: "Serial",
+            summary: "One thread solves row by row.",
+            flags: Flags { single_thread: true, ..family.flags },
+            ..family
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &[], headers: &[] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        1
+    }
+}
+
+struct Levels;
+
+impl Family for Levels {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("levels", Distinction::Alone)];
+        let phrases = [("narrow", "levels with fewer rows than this are left to one thread")];
+        let narrow = parameters(&host::level_domains(), &phrases);
+        FamilyDescriptor {
+            title: "Level by level",
+            summary: "The host's threads share each wide level and meet at a barrier after it.",
+            parameters: [threads()].into_iter().chain(narrow).collect(),
+            ..own_family("sptrsv.host_levels", DeviceKind::Cpu, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &[], headers: &[] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        2
+    }
+}
+
+struct Merged;
+
+impl Family for Merged {
+    fn descriptor(&self) -> FamilyDescriptor {
+        const STORED: &[StoredForm] = &[StoredForm::first("merged", Distinction::Alone)];
+        let rows = parameters(&host::merged_domains(), &[("rows", "rows of a group")]);
+        FamilyDescriptor {
+            title: "Merged rows",
+            summary: "The host's threads solve groups of rows, each of which waits for the groups that it needs.",
+            parameters: [threads()].into_iter().chain(rows).collect(),
+            ..own_family("sptrsv.host_merged", DeviceKind::Cpu, STORED)
+        }
+    }
+
+    fn needs_finite_dense(&self, _: &Candidate) -> bool {
+        false
+    }
+
+    fn keys(&self) -> Keys {
+        Keys { prepared_by: &[], tiled_by: &["rows"], headers: &[] }
+    }
+
+    fn complexity(&self, _: &Candidate) -> u32 {
+        3
+    }
+}
