@@ -1,13 +1,14 @@
-//! What can be tuned: the operations with their fields, as clients need them to build a request or a form.
+//! What can be tuned: the operations with their fields, as clients need them to build a request or a form, and the kernels.
 
 use super::error::Problem;
 use super::etag;
+use crate::service::catalog;
 use crate::wire::Operations;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
 /// `GET /v1/operations`.
 pub async fn list(headers: HeaderMap) -> Result<Response, Problem> {
-    let body = serde_json::to_vec(&Operations::all()).map_err(Problem::internal)?;
+    let body = serde_json::to_vec(&Operations::of(catalog())).map_err(Problem::internal)?;
     Ok(etag::tagged(&headers, "application/json", "private, no-cache", body.into()))
 }

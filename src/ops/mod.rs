@@ -16,13 +16,10 @@ pub use family::{Family, Kernels, catalog, has_own_family, kernel_headers};
 pub use operation::{TunableOperation, TunableProblem, of, operation};
 
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Device, Digest, KernelFigures, Matrix, Problem};
+use crate::domain::{Candidate, Device, DeviceKind, Digest, KernelFigures, Matrix, Problem};
 use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::collections::HashMap;
-
-/// The largest number of columns of B that a problem may have.
-pub const MAX_COLUMNS: u32 = 65_536;
 
 /// The problem cannot be tuned by this version; the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +34,12 @@ pub struct Refusal(pub String);
 /// Whether the problem can be tuned for a matrix with these facts, on some device. The diagonal of a triangular solve is
 /// checked by `sparse::Triangular`, which has the entries.
 pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
+    if let Some((_, why)) = problem.out_of_tuned_range() {
+        return Err(Unsupported(why));
+    }
+    if let Some(limit) = problem.limit(None) {
+        return Err(Unsupported(limit.why.to_owned()));
+    }
     of(problem).check(matrix)?;
     if matrix.nnz == 0 {
         return Err(Unsupported("the matrix has no entries: there is nothing to tune".to_owned()));
@@ -49,6 +52,11 @@ pub fn check(matrix: &Matrix, problem: &Problem) -> Result<(), Unsupported> {
         )));
     }
     Ok(())
+}
+
+/// Whether a problem that passes [`check`] has kernels on this kind of device.
+pub fn check_device(problem: &Problem, kind: DeviceKind) -> Result<(), Unsupported> {
+    problem.limit(Some(kind)).map_or(Ok(()), |limit| Err(Unsupported(limit.why.to_owned())))
 }
 
 /// The candidates that survived, each with its predicted time, and what happened to the others.

@@ -27,11 +27,8 @@ pub trait TunableOperation: Sync {
 pub trait TunableProblem {
     fn op(&self) -> Op;
 
-    /// Whether the problem can be tuned for a matrix with these facts.
+    /// Whether the problem, within the limits of its operation, can be tuned for a matrix with these facts.
     fn check(&self, matrix: &Matrix) -> Result<(), Unsupported>;
-
-    /// Whether a problem that passes [`Self::check`] has kernels on this kind of device.
-    fn check_device(&self, kind: DeviceKind) -> Result<(), Unsupported>;
 
     /// The analytic model that predicts the times of its candidates.
     fn model_name(&self, kind: DeviceKind) -> &'static str;

@@ -23,6 +23,7 @@ pub mod training;
 pub mod tuning;
 mod upkeep;
 
+pub use crate::ops::catalog;
 pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;

@@ -1,7 +1,6 @@
 //! What a job request must be before anything is stored, and the question it asks once its defaults are filled in.
 
 use super::{Result, SearchDefaults, ServiceError};
-use crate::domain::catalog::operation::{Kind, Value};
 use crate::domain::{
     Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, SearchStrategy,
 };
@@ -54,17 +53,10 @@ pub(super) fn check(
     device: &Device,
     max_host_bytes: u64,
 ) -> Result<()> {
-    for (field, value) in problem.fields() {
-        if let (Kind::Integer { min, tuned_max, .. }, Value::Integer(value)) = (field.kind, value)
-            && !(min..=tuned_max).contains(&value)
-        {
-            let name = field.name;
-            let message = format!("{name} must be {min} to {tuned_max}, not {value}");
-            return Err(ServiceError::invalid(&format!("/problem/{name}"), message));
-        }
+    if let Some((field, why)) = problem.out_of_tuned_range() {
+        return Err(ServiceError::invalid(&format!("/problem/{}", field.name), why));
     }
-    let fits =
-        ops::check(matrix, problem).and_then(|()| ops::of(problem).check_device(device.kind));
+    let fits = ops::check(matrix, problem).and_then(|()| ops::check_device(problem, device.kind));
     fits.map_err(|unsupported| ServiceError::Unsupported {
         pointer: Some("/problem".to_owned()),
         message: unsupported.to_string(),

@@ -1,7 +1,8 @@
-//! The catalogue: operations with the fields of their problems.
+//! The catalogue: operations with the fields of their problems, and their kernels.
 
+use crate::domain::catalog::family::{self, Catalogue, FamilyDescriptor, Flags, Provider, Values};
 use crate::domain::catalog::operation::{self, Op, Tuned, Value};
-use crate::domain::{DeviceKind, SearchStrategy};
+use crate::domain::{DeviceKind, Param, SearchStrategy};
 use serde::Serialize;
 
 /// The whole answer.
@@ -19,6 +20,7 @@ pub struct Operation {
     strategy: SearchStrategy,
     fields: Vec<Field>,
     limits: Vec<Limit>,
+    families: Vec<Family>,
 }
 
 #[derive(Debug, Serialize)]
@@ -65,14 +67,15 @@ pub struct With {
 }
 
 impl Operations {
-    /// Every operation of this version.
-    pub fn all() -> Self {
-        Self { operations: Op::ALL.map(|op| Operation::from(op.descriptor())).into() }
+    /// Every operation of this version, with its kernels.
+    pub fn of(catalogue: &Catalogue) -> Self {
+        let operation = |op: Op| Operation::of(op.descriptor(), catalogue);
+        Self { operations: Op::ALL.map(operation).into() }
     }
 }
 
-impl From<&operation::Operation> for Operation {
-    fn from(operation: &operation::Operation) -> Self {
+impl Operation {
+    fn of(operation: &operation::Operation, catalogue: &Catalogue) -> Self {
         Self {
             name: operation.name,
             title: operation.title,
@@ -81,6 +84,7 @@ impl From<&operation::Operation> for Operation {
             strategy: operation.strategy,
             fields: operation.fields.iter().map(Field::from).collect(),
             limits: operation.limits.iter().map(Limit::from).collect(),
+            families: catalogue.of(operation.op).map(Family::from).collect(),
         }
     }
 }
@@ -119,5 +123,74 @@ impl From<&operation::Limit> for Limit {
             Tuned::Nowhere => (None, None),
         };
         Self { field: limit.field, value: limit.value, device, with, why: limit.why }
+    }
+}
+
+/// One kernel. Several may share a `family`, the name that candidates carry.
+#[derive(Debug, Serialize)]
+pub struct Family {
+    kernel: &'static str,
+    family: &'static str,
+    title: &'static str,
+    sentence: &'static str,
+    device: DeviceKind,
+    vendor: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
+    parameters: Vec<Parameter>,
+    flags: FamilyFlags,
+}
+
+/// A parameter takes one of `values`, or an integer from `minimum`.
+#[derive(Debug, Serialize)]
+pub struct Parameter {
+    name: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    meaning: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<Vec<Param>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minimum: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FamilyFlags {
+    baseline: bool,
+    densifies: bool,
+    may_need_finite_dense: bool,
+    single_thread: bool,
+}
+
+impl From<&FamilyDescriptor> for Family {
+    fn from(family: &FamilyDescriptor) -> Self {
+        let Flags { baseline, densifies, may_need_finite_dense, single_thread } = family.flags;
+        Self {
+            kernel: family.id.0,
+            family: family.family(),
+            title: family.title,
+            sentence: family.summary,
+            device: family.device,
+            vendor: family.provider == Provider::Vendor,
+            source: family.source,
+            parameters: family.parameters.iter().map(Parameter::from).collect(),
+            flags: FamilyFlags { baseline, densifies, may_need_finite_dense, single_thread },
+        }
+    }
+}
+
+impl From<&family::Parameter> for Parameter {
+    fn from(parameter: &family::Parameter) -> Self {
+        let (values, minimum) = match &parameter.values {
+            Values::Among(values) => (Some(values.clone()), None),
+            Values::AtLeast { least, .. } => (None, Some(*least)),
+        };
+        Self {
+            name: parameter.name,
+            kind: parameter.values.type_name(),
+            meaning: parameter.meaning,
+            values,
+            minimum,
+        }
     }
 }

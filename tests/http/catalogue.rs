@@ -110,6 +110,10 @@ async fn operations_are_listed_with_their_fields() {
     assert_eq!(spmm["fields"][0]["tuned_maximum"], 65_536);
     assert_eq!(spmm["fields"][2]["default"], "row");
     assert_eq!(spmm["fields"][2]["choices"][1]["name"], "col");
+    let kernels = spmm["families"].as_array().unwrap();
+    let row_split = kernels.iter().find(|kernel| kernel["kernel"] == "spmm.row_split").unwrap();
+    assert_eq!((&row_split["family"], &row_split["device"]), (&json!("row_split"), &json!("cuda")));
+    assert!(row_split["parameters"].as_array().unwrap().iter().any(|one| one["name"] == "lanes"));
     let limits = spmm["limits"].as_array().unwrap();
     let half = limits.iter().find(|limit| limit["value"] == "f16").unwrap();
     assert_eq!((&half["field"], &half["device"]), (&json!("dtype"), &json!("cuda")));

@@ -9,7 +9,7 @@ mod sptrsv;
 pub use draft::{Draft, Fault, Gathered, Misfit};
 pub use phrase::{Only, Phrase};
 
-use crate::domain::{DeviceKind, SearchStrategy};
+use crate::domain::{DeviceKind, Problem, SearchStrategy};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -207,6 +207,35 @@ pub struct Limit {
     pub only: Tuned,
     /// One sentence for whoever asked for it.
     pub why: &'static str,
+}
+
+impl Problem {
+    /// The first field whose value is beyond what can be tuned, and a sentence about it.
+    pub fn out_of_tuned_range(&self) -> Option<(&'static Field, String)> {
+        self.fields().find_map(|(field, value)| match (field.kind, value) {
+            (Kind::Integer { min, tuned_max, .. }, Value::Integer(value))
+                if !(min..=tuned_max).contains(&value) =>
+            {
+                let name = field.name;
+                Some((field, format!("{name} must be {min} to {tuned_max}, not {value}")))
+            }
+            _ => None,
+        })
+    }
+
+    /// The first limit that keeps the problem from being tuned on a device of this kind; without a kind, on any device.
+    pub fn limit(&self, device: Option<DeviceKind>) -> Option<&'static Limit> {
+        let applies = |limit: &&Limit| {
+            let asked = self.value(limit.field) == Some(limit.value);
+            asked
+                && match limit.only {
+                    Tuned::Nowhere => true,
+                    Tuned::With(field, value) => self.value(field) != Some(value),
+                    Tuned::On(kind) => device.is_some_and(|device| device != kind),
+                }
+        };
+        self.op().descriptor().limits.iter().find(applies)
+    }
 }
 
 /// Where a limited value is tuned all the same.

@@ -16,7 +16,7 @@ use crate::domain::{Plan, PlanId};
 use crate::http::App;
 use crate::http::error::Problem as Refusal;
 use crate::http::extract::Path;
-use crate::service::ServiceError;
+use crate::service::{ServiceError, catalog};
 use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -88,10 +88,11 @@ pub async fn show(
     let marks = marks(&plan);
     let shell = Shell::new(&app, Place::Elsewhere);
     let candidate = &plan.candidate;
+    let kernel = catalog().resolve(plan.problem.op(), plan.device.kind, candidate);
     let parameters = candidate.params.iter().map(|(name, value)| Parameter {
         name: name.clone(),
         value: meaning::value(value),
-        meaning: meaning::parameter(&candidate.family, name),
+        meaning: kernel.and_then(|kernel| kernel.parameter(name)).map_or("", |known| known.meaning),
     });
     html(&Page {
         commands: commands::of_plan(&plan, &commands::Server::new(&headers, &shell)),
@@ -101,7 +102,7 @@ pub async fn show(
         age: format::ago(plan.created_at),
         created: plan.created_at.to_rfc3339(),
         figures: parts::figures(&plan),
-        family: meaning::family(&candidate.family),
+        family: kernel.map_or("", |kernel| kernel.summary),
         parameters: parameters.collect(),
         why: words::why(&plan),
         roofline: Roofline::of(flops, plan.limit.bytes, plan.device.copy_gbps, &marks),

@@ -4,12 +4,12 @@ use super::family::{self, FAMILIES};
 use super::host::HOST_FAMILIES;
 use super::{SpmmLowerer, features, model, model_host};
 use crate::domain::catalog::vendor::Library;
-use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Matrix, Op, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, Digest, Matrix, Op, Problem, Spmm};
 use crate::ops::family::Family;
 use crate::ops::limit::{self, Least};
 use crate::ops::operation::{TunableOperation, TunableProblem};
 use crate::ops::vendor::{VendorLibrary, stored};
-use crate::ops::{Figures, Lowerer, MAX_COLUMNS, Space, Unsupported};
+use crate::ops::{Figures, Lowerer, Space, Unsupported, check_device};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
@@ -73,31 +73,6 @@ impl TunableProblem for Spmm {
     }
 
     fn check(&self, _: &Matrix) -> Result<(), Unsupported> {
-        if self.tf32 && self.dtype != Dtype::F32 {
-            return Err(Unsupported(format!(
-                "tf32 is consent to a rounding of f32 operands; the problem is in {}",
-                self.dtype
-            )));
-        }
-        if self.n == 0 || self.n > MAX_COLUMNS {
-            return Err(Unsupported(format!("n is {}, it must be in 1..={MAX_COLUMNS}", self.n)));
-        }
-        Ok(())
-    }
-
-    /// Consent to tf32 is no demand for it, so the host ignores it.
-    fn check_device(&self, kind: DeviceKind) -> Result<(), Unsupported> {
-        if kind == DeviceKind::Cuda {
-            return Ok(());
-        }
-        if self.dtype != Dtype::F32 {
-            let why = format!("spmm in {} is for GPUs; a CPU device multiplies in f32", self.dtype);
-            return Err(Unsupported(why));
-        }
-        if self.accumulate {
-            let why = "spmm with accumulate is for GPUs; a CPU device computes C = A B";
-            return Err(Unsupported(why.to_owned()));
-        }
         Ok(())
     }
 
@@ -114,7 +89,7 @@ impl TunableProblem for Spmm {
         device: &Device,
         figures: &Figures,
     ) -> Result<Space, Unsupported> {
-        self.check_device(device.kind)?;
+        check_device(&Problem::Spmm(*self), device.kind)?;
         Ok(super::space(matrix, self, device, figures))
     }
 
@@ -153,21 +128,22 @@ impl TunableProblem for Spmm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Layout;
+    use crate::domain::{Dtype, Layout};
 
     #[test]
     fn tf32_is_for_f32_and_the_host_multiplies_in_f32() {
         let spmm = |dtype| Spmm::new(8, dtype, Layout::Row);
-        let facts = crate::sparse::features::facts(&Csr::empty(), None);
+        let tuned = |spmm: Spmm| Problem::Spmm(spmm).limit(None).is_none();
+        let on = |spmm: Spmm, kind| check_device(&Problem::Spmm(spmm), kind);
         for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
-            assert_eq!(spmm(dtype).check(&facts), Ok(()));
+            assert!(tuned(spmm(dtype)) && on(spmm(dtype), DeviceKind::Cuda).is_ok());
             let consenting = Spmm { tf32: true, ..spmm(dtype) };
-            assert_eq!(consenting.check(&facts).is_ok(), dtype == Dtype::F32);
-            assert_eq!(consenting.check_device(DeviceKind::Cpu).is_ok(), dtype == Dtype::F32);
+            assert_eq!(tuned(consenting), dtype == Dtype::F32);
+            assert_eq!(on(consenting, DeviceKind::Cpu).is_ok(), dtype == Dtype::F32);
         }
         let accumulating = Spmm { accumulate: true, ..spmm(Dtype::F32) };
-        assert_eq!(accumulating.check(&facts), Ok(()));
-        let refused = accumulating.check_device(DeviceKind::Cpu);
+        assert!(tuned(accumulating));
+        let refused = on(accumulating, DeviceKind::Cpu);
         assert!(refused.is_err_and(|why| why.0.contains("accumulate")));
     }
 }

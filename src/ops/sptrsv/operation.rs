@@ -3,7 +3,7 @@
 use super::families::OWN;
 use super::{MODEL, SptrsvLowerer, features};
 use crate::domain::catalog::vendor::Library;
-use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Matrix, Op, Sptrsv};
+use crate::domain::{Candidate, Device, DeviceKind, Digest, Matrix, Op, Sptrsv};
 use crate::ops::family::Family;
 use crate::ops::limit::{self, Least};
 use crate::ops::operation::{TunableOperation, TunableProblem};
@@ -61,14 +61,6 @@ impl TunableProblem for Sptrsv {
 
     /// The diagonal is not checked here but by `sparse::Triangular`, which has the entries.
     fn check(&self, matrix: &Matrix) -> Result<(), Unsupported> {
-        if self.dtype == Dtype::F16 {
-            let why = "sptrsv in f16 is not tuned: each level adds its rounding to the next, so f32 and f64 are";
-            return Err(Unsupported(why.to_owned()));
-        }
-        if self.rhs == 0 || self.rhs > Self::MAX_RHS {
-            let why = format!("rhs is {}, it must be in 1..={}", self.rhs, Self::MAX_RHS);
-            return Err(Unsupported(why));
-        }
         let (rows, cols) = (matrix.rows, matrix.cols);
         if rows != cols {
             let why =
@@ -80,10 +72,6 @@ impl TunableProblem for Sptrsv {
             let why = format!("the matrix has {rows} rows; at most {most} can be tuned");
             return Err(Unsupported(why));
         }
-        Ok(())
-    }
-
-    fn check_device(&self, _: DeviceKind) -> Result<(), Unsupported> {
         Ok(())
     }
 
