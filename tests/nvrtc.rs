@@ -6,14 +6,16 @@
 //! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail where `CI` or
 //! `SPARSETUNE_REQUIRE_NVRTC` is set, and else say that they were skipped.
 
+#[path = "fixture/nvrtc.rs"]
+mod fixture;
+
+use fixture::{binary, nvrtc};
 use rayon::prelude::*;
 use sparsetune::domain::Digest;
 use sparsetune::engine::cuda::cache::Cache;
 use sparsetune::engine::cuda::compile::{Compiler, options};
-use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
-use std::path::PathBuf;
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
@@ -39,43 +41,13 @@ fn chosen(texts: Vec<KernelText>) -> impl Iterator<Item = KernelText> {
     })
 }
 
-fn nvrtc() -> Option<Nvrtc> {
-    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
-    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
-    match Nvrtc::open(&search) {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error) => {
-            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
-            let required = required.into_iter().find(|name| std::env::var_os(name).is_some());
-            assert!(required.is_none(), "{} is set, but {error}", required.unwrap_or_default());
-            println!("SKIPPED: {error}; `pip install nvidia-cuda-nvrtc` and set SPARSETUNE_NVRTC");
-            None
-        }
-    }
-}
-
-/// What is wrong with one text on one architecture. A binary that `kept` already holds is not built again: thousands of
-/// programs take minutes, and seldom more than a few of them have changed.
-fn fault(
-    nvrtc: &Nvrtc,
-    kept: Option<&Cache>,
-    (label, text, cap): &KernelText,
-    architecture: &str,
-) -> Option<String> {
+/// What is wrong with one text on one architecture.
+fn fault(nvrtc: &Nvrtc, (label, text, cap): &KernelText, architecture: &str) -> Option<String> {
     let unit = match source::unit(text) {
         Ok(unit) => unit,
         Err(error) => return Some(format!("{label}: {error}")),
     };
-    let options = options(architecture, *cap);
-    let digest = source::program_digest(&unit, &options, nvrtc.version());
-    let built = match kept.and_then(|kept| kept.get(&digest)) {
-        Some(binary) => Ok(binary),
-        None => nvrtc.compile(&unit, &options).inspect(|binary| {
-            if let Some(kept) = kept {
-                kept.put(&digest, binary).expect("the test's folder takes the cubin");
-            }
-        }),
-    };
+    let built = binary(nvrtc, text, architecture, *cap);
     match built {
         Err(error) => Some(format!("{label} for {architecture} does not compile:\n{error}")),
         Ok(binary) => {
@@ -104,10 +76,9 @@ fn every_kernel_compiles_without_unallowed_spills() {
         .iter()
         .flat_map(|text| ARCHITECTURES.map(|architecture| (text, architecture)))
         .collect();
-    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     let faults: Vec<String> = pairs
         .par_iter()
-        .filter_map(|(text, architecture)| fault(&nvrtc, Some(&kept), text, architecture))
+        .filter_map(|(text, architecture)| fault(&nvrtc, text, architecture))
         .collect();
     let (major, minor) = nvrtc.version();
     println!("{} programs by nvrtc {major}.{minor} in {:.1?}", pairs.len(), started.elapsed());
@@ -136,10 +107,10 @@ fn a_spill_and_an_error_are_seen() {
         for (int i = 0; i < 64; ++i) v[i] = p[i * 32 + threadIdx.x];\n  __syncthreads();\n#pragma unroll\n\
         for (int i = 0; i < 64; ++i) p[(63 - i) * 32 + threadIdx.x] = v[i] * v[(i * 7) % 64];\n}\n";
     let spilling = ("spilling".to_owned(), spilling.to_owned(), Some(16));
-    let fault_of_spill = fault(&nvrtc, None, &spilling, "sm_90").expect("the spill is seen");
+    let fault_of_spill = fault(&nvrtc, &spilling, "sm_90").expect("the spill is seen");
     assert!(fault_of_spill.contains("spills"), "{fault_of_spill}");
     let broken = ("broken".to_owned(), "int x = ;".to_owned(), None);
-    let fault_of_error = fault(&nvrtc, None, &broken, "sm_90").expect("the error is seen");
+    let fault_of_error = fault(&nvrtc, &broken, "sm_90").expect("the error is seen");
     assert!(fault_of_error.contains("does not compile"), "{fault_of_error}");
 }
 
@@ -176,7 +147,7 @@ fn programs_are_compiled_once_ahead_and_found_again() {
         })
         .expect("the first cubin");
     std::fs::write(&damaged, b"damaged").expect("written");
-    let Some(nvrtc) = self::nvrtc() else { return };
+    let Some(nvrtc) = fixture::nvrtc() else { return };
     let compiler = start(nvrtc);
     let cached: Vec<bool> =
         jobs.iter().map(|job| compiler.wait(job).expect("compiles").cached).collect();

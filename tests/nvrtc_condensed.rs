@@ -3,18 +3,16 @@
 //! `SPARSETUNE_NVRTC` names the library or its folder; without it the test says that it was skipped, or fails where `CI`
 //! or `SPARSETUNE_REQUIRE_NVRTC` is set.
 
+#[path = "fixture/nvrtc.rs"]
+mod fixture;
+
+use fixture::{binary, nvrtc};
 use rayon::prelude::*;
 use sparsetune::domain::{Dtype, Layout, Spmm};
-use sparsetune::engine::cuda::cache::Cache;
-use sparsetune::engine::cuda::compile::options;
-use sparsetune::engine::cuda::libraries::Search;
-use sparsetune::engine::cuda::nvrtc::Nvrtc;
-use sparsetune::engine::cuda::source;
 use sparsetune::ops::spmm::condensed_tc::CondensedTcs;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::family::SpmmFamily;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Every distinct text of the family, with the label and the estimated registers of the first candidate that has it.
 fn texts() -> BTreeMap<String, (String, u32)> {
@@ -39,18 +37,7 @@ fn texts() -> BTreeMap<String, (String, u32)> {
 
 #[test]
 fn every_text_compiles_without_spills() {
-    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
-    let nvrtc = match Nvrtc::open(&Search::new(&named.into_iter().collect::<Vec<_>>())) {
-        Ok(nvrtc) => nvrtc,
-        Err(error) => {
-            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
-            let required = required.into_iter().find(|name| std::env::var_os(name).is_some());
-            assert!(required.is_none(), "{} is set, but {error}", required.unwrap_or_default());
-            println!("SKIPPED: {error}");
-            return;
-        }
-    };
-    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
+    let Some(nvrtc) = nvrtc() else { return };
     let pairs: Vec<_> = texts()
         .into_iter()
         .flat_map(|(text, about)| ["sm_80", "sm_90"].map(|sm| (text.clone(), about.clone(), sm)))
@@ -58,15 +45,8 @@ fn every_text_compiles_without_spills() {
     let mut lines: Vec<String> = pairs
         .into_par_iter()
         .map(|(text, (label, estimated), architecture)| {
-            let unit = source::unit(&text).expect("its headers are there");
-            let options = options(architecture, None);
-            let digest = source::program_digest(&unit, &options, nvrtc.version());
-            let binary = kept.get(&digest).unwrap_or_else(|| {
-                let built = nvrtc.compile(&unit, &options);
-                let binary = built.unwrap_or_else(|error| panic!("{label}:\n{error}"));
-                kept.put(&digest, &binary).expect("the test's folder takes the cubin");
-                binary
-            });
+            let binary = binary(&nvrtc, &text, architecture, None)
+                .unwrap_or_else(|error| panic!("{label}:\n{error}"));
             assert_eq!(binary.spill_bytes, 0, "{label} for {architecture} spills");
             format!("{label} {architecture}: {} registers, {estimated} estimated", binary.registers)
         })

@@ -1,19 +1,18 @@
 //! Compiles a sample of the `slices` schemes' kernel texts for sm_80 and sm_90 with NVRTC, which needs no GPU: no spills,
 //! and few enough registers that the warps which schemes ask for fit on a multiprocessor.
 
+#[path = "fixture/nvrtc.rs"]
+mod fixture;
+
+use fixture::{binary, nvrtc};
 use rayon::prelude::*;
 use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::{Dtype, Sptrsv};
-use sparsetune::engine::cuda::cache::Cache;
-use sparsetune::engine::cuda::compile::options;
-use sparsetune::engine::cuda::libraries::Search;
-use sparsetune::engine::cuda::nvrtc::{Binary, Nvrtc};
-use sparsetune::engine::cuda::source::{program_digest, unit};
+use sparsetune::engine::cuda::nvrtc::Binary;
 use sparsetune::ops::sptrsv::slices::rewrite::Rewrite;
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
 use sparsetune::ops::sptrsv::slices::text::source;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// One text, what it is called in a failure, the architecture, and the registers a thread that it may take.
 struct Job {
@@ -21,20 +20,6 @@ struct Job {
     text: String,
     architecture: &'static str,
     most: u32,
-}
-
-fn nvrtc() -> Option<Nvrtc> {
-    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
-    match Nvrtc::open(&Search::new(&named.into_iter().collect::<Vec<_>>())) {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error) => {
-            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
-            let required = required.into_iter().any(|name| std::env::var_os(name).is_some());
-            assert!(!required, "{error}");
-            println!("SKIPPED: {error}; `pip install nvidia-cuda-nvrtc` and set SPARSETUNE_NVRTC");
-            None
-        }
-    }
 }
 
 fn schemes(unroll: u32, all: bool) -> Vec<Scheme> {
@@ -96,28 +81,14 @@ fn jobs() -> Vec<Job> {
     jobs.into_values().collect()
 }
 
-/// The binary, built only where `kept` does not hold it.
-fn binary(nvrtc: &Nvrtc, kept: &Cache, job: &Job) -> Result<Binary, String> {
-    let unit = unit(&job.text).map_err(|error| error.to_string())?;
-    let options = options(job.architecture, None);
-    let digest = program_digest(&unit, &options, nvrtc.version());
-    if let Some(binary) = kept.get(&digest) {
-        return Ok(binary);
-    }
-    let binary = nvrtc.compile(&unit, &options).map_err(|error| error.to_string())?;
-    kept.put(&digest, &binary).map_err(|error| error.to_string())?;
-    Ok(binary)
-}
-
 #[test]
 fn every_shape_of_the_kernel_compiles_within_its_registers() {
     let Some(nvrtc) = nvrtc() else { return };
     let jobs = jobs();
-    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     let started = std::time::Instant::now();
     let lines: Vec<(bool, String)> = jobs
         .par_iter()
-        .map(|job| match binary(&nvrtc, &kept, job) {
+        .map(|job| match binary(&nvrtc, &job.text, job.architecture, None) {
             Err(error) => (false, format!("{}:\n{error}", job.label)),
             Ok(Binary { registers, spill_bytes, .. }) => {
                 let good = spill_bytes == 0 && (1..=job.most).contains(&registers);

@@ -3,31 +3,15 @@
 //! As in `nvrtc.rs`: `SPARSETUNE_NVRTC` names the library; without it the test says that it was skipped, or fails where
 //! `CI` or `SPARSETUNE_REQUIRE_NVRTC` is set.
 
+#[path = "fixture/nvrtc.rs"]
+mod fixture;
+
+use fixture::{binary, nvrtc};
 use rayon::prelude::*;
 use sparsetune::domain::Dtype;
-use sparsetune::engine::cuda::cache::Cache;
-use sparsetune::engine::cuda::compile::options;
-use sparsetune::engine::cuda::libraries::Search;
-use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
 use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync};
 use sparsetune::ops::sptrsv::ag::text::{Text, source as text_of};
-use std::path::PathBuf;
-
-fn nvrtc() -> Option<Nvrtc> {
-    let named = std::env::var_os("SPARSETUNE_NVRTC").map(PathBuf::from);
-    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
-    match Nvrtc::open(&search) {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error) => {
-            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
-            let required = required.into_iter().find(|name| std::env::var_os(name).is_some());
-            assert!(required.is_none(), "{} is set, but {error}", required.unwrap_or_default());
-            println!("SKIPPED: {error}; `pip install nvidia-cuda-nvrtc` and set SPARSETUNE_NVRTC");
-            None
-        }
-    }
-}
 
 /// Texts in which every value of every parameter meets every value of each other in some order: all of them would be
 /// some 1700, and take minutes.
@@ -59,19 +43,9 @@ fn a_sample_of_schemes_compiles_without_unallowed_spills() {
     let texts = texts();
     let pairs: Vec<_> =
         texts.iter().flat_map(|text| ["sm_80", "sm_90"].map(|arch| (text, arch))).collect();
-    // As in `nvrtc.rs`: what was compiled once is not compiled again.
-    let kept = Cache::new(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
     let fault = |(text, architecture): &(&String, &str)| {
         let unit = source::unit(text).expect("its headers are there");
-        let options = options(architecture, None);
-        let digest = source::program_digest(&unit, &options, nvrtc.version());
-        let built = match kept.get(&digest) {
-            Some(binary) => Ok(binary),
-            None => nvrtc.compile(&unit, &options).inspect(|binary| {
-                kept.put(&digest, binary).expect("the test's folder takes the cubin");
-            }),
-        };
-        match built {
+        match binary(&nvrtc, text, architecture, None) {
             Err(error) => Some(format!("{text}for {architecture}:\n{error}")),
             Ok(binary) => {
                 let (spilled, allowed) = (binary.spill_bytes, source::allowed_spills(&unit));

@@ -2,12 +2,12 @@
 //!
 //! As `nvrtc.rs`, skips where there is no NVRTC unless it is required.
 
+#[path = "fixture/nvrtc.rs"]
+mod fixture;
+
+use fixture::{binary, nvrtc};
 use rayon::prelude::*;
 use sparsetune::domain::{Dtype, Layout, Spmm};
-use sparsetune::engine::cuda::compile::options;
-use sparsetune::engine::cuda::libraries::Search;
-use sparsetune::engine::cuda::nvrtc::Nvrtc;
-use sparsetune::engine::cuda::source;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::family::SpmmFamily;
 use sparsetune::ops::spmm::tiled::TiledColumns;
@@ -16,18 +16,7 @@ use std::collections::BTreeMap;
 
 #[test]
 fn every_tiled_kernel_keeps_its_sums_in_registers() {
-    let named = std::env::var_os("SPARSETUNE_NVRTC").map(std::path::PathBuf::from);
-    let search = Search::new(&named.into_iter().collect::<Vec<_>>());
-    let nvrtc = match Nvrtc::open(&search) {
-        Ok(nvrtc) => nvrtc,
-        Err(error) => {
-            let required = ["CI", "SPARSETUNE_REQUIRE_NVRTC"];
-            let required = required.iter().any(|name| std::env::var_os(name).is_some());
-            assert!(!required, "{error}");
-            println!("SKIPPED: {error}");
-            return;
-        }
-    };
+    let Some(nvrtc) = nvrtc() else { return };
     let mut texts = BTreeMap::new();
     let families: [(&dyn SpmmFamily, Layout, u32); 3] = [
         (&TiledColumns, Layout::Col, 33),
@@ -51,8 +40,7 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
         .par_iter()
         .flat_map_iter(|text| ["sm_80", "sm_90"].map(|architecture| (text, architecture)))
         .filter_map(|((text, (candidate, counted)), architecture)| {
-            let unit = source::unit(text).expect("its headers are there");
-            let binary = match nvrtc.compile(&unit, &options(architecture, None)) {
+            let binary = match binary(&nvrtc, text, architecture, None) {
                 Ok(binary) => binary,
                 Err(error) => return Some(format!("{candidate} for {architecture}: {error}")),
             };

@@ -172,6 +172,21 @@ fn kernel_families_state_their_contract() {
     report(&faults);
 }
 
+/// One spelling of what every kernel needs: it is in `device.cuh`.
+#[test]
+fn kernels_speak_one_dialect() {
+    let elsewhere =
+        ["template <class", "unsigned long long", "size_t", "%globaltimer", "__threadfence"];
+    let mut faults = Vec::new();
+    for (path, text) in files("kernels", &["cuh"]) {
+        let foreign = elsewhere.iter().filter(|word| text.contains(**word));
+        if !path.ends_with("device.cuh") {
+            faults.extend(foreign.map(|word| format!("{}: `{word}`", path.display())));
+        }
+    }
+    report(&faults);
+}
+
 #[test]
 fn no_file_is_too_long() {
     const LINES: usize = 450;
