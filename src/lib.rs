@@ -6,7 +6,22 @@
 //! The rooms, from the ground up. `tests/tidy.rs` keeps each to the imports ARCHITECTURE.md allows it. Those that compute
 //! are compiled as a library of their own, `core.rs`.
 
-pub use sparsetune_core::{domain, engine, evaluator, learn, ops, search, sparse, wire};
+// What ships does not panic, prints nothing past `cli::say`, and walks no hash table in its random order.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::expect_used,
+        clippy::get_unwrap,
+        clippy::iter_over_hash_type,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::unwrap_used
+    )
+)]
+
+pub use sparsetune_core::{
+    domain, engine, environment, evaluator, learn, ops, search, sparse, wire,
+};
 
 pub mod cli;
 pub mod http;

@@ -132,6 +132,61 @@ fn libraries_stay_in_their_rooms() {
 }
 
 #[test]
+fn the_environment_is_read_in_one_place() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        if path != Path::new("src/environment.rs") && text.contains("env::var") {
+            faults.push(format!("{}: variables are read in src/environment.rs", path.display()));
+        }
+    }
+    report(&faults);
+}
+
+/// Operations are described in `domain` and known in `ops`; engine and evaluator run them. Elsewhere they are data: these
+/// files are the exceptions, and a new one wants a reason.
+#[test]
+fn operations_are_named_where_they_are_known() {
+    let homes = ["domain", "ops", "engine", "evaluator"];
+    let exceptions = [
+        // Suites and drawn matrices are written for an operation.
+        "src/cli/bench/subject.rs",
+        "src/cli/bench/suite.rs",
+        "src/cli/corpus/draw.rs",
+        "src/cli/quickstart.rs",
+        // What learning and answering do differently for a solve.
+        "src/service/guesses.rs",
+        "src/service/jobs.rs",
+        "src/service/request.rs",
+        "src/service/training/describe.rs",
+        "src/service/training/lesson.rs",
+        "src/service/tuning/measure.rs",
+        "src/service/tuning/search_context.rs",
+        // The mathematics of the two, and problems as earlier versions stored them.
+        "src/sparse/oracle.rs",
+        "src/sparse/triangle.rs",
+        "src/store/sqlite/upgrade.rs",
+    ];
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let module = rooms::module_of(&path);
+        let at_home = module.first().is_some_and(|room| homes.contains(&room.as_str()));
+        let test = path.to_string_lossy().contains("test");
+        if at_home || test || exceptions.iter().any(|known| path == Path::new(known)) {
+            continue;
+        }
+        let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let code = shipped.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let named = code
+            .flat_map(|line| line.split(|c: char| !c.is_alphanumeric()))
+            .find(|word| matches!(*word, "Spmm" | "Sptrsv"));
+        if let Some(name) = named {
+            faults.push(format!("{}: names the operation `{name}`", path.display()));
+        }
+    }
+    report(&faults);
+}
+
+#[test]
 fn source_files_open_with_a_sentence() {
     let mut faults = Vec::new();
     for (path, text) in sources() {

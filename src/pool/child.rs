@@ -3,6 +3,7 @@
 use super::spec::{EvaluatorSpec, inherits};
 use crate::domain::DeviceId;
 use crate::domain::protocol::{MAX_LINE_BYTES, Message};
+use crate::environment;
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -58,7 +59,7 @@ pub(super) struct Remains {
 impl EvaluatorChild {
     /// Starts the process in its own process group, so that Ctrl-C at the terminal reaches only the parent.
     pub(super) fn spawn(spec: &EvaluatorSpec) -> io::Result<Self> {
-        let inherited = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(inherits));
+        let inherited = environment::variables().filter(|(name, _)| inherits(name));
         let mut process = Command::new(&spec.program)
             .args(&spec.args)
             .env_clear()

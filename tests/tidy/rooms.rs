@@ -6,13 +6,14 @@ use std::path::Path;
 /// Room, and the rooms it may import. ARCHITECTURE.md shows the same table.
 pub const TABLE: &[(&str, &[&str])] = &[
     ("domain", &[]),
+    ("environment", &[]),
     ("sparse", &["domain"]),
     ("learn", &["domain", "sparse"]),
     ("search", &["domain"]),
     ("ops", &["domain", "sparse", "search"]),
-    ("engine", &["domain", "sparse"]),
+    ("engine", &["domain", "environment", "sparse"]),
     ("evaluator", &["domain", "sparse", "ops", "engine"]),
-    ("pool", &["domain"]),
+    ("pool", &["domain", "environment"]),
     ("store", &["domain"]),
     ("service", &["domain", "sparse", "learn", "search", "ops", "store", "pool"]),
     ("wire", &["domain"]),

@@ -1,8 +1,8 @@
 //! How the layers become one configuration: read, laid over each other, compared with the built-in file.
 
 use super::{Config, ConfigError, DEFAULTS};
+use crate::environment;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -12,9 +12,7 @@ const ENV_FILE: &str = "SPARSETUNE_CONFIG";
 impl Config {
     /// Reads all layers. `flags` are the settings given on the command line, by key (`server.listen`).
     pub fn load(file: Option<&Path>, flags: &[(&str, Value)]) -> Result<Self, ConfigError> {
-        let variables = std::env::vars_os();
-        let text = |name: OsString| name.to_string_lossy().into_owned();
-        Self::layered(file, variables.map(|(name, value)| (text(name), text(value))), flags)
+        Self::layered(file, environment::variables(), flags)
     }
 
     fn layered(

@@ -1,5 +1,6 @@
 //! Folders where NVIDIA's libraries usually are: toolkits, and the `nvidia` packages of Python's site-packages.
 
+use crate::environment;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +20,9 @@ fn wheel_folders(nvidia: &Path) -> Vec<PathBuf> {
     folders_in(nvidia, "").into_iter().map(|package| package.join("lib")).collect()
 }
 
-/// Toolkit and site-packages folders, newest first. The two kinds of roots that the environment may name are the ones
-/// that the vendor's and Python's own tools read; everything else of this program comes from the configuration.
+/// Toolkit and site-packages folders, newest first. The environment may name roots of both kinds.
 pub(super) fn standard_folders() -> Vec<PathBuf> {
-    let root = |name| std::env::var_os(name).map(PathBuf::from);
-    let mut toolkits: Vec<PathBuf> =
-        ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(root).collect();
+    let mut toolkits: Vec<PathBuf> = environment::toolkit_roots().collect();
     toolkits.push("/usr/local/cuda".into());
     toolkits.extend(folders_in(Path::new("/usr/local"), "cuda-"));
     toolkits.push("/opt/cuda".into());
@@ -34,8 +32,7 @@ pub(super) fn standard_folders() -> Vec<PathBuf> {
         .collect();
     folders.extend(["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from));
 
-    let mut pythons: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(root).collect();
+    let mut pythons: Vec<PathBuf> = environment::python_roots().collect();
     pythons.extend(["/usr", "/usr/local"].map(PathBuf::from));
     for lib in pythons.iter().map(|python| python.join("lib")) {
         for version in folders_in(&lib, "python3") {

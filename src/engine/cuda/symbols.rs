@@ -1,7 +1,6 @@
 //! Tables of foreign functions, each resolved at load: a missing symbol is an error with its name, never a panic.
 //!
-//! cudarc supplies the types and constants. Its own loader is not used: it panics on a missing library or symbol, takes
-//! no configured path, and returns driver codes as closed enums, which a newer driver's new code would make undefined.
+//! cudarc supplies the types and constants; ARCHITECTURE.md ("CUDA libraries") says why its loader is not used.
 
 /// Declares a table of function pointers and `load`, which resolves all of them from one library and keeps it mapped.
 macro_rules! symbols {

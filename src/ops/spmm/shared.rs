@@ -179,7 +179,7 @@ mod tests {
         shared.by_length();
         let mut make = |name: &str| {
             let mut made = false;
-            let third = |_: &()| MOST_KEPT / 3;
+            let third = |(): &()| MOST_KEPT / 3;
             let Ok(_) = shared.once(name, third, |_| {
                 made = true;
                 Ok::<_, Infallible>(())

@@ -1,0 +1,24 @@
+//! The process's environment: all that is read of it is read here (`tests/tidy.rs` sees to it).
+
+use std::path::PathBuf;
+
+/// All variables as text; what is not UTF-8 is replaced. The configuration takes those with its prefix, a child process
+/// inherits those that its specification lists.
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
+}
+
+/// Roots of CUDA toolkits, as the vendor's own tools name them.
+pub fn toolkit_roots() -> impl Iterator<Item = PathBuf> {
+    ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(path)
+}
+
+/// Roots of Python environments, whose packages bring NVIDIA's libraries along.
+pub fn python_roots() -> impl Iterator<Item = PathBuf> {
+    ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path)
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from)
+}
