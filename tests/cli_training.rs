@@ -11,7 +11,7 @@ mod plan;
 
 use serde_json::Value;
 use sparsetune::service::{Service, ServiceSettings};
-use sparsetune::store::{LocalBlobs, Matrices, SqliteStore};
+use sparsetune::store::{LocalBlobs, Matrices, MatrixQuery, SqliteStore};
 use sqlx::Connection;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -103,7 +103,7 @@ fn a_training_needs_one_place_that_is_there() {
 async fn kept(data: &Path) -> Vec<String> {
     let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
     let page = sparsetune::store::PageRequest { after: None, limit: 9 };
-    let matrices = store.matrices(&page).await.unwrap();
+    let matrices = store.matrices(&MatrixQuery::All, &page).await.unwrap();
     matrices.items.into_iter().map(|matrix| matrix.name.unwrap()).collect()
 }
 

@@ -103,7 +103,7 @@ impl Service {
         class: Option<&DeviceClass>,
         page: &PageRequest,
     ) -> Result<Page<Quarantined>> {
-        Ok(self.inner.store.quarantine_page(class, page).await?)
+        Ok(self.inner.store.quarantined(class, page).await?)
     }
 
     pub(super) fn local_devices(&self) -> Vec<Local> {

@@ -10,7 +10,7 @@ use crate::domain::{
 };
 use crate::ops::{self, Figures};
 use crate::sparse::canonical::{self, CanonicalError};
-use crate::store::{BlobError, StoreError};
+use crate::store::{BlobError, PageRequest, PlanQuery, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -169,7 +169,13 @@ impl Service {
 
     /// Candidates of the key's operation that are quarantined on the device as it is.
     async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
-        let all = self.inner.store.quarantined(&key.device_class).await?.into_iter();
+        let all = self
+            .inner
+            .store
+            .quarantined(Some(&key.device_class), &PageRequest::ALL)
+            .await?
+            .items
+            .into_iter();
         let barred = all.filter(|entry| {
             let family = &entry.candidate.family;
             ops::has_own_family(key.problem.op(), family)
@@ -180,8 +186,9 @@ impl Service {
 
     async fn guessed(&self, basis: &Basis) -> Result<Option<Plan>> {
         let store = &self.inner.store;
-        let newest = store.predicted_plans(&basis.key, NEWEST).await?;
-        match newest.into_iter().find(|plan| basis.is_of(plan)) {
+        let query = PlanQuery::Predicted(basis.key.clone());
+        let newest = store.plans(&query, &PageRequest::first(NEWEST)).await?;
+        match newest.items.into_iter().find(|plan| basis.is_of(plan)) {
             Some(plan) => Ok(Some(plan)),
             // A model that was in use before may be again.
             None => Ok(store.plan(&basis.id).await?),

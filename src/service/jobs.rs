@@ -7,7 +7,9 @@ use crate::domain::{
     TrialCount, TrialFilter, Work,
 };
 use crate::ops::admission;
-use crate::store::{JobFilter, NewWork, Page, PageRequest, StoreError, Story, Submission};
+use crate::store::{
+    JobFilter, NewWork, Page, PageRequest, StoreError, Story, Submission, TrialQuery,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
@@ -111,7 +113,8 @@ impl Service {
         page: &PageRequest,
     ) -> Result<Page<Trial>> {
         self.job(id).await?;
-        Ok(self.inner.store.trials_page(id, filter, page).await?)
+        let of = filter.map_or(TrialQuery::All, TrialQuery::Of);
+        Ok(self.inner.store.trials(id, &of, page).await?)
     }
 
     /// How many trials of the job there are of each family and end; of an unknown job there are none.
@@ -121,12 +124,14 @@ impl Service {
 
     /// The first of the job's trials that were tried, by ordinal, without their raw samples.
     pub async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
-        Ok(self.inner.store.tried(id, limit).await?)
+        let page = PageRequest::first(limit);
+        Ok(self.inner.store.trials(id, &TrialQuery::Summaries, &page).await?.items)
     }
 
     /// The pruned candidates of a family; of more than `most`, about as many from all over the space.
     pub async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
-        Ok(self.inner.store.pruned_of(id, family, most).await?)
+        let sample = TrialQuery::PrunedSample { family: family.to_owned() };
+        Ok(self.inner.store.trials(id, &sample, &PageRequest::first(most)).await?.items)
     }
 }
 

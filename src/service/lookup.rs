@@ -53,7 +53,7 @@ impl Service {
             device_class,
             l2_policy: query.l2_policy.unwrap_or(self.inner.settings.l2_policy),
         };
-        let mut reasons = match store.plan_by_key(&key).await? {
+        let mut reasons = match self.measured_plan(&key).await? {
             Some(plan) if holds_for(&plan, query.matrix, facts.as_ref()) => {
                 return self.grade(plan, &key.device_class).await;
             }

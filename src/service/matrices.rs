@@ -2,7 +2,7 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::store::{BlobError, LocalFile, Page, PageRequest};
+use crate::store::{BlobError, LocalFile, MatrixQuery, Page, PageRequest};
 use std::collections::HashMap;
 
 impl Service {
@@ -12,7 +12,7 @@ impl Service {
     }
 
     pub async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
-        Ok(self.inner.store.matrices(page).await?)
+        Ok(self.inner.store.matrices(&MatrixQuery::All, page).await?)
     }
 
     /// The names that matrices were given, as far as they are known.
@@ -38,17 +38,16 @@ impl Service {
 
     /// Those of the newest matrices with this part in their name, newest first.
     pub async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
-        Ok(self.inner.store.matrices_named(part, limit).await?)
+        let named = MatrixQuery::Named(part.to_owned());
+        Ok(self.inner.store.matrices(&named, &PageRequest::first(limit)).await?.items)
     }
 
-    /// The matrices whose digest, or whose pattern's, begins with these hex digits; the first few of them.
+    /// The newest matrices whose digest, or whose pattern's, begins with these hex digits.
     pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
         let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
-        match (first, last) {
-            (Ok(first), Ok(last)) => {
-                Ok(self.inner.store.matrices_between(&first, &last, limit).await?)
-            }
-            _ => Ok(Vec::new()),
-        }
+        let (Ok(first), Ok(last)) = (first, last) else { return Ok(Vec::new()) };
+        let between = MatrixQuery::Between(first, last);
+        let found = self.inner.store.matrices(&between, &PageRequest::first(limit)).await?;
+        Ok(found.items.into_iter().map(|matrix| matrix.digest).collect())
     }
 }

@@ -1,8 +1,9 @@
 //! Stored plans: one by its id, and the blobs that it names.
 
 use super::{Result, Service, ServiceError};
+use crate::domain::plan::PlanKey;
 use crate::domain::{Digest, ModelQuality, Plan, PlanId};
-use crate::store::{BlobError, Page, PageRequest};
+use crate::store::{BlobError, Page, PageRequest, PlanQuery, StoreError};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
@@ -18,14 +19,26 @@ impl Service {
     pub async fn plans_of(&self, digest: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
         let facts = self.inner.store.facts(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
-        Ok(self.inner.store.plans_of(&facts.pattern_digest, page).await?)
+        let newest = PlanQuery::NewestOfPattern(facts.pattern_digest);
+        Ok(self.inner.store.plans(&newest, page).await?)
     }
 
     /// Predicted plans under the pattern of this matrix, or under this pattern, of keys that have no measured plan.
     pub async fn unmeasured_of(&self, digest: &Digest, limit: u32) -> Result<Vec<Plan>> {
         let facts = self.inner.store.facts(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
-        Ok(self.inner.store.unmeasured(&facts.pattern_digest, limit).await?)
+        let unmeasured = PlanQuery::UnmeasuredOfPattern(facts.pattern_digest);
+        Ok(self.inner.store.plans(&unmeasured, &PageRequest::first(limit)).await?.items)
+    }
+
+    /// The newest measured plan of a key.
+    pub(super) async fn measured_plan(
+        &self,
+        key: &PlanKey,
+    ) -> std::result::Result<Option<Plan>, StoreError> {
+        let query = PlanQuery::Measured(key.clone());
+        let newest = self.inner.store.plans(&query, &PageRequest::first(1)).await?;
+        Ok(newest.items.into_iter().next())
     }
 
     /// How well each analytic model did on each class of device, by the plans that say so; the one with the newest plan first.

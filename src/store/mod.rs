@@ -28,7 +28,18 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
     pub after: Option<String>,
+    /// At most so many items; 0 counts as 1.
     pub limit: u32,
+}
+
+impl PageRequest {
+    /// The whole list, for readers that need every item: not for lists that clients let grow.
+    pub const ALL: Self = Self::first(u32::MAX);
+
+    /// The first items of a list.
+    pub const fn first(limit: u32) -> Self {
+        Self { after: None, limit }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +47,43 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Cursor of the next page; absent on the last.
     pub next: Option<String>,
+}
+
+/// Which matrices a list has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MatrixQuery {
+    All,
+    /// Those of the newest with this part in their name, whatever the case of its Latin letters.
+    Named(String),
+    /// Those whose own digest or whose pattern's lies between two, both included.
+    Between(Digest, Digest),
+}
+
+/// Which plans a list has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanQuery {
+    /// The measured plans of a key: the first is the key's answer.
+    Measured(PlanKey),
+    /// The predicted plans of a key.
+    Predicted(PlanKey),
+    /// The newest measured plan of each key of this pattern.
+    NewestOfPattern(Digest),
+    /// The newest predicted plan of each key of this pattern that has no measured one.
+    UnmeasuredOfPattern(Digest),
+}
+
+/// Which trials of a job a list has; by ordinal, but for a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrialQuery {
+    All,
+    Of(TrialFilter),
+    /// Those that were tried, without their raw samples.
+    Summaries,
+    /// The pruned ones of a family, in no order and on one page: of more than its limit about as many, from all over their
+    /// ordinals.
+    PrunedSample {
+        family: String,
+    },
 }
 
 /// A candidate that hung or killed the device; not tried again with the same kernel text.
@@ -102,18 +150,10 @@ pub trait Matrices: Send + Sync {
     /// Stores the facts; false when the digest was already known (nothing changes then).
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
-    async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>>;
+    /// Newest first.
+    async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>>;
     /// The names that matrices were given, those of matrices long gone too, as far as a plan kept them.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
-    /// Those whose own digest or whose pattern's lies between two, both included.
-    async fn matrices_between(
-        &self,
-        first: &Digest,
-        last: &Digest,
-        limit: u32,
-    ) -> Result<Vec<Digest>>;
-    /// Those of the newest with this part in their name, whatever the case of its Latin letters; newest first.
-    async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>>;
     /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }
@@ -122,37 +162,19 @@ pub trait Matrices: Send + Sync {
 pub trait Trials: Send + Sync {
     /// All in one transaction; tried ones also as events. A trial already stored stays as it is.
     async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()>;
-    /// Every trial of the job by ordinal, raw samples included.
-    async fn trials(&self, id: &JobId) -> Result<Vec<Trial>>;
+    async fn trials(&self, id: &JobId, of: &TrialQuery, page: &PageRequest) -> Result<Page<Trial>>;
     /// How many there are of each family and end, in no order.
     async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>>;
-    /// The first that were tried, by ordinal, without their raw samples.
-    async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>>;
-    /// The pruned ones of a family, in no order: of more than `most` about as many, from all over their ordinals.
-    async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>>;
-    /// By ordinal, oldest first.
-    async fn trials_page(
-        &self,
-        id: &JobId,
-        filter: Option<TrialFilter>,
-        page: &PageRequest,
-    ) -> Result<Page<Trial>>;
 }
 
 #[async_trait]
 pub trait Plans: Send + Sync {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
-    /// The newest measured plan under the key.
-    async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>>;
-    /// The newest predicted plans under the key, newest first.
-    async fn predicted_plans(&self, key: &PlanKey, limit: u32) -> Result<Vec<Plan>>;
-    /// The newest predicted plan of each key of the pattern that has no measured one, newest first.
-    async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>>;
+    /// Newest first.
+    async fn plans(&self, of: &PlanQuery, page: &PageRequest) -> Result<Page<Plan>>;
     /// Stores a predicted plan that no job made; one whose id is known stays as it is. False where the pattern has `most`
     /// predicted plans already, and this is none of them.
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool>;
-    /// The newest plan of each key that the pattern has plans under, newest first.
-    async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>>;
     /// How well each model did on each class, by the newest plans that say so; the one with the newest plan first.
     async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
     /// Keys under which this pattern has plans: what a `none` explains itself with.
@@ -176,10 +198,8 @@ pub trait Devices: Send + Sync {
     /// Devices with the owner and the time each was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
-    /// All of the class, in no order: a worker must know every one.
-    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>>;
     /// Of the class, or of all; newest first.
-    async fn quarantine_page(
+    async fn quarantined(
         &self,
         class: Option<&DeviceClass>,
         page: &PageRequest,

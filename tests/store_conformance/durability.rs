@@ -27,7 +27,7 @@ pub async fn everything_is_there_after_opening_again(harness: &Sqlite) {
     let store = harness.open().await;
     assert_eq!(store.matrix(&matrix.digest).await.unwrap(), Some(matrix));
     assert_eq!(store.job(&claim.job.id).await.unwrap(), job);
-    assert_eq!(store.trials(&claim.job.id).await.unwrap(), trials);
+    assert_eq!(trials_of(&*store, &claim.job.id).await, trials);
     assert_eq!(store.events(&claim.job.id, 0, 10).await.unwrap(), events);
     assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan));
     assert_eq!(store.devices().await.unwrap()[0].1, device());
@@ -63,9 +63,8 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     }
     corrupt!(
         "UPDATE trials SET body = '[]'",
-        store.trials(id),
-        store.trials_page(id, None, &page(5)),
-        store.tried(id, 5),
+        store.trials(id, &TrialQuery::All, &page(5)),
+        store.trials(id, &TrialQuery::Summaries, &page(5)),
         store.events(id, 0, 9)
     );
     corrupt!("UPDATE events SET body = '{}' WHERE trial IS NULL", store.events(id, 0, 9));
@@ -81,7 +80,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!(
         "UPDATE matrices SET facts = '{\"rows\":1}'",
         store.matrix(&matrix.digest),
-        store.matrices(&page(5)),
+        store.matrices(&MatrixQuery::All, &page(5)),
         store.facts(&matrix.digest)
     );
     corrupt!(
@@ -95,8 +94,8 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
     corrupt!("UPDATE devices SET body = 'null'", store.devices());
     corrupt!(
         "UPDATE quarantine SET candidate = '1'",
-        store.quarantined(&entry.class),
-        store.quarantine_page(None, &page(5))
+        store.quarantined(Some(&entry.class), &page(9)),
+        store.quarantined(None, &page(5))
     );
     corrupt!("UPDATE revision SET value = -1", store.revision());
 }
@@ -145,7 +144,7 @@ pub async fn a_recorded_trial_survives_a_kill(harness: &Sqlite) {
     child.wait().unwrap();
 
     let store = harness.open().await;
-    let kept = store.trials(&job.id).await.unwrap().len();
+    let kept = trials_of(&*store, &job.id).await.len();
     assert!(kept == told || kept == told + 1, "{told} were told of, {kept} are there");
     let events = store.events(&job.id, 0, 1_000_000).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();

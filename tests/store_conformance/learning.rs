@@ -92,7 +92,7 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
         store.record_trials(&claim.fence, &batch).await.unwrap();
         let again = JobFeatures { shared: vec![9.0], ..features(&matrix, 99) };
         store.describe_job(&claim.fence, &again).await.unwrap();
-        assert_eq!(store.trials(id).await.unwrap()[0], Trial { features: None, ..fast });
+        assert_eq!(trials_of(&*store, id).await[0], Trial { features: None, ..fast });
         jobs.push((id.clone(), features(&matrix, at)));
         let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
         assert!(read.iter().all(|group| group.job != *id), "it has not ended");
@@ -377,12 +377,31 @@ pub async fn a_predicted_plan_answers_no_key(harness: &Sqlite) {
     let finish = ended(&claim.job, JobState::Succeeded, Some(plan.clone()));
     store.finish(&claim.fence, &finish).await.unwrap();
     store.delete_matrix(&matrix.digest).await.unwrap();
-    assert_eq!(store.plan_by_key(&key(&plan)).await.unwrap(), Some(plan.clone()));
-    assert_eq!(store.unmeasured(&plan.pattern_digest, 9).await.unwrap(), [], "it was measured");
+    assert_eq!(answer(&*store, &key(&plan)).await, Some(plan.clone()));
+    assert_eq!(
+        store
+            .plans(&PlanQuery::UnmeasuredOfPattern(plan.pattern_digest), &page(9))
+            .await
+            .unwrap()
+            .items,
+        [],
+        "it was measured"
+    );
     harness.spoil("UPDATE plans SET predicted = 1").await;
-    assert_eq!(store.plan_by_key(&key(&plan)).await.unwrap(), None);
-    assert_eq!(store.plans_of(&plan.pattern_digest, &page(9)).await.unwrap().items, []);
-    let unmeasured = store.unmeasured(&plan.pattern_digest, 9).await.unwrap();
+    assert_eq!(answer(&*store, &key(&plan)).await, None);
+    assert_eq!(
+        store
+            .plans(&PlanQuery::NewestOfPattern(plan.pattern_digest), &page(9))
+            .await
+            .unwrap()
+            .items,
+        []
+    );
+    let unmeasured = store
+        .plans(&PlanQuery::UnmeasuredOfPattern(plan.pattern_digest), &page(9))
+        .await
+        .unwrap()
+        .items;
     assert_eq!(unmeasured, std::slice::from_ref(&plan));
     assert_eq!(store.plan_keys(&plan.pattern_digest).await.unwrap(), []);
     let neighbours = store.plans_for(&plan.problem, &device().class(), plan.l2_policy, 9).await;

@@ -11,13 +11,19 @@ pub async fn pages_stay_put_under_inserts(harness: &Sqlite) {
         // Pairs share their moment: the digest breaks the tie.
         store.insert_matrix(&matrix(&i.to_string(), i / 2)).await.unwrap();
     }
-    let all = store.matrices(&page(100)).await.unwrap();
+    let all = store.matrices(&MatrixQuery::All, &page(100)).await.unwrap();
     assert_eq!((all.items.len(), all.next), (7, None));
     assert!(all.items.is_sorted_by_key(|m| std::cmp::Reverse((m.created_at, m.digest))));
-    let first = store.matrices(&page(3)).await.unwrap();
+    let first = store.matrices(&MatrixQuery::All, &page(3)).await.unwrap();
     store.insert_matrix(&matrix("newer", 50)).await.unwrap();
-    let second = store.matrices(&PageRequest { after: first.next, limit: 3 }).await.unwrap();
-    let third = store.matrices(&PageRequest { after: second.next, limit: 3 }).await.unwrap();
+    let second = store
+        .matrices(&MatrixQuery::All, &PageRequest { after: first.next, limit: 3 })
+        .await
+        .unwrap();
+    let third = store
+        .matrices(&MatrixQuery::All, &PageRequest { after: second.next, limit: 3 })
+        .await
+        .unwrap();
     let read = [first.items, second.items, third.items].concat();
     assert_eq!(read, all.items);
     assert_eq!(third.next, None);
@@ -54,15 +60,15 @@ pub async fn foreign_cursors_are_refused(harness: &Sqlite) {
     for i in 0..3 {
         store.insert_matrix(&matrix(&i.to_string(), i)).await.unwrap();
     }
-    let foreign = store.matrices(&page(1)).await.unwrap().next;
+    let foreign = store.matrices(&MatrixQuery::All, &page(1)).await.unwrap().next;
     assert!(foreign.is_some());
     for after in [foreign, Some("!".to_owned()), Some(String::new())] {
         let page = PageRequest { after, limit: 1 };
         let jobs = store.jobs(&JobFilter::default(), &page).await;
         assert!(matches!(jobs, Err(StoreError::BadCursor)));
-        let trials = store.trials_page(&job.id, None, &page).await;
+        let trials = store.trials(&job.id, &TrialQuery::All, &page).await;
         assert!(matches!(trials, Err(StoreError::BadCursor)));
-        let quarantine = store.quarantine_page(None, &page).await;
+        let quarantine = store.quarantined(None, &page).await;
         assert!(matches!(quarantine, Err(StoreError::BadCursor)));
     }
 }
@@ -85,7 +91,7 @@ pub async fn the_quarantine_is_read_in_pages(harness: &Sqlite) {
         let mut all = Vec::new();
         let mut page = page(3);
         loop {
-            let part = store.quarantine_page(class, &page).await.unwrap();
+            let part = store.quarantined(class, &page).await.unwrap();
             assert!(part.items.len() <= 3);
             all.extend(part.items);
             page.after = part.next;
@@ -113,9 +119,10 @@ pub async fn matrices_are_found_by_part_of_their_name(harness: &Sqlite) {
     }
     let unnamed = Matrix { name: None, ..matrix("delaunay, unnamed", 9) };
     store.insert_matrix(&unnamed).await.unwrap();
-    let found = async |part, limit| -> Vec<String> {
-        let found = store.matrices_named(part, limit).await.unwrap();
-        found.into_iter().filter_map(|matrix| matrix.name).collect()
+    let found = async |part: &str, limit| -> Vec<String> {
+        let found =
+            store.matrices(&MatrixQuery::Named(part.to_owned()), &page(limit)).await.unwrap();
+        found.items.into_iter().filter_map(|matrix| matrix.name).collect()
     };
     assert_eq!(found("DELAUNAY", 9).await, ["delaunay_n11", "Delaunay_n10"]);
     assert_eq!(found("delaunay", 1).await, ["delaunay_n11"]);

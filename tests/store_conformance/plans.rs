@@ -56,7 +56,7 @@ pub async fn the_newest_plan_of_a_key_wins(harness: &Sqlite) {
     let new = tune(&*store, &a, 2).await;
     let other = tune(&*store, &b, 3).await;
     let key = key(&new);
-    assert_eq!(store.plan_by_key(&key).await.unwrap(), Some(new.clone()));
+    assert_eq!(answer(&*store, &key).await, Some(new.clone()));
     assert_eq!(store.plan(&old.id).await.unwrap(), Some(old));
     assert_eq!(store.plan_keys(&a.pattern_digest).await.unwrap(), std::slice::from_ref(&key));
     assert_eq!(store.plan_keys(&a.digest).await.unwrap(), []);
@@ -66,7 +66,7 @@ pub async fn the_newest_plan_of_a_key_wins(harness: &Sqlite) {
     assert_eq!(store.plans_for(&key.problem, class, warm, 1).await.unwrap().len(), 1);
     assert_eq!(store.plans_for(&key.problem, class, L2Policy::Cold, 9).await.unwrap(), []);
     let cold = PlanKey { l2_policy: L2Policy::Cold, ..key };
-    assert_eq!(store.plan_by_key(&cold).await.unwrap(), None);
+    assert_eq!(answer(&*store, &cold).await, None);
 }
 
 pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
@@ -75,7 +75,7 @@ pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
     let plan = tune(&*store, &matrix, 1).await;
     assert!(store.delete_matrix(&matrix.digest).await.unwrap());
     assert_eq!(store.matrix(&matrix.digest).await.unwrap(), None);
-    assert_eq!(store.plan_by_key(&key(&plan)).await.unwrap(), Some(plan));
+    assert_eq!(answer(&*store, &key(&plan)).await, Some(plan));
     for digest in [matrix.digest, matrix.pattern_digest] {
         assert_eq!(store.facts(&digest).await.unwrap(), Some(matrix.clone()));
     }
@@ -97,17 +97,17 @@ pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Sqlite) {
     let narrow = tune_to(&*store, &a, 4, width(8)).await;
     let newest = tune(&*store, &a, 5).await;
     tune(&*store, &b, 6).await;
-    let all = store.plans_of(&a.pattern_digest, &page(10)).await.unwrap();
+    let all = store.plans(&PlanQuery::NewestOfPattern(a.pattern_digest), &page(10)).await.unwrap();
     let expected = [newest, narrow, cold, wide];
     assert_eq!((all.items.as_slice(), all.next), (&expected[..], None));
     let mut page = page(1);
     for plan in &expected {
-        let part = store.plans_of(&a.pattern_digest, &page).await.unwrap();
+        let part = store.plans(&PlanQuery::NewestOfPattern(a.pattern_digest), &page).await.unwrap();
         assert_eq!(part.items, std::slice::from_ref(plan));
         page = PageRequest { after: part.next, limit: 1 };
     }
     assert_eq!(page.after, None);
-    assert_eq!(store.plans_of(&a.digest, &page).await.unwrap().items, []);
+    assert_eq!(store.plans(&PlanQuery::NewestOfPattern(a.digest), &page).await.unwrap().items, []);
 }
 
 pub async fn names_are_told_of_what_is_and_was(harness: &Sqlite) {
@@ -176,15 +176,18 @@ pub async fn devices_and_quarantine_are_kept(harness: &Sqlite) {
     let later = Quarantined { reason: "again".to_owned(), ..entry.clone() };
     store.quarantine(&later).await.unwrap();
     let other = DeviceClass("another".to_owned());
-    assert_eq!(store.quarantined(&other).await.unwrap(), []);
+    assert_eq!(store.quarantined(Some(&other), &page(9)).await.unwrap().items, []);
     let elsewhere = Quarantined { class: other.clone(), at: Timestamp(2), ..entry.clone() };
     store.quarantine(&elsewhere).await.unwrap();
     let second = Quarantined { candidate: Candidate::new("ell"), ..elsewhere.clone() };
     store.quarantine(&Quarantined { at: Timestamp(3), ..second.clone() }).await.unwrap();
-    assert_eq!(store.quarantined(&entry.class).await.unwrap(), std::slice::from_ref(&entry));
+    assert_eq!(
+        store.quarantined(Some(&entry.class), &page(9)).await.unwrap().items,
+        std::slice::from_ref(&entry)
+    );
     let counts = [(entry.class.clone(), 1), (other, 2)].into();
     assert_eq!(store.quarantine_counts().await.unwrap(), counts);
-    let all = store.quarantine_page(None, &page(9)).await.unwrap();
+    let all = store.quarantined(None, &page(9)).await.unwrap();
     assert_eq!(all.items, [Quarantined { at: Timestamp(3), ..second }, elsewhere, entry]);
 }
 

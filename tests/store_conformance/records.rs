@@ -17,9 +17,9 @@ pub async fn a_resumed_job_finds_its_trials(harness: &Sqlite) {
     drop(store);
     let store = harness.open().await;
     let second = claim(&*store, "w", LEASE).await.unwrap();
-    assert_eq!(store.trials(&second.job.id).await.unwrap(), known);
+    assert_eq!(trials_of(&*store, &second.job.id).await, known);
     store.record_trials(&second.fence, &[trial(&job.id, 3, 2.0)]).await.unwrap();
-    assert_eq!(store.trials(&job.id).await.unwrap().len(), 4);
+    assert_eq!(trials_of(&*store, &job.id).await.len(), 4);
 }
 
 pub async fn a_recorded_trial_stays(harness: &Sqlite) {
@@ -31,13 +31,13 @@ pub async fn a_recorded_trial_stays(harness: &Sqlite) {
     // The same trial again, and the same candidate under another number.
     let twice = [trial(&job.id, 0, 9.0), Trial { ordinal: 7, ..trial(&job.id, 0, 9.0) }];
     store.record_trials(&fence, &twice).await.unwrap();
-    assert_eq!(store.trials(&job.id).await.unwrap(), [trial(&job.id, 0, 1.0)]);
+    assert_eq!(trials_of(&*store, &job.id).await, [trial(&job.id, 0, 1.0)]);
     assert_eq!(store.events(&job.id, 0, 100).await.unwrap().len(), events);
     // Another candidate under a used number would be lost: all of the batch is refused.
     let clash = Trial { candidate: Candidate::new("row_panel"), ..trial(&job.id, 0, 1.0) };
     let refused = store.record_trials(&fence, &[trial(&job.id, 1, 1.0), clash]).await;
     assert!(matches!(refused, Err(StoreError::Misuse(_))));
-    assert_eq!(store.trials(&job.id).await.unwrap().len(), 1);
+    assert_eq!(trials_of(&*store, &job.id).await.len(), 1);
 }
 
 pub async fn events_have_no_gaps(harness: &Sqlite) {
@@ -95,7 +95,7 @@ pub async fn a_large_funnel_is_one_batch(harness: &Sqlite) {
     let mut page = PageRequest { after: None, limit: 800 };
     let mut read = Vec::new();
     loop {
-        let part = store.trials_page(&job.id, None, &page).await.unwrap();
+        let part = store.trials(&job.id, &TrialQuery::All, &page).await.unwrap();
         read.extend(part.items);
         page.after = part.next;
         if page.after.is_none() {
@@ -128,11 +128,12 @@ pub async fn trials_are_listed_by_state(harness: &Sqlite) {
         trial(&job.id, 8, 3.0),
     ];
     store.record_trials(&fence, &all).await.unwrap();
-    let listed = async |filter| {
+    let listed = async |filter: Option<TrialFilter>| {
+        let of = filter.map_or(TrialQuery::All, TrialQuery::Of);
         let mut page = page(2);
         let mut ordinals = Vec::new();
         loop {
-            let part = store.trials_page(&job.id, filter, &page).await.unwrap();
+            let part = store.trials(&job.id, &of, &page).await.unwrap();
             ordinals.extend(part.items.into_iter().map(|trial| trial.ordinal));
             page.after = part.next;
             if page.after.is_none() {
@@ -223,16 +224,19 @@ pub async fn trials_are_counted_and_read_in_part(harness: &Sqlite) {
         }
         trial
     };
-    let tried = store.tried(&job.id, 9).await.unwrap();
+    let tried = store.trials(&job.id, &TrialQuery::Summaries, &page(9)).await.unwrap().items;
     assert_eq!(tried, [bare(all[1].clone()), bare(all[3].clone()), crashed]);
-    assert_eq!(store.tried(&job.id, 2).await.unwrap(), tried[..2]);
-    let mut panels = store.pruned_of(&job.id, "row_panel", 9).await.unwrap();
+    assert_eq!(
+        store.trials(&job.id, &TrialQuery::Summaries, &page(2)).await.unwrap().items,
+        tried[..2]
+    );
+    let mut panels = store.trials(&job.id, &sample("row_panel"), &page(9)).await.unwrap().items;
     panels.sort_by_key(|trial| trial.ordinal);
     assert_eq!(panels, [panel(0), panel(2)]);
     let nobody = JobId("nobody".to_owned());
     assert_eq!(store.trial_counts(&nobody).await.unwrap(), []);
-    assert_eq!(store.tried(&nobody, 9).await.unwrap(), []);
-    assert_eq!(store.pruned_of(&nobody, "row_panel", 9).await.unwrap(), []);
+    assert_eq!(store.trials(&nobody, &TrialQuery::Summaries, &page(9)).await.unwrap().items, []);
+    assert_eq!(store.trials(&nobody, &sample("row_panel"), &page(9)).await.unwrap().items, []);
 }
 
 pub async fn of_many_pruned_an_even_sample_is_read(harness: &Sqlite) {
@@ -241,13 +245,16 @@ pub async fn of_many_pruned_an_even_sample_is_read(harness: &Sqlite) {
     let fence = claim(&*store, "w", LEASE).await.unwrap().fence;
     let all: Vec<Trial> = (0..3000).map(|i| pruned(&job.id, i)).collect();
     store.record_trials(&fence, &all).await.unwrap();
-    let sample = store.pruned_of(&job.id, "row_split", 300).await.unwrap();
-    assert!((290..=310).contains(&sample.len()), "{}", sample.len());
+    let read = store.trials(&job.id, &sample("row_split"), &page(300)).await.unwrap().items;
+    assert!((290..=310).contains(&read.len()), "{}", read.len());
     for tenth in 0..10 {
-        let own = sample.iter().filter(|trial| trial.ordinal / 300 == tenth).count();
+        let own = read.iter().filter(|trial| trial.ordinal / 300 == tenth).count();
         assert!((25..=35).contains(&own), "{own} of the tenth {tenth}");
     }
-    assert_eq!(store.pruned_of(&job.id, "row_split", 3000).await.unwrap().len(), 3000);
+    assert_eq!(
+        store.trials(&job.id, &sample("row_split"), &page(3000)).await.unwrap().items.len(),
+        3000
+    );
 }
 
 pub async fn events_of_a_later_version_are_skipped(harness: &Sqlite) {

@@ -6,7 +6,9 @@ pub use crate::device::processor as device;
 use crate::plan as fixture;
 use sparsetune::domain::job::Progress;
 use sparsetune::domain::matrix::Spread;
+use sparsetune::domain::plan::PlanKey;
 use sparsetune::domain::*;
+pub use sparsetune::store::{MatrixQuery, PlanQuery, TrialQuery};
 use sparsetune::store::{Finish, NewWork, PageRequest, Queue, Store, Submission};
 
 pub const LEASE: i64 = 60_000;
@@ -111,6 +113,22 @@ pub fn plan(matrix: &Matrix, job: &JobId, at: i64) -> Plan {
 
 pub fn page(limit: u32) -> PageRequest {
     PageRequest { after: None, limit }
+}
+
+/// About as many of the pruned candidates of a family as a page holds.
+pub fn sample(family: &str) -> TrialQuery {
+    TrialQuery::PrunedSample { family: family.to_owned() }
+}
+
+/// Every trial of a job.
+pub async fn trials_of(store: &dyn Store, job: &JobId) -> Vec<Trial> {
+    store.trials(job, &TrialQuery::All, &PageRequest::ALL).await.unwrap().items
+}
+
+/// The newest measured plan of a key.
+pub async fn answer(store: &dyn Store, key: &PlanKey) -> Option<Plan> {
+    let newest = store.plans(&PlanQuery::Measured(key.clone()), &page(1)).await.unwrap();
+    newest.items.into_iter().next()
 }
 
 pub fn created(submission: Submission) -> Job {

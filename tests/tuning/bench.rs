@@ -10,7 +10,7 @@ use sparsetune::pool::{Deadlines, Evaluator, EvaluatorSpec};
 use sparsetune::service::tuning::{Measuring, Worker};
 use sparsetune::service::{Service, ServiceSettings};
 use sparsetune::sparse::canonical;
-use sparsetune::store::{LocalBlobs, SqliteStore};
+use sparsetune::store::{LocalBlobs, PageRequest, SqliteStore, TrialQuery};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -208,7 +208,7 @@ impl Bench {
     }
 
     pub async fn trials(&self, id: &JobId) -> Vec<Trial> {
-        self.service.store().trials(id).await.unwrap()
+        self.service.store().trials(id, &TrialQuery::All, &PageRequest::ALL).await.unwrap().items
     }
 
     /// The trials that were not pruned.

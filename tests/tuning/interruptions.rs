@@ -4,7 +4,9 @@ use crate::bench::*;
 use crate::claimed::Claimed;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::{Act, Step};
-use sparsetune::store::{Claim, Jobs, Queue, SqliteStore, Trials};
+use sparsetune::store::{
+    Claim, Jobs, PageRequest, Queue, SqliteStore, TrialQuery, Trials,
+};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -68,7 +70,8 @@ fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
-        let trials = store.trials(&claim.job.id).await.unwrap();
+        let trials =
+            store.trials(&claim.job.id, &TrialQuery::All, &PageRequest::ALL).await.unwrap().items;
         let events = store.events(&claim.job.id, 0, 10_000).await.unwrap();
         store.close().await;
         Stolen { claim, trials, events }

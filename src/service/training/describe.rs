@@ -10,7 +10,7 @@ use crate::ops::{self, Figures, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, canonical, digest};
-use crate::store::{BlobError, Undescribed};
+use crate::store::{BlobError, TrialQuery, Undescribed};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -92,7 +92,7 @@ async fn describe(
         Ok(space) => space,
         Err(why) => return Ok(Err(why)),
     };
-    let tried = store.tried(&job.job, u32::MAX).await?;
+    let tried = store.trials(&job.job, &TrialQuery::Summaries, &PageRequest::ALL).await?.items;
     let tried: HashSet<CandidateId> = tried.iter().map(|trial| trial.candidate.id()).collect();
     let numbered = space.scored.iter().zip(space.described.own);
     let own: Vec<_> = numbered

@@ -147,7 +147,7 @@ async fn host(
         if key.problem != *problem || key.l2_policy != l2_policy || !here {
             continue;
         }
-        let Some(plan) = service.store().plan_by_key(&key).await? else { continue };
+        let Some(plan) = service.measured_plan(&key).await? else { continue };
         let Some(median_us) = plan.median_us() else { continue };
         let better = best.as_ref().is_none_or(|best| median_us < best.median_us);
         if plan.device.kind == DeviceKind::Cpu && better {

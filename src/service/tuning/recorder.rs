@@ -7,7 +7,7 @@ use crate::domain::{
     TrialState,
 };
 use crate::service::Service;
-use crate::store::{Fence, StoreError};
+use crate::store::{Fence, PageRequest, StoreError, TrialQuery};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub struct Recorder {
 impl Recorder {
     /// Resumes a claimed job with all trials that earlier attempts recorded.
     pub async fn resume(service: Service, job: Job, fence: Fence) -> Result<Self, StoreError> {
-        let recorded = service.store().trials(&job.id).await?;
+        let recorded =
+            service.store().trials(&job.id, &TrialQuery::All, &PageRequest::ALL).await?.items;
         let next_ordinal = recorded.iter().map(|trial| trial.ordinal + 1).max().unwrap_or(0);
         let trials = recorded.into_iter().map(|trial| (trial.candidate.id(), trial)).collect();
         Ok(Self { service, job, fence, trials, next_ordinal })

@@ -10,7 +10,7 @@ use crate::domain::{
 use crate::ops::{self, Figures, Space};
 use crate::service::ActiveModel;
 use crate::sparse::canonical;
-use crate::store::{LocalFile, Quarantined, StoreError};
+use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Session<'_> {
             device_class: self.device.class(),
             l2_policy: self.service.settings().l2_policy,
         };
-        let plan = store.plan_by_key(&key).await?;
+        let plan = self.service.measured_plan(&key).await?;
         let won = plan.filter(|plan| plan.created_at < started);
         let won =
             won.and_then(|plan| ops::of(&problem).kernel_identity(&plan.candidate, self.device));
@@ -137,7 +137,9 @@ impl Session<'_> {
     }
 
     async fn quarantined(&self) -> Result<HashSet<CandidateId>, StoreError> {
-        let entries = self.service.store().quarantined(&self.device.class()).await?;
+        let class = self.device.class();
+        let entries =
+            self.service.store().quarantined(Some(&class), &PageRequest::ALL).await?.items;
         let still = |entry: &Quarantined| {
             self.device.kernels.get(&entry.candidate.family) == Some(&entry.kernel_digest)
         };

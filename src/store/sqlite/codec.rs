@@ -133,18 +133,24 @@ pub(super) fn read_cursor(list: &str, text: &str) -> Result<(i64, String)> {
 /// Splits one row too many off a page: its presence says that there is a next page.
 pub(super) fn cut<T>(
     mut items: Vec<T>,
-    limit: u32,
+    limit: i64,
     key: impl Fn(&T) -> String,
 ) -> crate::store::Page<T> {
-    let more = items.len() > limit as usize;
-    items.truncate(limit as usize);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = items.len() > limit;
+    items.truncate(limit);
     let next = if more { items.last().map(key) } else { None };
     crate::store::Page { items, next }
 }
 
 /// Pages hold at least one row, so that a list always ends.
-pub(super) fn page_limit(limit: u32) -> u32 {
-    limit.clamp(1, 1000)
+pub(super) fn page_limit(limit: u32) -> i64 {
+    limit.max(1).into()
+}
+
+/// Decodes rows of a version and a body, as most tables have them.
+pub(super) fn decode_all<T: Stored>(rows: Vec<(i64, String)>) -> Result<Vec<T>> {
+    rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
 }
 
 #[cfg(test)]

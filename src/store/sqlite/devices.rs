@@ -13,13 +13,8 @@ pub(super) const QUARANTINE_COUNTS: &str =
 
 const LIST: &str = "quarantine";
 
-macro_rules! quarantine_columns {
-    () => {
-        "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine"
-    };
-}
-
-pub(super) const OF_CLASS: &str = concat!(quarantine_columns!(), " WHERE device_class = ?");
+const ENTRIES: &str =
+    "SELECT device_class, kernel_digest, version, candidate, reason, at FROM quarantine";
 
 #[derive(sqlx::FromRow)]
 struct QuarantineRow {
@@ -74,9 +69,9 @@ impl Place {
 pub(super) fn page_query(
     class: Option<&DeviceClass>,
     after: Option<Place>,
-    limit: u32,
+    limit: i64,
 ) -> QueryBuilder<Sqlite> {
-    let mut query = QueryBuilder::new(quarantine_columns!());
+    let mut query = QueryBuilder::new(ENTRIES);
     match class {
         Some(class) => {
             query.push(" WHERE device_class = ").push_bind(class.0.clone());
@@ -173,13 +168,7 @@ impl Devices for SqliteStore {
         Ok(())
     }
 
-    async fn quarantined(&self, class: &DeviceClass) -> Result<Vec<Quarantined>> {
-        let rows: Vec<QuarantineRow> =
-            sqlx::query_as(OF_CLASS).bind(&class.0).fetch_all(&self.readers).await?;
-        rows.into_iter().map(QuarantineRow::entry).collect()
-    }
-
-    async fn quarantine_page(
+    async fn quarantined(
         &self,
         class: Option<&DeviceClass>,
         page: &PageRequest,

@@ -161,7 +161,7 @@ pub(super) const COUNTS: &str =
 pub(super) fn list_query(
     filter: &JobFilter,
     after: Option<(i64, String)>,
-    limit: u32,
+    limit: i64,
 ) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(concat!("SELECT ", work_columns!(), " FROM jobs WHERE 1"));
     match filter.kind {

@@ -3,29 +3,37 @@
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, upkeep};
 use crate::domain::{Digest, Matrix};
-use crate::store::{Matrices, Page, PageRequest, Result, StoreError};
+use crate::store::{Matrices, MatrixQuery, Page, PageRequest, Result, StoreError};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
 const LIST: &str = "matrices";
+
+// Each list takes the place of the last row shown as its first two parameters, and its limit as the third.
+
+pub(super) const ALL: &str =
+    "SELECT digest, version, facts FROM matrices WHERE (created_at, digest) < (?1, ?2)
+     ORDER BY created_at DESC, digest DESC LIMIT ?3";
 
 /// Of the newest 20,000, whose names are all in the index; facts are read of those alone that are found.
 pub(super) const NAMED: &str = "SELECT matrices.digest, version, facts FROM (
          SELECT digest, created_at FROM (
              SELECT digest, created_at, facts ->> '$.name' AS name FROM matrices INDEXED BY matrices_named
              ORDER BY created_at DESC, digest DESC LIMIT 20000)
-         WHERE instr(lower(name), lower(?)) > 0 ORDER BY created_at DESC, digest DESC LIMIT ?) found
+         WHERE instr(lower(name), lower(?4)) > 0 AND (created_at, digest) < (?1, ?2)
+         ORDER BY created_at DESC, digest DESC LIMIT ?3) found
      JOIN matrices ON matrices.digest = found.digest ORDER BY found.created_at DESC, found.digest DESC";
+
+pub(super) const BETWEEN: &str = "SELECT digest, version, facts FROM matrices WHERE digest IN (
+         SELECT digest FROM matrices WHERE digest BETWEEN ?4 AND ?5
+         UNION SELECT digest FROM matrices WHERE pattern_digest BETWEEN ?4 AND ?5)
+     AND (created_at, digest) < (?1, ?2) ORDER BY created_at DESC, digest DESC LIMIT ?3";
 
 /// A plan keeps the facts of its matrix, which may be gone.
 pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
          (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
          (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) ORDER BY created_at DESC LIMIT 1))
      FROM json_each(?)";
-
-pub(super) const BETWEEN: &str = "SELECT digest FROM matrices WHERE digest BETWEEN ?1 AND ?2
-     UNION SELECT digest FROM matrices WHERE pattern_digest BETWEEN ?1 AND ?2
-     ORDER BY digest LIMIT ?3";
 
 /// Decodes the facts and holds them against the key they lie under.
 pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
@@ -69,7 +77,7 @@ impl Matrices for SqliteStore {
         row.map(|(digest, version, text)| facts(&digest, version, &text)).transpose()
     }
 
-    async fn matrices(&self, page: &PageRequest) -> Result<Page<Matrix>> {
+    async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>> {
         let limit = codec::page_limit(page.limit);
         let (at, after) = match &page.after {
             Some(text) => {
@@ -79,15 +87,20 @@ impl Matrices for SqliteStore {
             // Above every key: times stay below it, and no digest is longer than 32 bytes.
             None => (i64::MAX, vec![0xff; 33]),
         };
-        let rows: Vec<(Vec<u8>, i64, String)> = sqlx::query_as(
-            "SELECT digest, version, facts FROM matrices WHERE (created_at, digest) < (?, ?)
-             ORDER BY created_at DESC, digest DESC LIMIT ?",
-        )
-        .bind(at)
-        .bind(after)
-        .bind(limit + 1)
-        .fetch_all(&self.readers)
-        .await?;
+        let statement = match of {
+            MatrixQuery::All => ALL,
+            MatrixQuery::Named(_) => NAMED,
+            MatrixQuery::Between(..) => BETWEEN,
+        };
+        let query = sqlx::query_as(statement).bind(at).bind(after).bind(limit + 1);
+        let query = match of {
+            MatrixQuery::All => query,
+            MatrixQuery::Named(part) => query.bind(part),
+            MatrixQuery::Between(first, last) => {
+                query.bind(&first.as_bytes()[..]).bind(&last.as_bytes()[..])
+            }
+        };
+        let rows: Vec<(Vec<u8>, i64, String)> = query.fetch_all(&self.readers).await?;
         let items: Vec<Matrix> = rows
             .into_iter()
             .map(|(digest, version, text)| facts(&digest, version, &text))
@@ -108,30 +121,6 @@ impl Matrices for SqliteStore {
             }
         }
         Ok(names)
-    }
-
-    async fn matrices_between(
-        &self,
-        first: &Digest,
-        last: &Digest,
-        limit: u32,
-    ) -> Result<Vec<Digest>> {
-        let rows: Vec<Vec<u8>> = sqlx::query_scalar(BETWEEN)
-            .bind(&first.as_bytes()[..])
-            .bind(&last.as_bytes()[..])
-            .bind(codec::page_limit(limit))
-            .fetch_all(&self.readers)
-            .await?;
-        rows.iter().map(|digest| codec::digest("matrix digest", digest)).collect()
-    }
-
-    async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
-        let rows: Vec<(Vec<u8>, i64, String)> = sqlx::query_as(NAMED)
-            .bind(part)
-            .bind(codec::page_limit(limit))
-            .fetch_all(&self.readers)
-            .await?;
-        rows.into_iter().map(|(digest, version, text)| facts(&digest, version, &text)).collect()
     }
 
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool> {

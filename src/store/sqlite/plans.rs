@@ -4,7 +4,7 @@ use super::codec::{self, Stored, decode};
 use super::{SqliteStore, quality};
 use crate::domain::plan::PlanKey;
 use crate::domain::{DeviceClass, Digest, L2Policy, Matrix, ModelQuality, Plan, PlanId, Problem};
-use crate::store::{Page, PageRequest, Plans, Result, StoreError};
+use crate::store::{Page, PageRequest, PlanQuery, Plans, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
@@ -37,9 +37,17 @@ pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()>
 
 // A plan that was predicted and not measured answers no key: `predicted = 0` is the term of the indexes used here.
 
-pub(super) const BY_KEY: &str = "SELECT version, body FROM plans
-     WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0
-     ORDER BY created_at DESC, id DESC LIMIT 1";
+// The lists take the place of the last row shown as their first two parameters, and their limit as the third.
+
+pub(super) const MEASURED: &str = "SELECT version, body FROM plans
+     WHERE pattern_digest = ?4 AND problem = ?5 AND device_class = ?6 AND l2_policy = ?7 AND predicted = 0
+         AND (created_at, id) < (?1, ?2)
+     ORDER BY created_at DESC, id DESC LIMIT ?3";
+
+pub(super) const PREDICTED: &str = "SELECT version, body FROM plans
+     WHERE pattern_digest = ?4 AND problem = ?5 AND device_class = ?6 AND l2_policy = ?7 AND predicted = 1
+         AND (created_at, id) < (?1, ?2)
+     ORDER BY created_at DESC, id DESC LIMIT ?3";
 
 pub(super) const KEYS: &str = "SELECT body ->> '$.problem', device_class, l2_policy FROM plans
      WHERE pattern_digest = ? AND predicted = 0 GROUP BY problem, device_class, l2_policy
@@ -64,21 +72,21 @@ pub(super) const FACTS: &str = "SELECT version, facts FROM (
 pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE pattern_digest = ? AND predicted = 0) newest
+         FROM plans WHERE pattern_digest = ?4 AND predicted = 0) newest
      JOIN plans ON plans.id = newest.id
-     WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?, ?)
-     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?";
+     WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?1, ?2)
+     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
 
 pub(super) const UNMEASURED: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, problem, device_class, l2_policy, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
-         FROM plans WHERE pattern_digest = ?1 AND predicted = 1) newest
+         FROM plans WHERE pattern_digest = ?4 AND predicted = 1) newest
      JOIN plans ON plans.id = newest.id
-     WHERE newest.age = 1 AND NOT EXISTS (
-         SELECT 1 FROM plans measured WHERE measured.pattern_digest = ?1 AND measured.predicted = 0
+     WHERE newest.age = 1 AND (newest.created_at, newest.id) < (?1, ?2) AND NOT EXISTS (
+         SELECT 1 FROM plans measured WHERE measured.pattern_digest = ?4 AND measured.predicted = 0
              AND measured.problem = newest.problem AND measured.device_class = newest.device_class
              AND measured.l2_policy = newest.l2_policy)
-     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?2";
+     ORDER BY newest.created_at DESC, newest.id DESC LIMIT ?3";
 
 #[async_trait]
 impl Plans for SqliteStore {
@@ -91,40 +99,34 @@ impl Plans for SqliteStore {
         row.map(|(version, body)| decode(version, &body)).transpose()
     }
 
-    async fn plan_by_key(&self, key: &PlanKey) -> Result<Option<Plan>> {
-        let row: Option<(i64, String)> = sqlx::query_as(BY_KEY)
-            .bind(&key.pattern_digest.as_bytes()[..])
-            .bind(key.problem.to_string())
-            .bind(&key.device_class.0)
-            .bind(key.l2_policy.to_string())
-            .fetch_optional(&self.readers)
-            .await?;
-        row.map(|(version, body)| decode(version, &body)).transpose()
-    }
-
-    async fn predicted_plans(&self, key: &PlanKey, limit: u32) -> Result<Vec<Plan>> {
-        let rows: Vec<(i64, String)> = sqlx::query_as(
-            "SELECT version, body FROM plans
-             WHERE pattern_digest = ? AND problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 1
-             ORDER BY created_at DESC, id DESC LIMIT ?",
-        )
-        .bind(&key.pattern_digest.as_bytes()[..])
-        .bind(key.problem.to_string())
-        .bind(&key.device_class.0)
-        .bind(key.l2_policy.to_string())
-        .bind(limit)
-        .fetch_all(&self.readers)
-        .await?;
-        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
-    }
-
-    async fn unmeasured(&self, pattern: &Digest, limit: u32) -> Result<Vec<Plan>> {
-        let rows: Vec<(i64, String)> = sqlx::query_as(UNMEASURED)
-            .bind(&pattern.as_bytes()[..])
-            .bind(limit)
-            .fetch_all(&self.readers)
-            .await?;
-        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
+    async fn plans(&self, of: &PlanQuery, page: &PageRequest) -> Result<Page<Plan>> {
+        let limit = codec::page_limit(page.limit);
+        let (at, after) = match &page.after {
+            Some(text) => codec::read_cursor(LIST, text)?,
+            // Above every key: ids are UUIDs.
+            None => (i64::MAX, "~".to_owned()),
+        };
+        let statement = match of {
+            PlanQuery::Measured(_) => MEASURED,
+            PlanQuery::Predicted(_) => PREDICTED,
+            PlanQuery::NewestOfPattern(_) => NEWEST_OF_EACH_KEY,
+            PlanQuery::UnmeasuredOfPattern(_) => UNMEASURED,
+        };
+        let query = sqlx::query_as(statement).bind(at).bind(after).bind(limit + 1);
+        let query = match of {
+            PlanQuery::Measured(key) | PlanQuery::Predicted(key) => query
+                .bind(&key.pattern_digest.as_bytes()[..])
+                .bind(key.problem.to_string())
+                .bind(&key.device_class.0)
+                .bind(key.l2_policy.to_string()),
+            PlanQuery::NewestOfPattern(pattern) | PlanQuery::UnmeasuredOfPattern(pattern) => {
+                query.bind(&pattern.as_bytes()[..])
+            }
+        };
+        let items = codec::decode_all(query.fetch_all(&self.readers).await?)?;
+        Ok(codec::cut(items, limit, |plan: &Plan| {
+            codec::cursor(LIST, plan.created_at.0, &plan.id.0)
+        }))
     }
 
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {
@@ -152,27 +154,6 @@ impl Plans for SqliteStore {
         insert(&mut tx, plan).await?;
         tx.commit(None).await?;
         Ok(true)
-    }
-
-    async fn plans_of(&self, pattern: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
-        let limit = codec::page_limit(page.limit);
-        let (at, after) = match &page.after {
-            Some(text) => codec::read_cursor(LIST, text)?,
-            // Above every key: ids are UUIDs.
-            None => (i64::MAX, "~".to_owned()),
-        };
-        let rows: Vec<(i64, String)> = sqlx::query_as(NEWEST_OF_EACH_KEY)
-            .bind(&pattern.as_bytes()[..])
-            .bind(at)
-            .bind(after)
-            .bind(limit + 1)
-            .fetch_all(&self.readers)
-            .await?;
-        let items: Vec<Plan> = rows
-            .into_iter()
-            .map(|(version, body)| decode(version, &body))
-            .collect::<Result<_>>()?;
-        Ok(codec::cut(items, limit, |plan| codec::cursor(LIST, plan.created_at.0, &plan.id.0)))
     }
 
     async fn model_quality(&self) -> Result<Vec<ModelQuality>> {

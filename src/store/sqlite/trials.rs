@@ -1,12 +1,12 @@
 //! Trials: written in batches under a fence, read by ordinal.
 
 use super::SqliteStore;
-use super::codec::{self, Stored, decode, encode};
+use super::codec::{self, Stored, encode};
 use super::{events, learning};
 use crate::domain::{JobId, Trial, TrialCount, TrialFilter};
-use crate::store::{Change, Fence, Page, PageRequest, Result, StoreError, Trials};
+use crate::store::{Change, Fence, Page, PageRequest, Result, StoreError, TrialQuery, Trials};
 use async_trait::async_trait;
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::SqliteConnection;
 use std::collections::HashSet;
 
 const LIST: &str = "trials";
@@ -17,13 +17,13 @@ pub(super) const COUNTS: &str =
      FROM trials INDEXED BY trials_sorted WHERE job = ? GROUP BY 1, 2, 3";
 
 /// Raw samples are most of a measured trial, and are replaced by none; paths that are not there are left alone.
-pub(super) const TRIED: &str =
+pub(super) const SUMMARIES: &str =
     "SELECT version, json_replace(body, '$.state.timing.samples_us', json('[]')) FROM trials INDEXED BY trials_tried
-     WHERE job = ? AND state <> 'pruned' ORDER BY ordinal LIMIT ?";
+     WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' ORDER BY ordinal LIMIT ?3";
 
 /// Multiples of the golden ratio spread ordinals evenly over 2^32, so those below a share of it are that share of all, from
 /// everywhere. The index has all that this is decided by.
-pub(super) const PRUNED_OF: &str = "SELECT version, body FROM trials INDEXED BY trials_sorted
+pub(super) const PRUNED_SAMPLE: &str = "SELECT version, body FROM trials INDEXED BY trials_sorted
      WHERE job = ?1 AND body ->> '$.candidate.family' = ?2 AND state = 'pruned'
      AND (ordinal * 2654435769 & 4294967295) * (
          SELECT count(*) FROM trials INDEXED BY trials_sorted
@@ -60,13 +60,37 @@ impl Trials for SqliteStore {
         tx.commit(std::iter::once(Change::Job(fence.job.clone())).chain(recorded)).await
     }
 
-    async fn trials(&self, id: &JobId) -> Result<Vec<Trial>> {
-        let rows: Vec<(i64, String)> =
-            sqlx::query_as("SELECT version, body FROM trials WHERE job = ? ORDER BY ordinal")
-                .bind(&id.0)
-                .fetch_all(&self.readers)
-                .await?;
-        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
+    async fn trials(&self, id: &JobId, of: &TrialQuery, page: &PageRequest) -> Result<Page<Trial>> {
+        let limit = codec::page_limit(page.limit);
+        let after = match &page.after {
+            Some(text) => {
+                let (ordinal, job) = codec::read_cursor(LIST, text)?;
+                if job != id.0 {
+                    return Err(StoreError::BadCursor);
+                }
+                ordinal
+            }
+            None => -1,
+        };
+        let query = sqlx::query_as(statement(of)).bind(&id.0);
+        let query = match of {
+            TrialQuery::PrunedSample { family } => {
+                let items = codec::decode_all(
+                    query.bind(family).bind(limit).fetch_all(&self.readers).await?,
+                )?;
+                return Ok(Page { items, next: None });
+            }
+            TrialQuery::Of(TrialFilter::Pruned | TrialFilter::Tried)
+            | TrialQuery::All
+            | TrialQuery::Summaries => query.bind(after).bind(limit + 1),
+            TrialQuery::Of(state) => {
+                query.bind(after).bind(limit + 1).bind(codec::name("trial state", state)?)
+            }
+        };
+        let items = codec::decode_all(query.fetch_all(&self.readers).await?)?;
+        Ok(codec::cut(items, limit, |trial: &Trial| {
+            codec::cursor(LIST, trial.ordinal.into(), &id.0)
+        }))
     }
 
     async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
@@ -79,80 +103,31 @@ impl Trials for SqliteStore {
             })
             .collect()
     }
-
-    async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
-        let rows: Vec<(i64, String)> =
-            sqlx::query_as(TRIED).bind(&id.0).bind(limit).fetch_all(&self.readers).await?;
-        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
-    }
-
-    async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
-        let rows: Vec<(i64, String)> = sqlx::query_as(PRUNED_OF)
-            .bind(&id.0)
-            .bind(family)
-            .bind(most)
-            .fetch_all(&self.readers)
-            .await?;
-        rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
-    }
-
-    async fn trials_page(
-        &self,
-        id: &JobId,
-        filter: Option<TrialFilter>,
-        page: &PageRequest,
-    ) -> Result<Page<Trial>> {
-        let limit = codec::page_limit(page.limit);
-        let after = match &page.after {
-            Some(text) => {
-                let (ordinal, job) = codec::read_cursor(LIST, text)?;
-                if job != id.0 {
-                    return Err(StoreError::BadCursor);
-                }
-                ordinal
-            }
-            None => -1,
-        };
-        let rows: Vec<(i64, String)> = page_query(id, filter, after, limit + 1)?
-            .build_query_as()
-            .fetch_all(&self.readers)
-            .await?;
-        let items: Vec<Trial> = rows
-            .into_iter()
-            .map(|(version, body)| decode(version, &body))
-            .collect::<Result<_>>()?;
-        Ok(codec::cut(items, limit, |trial| codec::cursor(LIST, trial.ordinal.into(), &id.0)))
-    }
 }
 
-/// A page of a job's trials. `state <> 'pruned'` is what the index of the tried ones goes by, also for one of their states.
-pub(super) fn page_query(
-    job: &JobId,
-    filter: Option<TrialFilter>,
-    after: i64,
-    limit: u32,
-) -> Result<QueryBuilder<Sqlite>> {
-    let mut query = QueryBuilder::new("SELECT version, body FROM trials");
-    if !matches!(filter, None | Some(TrialFilter::Pruned)) {
-        // Named: with what ANALYZE finds the planner would rather walk all of the job.
-        query.push(" INDEXED BY trials_tried");
+pub(super) const ALL: &str = "SELECT version, body FROM trials
+     WHERE job = ?1 AND ordinal > ?2 ORDER BY ordinal LIMIT ?3";
+
+pub(super) const PRUNED: &str = "SELECT version, body FROM trials
+     WHERE job = ?1 AND ordinal > ?2 AND state = 'pruned' ORDER BY ordinal LIMIT ?3";
+
+/// The index is named: with what ANALYZE finds the planner would rather walk all of the job.
+pub(super) const TRIED: &str = "SELECT version, body FROM trials INDEXED BY trials_tried
+     WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' ORDER BY ordinal LIMIT ?3";
+
+/// `state <> 'pruned'` is what the index of the tried ones goes by, also for one of their states.
+pub(super) const OF_STATE: &str = "SELECT version, body FROM trials INDEXED BY trials_tried
+     WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' AND state = ?4 ORDER BY ordinal LIMIT ?3";
+
+const fn statement(of: &TrialQuery) -> &'static str {
+    match of {
+        TrialQuery::All => ALL,
+        TrialQuery::Of(TrialFilter::Pruned) => PRUNED,
+        TrialQuery::Of(TrialFilter::Tried) => TRIED,
+        TrialQuery::Of(_) => OF_STATE,
+        TrialQuery::Summaries => SUMMARIES,
+        TrialQuery::PrunedSample { .. } => PRUNED_SAMPLE,
     }
-    query.push(" WHERE job = ").push_bind(job.0.clone()).push(" AND ordinal > ").push_bind(after);
-    match filter {
-        None => {}
-        Some(TrialFilter::Pruned) => {
-            query.push(" AND state = 'pruned'");
-        }
-        Some(TrialFilter::Tried) => {
-            query.push(" AND state <> 'pruned'");
-        }
-        Some(state) => {
-            query.push(" AND state <> 'pruned' AND state = ");
-            query.push_bind(codec::name("trial state", &state)?);
-        }
-    }
-    query.push(" ORDER BY ordinal LIMIT ").push_bind(limit);
-    Ok(query)
 }
 
 /// The features of a candidate that was tried; nothing is learned from one that was not.

@@ -7,7 +7,9 @@ use crate::domain::{
     DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
     Timestamp, Training, Work,
 };
-use crate::store::{Jobs, Learning, Plans, StoreError, Submission, Trials};
+use crate::store::{
+    Jobs, Learning, PageRequest, PlanQuery, Plans, StoreError, Submission, Trials,
+};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
@@ -72,11 +74,23 @@ async fn opened_after(version: i64) {
         device_class: DeviceClass("class".to_owned()),
         l2_policy: L2Policy::Warm,
     };
-    let plan = store.plan_by_key(&key).await.unwrap().unwrap();
+    let plan = store
+        .plans(&PlanQuery::Measured(key.clone()), &PageRequest::first(1))
+        .await
+        .unwrap()
+        .items
+        .remove(0);
     assert_eq!((plan.version, plan.is_predicted(), plan.median_us()), (1, false, Some(12.5)));
     assert_eq!((plan.provenance.model, plan.alternatives), (None, Vec::new()));
     assert_eq!(plan.predicted.map(|predicted| predicted.passed_over), Some(0));
-    assert_eq!(store.unmeasured(&key.pattern_digest, 9).await.unwrap(), []);
+    assert_eq!(
+        store
+            .plans(&PlanQuery::UnmeasuredOfPattern(key.pattern_digest), &PageRequest::ALL)
+            .await
+            .unwrap()
+            .items,
+        []
+    );
     let job = store.work(&job).await.unwrap().unwrap().into_job().unwrap();
     assert_eq!((job.follow_up, job.request.search.measure), (None, false));
     assert_eq!(job.request.search.strategy, SearchStrategy::Ranked);
