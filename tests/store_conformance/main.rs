@@ -13,6 +13,7 @@ mod lists;
 mod plan;
 mod plans;
 mod records;
+mod statements;
 mod trainings;
 mod words;
 
@@ -122,6 +123,7 @@ conform! { Sqlite:
     trainings::old_trainings_are_pruned,
     trainings::both_kinds_share_one_queue,
     trainings::every_write_says_what_it_changed,
+    statements::every_statement_fits_the_schema,
     durability::everything_is_there_after_opening_again,
     durability::spoilt_rows_are_corrupt_not_panics,
     durability::a_newer_schema_is_refused,

@@ -1,0 +1,177 @@
+//! Every statement in the sources of the SQLite store is prepared against a migrated database: a table or column that is not
+//! there fails here, not when the statement is first run.
+
+use crate::Sqlite;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Fewer than this means that the sources are no longer understood.
+const LEAST: usize = 80;
+/// Tests of the store's own, whose scripts hold several statements in one string.
+const NOT_READ: [&str; 2] = ["indexes.rs", "upgrade.rs"];
+
+/// What matters of a source text here.
+enum Piece {
+    Text(String),
+    Word(String),
+    Open,
+    Close,
+}
+
+fn pieces(source: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let taken = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '"' => {
+                let (text, taken) = string(&rest[1..]);
+                pieces.push(Piece::Text(text));
+                1 + taken
+            }
+            // A character, not a lifetime: a quotation mark in one begins no string.
+            '\'' if rest.starts_with("'\\") => 2 + rest[3..].find('\'').map_or(0, |end| end + 2),
+            '\'' if rest[1..].chars().nth(1) == Some('\'') => {
+                2 + rest[1..].chars().next().map_or(0, char::len_utf8)
+            }
+            _ if c.is_alphanumeric() || c == '_' => {
+                let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+                let end = end.unwrap_or(rest.len());
+                pieces.push(Piece::Word(rest[..end].to_owned()));
+                end
+            }
+            _ => {
+                match c {
+                    '(' => pieces.push(Piece::Open),
+                    ')' => pieces.push(Piece::Close),
+                    _ => {}
+                }
+                c.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+    }
+    pieces
+}
+
+/// The content of a string literal after its opening quotation mark, and its length with the closing one.
+fn string(rest: &str) -> (String, usize) {
+    let mut text = String::new();
+    let mut chars = rest.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return (text, at + 1),
+            '\\' => match chars.next() {
+                Some((_, '\n')) => while chars.next_if(|(_, c)| c.is_whitespace()).is_some() {},
+                Some((_, escaped)) => text.push(escaped),
+                None => break,
+            },
+            _ => text.push(c),
+        }
+    }
+    (text, rest.len())
+}
+
+/// The texts of a source, those of a `concat!` as one. A macro in one stands for the first text of its definition.
+fn texts(pieces: &[Piece], macros: &HashMap<String, String>) -> Vec<String> {
+    let mut texts = Vec::new();
+    let mut at = 0;
+    while let Some(piece) = pieces.get(at) {
+        at += 1;
+        match piece {
+            Piece::Word(word) if word == "concat" => {
+                let (mut depth, mut whole) = (0, String::new());
+                while let Some(piece) = pieces.get(at) {
+                    at += 1;
+                    match piece {
+                        Piece::Text(text) => whole.push_str(text),
+                        Piece::Word(word) => {
+                            whole.push_str(macros.get(word).map_or("", String::as_str))
+                        }
+                        Piece::Open => depth += 1,
+                        Piece::Close => depth -= 1,
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+                texts.push(whole);
+            }
+            Piece::Text(text) => texts.push(text.clone()),
+            _ => {}
+        }
+    }
+    texts
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && !NOT_READ.contains(&name) {
+            found.push(path);
+        }
+    }
+}
+
+fn is_statement(text: &str) -> bool {
+    let verb = text.split_whitespace().next();
+    let verbs = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
+    verb.is_some_and(|verb| verbs.contains(&verb)) && text.split_whitespace().nth(2).is_some()
+}
+
+/// Each statement with the file that has it.
+fn statements() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sqlite");
+    sources(&folder, &mut files);
+    let read: Vec<_> =
+        files.iter().map(|file| pieces(&std::fs::read_to_string(file).unwrap())).collect();
+    let mut macros = HashMap::new();
+    for pieces in &read {
+        for (at, piece) in pieces.iter().enumerate() {
+            let Piece::Word(word) = piece else { continue };
+            if word != "macro_rules" {
+                continue;
+            }
+            let text = pieces[at..].iter().find_map(|piece| match piece {
+                Piece::Text(text) => Some(text.clone()),
+                _ => None,
+            });
+            if let (Some(Piece::Word(name)), Some(text)) = (pieces.get(at + 1), text) {
+                macros.insert(name.clone(), text);
+            }
+        }
+    }
+    let of_file = |(file, pieces): (&PathBuf, &Vec<Piece>)| {
+        let texts = texts(pieces, &macros).into_iter().filter(|text| is_statement(text));
+        texts.map(|text| (file.clone(), text)).collect::<Vec<_>>()
+    };
+    files.iter().zip(&read).flat_map(of_file).collect()
+}
+
+/// Why a statement cannot be prepared, if so. `EXPLAIN` prepares it and runs nothing of it.
+async fn fault(connection: &mut SqliteConnection, statement: &str) -> Option<String> {
+    let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN {statement}")));
+    explain.fetch_all(connection).await.err().map(|error| error.to_string())
+}
+
+pub async fn every_statement_fits_the_schema(harness: &Sqlite) {
+    drop(harness.open().await);
+    let options = SqliteConnectOptions::new().filename(harness.file());
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let statements = statements();
+    assert!(statements.len() >= LEAST, "only {} statements are found", statements.len());
+    let mut faults = Vec::new();
+    for (file, statement) in &statements {
+        if let Some(why) = fault(&mut connection, statement).await {
+            faults.push(format!("{}: {why}\n{statement}", file.display()));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    assert!(fault(&mut connection, "SELECT nothing FROM jobs").await.is_some());
+}
