@@ -4,7 +4,7 @@ use serde_json::Value;
 use sparsetune::domain::JobState;
 use sparsetune::domain::learned::{LearnedModel, Scope};
 use sparsetune::ops::features;
-use sparsetune::store::{Jobs, Learning, SqliteStore};
+use sparsetune::store::{ActivationQuery, Jobs, Learning, SqliteStore};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -369,11 +369,15 @@ async fn servers_that_begin_a_folder_together_all_serve_it() {
         }
         // The models that ship with the program were put to use by one of them.
         let store = SqliteStore::open(&data.join("sparsetune.db")).await.unwrap();
-        let active = store.active().await.unwrap();
+        let active = store.activations(ActivationQuery::InUse).await.unwrap();
         let scopes: BTreeSet<Scope> = active.into_iter().map(|change| change.scope).collect();
         assert_eq!(scopes, shipped());
         for scope in &scopes {
-            assert_eq!(store.activations(scope, 9).await.unwrap().len(), 1, "round {round}");
+            assert_eq!(
+                store.activations(ActivationQuery::OfScope(scope, 9)).await.unwrap().len(),
+                1,
+                "round {round}"
+            );
         }
     }
 }

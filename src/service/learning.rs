@@ -8,7 +8,7 @@ use crate::domain::{
 };
 use crate::learn::ModelFile;
 use crate::ops::features;
-use crate::store::{RollBack, StoreError, Submission};
+use crate::store::{ActivationQuery, RollBack, StoreError, Submission};
 use metrics::gauge;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -97,7 +97,7 @@ impl Service {
 
     /// Newest first.
     pub async fn learned_models(&self) -> Result<Vec<ModelStanding>> {
-        let active = self.inner.store.active().await?;
+        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
         let models = self.inner.store.learned_models(None).await?;
         let quality = self.inner.store.model_quality().await?;
         Ok(models.into_iter().map(|model| ModelStanding::of(model, &active, &quality)).collect())
@@ -107,7 +107,7 @@ impl Service {
     pub async fn learned_model(&self, id: &ModelId) -> Result<ModelStanding> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
-        let active = self.inner.store.active().await?;
+        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
         Ok(ModelStanding::of(model, &active, &self.inner.store.model_quality().await?))
     }
 
@@ -117,7 +117,7 @@ impl Service {
 
     /// The newest first.
     pub async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>> {
-        Ok(self.inner.store.activations(scope, limit).await?)
+        Ok(self.inner.store.activations(ActivationQuery::OfScope(scope, limit)).await?)
     }
 
     /// The class of devices with the most recorded trials of the operation; the first by name of equals. `Unavailable` where
@@ -185,7 +185,7 @@ impl Service {
 
     /// The models in use as the store now has them, remembered as of `epoch`.
     async fn look_in_use(&self, epoch: u64) -> Result<HashMap<Scope, Usable>> {
-        let active = self.inner.store.active().await?;
+        let active = self.inner.store.activations(ActivationQuery::InUse).await?;
         let mut in_use = HashMap::new();
         for Activation { scope, model, .. } in active {
             let Some(id) = model else {

@@ -1,6 +1,6 @@
 //! What models learn from, and the models.
 
-use super::{Page, PageRequest, Result};
+use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, JobFeatures, JobId, LearnedModel, ModelId, Problem,
@@ -40,17 +40,10 @@ pub struct Undescribed {
 /// What models learn from, and the models.
 #[async_trait]
 pub trait Learning: Send + Sync {
-    /// Stores what a job's candidates have in common, before its trials bring their own; the same version again changes
-    /// nothing. Another version takes its place, and the features of the job's trials go.
-    async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()>;
-    /// Describes a job that has ended: what its candidates have in common, and each tried one's own. Candidates that the
-    /// job has not tried are left alone. `Missing` without such a job, `InUse` while it has not ended.
-    async fn describe_ended(
-        &self,
-        job: &JobId,
-        features: &JobFeatures,
-        own: &[(CandidateId, Vec<f32>)],
-    ) -> Result<()>;
+    /// Stores what a job's candidates have in common; the same version again changes nothing. Another version takes its
+    /// place, and the features of the job's trials go. `Fenced` where a running job is another's; `Missing` without such an
+    /// ended job, `InUse` while it has not ended.
+    async fn describe(&self, job: DescribedJob<'_>, features: &JobFeatures) -> Result<()>;
     /// Ended jobs with a plan of the scope whose trials have no features of this version, whether their matrix is here or
     /// not; oldest first. One whose plan cannot be read is left out.
     async fn undescribed(
@@ -85,9 +78,8 @@ pub trait Learning: Send + Sync {
     async fn learned_models(&self, scope: Option<&Scope>) -> Result<Vec<LearnedModel>>;
     async fn learned_model(&self, id: &ModelId) -> Result<Option<LearnedModel>>;
     async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>>;
-    /// `Missing` where the scope has no such model.
-    async fn activate(&self, activation: &Activation) -> Result<()>;
-    /// As [`Learning::activate`], but only where what is in use is what the change was decided by; `false` where it is not.
+    /// Activates a model of its scope, or deactivates all of them. `Missing` where the scope has no such model; false where
+    /// [`PutToUse::only_after`] does not hold: nothing changes then.
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool>;
     /// Takes the newest change back that was not taken back before, and with it those to models that read other features
     /// than of this version, as far as they follow one another.
@@ -97,10 +89,32 @@ pub trait Learning: Send + Sync {
         features_version: u32,
         at: Timestamp,
     ) -> Result<RollBack>;
-    /// The newest activation of every scope that has any.
-    async fn active(&self) -> Result<Vec<Activation>>;
-    /// Of a scope, newest first.
-    async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>>;
+    async fn activations(&self, of: ActivationQuery<'_>) -> Result<Vec<Activation>>;
+}
+
+impl dyn Store + '_ {
+    /// [`Learning::put_to_use`] whatever is in use.
+    pub async fn activate(&self, activation: &Activation) -> Result<()> {
+        self.put_to_use(PutToUse { activation, only_after: None }).await.map(drop)
+    }
+}
+
+/// A job whose candidates are described.
+#[derive(Clone, Copy, Debug)]
+pub enum DescribedJob<'a> {
+    /// In hand: its trials bring their own features later.
+    Running(&'a Fence),
+    /// Ended, with the features of its tried candidates. Candidates that it has not tried are left alone.
+    Ended { job: &'a JobId, own: &'a [(CandidateId, Vec<f32>)] },
+}
+
+/// Which changes of the models in use a list has.
+#[derive(Clone, Copy, Debug)]
+pub enum ActivationQuery<'a> {
+    /// The newest of every scope that has any.
+    InUse,
+    /// The newest of a scope, newest first, and at most so many.
+    OfScope(&'a Scope, u32),
 }
 
 /// What came of taking a change of the model in use back.

@@ -8,7 +8,10 @@ pub mod sqlite;
 
 pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
 pub use changes::{Change, Listener, Listeners};
-pub use learning::{Learning, PutToUse, RollBack, TrainingGroup, TrainingRow, Undescribed};
+pub use learning::{
+    ActivationQuery, DescribedJob, Learning, PutToUse, RollBack, TrainingGroup, TrainingRow,
+    Undescribed,
+};
 pub use queue::{
     Claim, Fence, Finish, JobFilter, Jobs, Made, NewModel, NewWork, Queue, Renewal, Story,
     Submission,
@@ -204,8 +207,6 @@ pub trait Devices: Send + Sync {
         class: Option<&DeviceClass>,
         page: &PageRequest,
     ) -> Result<Page<Quarantined>>;
-    /// How many there are of each class that has any.
-    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
 }
 
 /// What compilers made of kernels, by a kernel's identity (`ops::TunableProblem::kernel_identity`).

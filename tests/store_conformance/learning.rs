@@ -79,7 +79,7 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
     for (name, at) in [("late", 20), ("early", 10)] {
         let (matrix, claim) = taken(&*store, name, at).await;
         let id = &claim.job.id;
-        store.describe_job(&claim.fence, &features(&matrix, at)).await.unwrap();
+        store.describe(DescribedJob::Running(&claim.fence), &features(&matrix, at)).await.unwrap();
         let fast = with_features(trial(id, 2, 7.25), &[0.1, f32::MIN_POSITIVE]);
         let batch = [
             with_features(refused(trial(id, 5, 1.0)), &[-3.0, 4.0]),
@@ -91,7 +91,7 @@ pub async fn features_are_read_back_by_job(harness: &Sqlite) {
         // The same again, as after a crash: nothing is counted twice.
         store.record_trials(&claim.fence, &batch).await.unwrap();
         let again = JobFeatures { shared: vec![9.0], ..features(&matrix, 99) };
-        store.describe_job(&claim.fence, &again).await.unwrap();
+        store.describe(DescribedJob::Running(&claim.fence), &again).await.unwrap();
         assert_eq!(trials_of(&*store, id).await[0], Trial { features: None, ..fast });
         jobs.push((id.clone(), features(&matrix, at)));
         let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
@@ -138,13 +138,16 @@ pub async fn describing_is_fenced(harness: &Sqlite) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let stranger = Fence { owner: "x".to_owned(), ..claim.fence.clone() };
-    let refused = store.describe_job(&stranger, &features(&matrix, 1)).await;
+    let refused = store.describe(DescribedJob::Running(&stranger), &features(&matrix, 1)).await;
     assert!(matches!(refused, Err(StoreError::Fenced(id)) if id == claim.job.id));
     assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
-    let late = store.describe_ended(&claim.job.id, &features(&matrix, 1), &[]).await;
+    let late = store
+        .describe(DescribedJob::Ended { job: &claim.job.id, own: &[] }, &features(&matrix, 1))
+        .await;
     assert!(matches!(late, Err(StoreError::InUse(_))), "its worker describes it");
     let nobody = JobId("nobody".to_owned());
-    let missing = store.describe_ended(&nobody, &features(&matrix, 1), &[]).await;
+    let missing =
+        store.describe(DescribedJob::Ended { job: &nobody, own: &[] }, &features(&matrix, 1)).await;
     assert!(matches!(missing, Err(StoreError::Missing(_))));
 }
 
@@ -187,7 +190,10 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
         let of = |ordinal: u32| trial(id, ordinal, 1.0).candidate.id();
         [(of(0), vec![value]), (of(1), vec![8.0]), (of(77), vec![9.0])]
     };
-    store.describe_ended(id, &features(matrix, 1), &own(0.5)).await.unwrap();
+    store
+        .describe(DescribedJob::Ended { job: id, own: &own(0.5) }, &features(matrix, 1))
+        .await
+        .unwrap();
     assert_eq!(undescribed(VERSION).await, [&jobs[0].0, gone].map(JobId::clone));
     let read = store.training_groups(&scope(), VERSION, None, 9).await.unwrap();
     assert_eq!(read.len(), 1);
@@ -197,7 +203,7 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
     // Another version takes the place of both, and nothing of the old one is left.
     assert_eq!(undescribed(VERSION + 1).await, [id, &jobs[0].0, gone].map(JobId::clone));
     let newer = JobFeatures { features_version: VERSION + 1, ..features(matrix, 2) };
-    store.describe_ended(id, &newer, &[]).await.unwrap();
+    store.describe(DescribedJob::Ended { job: id, own: &[] }, &newer).await.unwrap();
     assert_eq!(store.training_groups(&scope(), VERSION, None, 9).await.unwrap(), []);
     let read = store.training_groups(&scope(), VERSION + 1, None, 9).await.unwrap();
     assert_eq!((read.len(), read[0].rows.as_slice()), (1, &[][..]));
@@ -206,7 +212,7 @@ pub async fn ended_jobs_are_described_once(harness: &Sqlite) {
 
 pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
     let store = harness.open().await;
-    assert_eq!(store.active().await.unwrap(), []);
+    assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
     for (id, at) in [("old", 1), ("new", 2)] {
         assert!(store.insert_model(&model(id, at), id.as_bytes()).await.unwrap());
     }
@@ -231,17 +237,26 @@ pub async fn models_are_kept_and_put_to_use(harness: &Sqlite) {
     let changes = [Some("old"), Some("new"), None, Some("old")].map(|model| activation(model, 5));
     for change in &changes {
         store.activate(change).await.unwrap();
-        assert_eq!(store.active().await.unwrap(), std::slice::from_ref(change));
+        assert_eq!(
+            store.activations(ActivationQuery::InUse).await.unwrap(),
+            std::slice::from_ref(change)
+        );
     }
     assert!(store.revision().await.unwrap() >= before + 4);
-    let mut history = store.activations(&scope(), 9).await.unwrap();
-    assert_eq!(store.activations(&scope(), 2).await.unwrap(), history[..2]);
+    let mut history = store.activations(ActivationQuery::OfScope(&scope(), 9)).await.unwrap();
+    assert_eq!(
+        store.activations(ActivationQuery::OfScope(&scope(), 2)).await.unwrap(),
+        history[..2]
+    );
     history.reverse();
     assert_eq!(history, changes);
     let none = Activation { scope: other.clone(), ..activation(None, 6) };
     store.activate(&none).await.unwrap();
-    assert_eq!(store.active().await.unwrap(), [changes[3].clone(), none]);
-    assert_eq!(store.activations(&other, 9).await.unwrap().len(), 1);
+    assert_eq!(
+        store.activations(ActivationQuery::InUse).await.unwrap(),
+        [changes[3].clone(), none]
+    );
+    assert_eq!(store.activations(ActivationQuery::OfScope(&other, 9)).await.unwrap().len(), 1);
 
     harness.spoil("UPDATE models SET card = '{}' WHERE id = 'new'").await;
     assert_eq!(store.learned_models(None).await.unwrap(), [model("old", 1)]);
@@ -272,7 +287,7 @@ pub async fn changes_are_taken_back_one_by_one(harness: &Sqlite) {
         assert_eq!(back().await, to(model));
     }
     assert_eq!(back().await, RollBack::Nothing);
-    assert_eq!(store.active().await.unwrap()[0].model, None);
+    assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap()[0].model, None);
 }
 
 pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Sqlite) {
@@ -293,10 +308,13 @@ pub async fn a_roll_back_passes_over_models_of_other_features(harness: &Sqlite) 
     // Each brings what ranks: none stays where it was, and none comes to a model twice.
     for model in [Some("c"), Some("b"), Some("a"), None] {
         assert_eq!(back().await, to(model));
-        assert_eq!(RollBack::Done(store.active().await.unwrap().remove(0)), to(model));
+        assert_eq!(
+            RollBack::Done(store.activations(ActivationQuery::InUse).await.unwrap().remove(0)),
+            to(model)
+        );
     }
     assert_eq!(back().await, RollBack::Nothing);
-    let changes = store.activations(&scope(), 99).await.unwrap();
+    let changes = store.activations(ActivationQuery::OfScope(&scope(), 99)).await.unwrap();
     let told: Vec<_> = changes.iter().rev().map(|change| change.model.clone()).collect();
     let ids =
         ["older", "a", "old", "older", "b", "c", "old", "c", "b", "older", "old", "a", "older"];
@@ -329,13 +347,13 @@ pub async fn what_is_spoilt_is_left_out(harness: &Sqlite) {
     let store = harness.open().await;
     let (matrix, claim) = taken(&*store, "m", 1).await;
     let id = &claim.job.id;
-    store.describe_job(&claim.fence, &features(&matrix, 1)).await.unwrap();
+    store.describe(DescribedJob::Running(&claim.fence), &features(&matrix, 1)).await.unwrap();
     let described = with_features(trial(id, 0, 1.0), &[1.0]);
     store.record_trials(&claim.fence, &[described]).await.unwrap();
     succeed(&*store, &matrix, &claim).await;
     // Another that is sound, after it.
     let (matrix, sound) = taken(&*store, "sound", 2).await;
-    store.describe_job(&sound.fence, &features(&matrix, 2)).await.unwrap();
+    store.describe(DescribedJob::Running(&sound.fence), &features(&matrix, 2)).await.unwrap();
     let described = with_features(trial(&sound.job.id, 0, 1.0), &[1.0]);
     store.record_trials(&sound.fence, &[described]).await.unwrap();
     succeed(&*store, &matrix, &sound).await;

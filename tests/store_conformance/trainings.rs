@@ -7,8 +7,8 @@ use sparsetune::domain::learned::{Activation, Op, Scope};
 use sparsetune::domain::training::{Activate, TrainingStage};
 use sparsetune::domain::{JobState, ModelId, Timestamp, TrainRequest, Training, Work, WorkKind};
 use sparsetune::store::{
-    Change, Claim, Fence, Finish, JobFilter, Listener, NewModel, PageRequest, Queue, Retention,
-    Store, StoreError, Submission,
+    ActivationQuery, Change, Claim, Fence, Finish, JobFilter, Listener, NewModel, PageRequest,
+    Queue, Retention, Store, StoreError, Submission,
 };
 use std::sync::{Arc, Mutex};
 
@@ -91,7 +91,7 @@ async fn assert_fenced(store: &dyn Store, fence: &Fence, training: &Training) {
     }
     assert_eq!(stored(store, training).await, before);
     assert_eq!(store.learned_model(&made.card.id).await.unwrap(), None);
-    assert!(store.active().await.unwrap().iter().all(|a| *a != change));
+    assert!(store.activations(ActivationQuery::InUse).await.unwrap().iter().all(|a| *a != change));
 }
 
 pub async fn a_scope_has_one_training(harness: &Sqlite) {
@@ -161,7 +161,7 @@ pub async fn a_training_ends_with_its_model_in_use(harness: &Sqlite) {
     assert_eq!(stored(&*store, &taken).await, end);
     assert_eq!(store.learned_model(&model.id).await.unwrap().as_ref(), Some(&model));
     assert_eq!(store.model_file(&model.id).await.unwrap().unwrap(), b"file");
-    assert_eq!(store.active().await.unwrap(), [right]);
+    assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), [right]);
     assert!(store.revision().await.unwrap() > before);
     assert_fenced(&*store, &fence, &taken).await;
     assert!(claim(&*store, "w", LEASE).await.is_none());
@@ -290,12 +290,12 @@ pub async fn a_training_that_ends_overrides_nobody(harness: &Sqlite) {
             3 => store.activate(&activation(None, 1)).await.unwrap(),
             _ => {}
         }
-        let before = store.active().await.unwrap();
+        let before = store.activations(ActivationQuery::InUse).await.unwrap();
         let seen = if stands { before.first() } else { seen };
         let model = NewModel { only_after: Some(seen.cloned()), ..made(&id, at, &change) };
         let ended = finish(&*store, &fence, &end, model).await.unwrap();
         assert_eq!((ended.state, ended.activated), (JobState::Succeeded, stands));
-        assert_eq!(store.active().await.unwrap() == before, !stands);
+        assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap() == before, !stands);
         let told = ended.message.as_deref().is_some_and(|told| told.contains("changed"));
         assert_eq!(told, !stands);
         assert!(
@@ -320,7 +320,7 @@ pub async fn a_late_cancel_leaves_no_model(harness: &Sqlite) {
     );
     assert_eq!(stored(&*store, &taken).await, ended);
     assert_eq!(store.learned_models(None).await.unwrap(), []);
-    assert_eq!(store.active().await.unwrap(), []);
+    assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
 }
 
 pub async fn old_trainings_are_pruned(harness: &Sqlite) {

@@ -8,8 +8,8 @@ use sparsetune::domain::job::Progress;
 use sparsetune::domain::matrix::Spread;
 use sparsetune::domain::plan::PlanKey;
 use sparsetune::domain::*;
+pub use sparsetune::store::{ActivationQuery, DescribedJob, MatrixQuery, PlanQuery, TrialQuery};
 use sparsetune::store::{Finish, NewWork, PageRequest, Queue, Store, Submission};
-pub use sparsetune::store::{MatrixQuery, PlanQuery, TrialQuery};
 
 pub const LEASE: i64 = 60_000;
 

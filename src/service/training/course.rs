@@ -11,7 +11,7 @@ use crate::domain::{Digest, JobState, ModelId, Timestamp, Training, Work};
 use crate::ops::features;
 use crate::service::ServiceError;
 use crate::service::lease::LeaseKeeper;
-use crate::store::{Fence, Finish, NewModel, StoreError};
+use crate::store::{ActivationQuery, Fence, Finish, NewModel, StoreError};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -128,7 +128,8 @@ impl Trainer {
             Activate::Always => (Ok("as requested".to_owned()), None),
             Activate::IfBetter => {
                 // Read before the model, so that a change in between is detected when the training ends.
-                let newest = service.store().activations(scope, 1).await?.pop();
+                let newest =
+                    service.store().activations(ActivationQuery::OfScope(scope, 1)).await?.pop();
                 let in_use = service.active_model(scope).await.map_err(|error| match error {
                     error @ ServiceError::Unavailable { .. } => Halt::Later(error.to_string()),
                     error if error.is_failure() => Halt::Later(error.to_string()),

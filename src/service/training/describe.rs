@@ -10,7 +10,7 @@ use crate::ops::{self, Figures, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, canonical, digest};
-use crate::store::{BlobError, TrialQuery, Undescribed};
+use crate::store::{BlobError, DescribedJob, TrialQuery, Undescribed};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -110,7 +110,7 @@ async fn describe(
         // The time of measurement, by which trainings count new trials.
         created_at: ended.finished_at.unwrap_or_else(Timestamp::now),
     };
-    store.describe_ended(&job.job, &features, &own).await?;
+    store.describe(DescribedJob::Ended { job: &job.job, own: &own }, &features).await?;
     Ok(Ok(()))
 }
 

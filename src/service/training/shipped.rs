@@ -7,7 +7,7 @@ use crate::learn::ModelFile;
 use crate::ops::features;
 use crate::service::learning::fits;
 use crate::service::{Result, Service};
-use crate::store::{PutToUse, StoreError};
+use crate::store::{ActivationQuery, PutToUse, StoreError};
 use rust_embed::RustEmbed;
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ impl Service {
                 }
                 Err(error) => return Err(error.into()),
             }
-            let newest = store.activations(&model.scope, 1).await?.pop();
+            let newest = store.activations(ActivationQuery::OfScope(&model.scope, 1)).await?.pop();
             if let Some(newest) = &newest
                 && self.stands(newest).await?
             {

@@ -8,6 +8,7 @@ use crate::domain::{Candidate, JobFeatures, Learner, Matrix, SearchStrategy, Tim
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
 use crate::service::{ActiveModel, neighbours};
+use crate::store::DescribedJob;
 use std::sync::Arc;
 
 /// Most trials for winners on similar matrices; if there are fewer than `FEW` trials, only one.
@@ -32,7 +33,11 @@ impl Session<'_> {
             shared: space.described.shared.clone(),
             created_at: Timestamp::now(),
         };
-        Ok(self.service.store().describe_job(self.recorder.fence(), &described).await?)
+        Ok(self
+            .service
+            .store()
+            .describe(DescribedJob::Running(self.recorder.fence()), &described)
+            .await?)
     }
 
     /// The active learned model. If it cannot be read the analytic model ranks; the job does not fail.

@@ -6,10 +6,6 @@ use crate::domain::{Candidate, Device, DeviceClass, Digest, Timestamp};
 use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite};
-use std::collections::HashMap;
-
-pub(super) const QUARANTINE_COUNTS: &str =
-    "SELECT device_class, count(*) FROM quarantine GROUP BY device_class";
 
 const LIST: &str = "quarantine";
 
@@ -180,13 +176,5 @@ impl Devices for SqliteStore {
         let items: Vec<Quarantined> =
             rows.into_iter().map(QuarantineRow::entry).collect::<Result<_>>()?;
         Ok(codec::cut(items, limit, Place::cursor))
-    }
-
-    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {
-        let rows: Vec<(String, i64)> =
-            sqlx::query_as(QUARANTINE_COUNTS).fetch_all(&self.readers).await?;
-        rows.into_iter()
-            .map(|(class, count)| Ok((DeviceClass(class), codec::count("quarantine", count)?)))
-            .collect()
     }
 }

@@ -10,8 +10,8 @@ use crate::domain::{
     CandidateId, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Timestamp,
 };
 use crate::store::{
-    Fence, Learning, Page, PageRequest, PutToUse, Result, RollBack, StoreError, TrainingGroup,
-    Undescribed,
+    ActivationQuery, DescribedJob, Learning, Page, PageRequest, PutToUse, Result, RollBack,
+    StoreError, TrainingGroup, Undescribed,
 };
 use async_trait::async_trait;
 use rows::{GroupRow, UndescribedRow, fill};
@@ -59,42 +59,15 @@ pub(super) const RECORDED: &str =
 
 #[async_trait]
 impl Learning for SqliteStore {
-    async fn describe_job(&self, fence: &Fence, features: &JobFeatures) -> Result<()> {
+    async fn describe(&self, job: DescribedJob<'_>, features: &JobFeatures) -> Result<()> {
         let mut tx = self.begin().await?;
-        events::reserve(&mut tx, fence, 0).await?;
-        describe(&mut tx, &fence.job, features).await?;
-        tx.commit(None).await
-    }
-
-    async fn describe_ended(
-        &self,
-        job: &JobId,
-        features: &JobFeatures,
-        own: &[(CandidateId, Vec<f32>)],
-    ) -> Result<()> {
-        let mut tx = self.begin().await?;
-        let ended: Option<bool> =
-            sqlx::query_scalar("SELECT finished_at IS NOT NULL FROM jobs WHERE id = ?")
-                .bind(&job.0)
-                .fetch_optional(&mut *tx)
-                .await?;
-        match ended {
-            None => return Err(StoreError::Missing(format!("job {job}"))),
-            Some(false) => return Err(StoreError::InUse(format!("job {job} has not ended"))),
-            Some(true) => {}
+        match job {
+            DescribedJob::Running(fence) => {
+                events::reserve(&mut tx, fence, 0).await?;
+                describe(&mut tx, &fence.job, features).await?;
+            }
+            DescribedJob::Ended { job, own } => describe_ended(&mut tx, job, features, own).await?,
         }
-        describe(&mut tx, job, features).await?;
-        let rows: Vec<(&str, String)> =
-            own.iter().map(|(id, own)| (id.0.as_str(), codec::floats_hex(own))).collect();
-        sqlx::query(
-            "UPDATE trials SET features = unhex(own.value ->> 1) FROM json_each(?2) own
-             WHERE job = ?1 AND candidate_id = own.value ->> 0 AND state <> 'pruned'",
-        )
-        .bind(&job.0)
-        .bind(codec::encode_part("features", &rows)?)
-        .execute(&mut *tx)
-        .await?;
-        recount(&mut tx, job).await?;
         tx.commit(None).await
     }
 
@@ -215,12 +188,6 @@ impl Learning for SqliteStore {
         models::file(self, id).await
     }
 
-    async fn activate(&self, activation: &Activation) -> Result<()> {
-        let mut tx = self.begin().await?;
-        let change = models::activate(&mut tx, activation).await?;
-        tx.commit([change]).await
-    }
-
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool> {
         let mut tx = self.begin().await?;
         let change = models::put_to_use(&mut tx, &change).await?;
@@ -241,12 +208,8 @@ impl Learning for SqliteStore {
         Ok(back)
     }
 
-    async fn active(&self) -> Result<Vec<Activation>> {
-        models::active(self).await
-    }
-
-    async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>> {
-        models::activations(self, scope, limit).await
+    async fn activations(&self, of: ActivationQuery<'_>) -> Result<Vec<Activation>> {
+        models::activations(self, of).await
     }
 }
 
@@ -295,6 +258,36 @@ async fn describe(tx: &mut SqliteConnection, job: &JobId, features: &JobFeatures
     .bind(&features.name)
     .bind(codec::floats(&features.shared))
     .bind(features.created_at.0)
+    .execute(&mut *tx)
+    .await?;
+    recount(tx, job).await
+}
+
+async fn describe_ended(
+    tx: &mut SqliteConnection,
+    job: &JobId,
+    features: &JobFeatures,
+    own: &[(CandidateId, Vec<f32>)],
+) -> Result<()> {
+    let ended: Option<bool> =
+        sqlx::query_scalar("SELECT finished_at IS NOT NULL FROM jobs WHERE id = ?")
+            .bind(&job.0)
+            .fetch_optional(&mut *tx)
+            .await?;
+    match ended {
+        None => return Err(StoreError::Missing(format!("job {job}"))),
+        Some(false) => return Err(StoreError::InUse(format!("job {job} has not ended"))),
+        Some(true) => {}
+    }
+    describe(tx, job, features).await?;
+    let rows: Vec<(&str, String)> =
+        own.iter().map(|(id, own)| (id.0.as_str(), codec::floats_hex(own))).collect();
+    sqlx::query(
+        "UPDATE trials SET features = unhex(own.value ->> 1) FROM json_each(?2) own
+         WHERE job = ?1 AND candidate_id = own.value ->> 0 AND state <> 'pruned'",
+    )
+    .bind(&job.0)
+    .bind(codec::encode_part("features", &rows)?)
     .execute(&mut *tx)
     .await?;
     recount(tx, job).await

@@ -5,7 +5,7 @@ use super::learning::read_scope;
 use super::{SqliteStore, upkeep};
 use crate::domain::learned::{Activation, Scope};
 use crate::domain::{LearnedModel, ModelId, Timestamp};
-use crate::store::{Change, PutToUse, Result, RollBack, StoreError};
+use crate::store::{ActivationQuery, Change, PutToUse, Result, RollBack, StoreError};
 use sqlx::SqliteConnection;
 
 /// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
@@ -197,22 +197,17 @@ fn read_activation((op, class, model, reason, at): ActivationRow) -> Result<Acti
     Ok(Activation { scope, model: model.map(ModelId), reason, at: Timestamp(at) })
 }
 
-pub(super) async fn active(store: &SqliteStore) -> Result<Vec<Activation>> {
-    let rows: Vec<ActivationRow> = sqlx::query_as(ACTIVE).fetch_all(&store.readers).await?;
-    rows.into_iter().map(read_activation).collect()
-}
-
 pub(super) async fn activations(
     store: &SqliteStore,
-    scope: &Scope,
-    limit: u32,
+    of: ActivationQuery<'_>,
 ) -> Result<Vec<Activation>> {
-    let rows: Vec<ActivationRow> = sqlx::query_as(HISTORY)
-        .bind(scope.op.name())
-        .bind(&scope.device_class.0)
-        .bind(limit)
-        .fetch_all(&store.readers)
-        .await?;
+    let query = match of {
+        ActivationQuery::InUse => sqlx::query_as(ACTIVE),
+        ActivationQuery::OfScope(scope, limit) => {
+            sqlx::query_as(HISTORY).bind(scope.op.name()).bind(&scope.device_class.0).bind(limit)
+        }
+    };
+    let rows: Vec<ActivationRow> = query.fetch_all(&store.readers).await?;
     rows.into_iter().map(read_activation).collect()
 }
 

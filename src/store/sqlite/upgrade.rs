@@ -8,7 +8,7 @@ use crate::domain::{
     Timestamp, Training, Work,
 };
 use crate::store::{
-    Jobs, Learning, PageRequest, PlanQuery, Plans, StoreError, Submission, Trials,
+    ActivationQuery, Jobs, Learning, PageRequest, PlanQuery, Plans, StoreError, Submission, Trials,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
@@ -95,7 +95,7 @@ async fn opened_after(version: i64) {
     assert_eq!((job.follow_up, job.request.search.measure), (None, false));
     assert_eq!(job.request.search.strategy, SearchStrategy::Ranked);
     assert_eq!(store.learned_models(None).await.unwrap(), []);
-    assert_eq!(store.active().await.unwrap(), []);
+    assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
 }
 
 /// One row in every table as version 5 had them: an ended job with all that belongs to it, a running one, and trainings: one that
