@@ -52,7 +52,7 @@ def test_learned_models_are_shown_activated_and_rolled_back(visit, learned):
     assert learned.api.get(f"/v1/models/{learned.first}")["active"]
 
     part.get_by_role("button", name="Roll back").click()
-    expect(page.locator("#models-message")).to_have_text("The change was taken back.")
+    expect(page.locator("#models-message")).to_have_text("The last change was rolled back.")
     expect(in_use.locator(".badge")).to_have_text("in use")
     expect(part.locator("li").first).to_contain_text(learned.second)
     assert learned.api.get(f"/v1/models/{learned.second}")["active"]

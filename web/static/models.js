@@ -1,4 +1,4 @@
-// The buttons of learned models: train, use, take back. Each sends what any client of the API would send.
+// The buttons of learned models: train, activate, roll back. Each sends what any client of the API would send.
 (() => {
     "use strict";
 
@@ -12,7 +12,7 @@
     const asked = ({ train, activate, rollBack, class: device }) => {
         if (train) return ["/v1/models/train", { op: train, device: device || "auto" }, "The training is queued."];
         if (activate) return [`/v1/models/${encodeURIComponent(activate)}/activate`, {}, "The model is in use."];
-        if (rollBack) return ["/v1/models/roll-back", { op: rollBack, device }, "The change was taken back."];
+        if (rollBack) return ["/v1/models/roll-back", { op: rollBack, device }, "The last change was rolled back."];
         return null;
     };
 
@@ -33,7 +33,7 @@
             say(done, "");
             htmx.trigger(document.getElementById("learned-live"), "refresh");
         } catch (error) {
-            say(error instanceof TypeError ? "The server does not answer." : error.message, "bad");
+            say(error instanceof TypeError ? "The server does not respond." : error.message, "bad");
         } finally {
             button.disabled = false;
         }

@@ -135,14 +135,14 @@
         });
         upload.upload.addEventListener("load", () => {
             progress.removeAttribute("value");
-            say("The server reads the matrix.");
+            say("The server is reading the matrix.");
         });
         upload.addEventListener("load", () => {
             const good = upload.status === 200 || upload.status === 201;
             if (good) resolve(JSON.parse(upload.responseText));
             else reject(new Refused(upload.status, upload.responseText));
         });
-        upload.addEventListener("error", () => reject(new Error("The upload broke off. The server may be gone, or may have refused the file before it had it all.")));
+        upload.addEventListener("error", () => reject(new Error("The upload was interrupted. The server may be unreachable, or may have refused the file before it had received all of it.")));
         upload.addEventListener("abort", () => reject(new DOMException("The upload was stopped.", "AbortError")));
         upload.send(picked);
     });
@@ -218,9 +218,9 @@
         } else if (error.name === "AbortError") {
             say(error.message);
         } else if (error instanceof TypeError) {
-            say("The server does not answer. Submitting again will not make a second job.", "bad");
+            say("The server does not respond. Submitting again will not create a second job.", "bad");
         } else if (error instanceof Refused && error.pointer && showError(error.pointer, error.message)) {
-            say(error.pointer === "/matrix" && file.files.length ? "The matrix was refused." : "One field needs another value.", "bad");
+            say(error.pointer === "/matrix" && file.files.length ? "The matrix was refused." : "One field needs a different value.", "bad");
         } else {
             say(error.message, "bad");
         }
@@ -234,7 +234,7 @@
         const picked = file.files[0];
         const digest = matrix.value.trim().toLowerCase();
         if (!picked && !/^[0-9a-f]{64}$/.test(digest)) {
-            const text = digest ? "This is not a digest: 64 hex digits." : "Choose a file, or a matrix that is here already.";
+            const text = digest ? "This is not a digest: 64 hex digits." : "Choose a file, or a matrix that is stored already.";
             if (digest) showError("/matrix", text); else { matrix.focus(); say(text, "bad"); }
             return;
         }
