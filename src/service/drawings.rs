@@ -99,12 +99,13 @@ impl Service {
         if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
+        // Before the permit, so that nothing is awaited between that and the task: whoever holds it, draws.
+        let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
         let permit = self.inner.drawing.clone().acquire_owned().await?;
         // Another request may have drawn it while this one waited.
         if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
-        let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
         let service = self.clone();
         let (tell, told) = tokio::sync::oneshot::channel();
         // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
@@ -240,6 +241,8 @@ mod tests {
         for n in 0..3 {
             drawings.0.insert(key(n), third.clone());
         }
+        // Reads are taken into account before writes, so the writes come first here.
+        drawings.0.run_pending_tasks();
         assert!(get(0).is_some());
         assert!(drawings.0.get(&(key(0).0, Subject::Profile)).is_none());
         drawings.0.insert(key(3), third.clone());
