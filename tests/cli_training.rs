@@ -92,7 +92,7 @@ fn a_training_needs_one_place_that_is_there() {
     let nowhere = folder.path().join("nowhere");
     let missing = sparsetune(&["train", "--data", nowhere.to_str().unwrap()]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(err(&missing).contains("nothing was recorded here"), "{}", err(&missing));
+    assert!(err(&missing).contains("nothing has been recorded here"), "{}", err(&missing));
     assert!(!nowhere.exists(), "a slip of the pen makes no folder");
     let here = folder.path().to_str().unwrap();
     let both = sparsetune(&["train", "--data", here, "--server", "http://127.0.0.1:1"]);
@@ -146,7 +146,7 @@ async fn a_corpus_leaves_trials_not_matrices_and_is_gone_on_with() {
     // The training took place, and found two matrices to be too few.
     assert_eq!(second.status.code(), Some(1));
     assert!(err(&second).contains("too little to learn from"), "{}", err(&second));
-    assert!(err(&second).contains("known of sptrsv on cpu/"), "{}", err(&second));
+    assert!(err(&second).contains("trials of sptrsv on cpu/"), "{}", err(&second));
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
-//! Puts devices and workers together with the server of `serve.rs`: what `serve`, `worker`, `tune` and `quickstart`
-//! stand on.
+//! Combines devices and workers with the server of `serve.rs`, for `serve`, `worker`, `tune` and `quickstart`.
 
 use super::config::Config;
 use super::logging;
@@ -28,8 +27,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The result of opening the devices, as far as it is known. A server that has ended waits for none: a device that hangs while it is opened
-/// holds its worker's end of the channel for as long.
+/// The result of opening the devices, as far as it is known. After the server has ended it must not be awaited, since a
+/// device that hangs during opening keeps its worker's end of the channel open.
 async fn startup_result(verdict: JoinHandle<Result<(), OpeningError>>) -> anyhow::Result<()> {
     verdict.abort();
     match verdict.await {
@@ -38,7 +37,7 @@ async fn startup_result(verdict: JoinHandle<Result<(), OpeningError>>) -> anyhow
     }
 }
 
-/// Looks for the devices; each gets an evaluator and a worker.
+/// Finds the devices; each gets an evaluator and a worker.
 pub fn workers(config: &Config) -> anyhow::Result<(Workers, Opening)> {
     let members = devices(config)
         .iter()
@@ -48,8 +47,8 @@ pub fn workers(config: &Config) -> anyhow::Result<(Workers, Opening)> {
     Ok(Workers::new(members, automatic))
 }
 
-/// The devices to work on: those listed, or every CUDA device that the driver shows and the CPU. The driver is asked
-/// for names only; no context is opened in this process.
+/// The devices to work on: those listed, or all CUDA devices that the driver reports and the CPU. Only names are
+/// queried; no context is opened in this process.
 pub fn devices(config: &Config) -> Vec<DeviceId> {
     let listed = &config.devices.r#use;
     if !listed.iter().any(|name| name == "auto") {
@@ -59,7 +58,7 @@ pub fn devices(config: &Config) -> Vec<DeviceId> {
     found.chain([DeviceId("cpu".to_owned())]).collect()
 }
 
-/// CUDA libraries named by the configuration, which win over those that are found.
+/// CUDA libraries named by the configuration, which take precedence over those found.
 pub fn library_paths(config: &Config) -> Vec<PathBuf> {
     let evaluator = &config.evaluator;
     let named = [evaluator.cuda(), evaluator.nvrtc(), evaluator.cusparse()];
@@ -96,7 +95,7 @@ mod tests {
     use std::future::pending;
 
     #[tokio::test]
-    async fn a_server_that_has_ended_waits_for_no_device() {
+    async fn a_server_that_has_ended_does_not_wait_for_devices() {
         let verdict = tokio::spawn(pending::<Result<(), OpeningError>>());
         tokio::task::yield_now().await;
         let ended =

@@ -1,4 +1,4 @@
-//! `sparsetune digest`: what a matrix file is called by everybody, whatever format it came in.
+//! `sparsetune digest`: the digests that identify a matrix, independent of the file format.
 
 use super::say;
 use crate::domain::Digest;
@@ -14,12 +14,12 @@ pub struct DigestArgs {
     /// Matrix Market (also gzip, zstd), npz, SMTX or Rutherford-Boeing
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
-/// A matrix's names and shape.
+/// A matrix's digests and shape.
 #[derive(Clone, Debug, Serialize)]
 pub struct Identity {
     pub file: PathBuf,
@@ -30,7 +30,7 @@ pub struct Identity {
     pub nnz: usize,
 }
 
-/// Reads the file and hashes what it says.
+/// Reads the file and computes its digests.
 pub fn identity(file: &Path) -> anyhow::Result<Identity> {
     let parsed = read_path(file, &Limits::default()).with_context(|| file.display().to_string())?;
     let csr = &parsed.csr;
@@ -45,7 +45,7 @@ pub fn identity(file: &Path) -> anyhow::Result<Identity> {
     })
 }
 
-/// Goes through all files; the exit code tells whether all could be read.
+/// Processes all files; the exit code says whether all could be read.
 pub fn run(args: &DigestArgs) -> anyhow::Result<ExitCode> {
     let mut end = ExitCode::SUCCESS;
     for file in &args.files {

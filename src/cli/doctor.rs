@@ -1,4 +1,4 @@
-//! `sparsetune doctor`: what devices, libraries and versions are seen, what is missing, and how to get it.
+//! `sparsetune doctor`: reports devices, libraries and versions, what is missing, and how to install it.
 
 use super::config::Config;
 use super::{assemble, say, show};
@@ -15,7 +15,7 @@ use toml::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Settings on top of the built-in ones; libraries named there are looked at first
+    /// Configuration file; libraries named there are tried first
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the report as JSON
@@ -23,15 +23,15 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// A device that was tried: opened by an evaluator as a worker would, or why not.
+/// A device that was opened by an evaluator, as by a worker, or the reason why it could not be opened.
 struct Tried {
     id: DeviceId,
     found: Result<Device, String>,
 }
 
-/// Reports; what is missing is a finding, never a failure.
+/// Prints the report; missing parts are findings, not failures.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    // Nothing is kept of this.
+    // In a temporary folder, since nothing is kept.
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let data = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
     let config = Config::load(args.config.as_deref(), &[("data.dir", Value::from(data))])?;
@@ -52,7 +52,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     say(format_args!("{}\n", libraries(&probe.libraries)))?;
     say(device_table(&devices))?;
     if let Some(problem) = &probe.device_problem {
-        say(format_args!("\nThe driver is there, but lists no devices: {problem}"))?;
+        say(format_args!("\nThe driver is installed, but reports no devices: {problem}"))?;
     }
     let missing = probe.libraries.iter().filter(|report| report.found.is_err());
     for report in missing {
@@ -125,11 +125,11 @@ fn device_json(tried: &Tried) -> serde_json::Value {
     }
 }
 
-/// What is lost without the library, and how to get it.
+/// What does not work without the library, and how to install it.
 fn remedy(library: Library) -> &'static str {
     match library {
         Library::Driver => {
-            "without it there are no GPUs, and the CPU is the device. Install NVIDIA's driver until nvidia-smi lists \
+            "without it no GPU can be used, only the CPU. Install NVIDIA's driver so that nvidia-smi lists \
              the GPU; a container needs `--gpus all` and the NVIDIA Container Toolkit on its host."
         }
         Library::Nvrtc => {
@@ -141,11 +141,11 @@ fn remedy(library: Library) -> &'static str {
              package libcusparse, or a path in evaluator.cusparse."
         }
         Library::Cublas => {
-            "without it a matrix that is nearly dense is not tried as a dense one. `pip install nvidia-cublas`, the \
+            "without it nearly dense matrices are not tried as dense products. `pip install nvidia-cublas`, the \
              toolkit's package libcublas, or its folder in evaluator.cusparse."
         }
         Library::Nvml => {
-            "without it clocks and throttling of a GPU are not seen. It comes with the driver; a container needs the \
+            "without it clock rates and throttling of a GPU are not monitored. It comes with the driver; a container needs the \
              driver capability `utility`."
         }
     }

@@ -1,4 +1,4 @@
-//! `sparsetune evaluator`: the child process of a worker. Hidden, since only a worker has something to say to it.
+//! `sparsetune evaluator`: the child process of a worker. Hidden in the help, since only workers use it.
 
 use crate::evaluator::{
     DeviceSelector, EXIT_IO, EvaluatorOptions, Lowering, Ops, Unlowered, claim_stdout,
@@ -12,19 +12,19 @@ pub struct EvaluatorArgs {
     /// `cpu`, `cuda:0`, or `replay:FILE`.
     #[arg(long)]
     device: DeviceSelector,
-    /// Folder of compiled kernels.
+    /// Folder for compiled kernels.
     #[arg(long)]
     cubin_cache: Option<PathBuf>,
-    /// Folder searched for CUDA libraries before the system's own; may be given more than once.
+    /// Folder searched for CUDA libraries before the system's folders; may be given more than once.
     #[arg(long = "library-path")]
     library_paths: Vec<PathBuf>,
-    /// Accept the `hostile` family, which hangs and faults on purpose.
+    /// Accept the `hostile` family, which deliberately hangs and faults.
     #[arg(long)]
     allow_hostile: bool,
 }
 
 impl EvaluatorArgs {
-    /// Serves the requests on stdin until it ends. Logs must go to stderr: stdout is the protocol's.
+    /// Serves the requests on stdin until it ends. Logs must go to stderr, because stdout is reserved for the protocol.
     pub fn run(self) -> ExitCode {
         keep_memory();
         let prepared =
@@ -46,7 +46,7 @@ impl EvaluatorArgs {
     }
 }
 
-/// A recording is played by candidate alone; a real device needs recipes.
+/// A recording only needs candidates; a real device needs recipes.
 fn lowering(device: &DeviceSelector) -> &'static dyn Lowering {
     match device {
         DeviceSelector::Replay(_) => &Unlowered,

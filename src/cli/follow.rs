@@ -1,4 +1,4 @@
-//! Follows a job to its end: a progress bar on standard error, fed by the server's events.
+//! Follows a job to its end: a progress bar on standard error, driven by the server's events.
 
 use super::client::events::Happening;
 use super::client::views::JobView;
@@ -8,18 +8,18 @@ use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// Broken streams in a row after which the server counts as gone.
+/// Consecutive broken event streams after which the server counts as unreachable.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How much of it a person sees.
+/// What is shown while waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     Progress,
     Nothing,
 }
 
-/// Waits for the job's end; an error when it failed or was cancelled. Dropped half-way, the job goes on.
+/// Waits for the job's end; an error if it failed or was cancelled. If this is dropped, the job continues.
 pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Answer<JobView>> {
     let bar = bar(show);
     let (mut last, mut failures) = (0, 0);
@@ -28,7 +28,7 @@ pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Ans
             Ok(()) => failures = 0,
             Err(error) if failures + 1 < ATTEMPTS => {
                 failures += 1;
-                tracing::debug!(%error, "asking again");
+                tracing::debug!(%error, "retrying");
             }
             Err(error) => return Err(error),
         }
@@ -45,7 +45,7 @@ pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Ans
     }
 }
 
-/// One stream of events, to its end.
+/// Follows one event stream to its end.
 async fn watch(client: &Client, id: &str, last: &mut u64, bar: &ProgressBar) -> anyhow::Result<()> {
     let Some(mut events) = client.events(id, *last).await? else { return Ok(()) };
     while let Some((seq, happening)) = events.next().await? {
@@ -54,7 +54,7 @@ async fn watch(client: &Client, id: &str, last: &mut u64, bar: &ProgressBar) -> 
             Happening::Job(job) => draw(bar, &job),
             Happening::Log(message) => bar.suspend(|| tracing::info!("{message}")),
             Happening::Trial(trial) => match trial.detail {
-                // A candidate that fails is news; one that is slow is not.
+                // Failed candidates are reported, slow ones are not.
                 Some(detail) => bar.suspend(|| {
                     tracing::info!(candidate = %trial.candidate, state = trial.state, detail);
                 }),
@@ -72,7 +72,7 @@ fn ended(job: Answer<JobView>) -> anyhow::Result<Answer<JobView>> {
         _ => bail!(
             "job {} failed: {}",
             job.view.id,
-            job.view.error.as_deref().unwrap_or("no reason")
+            job.view.error.as_deref().unwrap_or("no reason given")
         ),
     }
 }
@@ -96,7 +96,7 @@ fn bar(show: Show) -> ProgressBar {
 
 fn draw(bar: &ProgressBar, job: &JobView) {
     bar.set_prefix(stage(job.stage));
-    // While nothing is counted yet, an empty bar: indicatif shows 0 of 0 as full.
+    // Until the total is known, an empty bar, because indicatif shows 0 of 0 as full.
     bar.set_length(job.progress.total.max(1).into());
     bar.set_position(job.progress.done.into());
     if let Some(best) = &job.best {

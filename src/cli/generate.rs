@@ -1,4 +1,4 @@
-//! `sparsetune generate`: a deterministic matrix by its specification, as a Matrix Market file.
+//! `sparsetune generate`: writes a deterministic matrix from its specification as a Matrix Market file.
 
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
@@ -13,9 +13,10 @@ use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// Such as poisson3d:nx=64,ny=64,nz=64 or rmat:scale=16,edge_factor=8,seed=7; a wrong name lists all of them
+    /// Specification such as poisson3d:nx=64,ny=64,nz=64 or rmat:scale=16,edge_factor=8,seed=7; an unknown name lists
+    /// all of them
     spec: String,
-    /// File to write; `.gz` at its end packs it. Standard output when absent
+    /// File to write, compressed if it ends with `.gz` [default: standard output]
     #[arg(long, short)]
     output: Option<PathBuf>,
 }
@@ -40,7 +41,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Beside its place first, then renamed, so that no half of a matrix is ever taken for one.
+/// Writes to a temporary file and renames it, so that an incomplete file is never mistaken for a matrix.
 fn save(path: &Path, spec: &str, matrix: &Csr) -> anyhow::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -49,7 +50,7 @@ fn save(path: &Path, spec: &str, matrix: &Csr) -> anyhow::Result<()> {
     let staged = tempfile::NamedTempFile::new_in(folder)?;
     let out = BufWriter::with_capacity(1 << 20, staged.as_file());
     if path.extension().is_some_and(|ending| ending == "gz") {
-        // No time stamp and no name go in, so equal specifications give equal files.
+        // Without time stamp and name in the gzip header, so that equal specifications give equal files.
         let mut out = GzEncoder::new(out, Compression::fast());
         write::matrix_market(matrix, Some(spec), &mut out)?;
         out.finish()?.flush()?;

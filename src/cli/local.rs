@@ -1,4 +1,4 @@
-//! A server of one's own for the length of a command: on loopback, on a free port, behind a token nobody else knows.
+//! A private server for the duration of a command: on loopback, on a free port, with a random token.
 
 use super::INTERRUPTED;
 use super::assemble;
@@ -14,21 +14,21 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toml::Value;
 
-/// How long an interrupted job has to end, and the time between two looks at it.
+/// Time limit for an interrupted job to end, and the polling interval.
 const CANCEL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The job or training that is cancelled where the command is interrupted.
+/// The job or training to cancel if the command is interrupted.
 #[derive(Debug, Default)]
 pub struct InHand(Mutex<Option<String>>);
 
 impl InHand {
-    /// The last one told counts: those before it have ended.
+    /// Sets the current job or training; earlier ones have ended.
     pub fn is(&self, id: &str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
     }
 
-    /// Nothing in hand is ours.
+    /// Clears it: there is nothing to cancel.
     pub fn none(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -43,18 +43,18 @@ pub struct Local {
     pub client: Client,
     shutdown: CancellationToken,
     running: Running,
-    /// Removed when dropped, after everything that writes to it has ended.
+    /// Removed on drop, after everything that writes to it has ended.
     _folder: Option<tempfile::TempDir>,
 }
 
 impl Local {
-    /// Serves `data`, or a temporary folder, with one device or (`auto`) with all of them; returns once they are open.
+    /// Serves `data` or a temporary folder, with one device or (`auto`) with all; returns once they are open.
     pub async fn start(data: Option<PathBuf>, device: &str) -> anyhow::Result<Self> {
         let folder = match &data {
             Some(_) => None,
             None => {
                 let folder = tempfile::Builder::new().prefix("sparsetune-").tempdir();
-                Some(folder.context("cannot make a temporary folder")?)
+                Some(folder.context("cannot create a temporary folder")?)
             }
         };
         let data = data.as_deref().or(folder.as_ref().map(|folder| folder.path()));
@@ -63,14 +63,14 @@ impl Local {
         Self::serve(&config(data, &[device], &token)?, token, folder).await
     }
 
-    /// Serves a folder that is there, without devices.
+    /// Serves an existing folder, without devices.
     pub async fn without_devices(data: &Path) -> anyhow::Result<Self> {
         let token = fresh_token();
         let config = config(data, &[], &token)?;
         let store = config.data.store();
         anyhow::ensure!(
             store.is_file(),
-            "{}: nothing was recorded here: there is no {}",
+            "{}: nothing has been recorded here: there is no {}",
             data.display(),
             store.display()
         );
@@ -102,13 +102,13 @@ impl Local {
         &self.running.service
     }
 
-    /// Carries trainings through from now on, beside whatever else is done.
+    /// Starts to run trainings in the background.
     pub fn train(&self) {
         self.running.train();
     }
 
-    /// Does `work`, which says what job it has submitted, and ends the server. Ctrl-c cancels that job first: in a folder
-    /// that stays it would otherwise be taken up again by the next server.
+    /// Runs `work`, which registers the job it submits, and stops the server. Ctrl-C first cancels that job, because in
+    /// a permanent folder it would otherwise be resumed by the next server.
     pub async fn carry<F>(self, work: F) -> anyhow::Result<ExitCode>
     where
         F: AsyncFnOnce(&Self, &InHand) -> anyhow::Result<ExitCode>,
@@ -128,7 +128,7 @@ impl Local {
         done
     }
 
-    /// Until the job has ended: a server that stops meanwhile would give it back to the queue.
+    /// Cancels the job and waits for its end, because a server that stops before would return it to the queue.
     async fn cancel(&self, id: &str) {
         let cancelled = async {
             let mut state = self.client.cancel(id).await?;
@@ -145,7 +145,7 @@ impl Local {
         }
     }
 
-    /// Ends the server, and removes the folder if it was temporary.
+    /// Stops the server, and removes the folder if it was temporary.
     async fn stop(self) {
         self.shutdown.cancel();
         self.running.finished().await;
@@ -162,13 +162,13 @@ fn config(data: &Path, devices: &[&str], token: &str) -> anyhow::Result<Config> 
         ("data.store", "".into()),
         ("data.blobs", "".into()),
         ("devices.use", devices.into()),
-        // What is not asked for would be in the way of what is.
+        // Background work would interfere with the command.
         ("learning.retrain_trials", 0.into()),
     ];
     Ok(Config::load(None, &flags)?)
 }
 
-/// 148 random bits: each UUIDv7 holds 74.
+/// 148 random bits, since each UUIDv7 has 74.
 fn fresh_token() -> String {
     let parts = [uuid::Uuid::now_v7(), uuid::Uuid::now_v7()];
     parts.map(|part| part.simple().to_string()).concat()

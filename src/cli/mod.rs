@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand, all roles in one binary, so that they can never differ in version.
+//! The command line: one file per subcommand, with all roles in one binary, so that their versions cannot differ.
 
 mod assemble;
 pub mod bench;
@@ -34,64 +34,64 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit code after ctrl-c, as a shell has it for a program that dies of it.
+/// Exit code after Ctrl-C, as shells report for a program killed by SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Exit code for arguments that make no sense, clap's own.
+/// Exit code for invalid arguments, as used by clap.
 const MISUSE: u8 = 2;
 
-/// Exit codes: 0 it is done, 1 it failed (the reason is on standard error), 2 the arguments make no sense, 130 it was
-/// interrupted.
+/// Exit codes: 0 success, 1 failure (the reason is on standard error), 2 invalid arguments, 130 interrupted.
 #[derive(Parser)]
 #[command(name = "sparsetune", version, about, max_term_width = 100)]
 struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Say more on standard error
+    /// Print more details to standard error
     #[arg(long, short, global = true)]
     verbose: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the whole way once: a server, a real matrix, its plan, the plan looked up by hash
+    /// Demonstrate the complete workflow: start a server, tune a real matrix, look up its plan by digest
     Quickstart(quickstart::QuickstartArgs),
     /// Find the fastest kernel for one matrix file
     Tune(tune::TuneArgs),
     Serve(serve::ServeArgs),
-    /// Work on the jobs of a server's data folder, without HTTP
+    /// Run workers on a server's data folder, without HTTP
     Worker(worker::WorkerArgs),
-    /// Tune a suite of matrices and problems, and compare every plan with the vendor's routine
+    /// Tune a suite of matrices and problems, and compare every plan with the vendor routine
     Bench(bench::BenchArgs),
-    /// Tune generated matrices, so that this device is known before anybody asks
+    /// Tune generated matrices, to produce training data for this device
     Corpus(corpus::CorpusArgs),
-    /// Train models on what was measured, by a server or in a data folder
+    /// Train models on recorded measurements, on a server or in a data folder
     Train(train::TrainArgs),
-    /// List a server's learned models, and change which is in use
+    /// List a server's learned models, and activate or roll back
     Models(models::ModelsArgs),
-    /// Have a server tune a matrix
+    /// Submit a matrix to a server for tuning
     Submit(submit::SubmitArgs),
-    /// Look a plan up by a matrix's hash
+    /// Look up a plan by a matrix's digest
     Lookup(lookup::LookupArgs),
     /// Print the digests of matrix files
     Digest(digest::DigestArgs),
     /// Write a generated matrix
     Generate(generate::GenerateArgs),
-    /// Say what devices and libraries are seen, and what is missing
+    /// Report devices and libraries, and what is missing
     Doctor(doctor::DoctorArgs),
-    /// Ask a server whether it can work
+    /// Check whether a server is ready
     Ready(ready::ReadyArgs),
     #[command(hide = true)]
     Evaluator(evaluator::EvaluatorArgs),
 }
 
-/// Which server to speak with.
+/// The server to connect to.
 #[derive(Clone, Debug, clap::Args)]
 struct ServerArgs {
-    /// The server
+    /// Address of the server
     #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
-    /// File that holds an API token. Not a flag of its own: arguments are seen by everybody on this machine
+    /// File that contains an API token (not passed as an argument, since arguments are visible to all users of this
+    /// machine)
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -110,11 +110,11 @@ impl ServerArgs {
     }
 }
 
-/// The program: arguments to exit code.
+/// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     run(args).unwrap_or_else(|error| {
-        // `sparsetune generate ... | head`: whoever reads has had enough, and need not be told.
+        // `sparsetune generate ... | head`: a closed pipe is not an error.
         if !is_broken_pipe(&error) {
             eprintln!("sparsetune: {}", in_one_line(&error));
         }
@@ -125,7 +125,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The error with its causes. A cause whose text an error before it has said already is left out: drivers repeat theirs.
+/// The error with its causes, without causes whose text is already part of an earlier one, since drivers repeat theirs.
 fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |said, cause| {
         let cause = cause.to_string();
@@ -143,7 +143,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // These two log as their configuration says.
+    // These two log as configured.
     if !matches!(args.command, Command::Serve(_) | Command::Worker(_)) {
         let filter = if args.verbose { "info" } else { "warn" }.to_owned();
         let log = Log { format: LogFormat::Text, filter };
@@ -172,12 +172,12 @@ fn on_all_cores<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
 }
 
-/// A client waits for a server; more threads would wait with it.
+/// For clients, which mostly wait and need only one thread.
 fn on_one_core<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }
 
-/// A line of standard output. `println!` would panic where nobody reads (`sparsetune tune a.mtx | head`).
+/// Prints a line to standard output. `println!` would panic on a closed pipe (`sparsetune tune a.mtx | head`).
 fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").context("standard output is closed")
 }

@@ -1,4 +1,4 @@
-//! `sparsetune models`: the learned models of a server, and which of them is in use.
+//! `sparsetune models`: lists, activates, rolls back and exports a server's learned models.
 
 use super::problem::op_parser;
 use super::show::{right, table};
@@ -20,33 +20,33 @@ pub struct ModelsArgs {
     action: Option<Action>,
     #[command(flatten)]
     server: ServerArgs,
-    /// Print the answer as JSON
+    /// Print the response as JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Put a model to use
+    /// Activate a model
     Activate {
         id: String,
-        /// Why, for the history
+        /// Reason, for the activation history
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Take the newest change of the model in use back
+    /// Roll back the newest activation
     RollBack {
         /// Operation
         #[arg(long, value_parser = op_parser())]
         op: Op,
-        /// The class of devices in full, a device, or auto
+        /// A device class in full, a device, or auto
         #[arg(long, default_value = "auto")]
         device_class: String,
     },
-    /// Write a model, and its card beside it
+    /// Write a model and its card to files
     Export {
         id: String,
-        /// The file; its card gets .card.json in place of .json, or after its name
+        /// The model file; the card's name has .card.json instead of .json
         #[arg(long, short)]
         output: PathBuf,
     },
@@ -59,7 +59,7 @@ pub async fn run(args: ModelsArgs) -> anyhow::Result<ExitCode> {
             let all = client.models().await?;
             match args.json {
                 true => say(&all.raw)?,
-                false => say(told(&all.view))?,
+                false => say(overview(&all.view))?,
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -102,8 +102,8 @@ fn card_of(file: &Path) -> PathBuf {
     }
 }
 
-/// The analytic models by what plans found of them, where any did; then the learned ones.
-fn told(all: &Models) -> String {
+/// The analytic models that have data from plans, then the learned ones.
+fn overview(all: &Models) -> String {
     let (mut analytic, mut learned) = (Vec::new(), Vec::new());
     for model in &all.items {
         match model {
@@ -112,7 +112,7 @@ fn told(all: &Models) -> String {
         }
     }
     let learned = match learned.as_slice() {
-        [] => "no model has been learned yet".to_owned(),
+        [] => "no model has been trained yet".to_owned(),
         learned => list(learned).to_string(),
     };
     match analytic.as_slice() {
@@ -140,7 +140,7 @@ fn formulas(models: &[&AnalyticModel]) -> Table {
     table
 }
 
-/// Nothing where there was no order to compare.
+/// Empty if there is no correlation.
 fn correlation(rank: Option<f64>) -> String {
     rank.map(|rank| format!("{rank:.2}")).unwrap_or_default()
 }
@@ -186,7 +186,7 @@ fn ranked_by(ranked: &Ranked) -> String {
     format!("{} trials of {} plans", ranked.trials, ranked.plans)
 }
 
-/// A row for each way to choose: shares of the best with 1, 8, 10 and 16 tries, and the first choice's regret.
+/// One row per ranking: shares of the best with 1, 8, 10 and 16 trials, and the regret of the first choice.
 pub fn rankers(quality: &HeldOut) -> Table {
     let mut table = table(&[
         "held out",
@@ -228,12 +228,12 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Models, card_of, told};
+    use super::{Models, card_of, overview};
     use serde_json::json;
     use std::path::Path;
 
     #[test]
-    fn the_list_tells_how_well_each_model_ranked_here() {
+    fn the_list_shows_the_rank_correlation_of_each_model() {
         let analytic = json!({
             "kind": "analytic", "model": "effective_intensity_v3", "device_class": "cpu/x", "op": "spmm", "plans": 3,
             "trials": 41, "median_ratio": 1.254, "spread": 1.5, "rank_correlation": -0.625,
@@ -248,7 +248,7 @@ mod tests {
         };
         let ranked = json!({"plans": 2, "trials": 15, "rank_correlation": 0.75});
         let of = |items: serde_json::Value| {
-            told(&serde_json::from_value::<Models>(json!({ "items": items })).unwrap())
+            overview(&serde_json::from_value::<Models>(json!({ "items": items })).unwrap())
         };
         let text = of(json!([analytic, learned("one", ranked), learned("two", json!(null))]));
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
@@ -258,14 +258,14 @@ mod tests {
         assert!(line("one").trim_end().ends_with("0.75"), "{text}");
         assert!(line("one").contains("15 trials of 2 plans"), "{text}");
         assert!(!line("two").contains("trials of"), "{text}");
-        assert_eq!(of(json!([])), "no model has been learned yet");
-        assert!(of(json!([analytic])).ends_with("no model has been learned yet"));
+        assert_eq!(of(json!([])), "no model has been trained yet");
+        assert!(of(json!([analytic])).ends_with("no model has been trained yet"));
         let odd = json!({ "items": [{"kind": "mlp"}] });
         assert!(serde_json::from_value::<Models>(odd).is_err());
     }
 
     #[test]
-    fn a_card_stands_beside_its_model() {
+    fn a_card_is_written_next_to_its_model() {
         assert_eq!(card_of(Path::new("a/m.json")), Path::new("a/m.card.json"));
         assert_eq!(card_of(Path::new("m")), Path::new("m.card.json"));
     }

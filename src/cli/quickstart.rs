@@ -1,4 +1,4 @@
-//! `sparsetune quickstart`: the whole way once, over HTTP, with a matrix that comes with the binary.
+//! `sparsetune quickstart`: demonstrates the complete workflow over HTTP with a matrix embedded in the binary.
 
 use super::client::Client;
 use super::follow::Show;
@@ -11,7 +11,7 @@ use crate::domain::catalog::operation::Draft;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// A triangulated mesh of 32768 points; where it comes from and its licence are in data/README.md.
+/// A triangulated mesh of 32768 points; its origin and licence are in data/README.md.
 const MATRIX: &[u8] = include_bytes!("../../data/delaunay_n15.mtx.gz");
 const NAME: &str = "delaunay_n15";
 
@@ -23,7 +23,7 @@ pub struct QuickstartArgs {
     /// Device: `auto`, `cpu`, `cuda:0`
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Seconds of search at most
+    /// Time budget of the search in seconds
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Print matrix, job, plan and lookup as JSON
@@ -43,7 +43,7 @@ pub async fn run(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
 
 async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::Result<()> {
     let server = client.server();
-    // For people; with --json, standard output holds one value and nothing else.
+    // Only without --json, with which standard output has exactly one value.
     let tell = |text: String| if args.json { Ok(()) } else { say(text) };
     tell(format!("\nPOST {server}/v1/matrices?name={NAME}"))?;
     let (matrix, _) = client.upload(MATRIX.into(), Some(NAME)).await?;
@@ -64,7 +64,7 @@ async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::R
     let lookup = client.lookup(&digest, &problem.query()?).await?;
     let found = lookup.view.plan.as_ref().map_or("no plan", |plan| plan.id.0.as_str());
     tell(format!("match    {}: {found}", lookup.view.matched.grade))?;
-    anyhow::ensure!(found == plan.id.0, "the plan just made is not found by its matrix's hash");
+    anyhow::ensure!(found == plan.id.0, "the new plan cannot be found by its matrix's digest");
     if !args.json {
         return say(NEXT);
     }

@@ -1,4 +1,4 @@
-//! `sparsetune ready`: whether a server can work, as an exit code; what container health checks and scripts ask.
+//! `sparsetune ready`: reports whether a server is ready by the exit code, for container health checks and scripts.
 
 use super::ServerArgs;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct ReadyArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Seconds to wait for it
+    /// Seconds to wait for the server
     #[arg(long, default_value_t = 0.0)]
     wait: f64,
 }

@@ -1,4 +1,4 @@
-//! `sparsetune serve`: opens store and blobs, makes the service, listens, and stops in order.
+//! `sparsetune serve`: opens store and blobs, creates the service, listens, and shuts down in order.
 
 use super::config::{Config, LogFormat};
 use super::{INTERRUPTED, say, session_key};
@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toml::Value;
 
-/// Serve the API, and work on the devices of this host.
+/// Serve the API, and run workers for the devices of this host.
 #[derive(Debug, Default, clap::Args)]
 pub struct ServeArgs {
-    /// Settings on top of the built-in ones (config/default.toml explains them all).
+    /// Configuration file (config/default.toml documents all settings).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address and port; port 0 takes a free one.
+    /// Address and port; port 0 selects a free one.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// Folder of everything that is kept.
+    /// The data folder.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Listen beyond loopback without API tokens.
+    /// Allow listening on addresses other than loopback without API tokens.
     #[arg(long)]
     pub insecure: bool,
     #[arg(long, value_enum)]
@@ -37,7 +37,7 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The configuration with these flags on top.
+    /// The configuration, overridden by these flags.
     pub fn config(&self) -> anyhow::Result<Config> {
         let mut flags: Vec<(&str, Value)> = Vec::new();
         if let Some(address) = self.listen {
@@ -57,7 +57,7 @@ impl ServeArgs {
     }
 }
 
-/// A server at work.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     pub service: Service,
@@ -67,26 +67,26 @@ pub struct Running {
 }
 
 impl Running {
-    /// Trainings are carried through from now on, until shutdown.
+    /// Starts to run trainings, until shutdown.
     pub fn train(&self) {
         let trainer = Trainer::new(self.service.clone());
         self.tasks.spawn(trainer.run(self.shutdown.clone()));
     }
 
-    /// Waits until all has ended after shutdown began; workers and upkeep get the configured time for it.
+    /// Waits until everything has ended after a shutdown; workers and upkeep have the configured time.
     pub async fn finished(self) {
         self.shutdown.cancelled().await;
         self.tasks.close();
-        // The server's own time comes first, so the whole is given a little more than that.
+        // The server's own grace period comes first, so the total is a little longer.
         let most = self.grace + Duration::from_secs(1);
         if tokio::time::timeout(most, self.tasks.wait()).await.is_err() {
-            tracing::warn!(left = self.tasks.len(), "not everything ended in time");
+            tracing::warn!(left = self.tasks.len(), "some tasks did not end in time");
         }
     }
 }
 
-/// Opens everything and starts to serve; returns once requests are taken. `workers` is handed the service and the
-/// token, and gives the loops to run beside the server.
+/// Opens everything and starts to serve; returns once requests are accepted. `workers` receives the service and the
+/// token, and returns the loops to run beside the server.
 pub async fn start<F>(
     config: &Config,
     shutdown: CancellationToken,
@@ -101,9 +101,9 @@ where
         .with_context(|| format!("cannot listen on {} (server.listen)", config.server.listen))?;
     let address = server.address()?;
     let metrics = Arc::new(Metrics::new(PATHS.iter().chain(PAGES).copied())?);
-    // The recorder is there from here on.
+    // The metrics recorder is installed from here on.
     if let Err(error) = service.tell_models().await {
-        tracing::warn!(%error, "which models are in use is told when one is first asked for");
+        tracing::warn!(%error, "the metric of active models is set only when one is first used");
     }
     let limits = limits(config);
     let app = App::new(service.clone(), limits, access(config)?, metrics, shutdown.clone());
@@ -117,7 +117,7 @@ where
     Ok(Running { address, service, shutdown, grace: limits.shutdown, tasks })
 }
 
-/// `start`, then says where, and waits for the end.
+/// Starts the server, prints its address, and waits for its end.
 pub async fn serve<F>(
     config: &Config,
     shutdown: CancellationToken,
@@ -126,19 +126,18 @@ pub async fn serve<F>(
 where
     F: FnOnce(&Service, &CancellationToken) -> WorkerLoops,
 {
-    // Another may be at the store for long; a start that is not waited out has begun nothing yet.
+    // Another process may hold the store for long; a start that is interrupted meanwhile has not changed anything.
     let starting = start(config, shutdown.clone(), workers);
     let Some(running) = shutdown.run_until_cancelled(starting).await else {
-        tracing::info!("stopped before anything was served");
+        tracing::info!("stopped before the server was started");
         return Ok(());
     };
     let running = running?;
-    // Not beside `tune` and its like: they end before any model would be made.
+    // Not for `tune` and similar commands, which end before a training could.
     running.train();
-    // On standard output, for scripts that asked for port 0; the log goes elsewhere.
-    // Nobody may be reading any more, which is no reason not to serve.
+    // To standard output, for scripts that use port 0. A closed standard output is no reason not to serve.
     if let Err(error) = say(format_args!("listening on http://{}", running.address)) {
-        tracing::debug!(%error, "the address was not printed");
+        tracing::debug!(%error, "the address could not be printed");
     }
     tracing::info!(address = %running.address, data = %config.data.dir.display(), "serving");
     running.finished().await;
@@ -146,7 +145,7 @@ where
     Ok(())
 }
 
-/// A token that the first SIGTERM or ctrl-c cancels. The second ends the process at once.
+/// A token that is cancelled by the first SIGTERM or Ctrl-C. The second ends the process immediately.
 pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let token = CancellationToken::new();
@@ -162,18 +161,18 @@ pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
             if stop.is_cancelled() {
                 std::process::exit(INTERRUPTED.into());
             }
-            tracing::info!("stopping: requests in flight may finish");
+            tracing::info!("stopping: in-flight requests may finish");
             stop.cancel();
         }
     });
     Ok(token)
 }
 
-/// The service on the store and blobs of the configuration, made where they are missing.
+/// The service on the configured store and blobs, which are created if missing.
 pub async fn open(config: &Config) -> anyhow::Result<Service> {
     let uploads = config.data.uploads();
     std::fs::create_dir_all(&uploads)
-        .with_context(|| format!("cannot make {} (data.dir)", uploads.display()))?;
+        .with_context(|| format!("cannot create {} (data.dir)", uploads.display()))?;
     let (file, folder) = (config.data.store(), config.data.blobs());
     let store = SqliteStore::open(&file)
         .await
@@ -181,11 +180,11 @@ pub async fn open(config: &Config) -> anyhow::Result<Service> {
     let blobs = LocalBlobs::open(&folder)
         .with_context(|| format!("cannot open the blobs {} (data.blobs)", folder.display()))?;
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings(config));
-    // Without them the analytic model ranks, which is no reason not to serve.
+    // Not fatal: without them the analytic model ranks.
     if config.learning.shipped
         && let Err(error) = service.ship_models().await
     {
-        tracing::error!(%error, "the models that ship with sparsetune were not taken in");
+        tracing::error!(%error, "the models that ship with sparsetune could not be imported");
     }
     Ok(service)
 }
@@ -257,7 +256,7 @@ fn limits(config: &Config) -> Limits {
 fn access(config: &Config) -> anyhow::Result<Access> {
     let server = &config.server;
     if !server.tokens.is_empty() {
-        // Tokens that have no hash were refused with the configuration.
+        // Invalid tokens were refused with the configuration.
         let hashes = server.tokens.iter().filter_map(|token| token.hash());
         return Ok(Access::Tokens(Tokens::new(hashes, &session_key::of(&config.data.dir)?)));
     }

@@ -1,4 +1,5 @@
-//! The secret that sessions of browsers are made with: 32 random bytes in the data folder, so that they outlive a restart.
+//! The secret from which browser sessions are derived: 32 random bytes in the data folder, so that sessions survive a
+//! restart.
 
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -7,28 +8,29 @@ use std::path::Path;
 
 const NAME: &str = "session.key";
 
-/// The folder's key, made where there is none.
+/// The folder's key, created if there is none.
 pub fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {
     let path = folder.join(NAME);
     let key = match std::fs::read(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(folder, &path).with_context(|| format!("cannot make {}", path.display()))?;
+            make(folder, &path).with_context(|| format!("cannot create {}", path.display()))?;
             std::fs::read(&path)
         }
         read => read,
     };
     let key = key.with_context(|| format!("cannot read {}", path.display()))?;
     let Ok(key) = key.try_into() else {
-        bail!("{} is not 32 bytes; remove it, and browsers sign in anew", path.display());
+        bail!("{} does not have 32 bytes; remove it, and browsers will have to sign in again", path.display());
     };
     Ok(key)
 }
 
-/// Written whole under another name, so that a server that starts beside this one reads all of it or makes its own.
+/// Writes the key under a temporary name first, so that another server that starts at the same time never reads a
+/// partial key.
 fn make(folder: &Path, path: &Path) -> std::io::Result<()> {
     let mut key = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
-    // Readable by its owner alone.
+    // Readable only by its owner.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&key)?;
     file.as_file().sync_all()?;
@@ -44,7 +46,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_made_once_and_for_its_owner_alone() {
+    fn a_key_is_created_once_and_readable_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let key = of(folder.path()).unwrap();
         assert_eq!(of(folder.path()).unwrap(), key);

@@ -1,4 +1,4 @@
-//! `sparsetune submit`: a matrix file or the digest of an uploaded matrix to a server, and its plan when it is found.
+//! `sparsetune submit`: submits a matrix file, or the digest of an uploaded matrix, to a server and waits for its plan.
 
 use super::follow::{Show, follow};
 use super::problem::{ProblemArgs, SearchArgs};
@@ -18,7 +18,7 @@ pub struct SubmitArgs {
     problem: ProblemArgs,
     #[command(flatten)]
     search: SearchArgs,
-    /// Print the job and leave; do not wait for the plan
+    /// Print the job and exit without waiting for the plan
     #[arg(long)]
     detach: bool,
     /// Print the plan (with --detach the job) as JSON
@@ -27,7 +27,7 @@ pub struct SubmitArgs {
 }
 
 pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
-    // Before the matrix is sent.
+    // Checked before the matrix is uploaded.
     args.problem.problem()?;
     let client = args.server.client()?;
     let digest = match args.matrix.parse::<Digest>() {
@@ -58,7 +58,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
         ended = follow(&client, &job.view.id, shown) => ended?,
         _ = tokio::signal::ctrl_c() => {
             let id = &job.view.id;
-            eprintln!("the job goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
+            eprintln!("the job continues: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };

@@ -1,4 +1,4 @@
-//! Export of spans by OpenTelemetry, where the binary is built with the feature `otel`; nothing otherwise.
+//! Export of spans by OpenTelemetry, if the binary is built with the feature `otel`.
 
 use super::config::Telemetry;
 use super::logging::AnyLayer;
@@ -8,14 +8,14 @@ mod carrier;
 #[cfg(feature = "otel")]
 mod otlp;
 
-/// The export under way, if there is one.
+/// The running export, if any.
 #[derive(Default)]
 pub struct Export {
     #[cfg(feature = "otel")]
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
-/// Adds the layers that export, if the configuration names an endpoint.
+/// Adds the export layers if an endpoint is configured.
 #[cfg(feature = "otel")]
 pub(super) fn start(telemetry: &Telemetry, layers: &mut Vec<AnyLayer>) -> anyhow::Result<Export> {
     let Some(endpoint) = telemetry.otlp_endpoint() else { return Ok(Export::default()) };
@@ -24,14 +24,14 @@ pub(super) fn start(telemetry: &Telemetry, layers: &mut Vec<AnyLayer>) -> anyhow
     Ok(Export { provider: Some(provider) })
 }
 
-/// An endpoint was refused with the configuration.
+/// A configured endpoint was already refused with the configuration.
 #[cfg(not(feature = "otel"))]
 pub(super) fn start(_: &Telemetry, _: &mut Vec<AnyLayer>) -> anyhow::Result<Export> {
     Ok(Export::default())
 }
 
 impl Export {
-    /// Sends what has not been sent. A collector that does not answer costs seconds, never the end.
+    /// Sends the remaining spans. A collector that does not respond delays the exit by seconds at most.
     pub async fn finish(self) {
         #[cfg(feature = "otel")]
         if let Some(provider) = self.provider {

@@ -1,4 +1,4 @@
-//! `sparsetune train`: has models trained on what was measured, by a server or in a data folder, and says how well they choose.
+//! `sparsetune train`: trains models on recorded measurements, on a server or in a data folder, and reports their evaluation.
 
 use super::client::models::TrainingView;
 use super::client::{Answer, Client};
@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The device that is found, not named.
+/// Selects the device automatically.
 const AUTO: &str = "auto";
 
-/// Between two looks at a training.
+/// Polling interval of a training.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
@@ -28,16 +28,16 @@ pub struct TrainArgs {
     /// Operation; all of them in turn where it is not given
     #[arg(long, value_parser = op_parser())]
     op: Option<Op>,
-    /// A device, a class of devices in full, or auto
+    /// A device, a device class in full, or auto
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Put the new model to use: if-better, always or never
+    /// When to activate the new model: if-better, always or never
     #[arg(long, value_parser = activate, default_value = "if-better")]
     activate: Activate,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Train here, on what a server or `sparsetune corpus` left in this folder, without asking a server. `auto` is then the
-    /// class of devices with the most recorded trials
+    /// Train in this process, on the data folder of a server or of `sparsetune corpus`. `auto` is then the device class with the
+    /// most recorded trials
     #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token_file"])]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ fn activate(text: &str) -> Result<Activate, String> {
         "if-better" | "if_better" => Ok(Activate::IfBetter),
         "always" => Ok(Activate::Always),
         "never" => Ok(Activate::Never),
-        _ => Err("one of if-better, always, never".to_owned()),
+        _ => Err("must be if-better, always or never".to_owned()),
     }
 }
 
@@ -77,16 +77,16 @@ pub async fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         done = order.carry(&client, None, &job) => done,
         _ = tokio::signal::ctrl_c() => {
             if let Some(id) = job.id() {
-                eprintln!("the training goes on: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
+                eprintln!("the training continues: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
             }
             Ok(ExitCode::from(INTERRUPTED))
         }
     }
 }
 
-/// What is to be trained.
+/// What to train.
 pub struct Order {
-    /// In turn.
+    /// One after the other.
     pub ops: Vec<Op>,
     pub device: String,
     pub activate: Activate,
@@ -95,8 +95,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Has the models trained, and prints how well each chooses. Fails where one came to nothing: one operation may well
-    /// have too little data while the other has enough.
+    /// Trains the models and prints their evaluation. Fails if any training failed; one operation may have too little data while
+    /// the other has enough.
     pub async fn carry(
         &self,
         client: &Client,
@@ -128,7 +128,7 @@ impl Order {
             let (training, created) = client.train(&request).await?;
             match created {
                 true => job.is(&training.view.id),
-                // Somebody else's: it is watched, but not cancelled with this.
+                // Submitted by another client, so it is not cancelled with this command.
                 false => job.none(),
             }
             let ended = follow(client, training, !self.json).await?;
@@ -150,7 +150,7 @@ impl Order {
     }
 }
 
-/// The model of a training that has ended; an error where there is none.
+/// The model of a training that has ended; an error if there is none.
 async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<Answer<WholeModel>> {
     let TrainingView { op, device_class, error, .. } = &ended.view;
     match ended.view.state {
@@ -162,7 +162,7 @@ async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<A
         }
     }
     let id = ended.view.model.as_deref();
-    client.model(id.context("the training has succeeded, but names no model")?).await
+    client.model(id.context("the training succeeded but has no model")?).await
 }
 
 async fn follow(
@@ -206,7 +206,7 @@ const fn stage(stage: TrainingStage) -> &'static str {
     }
 }
 
-/// What came of it: the data, how each way to choose did, and whether the model is in use.
+/// The result: training data, evaluation, and whether the model was activated.
 fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> String {
     let data = &model.data;
     // The last message says whether the model was activated, and why.
@@ -237,7 +237,7 @@ mod tests {
     use crate::domain::training::Activate;
 
     #[test]
-    fn what_becomes_of_a_model_is_said_with_either_dash() {
+    fn if_better_is_accepted_with_either_separator() {
         assert_eq!(activate("if-better"), Ok(Activate::IfBetter));
         assert_eq!(activate("if_better"), Ok(Activate::IfBetter));
         assert!(activate("perhaps").is_err());

@@ -1,4 +1,5 @@
-//! `sparsetune tune`: one matrix file, a server of its own, the best candidates, the funnel and the plan.
+//! `sparsetune tune`: tunes one matrix file on a private server, and prints the best candidates, the pruning steps and
+//! the plan.
 
 use super::client::{Answer, Client};
 use super::follow::{Show, follow};
@@ -20,7 +21,7 @@ pub struct TuneArgs {
     problem: ProblemArgs,
     #[command(flatten)]
     search: SearchArgs,
-    /// Keep matrix and plan in this folder, as a server's --data; else they are gone afterwards
+    /// Keep matrix and plan in this data folder; otherwise they are discarded
     #[arg(long)]
     data: Option<PathBuf>,
     /// Print job, plan and trials as JSON
@@ -30,7 +31,7 @@ pub struct TuneArgs {
 
 pub async fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     args.problem.problem()?;
-    anyhow::ensure!(args.file.is_file(), "{}: there is no such file", args.file.display());
+    anyhow::ensure!(args.file.is_file(), "{}: file not found", args.file.display());
     let local = Local::start(args.data.clone(), &args.problem.device).await?;
     local
         .carry(async |local, job| tune(&local.client, &args, job).await.map(|()| ExitCode::SUCCESS))
@@ -58,7 +59,7 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     say(format_args!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))
 }
 
-/// A job carried to its end.
+/// A finished job.
 pub struct Tuned {
     pub job: Value,
     pub plan: Answer<Plan>,
@@ -66,7 +67,7 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// Submits a job, says in `started` which, waits for its end, and gets its plan and its trials.
+    /// Submits a job, registers it in `started`, waits for its end, and fetches its plan and trials.
     pub async fn find(
         client: &Client,
         matrix: &Digest,

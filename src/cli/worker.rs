@@ -1,4 +1,5 @@
-//! `sparsetune worker`: a worker for each device of this host, on the store and the blobs of a server elsewhere.
+//! `sparsetune worker`: runs a worker for each device of this host, on the store and blobs of a server in another
+//! process.
 
 use super::config::Config;
 use super::{assemble, logging, serve};
@@ -11,16 +12,16 @@ use toml::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct WorkerArgs {
-    /// Settings on top of the built-in ones (config/default.toml explains them all)
+    /// Configuration file (config/default.toml documents all settings)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The server's data folder
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Devices to work on: `auto`, `cpu`, `cuda:0`; may be given more than once
+    /// Device to work on: `auto`, `cpu`, `cuda:0`; may be given more than once
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
-    /// What the store knows this worker by; the host's name and `-worker` when absent
+    /// Name of this worker in the store [default: the host name and `-worker`]
     #[arg(long)]
     name: Option<String>,
 }
@@ -39,7 +40,7 @@ impl WorkerArgs {
             flags.push(("worker.name", name.as_str().into()));
             return Ok(Config::load(self.config.as_deref(), &flags)?);
         }
-        // Not the server's own name, which on the same host would be the same.
+        // Different from the server's default name on the same host.
         let config = Config::load(self.config.as_deref(), &flags)?;
         flags.push(("worker.name", format!("{}-worker", config.worker.name()).into()));
         Ok(Config::load(self.config.as_deref(), &flags)?)
@@ -52,7 +53,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let shutdown = serve::stop_on_signals()?;
     let (workers, opening) = assemble::workers(&config)?;
     let Some(service) = shutdown.run_until_cancelled(serve::open(&config)).await else {
-        tracing::info!("stopped before the store was open");
+        tracing::info!("stopped before the store was opened");
         export.finish().await;
         return Ok(ExitCode::SUCCESS);
     };
@@ -70,7 +71,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     shutdown.cancel();
     let grace = Duration::from_secs_f64(config.server.shutdown_s);
     if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
-        tracing::warn!(left = tasks.len(), "not everything ended in time");
+        tracing::warn!(left = tasks.len(), "some tasks did not end in time");
     }
     export.finish().await;
     verdict?;

@@ -1,5 +1,5 @@
-//! A run of a suite against an earlier one of its own: how near to the best of an exhaustive search a ranked one came, and
-//! with what share of its trials.
+//! Compares a run of a suite with an earlier one: how close a ranked search came to the best of an exhaustive search,
+//! and with what share of its trials.
 
 use super::report::{geometric_mean, percent};
 use super::run::{Run, Tried};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What is read of a document that `--out` wrote.
+/// The parts of an earlier `--out` document that are compared.
 #[derive(Debug, Deserialize)]
 pub struct Earlier {
     runs: Vec<Record>,
@@ -42,19 +42,19 @@ struct Time {
     us: f64,
 }
 
-/// Runs of one problem, or of all, that both have a time for.
+/// Runs of one problem, or of all, for which both documents have a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
     pub task: String,
     pub runs: usize,
-    /// The earlier time over this one's, each plan's own: geometric mean, least, and where that was.
+    /// Earlier time divided by this run's, from the plans: geometric mean, minimum, and the matrix of the minimum.
     pub of_best: Option<f64>,
     pub worst: Option<f64>,
     pub worst_matrix: Option<String>,
-    /// The same by the earlier run's times of single trials alone, so that two sessions do not add their noise: its
-    /// fastest of all candidates over its fastest among those that this run tried too.
+    /// The same only from the earlier run's trials, to avoid the noise of two sessions: its fastest time divided by its
+    /// fastest among the candidates that this run also tried.
     pub of_best_same_session: Option<f64>,
-    /// Trials, without the vendor's.
+    /// Number of trials, without vendor routines.
     pub trials: usize,
     pub earlier_trials: usize,
 }
@@ -73,15 +73,15 @@ impl Earlier {
         let text =
             std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not what --out writes", file.display()))
+            .with_context(|| format!("{} is not a document written by --out", file.display()))
     }
 
     fn record(&self, run: &Run) -> Option<&Record> {
         self.runs.iter().find(|record| record.matrix == run.matrix && record.task == run.task)
     }
 
-    /// Runs whose earlier search ended before all that it had chosen was tried: its best is not the best, so they are
-    /// left out.
+    /// Runs whose earlier search ended before all its candidates were tried, so that its best may not be the best; they
+    /// are skipped.
     pub fn cut_short(&self, runs: &[Run]) -> Vec<String> {
         let short = |run: &&Run| self.record(run).is_some_and(|record| !record.is_whole());
         runs.iter().filter(short).map(|run| format!("{} {}", run.matrix, run.task)).collect()
@@ -106,7 +106,7 @@ impl Earlier {
         })
     }
 
-    /// A line a problem, then all; nothing where no run is in both.
+    /// One line per problem, then one for all; empty if no run is in both.
     pub fn shares(&self, runs: &[Run]) -> Vec<Share> {
         let pairs: Vec<Pair> = runs.iter().filter_map(|run| self.pair(run)).collect();
         let mut tasks: Vec<&str> = Vec::new();
@@ -128,7 +128,7 @@ impl Earlier {
 }
 
 impl Record {
-    /// Whether its search came to its end.
+    /// Whether its search was completed.
     fn is_whole(&self) -> bool {
         let ended = |plan: &Made| plan.provenance.stopped_by == StoppedBy::Completed;
         self.plan.as_ref().is_none_or(ended)
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_runs_that_both_have() {
-        // Made-up runs take 10 us.
+        // Synthetic runs take 10 us.
         let mut ranked = run("f32", "c", "a", Some(2.0));
         ranked.trials = vec![tried("slices x=1", 10.5), tried("vendor alg=1", 20.0)];
         let runs = [ranked, run("f32", "c", "b", Some(1.0)), run("f32", "c", "d", None)];

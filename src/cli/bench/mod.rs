@@ -1,4 +1,5 @@
-//! `sparsetune bench`: a suite of matrices and problems, each tuned by the very path users take, against the vendor.
+//! `sparsetune bench`: tunes a suite of matrices and problems over the public API, and compares the plans with the
+//! vendor.
 
 mod compare;
 mod npz;
@@ -23,10 +24,10 @@ use suite::{Entry, Suite, Task};
 
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// The suite: matrices and problems (TOML)
+    /// The suite file with matrices and problems (TOML)
     #[arg(long, value_name = "FILE")]
     suite: PathBuf,
-    /// Folder that the suite's files are relative to
+    /// Folder of the suite's matrix files
     #[arg(long, value_name = "DIR")]
     matrices: Option<PathBuf>,
     /// Device: `auto`, `cpu`, `cuda:0`
@@ -43,25 +44,25 @@ pub struct BenchArgs {
     /// Only these problems of the suite, counted from 1: `--problem 1,3`
     #[arg(long, value_name = "N", value_delimiter = ',')]
     problem: Vec<usize>,
-    /// Do not tune: say rows, nonzeros, levels and class of every matrix
+    /// Do not tune; print rows, nonzeros, levels and class of every matrix
     #[arg(long)]
     dry: bool,
-    /// Write all runs and their plans as JSON, after each run anew
+    /// Write all runs and their plans as JSON, updated after each run
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Compare with an earlier run's --out: its best over this one's, and the share of its trials
+    /// Compare with the --out file of an earlier run: performance relative to its best, and share of its trials
     #[arg(long, value_name = "FILE", conflicts_with = "dry")]
     compare: Option<PathBuf>,
-    /// Draw the speed-ups over the vendor, and all runs under the roofline
+    /// Write a chart of the speed-ups over the vendor, and a roofline
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Keep matrices and plans in this folder, as a server's --data
+    /// Keep matrices and plans in this data folder
     #[arg(long, conflicts_with = "server")]
     data: Option<PathBuf>,
-    /// Use this server instead of one of its own
+    /// Use this server instead of a private one
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// File that holds an API token of that server
+    /// File that contains an API token of that server
     #[arg(long, value_name = "FILE", requires = "server")]
     token_file: Option<PathBuf>,
 }
@@ -78,13 +79,13 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let local = Local::start(args.data.clone(), &args.device).await?;
-    // No job is named to be cancelled by ctrl-c: in a folder that stays, the same bench takes up what was interrupted.
+    // Ctrl-C does not cancel the job: in a permanent folder the same command resumes it.
     local
         .carry(async |local, _| bench.carry(Some(&local.client)).await.map(|()| ExitCode::SUCCESS))
         .await
 }
 
-/// What is to be run.
+/// The runs to do.
 struct Bench<'a> {
     args: &'a BenchArgs,
     entries: Vec<Entry>,
@@ -107,13 +108,13 @@ impl<'a> Bench<'a> {
             // Where rows depend on each other the class is computed, from the matrix.
             entries.retain(|entry| matches(&args.class, entry.class().unwrap_or_default()));
         }
-        anyhow::ensure!(!entries.is_empty(), "no matrix of the suite is left");
-        // Before the first hour of measuring rather than after the last.
+        anyhow::ensure!(!entries.is_empty(), "no matrix of the suite matches the filters");
+        // Checked before hours of measuring, not afterwards.
         let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
         Ok(Self { args, entries, tasks, earlier })
     }
 
-    /// Runs all; without a client only looks at the matrices. An error when a run failed, after the last of them.
+    /// Runs all; without a client it only inspects the matrices. Fails at the end if any run failed.
     async fn carry(&self, client: Option<&Client>) -> anyhow::Result<()> {
         say(report::header(client.is_none()))?;
         let mut runs = Vec::new();
@@ -127,7 +128,7 @@ impl<'a> Bench<'a> {
             let short = earlier.cut_short(&runs);
             if !short.is_empty() {
                 let short = short.join(", ");
-                say(format_args!("left out, their earlier search was cut short: {short}"))?;
+                say(format_args!("skipped, because their earlier search was incomplete: {short}"))?;
             }
         }
         if let Some(file) = &self.args.svg {
@@ -142,7 +143,7 @@ impl<'a> Bench<'a> {
         self.earlier.as_ref().map_or_else(Vec::new, |earlier| earlier.shares(runs))
     }
 
-    /// All problems of one matrix, which is read once, and sent once if any of them is to be run.
+    /// Runs all problems of one matrix, which is read once, and uploaded at most once.
     async fn matrix(
         &self,
         entry: &Entry,
@@ -170,7 +171,7 @@ impl<'a> Bench<'a> {
             say(report::line(&run))?;
             runs.push(run);
             if let Some(file) = &self.args.out {
-                // After each run: an hour of measuring is not lost to the one that ends the machine.
+                // After each run, so that measurements are not lost if the machine fails.
                 let suite = self.args.suite.display().to_string();
                 let shares = self.shares(runs);
                 save(file, &format!("{:#}\n", report::json(&suite, runs, &shares)))?;
@@ -179,7 +180,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Has the server tune one; without a server looks at its solution.
+    /// Tunes one problem on the server; without a server it inspects the solution.
     async fn looked_at(
         &self,
         run: Run,
@@ -202,7 +203,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Whether a text contains one of these; where there are none, any text does.
+/// Whether a text contains one of the parts; true if there are none.
 fn matches(parts: &[String], text: &str) -> bool {
     parts.is_empty() || parts.iter().any(|part| text.contains(part.as_str()))
 }

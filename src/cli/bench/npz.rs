@@ -1,4 +1,4 @@
-//! CSR as SciPy's `save_npz` writes it, uncompressed: the shortest way of a generated matrix through an upload.
+//! Writes CSR like SciPy's `save_npz`, uncompressed: the fastest way to upload a generated matrix.
 
 use crate::sparse::Csr;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Writes the archive. The arrays' bytes are little-endian, as this program's hosts are.
+/// Writes the archive; arrays are little-endian, like the supported hosts.
 pub fn write(csr: &Csr, file: &File) -> io::Result<()> {
     let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, file));
     let shape = [csr.rows() as u64, csr.cols() as u64];
@@ -20,7 +20,7 @@ pub fn write(csr: &Csr, file: &File) -> io::Result<()> {
     zip.finish()?.flush()
 }
 
-/// One array: NumPy's header of version 1 (NEP 1), padded so that the elements begin at a multiple of 64 bytes.
+/// One array: a NumPy header of version 1 (NEP 1), padded so that the elements begin at a multiple of 64 bytes.
 fn member(
     zip: &mut ZipWriter<impl Write + io::Seek>,
     name: &str,
@@ -32,7 +32,7 @@ fn member(
         SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     zip.start_file(format!("{name}.npy"), options)?;
     let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    // Magic, version and length take 10 bytes, the newline one; no text here comes near 64 KiB.
+    // Magic, version and length take 10 bytes, and the newline one; the header is far shorter than 64 KiB.
     let length = (text.len() + 11).next_multiple_of(64) - 10;
     zip.write_all(b"\x93NUMPY\x01\x00")?;
     zip.write_all(&(length as u16).to_le_bytes())?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Over the columns of `line`.
+/// The header of `line`.
 pub fn header(dry: bool) -> String {
     let shape = format!(
         "{:<11} {:<30} {:<24} {:>9} {:>9} {:>10} {:>7} {:>9}",
@@ -32,7 +32,7 @@ pub fn header(dry: bool) -> String {
     )
 }
 
-/// One run.
+/// One run as a line.
 pub fn line(run: &Run) -> String {
     let count = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
     let shape = format!(
@@ -89,15 +89,16 @@ pub struct Group {
     pub class: String,
     pub runs: usize,
     pub failed: usize,
-    /// Geometric mean over the runs that have a vendor's time.
+    /// Geometric mean over the runs with a vendor time.
     pub speedup: Option<f64>,
     pub worst: Option<f64>,
     pub worst_matrix: Option<String>,
     /// Geometric mean.
     pub limit_fraction: Option<f64>,
-    /// By what factor the model's predictions were off, either way: geometric mean over all trials that have both.
+    /// Factor by which predictions differ from measurements in either direction: geometric mean over all trials with
+    /// both.
     pub model_error: Option<f64>,
-    /// Median and most.
+    /// Median and maximum.
     pub tuning_s: Option<f64>,
     pub longest_s: Option<f64>,
 }
@@ -127,13 +128,13 @@ impl Group {
     }
 }
 
-/// The larger of predicted and measured over the smaller.
+/// The larger of predicted and measured time divided by the smaller.
 fn off(trial: &Tried) -> Option<f64> {
     let ratio = trial.predicted_us? / trial.us?;
     (ratio.is_finite() && ratio > 0.0).then(|| ratio.max(1.0 / ratio))
 }
 
-/// Each problem's classes in order, then the problem; where there are several problems, last the whole suite.
+/// Each problem's classes in order, then the problem; with several problems, the whole suite last.
 pub fn groups(runs: &[Run]) -> Vec<Group> {
     let mut tasks: Vec<&str> = Vec::new();
     for run in runs {
@@ -159,7 +160,7 @@ pub fn groups(runs: &[Run]) -> Vec<Group> {
     groups
 }
 
-/// Computed classes in their order, others behind them by name.
+/// Computed classes in their order, then others by name.
 pub fn place(class: &str) -> (usize, &str) {
     let at = CLASSES.iter().position(|(name, _)| *name == class);
     (at.unwrap_or(CLASSES.len()), class)
@@ -199,7 +200,7 @@ pub fn table(groups: &[Group]) -> Table {
     table
 }
 
-/// Everything: the rows with their plans and trials, and the tables.
+/// The complete report: runs with their plans and trials, and the tables.
 pub fn json(suite: &str, runs: &[Run], shares: &[Share]) -> Value {
     json!({
         "suite": suite,

@@ -1,4 +1,4 @@
-//! One run of a suite: a job posted, waited for, and its plan reduced to the figures that are compared.
+//! One run of a suite: submits a job, waits for it, and reduces its plan to the figures that are compared.
 
 use super::subject::{Shape, Subject};
 use super::suite::{Entry, Task};
@@ -14,16 +14,16 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The class of a matrix that nobody has looked at and whose suite names none.
+/// The class of a matrix that has not been inspected and whose suite names none.
 const UNKNOWN: &str = "-";
 
-/// A matrix and a problem, and what came of them.
+/// A matrix and a problem with their result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     pub matrix: String,
-    /// The suite's problem, as it is called in the tables.
+    /// Label of the suite's problem in the tables.
     pub task: String,
-    /// What was asked, with this matrix's own triangle.
+    /// The problem with this matrix's own triangle.
     pub problem: Problem,
     pub class: String,
     pub rows: Option<usize>,
@@ -31,18 +31,18 @@ pub struct Run {
     pub nnz: Option<usize>,
     pub levels: Option<usize>,
     pub rows_per_level: Option<f64>,
-    /// Largest |x| for a b within [-1, 1); only looked at in a dry run.
+    /// Largest |x| for a b in [-1, 1); only computed in a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<f64>,
     pub figures: Option<Figures>,
-    /// Why there are none. A `dry` run has neither.
+    /// Why there are no figures. A dry run has neither.
     pub error: Option<String>,
     pub plan: Option<Value>,
-    /// All that were tried, in order; what constraints removed is in the plan's funnel.
+    /// All tried candidates in order; pruned ones are in the plan's funnel.
     pub trials: Vec<Tried>,
 }
 
-/// A trial in short.
+/// Summary of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     pub candidate: String,
@@ -51,12 +51,12 @@ pub struct Tried {
     pub us: Option<f64>,
     #[serde(default)]
     pub predicted_us: Option<f64>,
-    /// Of one without a time: why.
+    /// The reason, if there is no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// What is compared.
+/// The figures that are compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     pub device: String,
@@ -67,20 +67,20 @@ pub struct Figures {
     pub limit_us: f64,
     pub limit_fraction: f64,
     pub bound: String,
-    /// Compulsory bytes of a call: each input read once, each output written once.
+    /// Compulsory bytes per call: each input read once, each output written once.
     pub bytes: u64,
-    /// The device's measured rate of copying, bytes read and written.
+    /// The device's measured copy bandwidth, bytes read and written.
     pub copy_gbps: f64,
     pub model: Option<String>,
     pub predicted_us: Option<f64>,
     pub winner: String,
-    /// The winner is what the speed-up is over, a routine of the vendor's for the problem as it is.
+    /// Whether the winner is itself the baseline, a vendor routine for the original problem.
     pub vendor_won: bool,
     pub tie: bool,
     pub measured: u32,
-    /// Trials without a time, by state.
+    /// Trials without a measurement, by state.
     pub failed: BTreeMap<String, u32>,
-    /// From the POST of the job to its end, and the part of it that its plan calls search.
+    /// Seconds from the submission of the job to its end, and the search time according to the plan.
     pub tuning_s: f64,
     pub search_s: f64,
     pub preprocess_ms: f64,
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// Operations of one call: a multiplication and an addition an entry and column of the dense operand.
+    /// Operations per call: a multiplication and an addition per entry and column of the dense operand.
     pub fn flops(&self) -> Option<f64> {
         Some(2.0 * self.nnz? as f64 * f64::from(self.problem.columns()))
     }
@@ -118,7 +118,7 @@ impl Run {
         self
     }
 
-    /// Looks at the system; a matrix that has none has failed.
+    /// Inspects the system; a run without a valid system has failed.
     pub fn shaped(mut self, subject: &mut Subject) -> Self {
         match subject.shape(&self.problem) {
             Ok(shape) => {
@@ -137,7 +137,7 @@ impl Run {
         }
     }
 
-    /// Looks whether its solution stays within the type's range.
+    /// Checks that the solution is in the range of the data type.
     pub fn grown(mut self, subject: &Subject) -> Self {
         match subject.growth(&self.problem) {
             Ok(growth) => self.growth = growth,
@@ -146,7 +146,7 @@ impl Run {
         self
     }
 
-    /// Has the server tune it.
+    /// Tunes it on the server.
     pub async fn carried(mut self, client: &Client, matrix: &Digest, ask: &Ask<'_>) -> Self {
         let answered = async {
             let tuned = ask.tune(client, matrix, &self.problem).await?;
@@ -163,22 +163,22 @@ impl Run {
     }
 }
 
-/// What all runs have in common.
+/// Parameters common to all runs.
 pub struct Ask<'a> {
     pub device: &'a str,
     pub search: &'a SearchArgs,
 }
 
-/// What a job came to.
+/// The result of a job.
 struct Tuned {
     plan: Answer<Plan>,
     trials: Vec<Tried>,
-    /// From the POST of the job to its end.
+    /// Seconds from the submission of the job to its end.
     seconds: f64,
 }
 
 impl Tried {
-    /// None for one that never was: a constraint removed it.
+    /// `None` for a pruned candidate.
     fn of(trial: Trial) -> Option<Self> {
         (trial.state != "pruned").then(|| Self {
             candidate: trial.candidate.to_string(),
@@ -189,7 +189,7 @@ impl Tried {
         })
     }
 
-    /// Whether the search chose it: the vendor's routines, the dense product among them, are tried whatever it does.
+    /// Whether the search chose it; vendor routines, including the dense product, are always tried.
     pub fn ours(&self) -> bool {
         self.candidate.split(' ').next() != Some(VENDOR)
     }
@@ -226,7 +226,7 @@ impl Figures {
     fn of(plan: &Plan, tuning_s: f64) -> anyhow::Result<Self> {
         let measured = plan.measured.as_ref();
         let measured =
-            measured.context("the plan is predicted: there is nothing measured to compare")?;
+            measured.context("the plan is predicted, so there are no measurements to compare")?;
         let vendor = plan.baseline.as_ref();
         Ok(Self {
             device: plan.device.name.clone(),

@@ -1,7 +1,8 @@
-//! What ties spans into one trace: a request goes on with its caller's, a job with that of the request it came by.
+//! Connects spans to traces: a request continues its caller's trace, and a job that of the request which submitted it.
 //!
-//! The other rooms know spans and their fields, and no telemetry. So the ties are read from fields: `traceparent` of a
-//! `request`, and `job` of both. A span is built as late as it can be, when all its fields are there.
+//! Other rooms only use spans with fields, without OpenTelemetry. So the connections are derived from fields:
+//! `traceparent` of a `request`, and `job` of both. A span is built as late as possible, when all its fields are
+//! recorded.
 
 use super::super::logging::AnyLayer;
 use opentelemetry::trace::{
@@ -24,13 +25,13 @@ const REQUEST: &str = "request";
 const JOB: &str = "job";
 const TRACEPARENT: &str = "traceparent";
 
-/// Submissions remembered until a worker of this process takes the job up. One that was forgotten, or went to another
-/// process, begins a trace of its own; its `job` tells where it came from.
+/// Number of submissions remembered until a worker of this process runs the job. A forgotten job, or one run by another
+/// process, starts a new trace; its field `job` connects the two.
 const MOST: usize = 1024;
 
 type Submissions = Arc<Mutex<VecDeque<(String, SpanContext)>>>;
 
-/// Ours alone, and always: the client that sends spans makes spans itself.
+/// Only our own spans, since the HTTP client that sends them creates spans itself.
 fn ours() -> Targets {
     Targets::new().with_target(env!("CARGO_PKG_NAME"), LevelFilter::INFO)
 }
@@ -45,7 +46,7 @@ pub(super) fn layers(provider: &SdkTracerProvider) -> [AnyLayer; 2] {
         .with_threads(false)
         .with_target(false)
         .with_tracked_inactivity(false)
-        // Entering a span would build it, before its fields are all there.
+        // Entering a span would build it before all its fields are recorded.
         .with_context_activation(false);
     let noting = Noting { submissions };
     [export.with_filter(ours()).boxed(), noting.with_filter(ours()).boxed()]
@@ -97,12 +98,12 @@ impl Tying {
     }
 }
 
-/// A caller's span as W3C writes it: version, trace, span, flags.
+/// Parses a W3C traceparent: version, trace, span, flags.
 fn remote(traceparent: &str) -> Option<SpanContext> {
     let mut parts = traceparent.split('-');
     let (version, trace, span, flags) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    // Later versions may append parts; this one has none.
+    // Later versions may append parts; version 00 has none.
     let known = version != "ff" && (version != "00" || parts.next().is_none());
     if !known || (version.len(), trace.len(), span.len(), flags.len()) != (2, 32, 16, 2) {
         return None;
@@ -114,7 +115,7 @@ fn remote(traceparent: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Notes which span a job was submitted in, as soon as that is recorded.
+/// Remembers the span in which a job was submitted, as soon as it is recorded.
 struct Noting {
     submissions: Submissions,
 }
@@ -129,7 +130,7 @@ impl Layer<Registry> for Noting {
             dispatcher::get_default(|here| tracing_opentelemetry::get_otel_context(id, here));
         let Some(submitting) = submitting else { return };
         let mut submissions = self.submissions.lock().unwrap_or_else(PoisonError::into_inner);
-        // A job that is asked for again keeps the request that made it.
+        // If an existing job is requested again, its original request is kept.
         if submissions.iter().all(|(submitted, _)| *submitted != job) {
             if submissions.len() >= MOST {
                 submissions.pop_front();

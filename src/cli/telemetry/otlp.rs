@@ -1,4 +1,4 @@
-//! The way of spans to a collector: batches of protobuf over HTTP, sent by the client that is linked in anyway.
+//! Sends spans to a collector: batches of protobuf over HTTP, with the HTTP client that is linked anyway.
 
 use anyhow::Context;
 use async_trait::async_trait;
@@ -9,13 +9,13 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// The path that OTLP gives traces.
+/// The standard OTLP path for traces.
 const TRACES: &str = "/v1/traces";
 
-/// Time for one batch, and for the last of them at the end.
+/// Time limit for one batch, including the last one at shutdown.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends within the runtime: batches come from a thread that has none.
+/// Sends within the runtime, because batches come from a thread without one.
 #[derive(Debug)]
 struct Courier {
     client: reqwest::Client,
@@ -30,11 +30,11 @@ impl HttpClient for Courier {
     }
 }
 
-/// Exports a share of the traces that begin here, and of the others what their callers chose.
+/// Exports a share of the traces that begin here; for other traces the caller's decision applies.
 pub(super) fn provider(endpoint: &str, sample: f64) -> anyhow::Result<SdkTracerProvider> {
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
     let runtime =
-        Handle::try_current().context("spans are sent by a runtime, and there is none")?;
+        Handle::try_current().context("spans can only be exported within an async runtime")?;
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(Courier { client, runtime })
@@ -58,7 +58,7 @@ pub(super) fn provider(endpoint: &str, sample: f64) -> anyhow::Result<SdkTracerP
         .build())
 }
 
-/// A collector's address becomes that of its traces; a URL with a path of its own is taken as it is.
+/// Appends the standard path to a collector's address; a URL with a path is used unchanged.
 fn traces(endpoint: &str) -> anyhow::Result<String> {
     let mut url = reqwest::Url::parse(endpoint).context("telemetry.otlp_endpoint")?;
     if url.path() == "/" {
@@ -67,13 +67,13 @@ fn traces(endpoint: &str) -> anyhow::Result<String> {
     Ok(url.into())
 }
 
-/// Blocks until the last batch is sent, so it has a thread of its own.
+/// Runs in a blocking thread, since it waits until the last batch is sent.
 pub(super) async fn finish(provider: SdkTracerProvider) {
     let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(PATIENCE)).await;
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the last spans were not exported"),
-        Err(error) => tracing::warn!(%error, "the export of spans did not end in order"),
+        Err(error) => tracing::warn!(%error, "the export of spans did not shut down properly"),
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::traces;
 
     #[test]
-    fn a_collector_has_a_place_for_traces() {
+    fn the_traces_path_is_appended_to_a_collectors_address() {
         for given in ["http://host:4318", "http://host:4318/"] {
             assert_eq!(traces(given).unwrap(), "http://host:4318/v1/traces");
         }
