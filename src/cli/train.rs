@@ -103,7 +103,7 @@ impl Order {
         recorded: Option<&Service>,
         job: &InHand,
     ) -> anyhow::Result<ExitCode> {
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         let mut failed = None;
         let mut fail = |error: anyhow::Error| {
             eprintln!("sparsetune: {error:#}");
@@ -134,17 +134,17 @@ impl Order {
             let ended = follow(client, training, !self.json).await?;
             match made(client, &ended).await {
                 Ok(model) if self.json => {
-                    told.push(json!({ "job": ended.raw, "model": model.raw }));
+                    results.push(json!({ "job": ended.raw, "model": model.raw }));
                 }
                 Ok(model) => say(trained(&ended.view, &model.view))?,
                 Err(error) => {
-                    told.push(json!({ "job": ended.raw, "model": Value::Null }));
+                    results.push(json!({ "job": ended.raw, "model": Value::Null }));
                     fail(error);
                 }
             }
         }
         if self.json {
-            say(Value::from(told))?;
+            say(Value::from(results))?;
         }
         Ok(failed.unwrap_or(ExitCode::SUCCESS))
     }
@@ -211,7 +211,7 @@ fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> St
     let data = &model.data;
     // The last message says whether the model was activated, and why.
     let used = match (&training.message, training.activated) {
-        (Some(told), _) => told.as_str(),
+        (Some(message), _) => message.as_str(),
         (None, true) => "activated",
         (None, false) => "not activated",
     };

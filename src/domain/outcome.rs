@@ -71,7 +71,7 @@ pub struct Resources {
 impl Resources {
     /// Combines two kernels that are launched one after the other: the maximum of each resource, and the minimum
     /// occupancy.
-    pub fn hungriest(self, other: Self) -> Self {
+    pub fn combined(self, other: Self) -> Self {
         let blocks_per_multiprocessor =
             self.blocks_per_multiprocessor.min(other.blocks_per_multiprocessor);
         Self {
@@ -173,7 +173,7 @@ mod tests {
             blocks_per_multiprocessor,
             occupancy,
         };
-        assert_eq!(of(64, 0, 2, 0.5).hungriest(of(32, 96, 8, 1.0)), of(64, 96, 2, 0.5));
+        assert_eq!(of(64, 0, 2, 0.5).combined(of(32, 96, 8, 1.0)), of(64, 96, 2, 0.5));
     }
 
     #[test]

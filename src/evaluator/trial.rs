@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_shared_upload_counts_for_every_candidate() {
-        let told = Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
-        assert_eq!(prepare_ms(&told, 41.0), 7.5);
-        let untold = Compiled { prepare_ms: None, ..told.clone() };
-        assert_eq!(prepare_ms(&untold, 41.0), 1.0);
+        let reported = Compiled { compile_ms: 40.0, prepare_ms: Some(7.5), ..Compiled::default() };
+        assert_eq!(prepare_ms(&reported, 41.0), 7.5);
+        let unreported = Compiled { prepare_ms: None, ..reported.clone() };
+        assert_eq!(prepare_ms(&unreported, 41.0), 1.0);
         assert_eq!(prepare_ms(&Compiled::default(), 3.0), 3.0);
     }
 

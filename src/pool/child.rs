@@ -48,12 +48,12 @@ struct Stderr {
 }
 
 /// The remains of a terminated child.
-pub(super) struct Remains {
+pub(super) struct Terminated {
     /// How it ended, and its last lines on stderr.
     pub(super) report: String,
     /// The process if it still exists after SIGKILL and a wait, stuck in a driver. The device is not free until it is
     /// gone.
-    pub(super) undead: Option<Child>,
+    pub(super) unreaped: Option<Child>,
 }
 
 impl EvaluatorChild {
@@ -104,7 +104,7 @@ impl EvaluatorChild {
     }
 
     /// Waits up to `patience` for the child to exit by itself, then kills it and waits up to `reap`.
-    pub(super) async fn end(mut self, patience: Duration, reap: Duration) -> Remains {
+    pub(super) async fn end(mut self, patience: Duration, reap: Duration) -> Terminated {
         let mut status = within(patience, self.process.wait()).await;
         let by_itself = status.is_some();
         if status.is_none() {
@@ -122,7 +122,7 @@ impl EvaluatorChild {
             "" => how,
             words => format!("{how}; last lines of its log: {words}"),
         };
-        Remains { report, undead: status.is_none().then_some(self.process) }
+        Terminated { report, unreaped: status.is_none().then_some(self.process) }
     }
 
     fn kill(&mut self) {
@@ -143,7 +143,7 @@ async fn within<T>(patience: Duration, wait: impl Future<Output = T>) -> Option<
 
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("it exited with code {code}"),
+        (Some(code), _) => format!("it ended with exit code {code}"),
         (None, Some(signal)) => match signal_name(signal) {
             Some(name) => format!("it was terminated by signal {signal} ({name})"),
             None => format!("it was terminated by signal {signal}"),

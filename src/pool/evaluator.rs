@@ -26,7 +26,7 @@ pub struct Evaluator {
     /// The child, while no request is in progress. A call that is dropped before its end kills its child.
     pub(super) idle: Option<EvaluatorChild>,
     /// A killed child that has not exited; no other is started while it may still hold the device.
-    pub(super) undead: Option<tokio::process::Child>,
+    pub(super) unreaped: Option<tokio::process::Child>,
     pub(super) device: Option<Device>,
     pub(super) loaded: Option<Load>,
     pub(super) starts: u64,
@@ -40,7 +40,7 @@ impl Evaluator {
         Self {
             spec,
             idle: None,
-            undead: None,
+            unreaped: None,
             device: None,
             loaded: None,
             starts: 0,
@@ -85,7 +85,7 @@ impl Evaluator {
                     self.loaded = Some(load);
                     return Ok(facts);
                 }
-                Ok(other) => return Err(self.absurd(&other).await),
+                Ok(other) => return Err(self.unexpected_reply(&other).await),
                 Err(error) => last = Some(retriable(error)?),
             }
         }
@@ -105,7 +105,7 @@ impl Evaluator {
     ) -> Result<(), PoolError> {
         match self.call(RequestBody::Prepare { candidates }, None, cancel).await? {
             Reply::Prepared => Ok(()),
-            other => Err(self.absurd(&other).await),
+            other => Err(self.unexpected_reply(&other).await),
         }
     }
 
@@ -124,7 +124,7 @@ impl Evaluator {
         let request = RequestBody::Measure { candidate: candidate.clone(), effort };
         let outcome = match self.call_on(child, request, deadline, cancel).await {
             Ok(Reply::Measured { outcome, compiled }) => return Ok(Measured { outcome, compiled }),
-            Ok(other) => return Err(self.absurd(&other).await),
+            Ok(other) => return Err(self.unexpected_reply(&other).await),
             Err(PoolError::TimedOut(why) | PoolError::Crashed(why)) if self.lost_early => {
                 Outcome::Refused { detail: format!("failed before it ran on the device: {why}") }
             }
@@ -147,7 +147,7 @@ impl Evaluator {
         let asked = candidates.len();
         match self.call(RequestBody::Pair { candidates, rounds, give_up_us }, None, cancel).await? {
             Reply::Paired { timings } if timings.len() == asked => Ok(timings),
-            other => Err(self.absurd(&other).await),
+            other => Err(self.unexpected_reply(&other).await),
         }
     }
 
@@ -163,7 +163,7 @@ impl Evaluator {
         let request = RequestBody::Export { candidate: candidate.clone(), folder };
         match self.call(request, None, cancel).await? {
             Reply::Exported(exported) => Ok(*exported),
-            other => Err(self.absurd(&other).await),
+            other => Err(self.unexpected_reply(&other).await),
         }
     }
 
@@ -177,7 +177,7 @@ impl Evaluator {
         {
             tracing::debug!(device = %self.spec.device, ?broken, "the evaluator did not respond to close");
         }
-        self.undead = child.end(close, reap).await.undead;
+        self.unreaped = child.end(close, reap).await.unreaped;
     }
 
     async fn call(

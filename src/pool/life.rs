@@ -1,7 +1,7 @@
 //! Life cycle of an evaluator's children: one request at a time, termination, and restart.
 
 use super::PoolError;
-use super::child::{EvaluatorChild, Remains};
+use super::child::{EvaluatorChild, Terminated};
 use super::evaluator::Evaluator;
 use super::exchange::{Broken, exchange};
 use super::spec::runs;
@@ -42,7 +42,7 @@ impl Evaluator {
         let lost = matches!(broken, Broken::Late { .. } | Broken::Gone);
         self.lost_early = lost && !ran.into_inner();
         let patience = if broken == Broken::Gone { LEAVING } else { Duration::ZERO };
-        let report = self.bury(child, patience).await;
+        let report = self.terminate(child, patience).await;
         Err(match broken {
             Broken::Late { stage, after } => PoolError::TimedOut(format!(
                 "no reply to {what} within {} ms of {stage}: {report}",
@@ -62,7 +62,7 @@ impl Evaluator {
     async fn settle(&mut self, child: EvaluatorChild, reply: Reply) -> Result<Reply, PoolError> {
         if matches!(&reply, Reply::Measured { outcome: Outcome::Crashed { .. }, .. }) {
             // It gets no further request, because a failure would be attributed to the next candidate.
-            self.bury(child, LEAVING).await;
+            self.terminate(child, LEAVING).await;
             return Ok(reply);
         }
         self.idle = Some(child);
@@ -85,7 +85,7 @@ impl Evaluator {
                 return Ok(child);
             }
             // It died while idle, so no candidate is the cause.
-            self.bury(child, LEAVING).await;
+            self.terminate(child, LEAVING).await;
         }
         let mut last = None;
         for attempt in 0..self.spec.restarts.attempts {
@@ -100,15 +100,15 @@ impl Evaluator {
 
     /// One attempt to start a child, open the device and load the problem. On failure the child is terminated.
     async fn start(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
-        self.wait_for_undead(cancel).await?;
-        let come_up = self.come_up(cancel).await;
-        if come_up.is_err() {
+        self.wait_for_unreaped(cancel).await?;
+        let start_up = self.start_up(cancel).await;
+        if start_up.is_err() {
             self.discard().await;
         }
-        come_up
+        start_up
     }
 
-    async fn come_up(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
+    async fn start_up(&mut self, cancel: &CancellationToken) -> Result<EvaluatorChild, PoolError> {
         self.starts += 1;
         let again = self.starts > 1;
         let device = self.spec.device.to_string();
@@ -125,13 +125,13 @@ impl Evaluator {
         let open = RequestBody::Open { protocol: PROTOCOL_VERSION };
         match self.call_on(child, open, None, cancel).await? {
             Reply::Opened(device) => self.device = Some(*device),
-            other => return Err(self.absurd(&other).await),
+            other => return Err(self.unexpected_reply(&other).await),
         }
         if let Some(load) = self.loaded.clone() {
             let child = self.take_idle()?;
             match self.call_on(child, RequestBody::Load(load), None, cancel).await? {
                 Reply::Loaded(_) => {}
-                other => return Err(self.absurd(&other).await),
+                other => return Err(self.unexpected_reply(&other).await),
             }
         }
         self.take_idle()
@@ -154,8 +154,8 @@ impl Evaluator {
     }
 
     /// Waits for a killed child that did not exit in time.
-    async fn wait_for_undead(&mut self, cancel: &CancellationToken) -> Result<(), PoolError> {
-        let Some(mut process) = self.undead.take() else { return Ok(()) };
+    async fn wait_for_unreaped(&mut self, cancel: &CancellationToken) -> Result<(), PoolError> {
+        let Some(mut process) = self.unreaped.take() else { return Ok(()) };
         let answer = tokio::select! {
             waited = tokio::time::timeout(self.spec.deadlines.open, process.wait()) => match waited {
                 Ok(_) => return Ok(()),
@@ -163,14 +163,14 @@ impl Evaluator {
             },
             () = cancel.cancelled() => Err(PoolError::Cancelled),
         };
-        self.undead = Some(process);
+        self.unreaped = Some(process);
         answer
     }
 
-    pub(super) async fn bury(&mut self, child: EvaluatorChild, patience: Duration) -> String {
-        let Remains { report, undead } = child.end(patience, self.spec.deadlines.reap).await;
+    pub(super) async fn terminate(&mut self, child: EvaluatorChild, patience: Duration) -> String {
+        let Terminated { report, unreaped } = child.end(patience, self.spec.deadlines.reap).await;
         tracing::warn!(device = %self.spec.device, report, "evaluator ended");
-        self.undead = undead;
+        self.unreaped = unreaped;
         report
     }
 
@@ -183,7 +183,7 @@ impl Evaluator {
     }
 
     /// Handles a well-formed reply of the wrong kind. The child is terminated, since it can no longer be trusted.
-    pub(super) async fn absurd(&mut self, reply: &Reply) -> PoolError {
+    pub(super) async fn unexpected_reply(&mut self, reply: &Reply) -> PoolError {
         self.discard().await;
         PoolError::Crashed(format!("the evaluator sent an unexpected reply: {reply:?}"))
     }
@@ -191,7 +191,7 @@ impl Evaluator {
     /// Terminates the idle child.
     async fn discard(&mut self) {
         if let Some(child) = self.idle.take() {
-            self.bury(child, Duration::ZERO).await;
+            self.terminate(child, Duration::ZERO).await;
         }
     }
 }

@@ -21,7 +21,7 @@ async fn outcomes_come_as_recorded() {
         ("uncompilable", "compile_failed", "expected a ;"),
         ("unlaunchable", "refused", "too many registers"),
         ("partial", "wrong", "5 elements"),
-        ("unrecorded", "refused", "no line for unrecorded{}"),
+        ("unrecorded", "refused", "no record for unrecorded{}"),
         ("hostile", "refused", "--allow-hostile"),
     ] {
         let outcome = outcome(&mut evaluator, &Candidate::new(family), None).await;

@@ -112,8 +112,8 @@ impl<'a> Device<'a> {
         let ng = self.recipe.candidate.int("ng").expect("ng") as usize;
         let value = if self.system.problem.dtype.bytes() == 8 { 8 } else { 4 };
         let (span, stage) = (number(16), number(17));
-        let warps_a_block = step.block[0] as usize / 32;
-        let shared = warps_a_block * (ng * span * value + stage * (value + 4));
+        let warps_per_block = step.block[0] as usize / 32;
+        let shared = warps_per_block * (ng * span * value + stage * (value + 4));
         assert_eq!(step.shared_bytes as usize, shared);
         assert!(u64::from(step.shared_bytes) <= self.system.device.shared_bytes_per_block);
         Launch {

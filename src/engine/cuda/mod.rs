@@ -158,7 +158,7 @@ impl CudaEngine {
         let mut most: Option<Resources> = None;
         for (kernel, step) in own.kernels.iter().zip(&program.steps) {
             let resources = kernel.resources(&self.context, step)?;
-            most = Some(most.map_or(resources, |most| most.hungriest(resources)));
+            most = Some(most.map_or(resources, |most| most.combined(resources)));
         }
         let compiled = Compiled {
             resources: most,

@@ -143,8 +143,8 @@ impl SpmmKernel for ColumnMajor {
             columns: self.r,
             threads: self.block,
             most_threads: 256,
-            threads_a_tile: self.lanes,
-            tiles_a_block: self.block / self.lanes,
+            threads_per_tile: self.lanes,
+            tiles_per_block: self.block / self.lanes,
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.r,
@@ -201,7 +201,7 @@ impl SpmmKernel for ColumnMajor {
         let (rows, b_rows) = (shared.matrix.rows() as u32, shared.matrix.cols() as u32);
         let tile = self.tile();
         let step = Step {
-            grid: [rows.div_ceil(tile.tiles_a_block), self.problem.n.div_ceil(self.r), 1],
+            grid: [rows.div_ceil(tile.tiles_per_block), self.problem.n.div_ceil(self.r), 1],
             ..self.kernel(Bound { rows, b_rows, order }).step(1, tile.threads)
         };
         let program = Program::Cuda(CudaProgram::of(self.source(), step));

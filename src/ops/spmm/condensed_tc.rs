@@ -222,8 +222,8 @@ impl SpmmKernel for CondensedTc {
             columns: self.columns,
             threads: 32 * self.warps,
             most_threads: 256,
-            threads_a_tile: 32,
-            tiles_a_block: self.warps,
+            threads_per_tile: 32,
+            tiles_per_block: self.warps,
             order: self.order,
             // A step's columns come in together, so walks are counted in steps.
             unroll: self.stages,
@@ -274,7 +274,7 @@ impl SpmmKernel for CondensedTc {
         let (panels, steps) = self.panels_and_steps(seen);
         let parts = self.parts(panels, steps, device.multiprocessors);
         // A tile has a warp a part, and each does its share of the instructions.
-        let tile = Tile { threads_a_tile: 32 * parts, ..self.tile() };
+        let tile = Tile { threads_per_tile: 32 * parts, ..self.tile() };
         model::predict_us(&tile, &self.cut(self.work(seen), seen, parts), seen, problem, device)
     }
 

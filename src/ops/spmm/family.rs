@@ -60,8 +60,8 @@ pub trait SpmmKernel: Send + Sync {
     /// Blocks that a call launches.
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
         let tile = self.tile();
-        let rows_a_block = u64::from(tile.rows) * u64::from(tile.tiles_a_block.max(1));
-        seen.rows.div_ceil(rows_a_block) * u64::from(problem.n.div_ceil(tile.columns))
+        let rows_per_block = u64::from(tile.rows) * u64::from(tile.tiles_per_block.max(1));
+        seen.rows.div_ceil(rows_per_block) * u64::from(problem.n.div_ceil(tile.columns))
     }
 
     /// Whether the family has something of its own to do on a matrix: where not, another family's candidate does the same.
@@ -110,9 +110,9 @@ pub struct Tile {
     /// Most threads that a block of this family may have.
     pub most_threads: u32,
     /// Threads that share a tile.
-    pub threads_a_tile: u32,
+    pub threads_per_tile: u32,
     /// Tiles of rows a block works on at a time.
-    pub tiles_a_block: u32,
+    pub tiles_per_block: u32,
     pub order: RowOrder,
     /// Entries of A in flight a thread.
     pub unroll: u32,

@@ -138,8 +138,8 @@ fn own(
     all.log("tile_rows", tile.rows.into());
     all.log("tile_columns", tile.columns.into());
     all.log("threads", tile.threads.into());
-    all.log("threads_a_tile", tile.threads_a_tile.into());
-    all.log("tiles_a_block", tile.tiles_a_block.into());
+    all.log("threads_a_tile", tile.threads_per_tile.into());
+    all.log("tiles_a_block", tile.tiles_per_block.into());
     all.put(
         "order",
         match tile.order {
@@ -205,8 +205,8 @@ const NO_TILE: family::Tile = family::Tile {
     columns: 1,
     threads: 1,
     most_threads: 1,
-    threads_a_tile: 1,
-    tiles_a_block: 1,
+    threads_per_tile: 1,
+    tiles_per_block: 1,
     order: RowOrder::Natural,
     unroll: 1,
     elements_an_entry: 1,

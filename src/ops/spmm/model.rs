@@ -192,8 +192,8 @@ fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
 
 /// Little's law: steps of all tiles, over the tiles that registers let be resident at a time.
 fn in_flight_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
-    let threads_a_tile = f64::from(tile.threads_a_tile);
-    let launched = work.walks * threads_a_tile * column_tiles;
+    let threads_per_tile = f64::from(tile.threads_per_tile);
+    let launched = work.walks * threads_per_tile * column_tiles;
     let registers = tile.registers.next_multiple_of(8) * tile.threads;
     let by_registers = device.registers_per_multiprocessor / registers.max(1);
     // The driver keeps a kilobyte a block for itself.
@@ -205,13 +205,13 @@ fn in_flight_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) ->
     // The row's own bounds are one more step before the first entry.
     let steps = (work.mean_walk.max(0.1) / f64::from(tile.unroll)).ceil() + 1.0;
     let lockstep = work.lockstep.powf(LOCKSTEP);
-    work.walks * column_tiles * steps * lockstep * STEP_US / (resident / threads_a_tile).max(1.0)
+    work.walks * column_tiles * steps * lockstep * STEP_US / (resident / threads_per_tile).max(1.0)
 }
 
 fn issue_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
-    let warps_a_tile = f64::from(tile.threads_a_tile) / 32.0;
+    let warps_per_tile = f64::from(tile.threads_per_tile) / 32.0;
     let outputs = f64::from(tile.rows * tile.elements_an_entry);
-    let walked = work.entries * work.instructions * warps_a_tile * work.lockstep.powf(LOCKSTEP);
-    let framed = work.walks * (FRAME + outputs + work.framed) * warps_a_tile;
+    let walked = work.entries * work.instructions * warps_per_tile * work.lockstep.powf(LOCKSTEP);
+    let framed = work.walks * (FRAME + outputs + work.framed) * warps_per_tile;
     (walked + framed) * column_tiles / (ISSUE_PER_US * f64::from(device.multiprocessors.max(1)))
 }

@@ -194,9 +194,9 @@ impl SpmmKernel for Resident {
             columns: self.n1,
             threads: self.block,
             most_threads: 1024,
-            threads_a_tile: self.lanes(),
+            threads_per_tile: self.lanes(),
             // Rows are dealt to all blocks alike: many subwarps in a block leave no multiprocessor without work.
-            tiles_a_block: 1,
+            tiles_per_block: 1,
             order: RowOrder::Natural,
             unroll: self.unroll,
             elements_an_entry: self.vec,

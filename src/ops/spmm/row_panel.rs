@@ -127,15 +127,15 @@ impl Family for RowPanels {
 
 impl SpmmKernel for RowPanel {
     fn tile(&self) -> Tile {
-        let threads_a_tile = (self.n1 / self.vec).max(1);
+        let threads_per_tile = (self.n1 / self.vec).max(1);
         let words = self.problem.dtype.bytes().max(4) as u32 / 4;
         Tile {
             rows: self.m1,
             columns: self.n1,
             threads: self.block,
             most_threads: 256,
-            threads_a_tile,
-            tiles_a_block: (self.block / threads_a_tile).max(1),
+            threads_per_tile,
+            tiles_per_block: (self.block / threads_per_tile).max(1),
             order: self.order,
             unroll: self.unroll,
             elements_an_entry: self.vec,
@@ -144,7 +144,7 @@ impl SpmmKernel for RowPanel {
                 + 28,
             shared_bytes: 0,
             vector: self.vec,
-            whole_warps: self.block.is_multiple_of(threads_a_tile.max(32)),
+            whole_warps: self.block.is_multiple_of(threads_per_tile.max(32)),
             balanced: false,
             pointless: self.m1 * self.vec * words > 128
                 || self.problem.n.div_ceil(self.n1) > MOST_GRID_Y,
@@ -177,7 +177,7 @@ impl SpmmKernel for RowPanel {
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
         // Small blocks spread few panels over all multiprocessors, and only that.
         let tile = self.tile();
-        let panels = seen.rows.div_ceil(u64::from(self.m1 * 256 / tile.threads_a_tile.min(256)));
+        let panels = seen.rows.div_ceil(u64::from(self.m1 * 256 / tile.threads_per_tile.min(256)));
         let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
         self.block == 256 || panels * column_tiles < 4 * u64::from(device.multiprocessors)
     }
@@ -196,7 +196,7 @@ impl SpmmKernel for RowPanel {
         let (arrays, [order_ms, pack_ms]) = panel_arrays(shared, self.m1, self.order)?;
         let rows = shared.matrix.rows() as u32;
         let tile = self.tile();
-        let blocks = rows.div_ceil(self.m1).div_ceil(tile.tiles_a_block);
+        let blocks = rows.div_ceil(self.m1).div_ceil(tile.tiles_per_block);
         let step = Step {
             grid: [blocks, self.problem.n.div_ceil(self.n1), 1],
             ..self.kernel(rows).step(1, self.block)

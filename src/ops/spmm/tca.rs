@@ -193,9 +193,9 @@ impl SpmmKernel for TensorDot {
             columns: self.columns,
             threads: 32 * self.warps,
             most_threads: 256,
-            threads_a_tile: 32,
+            threads_per_tile: 32,
             // A row of the last class fills its block; how many shorter ones share theirs depends on the matrix.
-            tiles_a_block: 1,
+            tiles_per_block: 1,
             order: RowOrder::Natural,
             unroll: 8,
             elements_an_entry: width,

@@ -194,8 +194,8 @@ impl SpmmKernel for Tiled {
             columns: self.r,
             threads: self.rows,
             most_threads: 256,
-            threads_a_tile: 1,
-            tiles_a_block: self.rows,
+            threads_per_tile: 1,
+            tiles_per_block: self.rows,
             // Cut rows give each multiprocessor a block: that is what the chart cuts them for.
             order: self.order,
             unroll: 4,

@@ -79,7 +79,7 @@ pub struct Terms {
     /// Eq. 6, where rows are cut.
     pub segmented: Option<f64>,
     /// Stages of a panel, and panels of all rows.
-    pub stages_a_panel: f64,
+    pub stages_per_panel: f64,
     pub panels: f64,
     /// Steps of S-ELL that the longest row takes its thread.
     pub longest_walk: f64,
@@ -120,7 +120,7 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
         effective: 0.0,
         all_miss: 0.0,
         segmented: None,
-        stages_a_panel: ratio(seen.stages, seen.panels, 0.0),
+        stages_per_panel: ratio(seen.stages, seen.panels, 0.0),
         panels: slots / f64::from(rows),
         longest_walk: segment
             .map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
@@ -226,7 +226,7 @@ pub fn predict_us(
     let l2_us = multiply_adds * terms.element * terms.c / terms.rho / (copy * L2_RATIO);
     let shared_us = walked * terms.element / (copy * L1_RATIO);
     // A stage is a look into the map, a gather, and the walk; one more step writes C.
-    let steps = 2.0 * terms.stages_a_panel + 1.0;
+    let steps = 2.0 * terms.stages_per_panel + 1.0;
     let latency_us = blocks * steps * STEP_US
         / (f64::from(resident.max(1)) * multiprocessors).min(blocks.max(1.0));
     let parts = [memory_us / used, l2_us / used, shared_us / used, latency_us];

@@ -316,9 +316,9 @@ impl SpmmKernel for TiledRow {
             columns: self.n1,
             threads: self.threads(),
             most_threads: THREADS,
-            threads_a_tile: self.lanes(),
+            threads_per_tile: self.lanes(),
             // As many times the blocks as there are parts.
-            tiles_a_block: (self.rows / self.split).max(1),
+            tiles_per_block: (self.rows / self.split).max(1),
             order: self.order,
             unroll: 4,
             elements_an_entry: self.n1 / self.lanes(),

@@ -119,9 +119,9 @@ impl Trainer {
             "cross-validating on {groups} jobs over {matrices} matrices with {trials} trials"
         );
         handle.stage(TrainingStage::Judging, story);
-        let (told, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
-        let give = move || lesson::give(&data, &corrected, &of, seed, &told);
-        let lesson = threads.run(give).await??;
+        let (shared_handle, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
+        let train = move || lesson::train_best(&data, &corrected, &of, seed, &shared_handle);
+        let lesson = threads.run(train).await??;
         let Lesson { learner, quality, importance, file } = lesson;
         let (verdict, judged_beside) = match request.activate {
             Activate::Never => (Err("as requested".to_owned()), None),

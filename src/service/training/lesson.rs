@@ -46,7 +46,7 @@ fn inputs(shared: &[String]) -> Vec<u16> {
 
 /// Cross-validates the operation's learners, then trains the best. `corrected` are the rows of each group that a search
 /// without a learned model would try. Deterministic for given data and seed.
-pub(super) fn give(
+pub(super) fn train_best(
     data: &Dataset,
     corrected: &[Vec<usize>],
     scope: &Scope,
@@ -194,13 +194,13 @@ mod tests {
     fn with_few_trials_the_forest_is_retrained_with_held_out_groups() {
         let params = lambdamart::Params { trees: 30, ..lambdamart::Params::default() };
         let (data, train, held_out) = (data(12, false), [0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11]);
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         let model = (boosted(&params).train)(&data, &train, &held_out, &mut |share| {
-            told.push(share);
+            reports.push(share);
             true
         });
         let Some(Model::Lambdamart(forest)) = model else { panic!("it learned nothing") };
-        assert!(told.is_sorted() && told.last() == Some(&1.0), "{told:?}");
+        assert!(reports.is_sorted() && reports.last() == Some(&1.0), "{reports:?}");
         // Equal to a forest with that many trees on all groups.
         let all: Vec<usize> = (0..12).collect();
         let trees = lambdamart::Params { trees: forest.trees.len(), ..params.clone() };

@@ -99,25 +99,25 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
         .into_iter()
         .filter(|row| row.own.len() == own && row.own.iter().all(|value| value.is_finite()))
         .filter_map(|row| {
-            let told = Row {
+            let described = Row {
                 candidate: row.candidate.to_string(),
                 us: row.us.filter(positive).unwrap_or(f64::INFINITY),
                 predicted_us: predicted(&row.own).filter(positive)?,
                 own: row.own,
             };
-            Some((row.candidate, told))
+            Some((row.candidate, described))
         })
         .unzip();
     let measured = rows.iter().filter(|row| row.us.is_finite()).count();
     if measured < LEAST_MEASURED {
         return None;
     }
-    let told = candidates.iter().zip(&rows);
-    let told: Vec<_> = told.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
+    let predictions = candidates.iter().zip(&rows);
+    let predictions: Vec<_> = predictions.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
     let Scope { op, device_class } = features.scope;
     let kernels = device_class.kind().map(|device| Kernels { op, device });
     let origin = Origin {
-        corrected: replay::corrected(&told, kernels),
+        corrected: replay::corrected(&predictions, kernels),
         generated: features.name.is_some_and(|name| Spec::parse(&name).is_ok()),
         measured_at: features.created_at,
     };

@@ -279,11 +279,11 @@ mod tests {
                 Activation { scope: scope(), model: Some(old.id), reason, at: Timestamp(1) };
             service.inner.store.activate(&change).await.unwrap();
         }
-        let told = async || {
+        let reported = async || {
             let all = service.learned_models().await.unwrap().into_iter();
             all.filter(|standing| standing.active).map(|s| s.model.id.0).collect::<Vec<_>>()
         };
-        assert!(told().await.is_empty(), "a model that cannot rank is reported as active");
+        assert!(reported().await.is_empty(), "a model that cannot rank is reported as active");
         let unfit = service.learned_model(&ModelId("old".to_owned())).await.unwrap();
         assert!(!unfit.active);
 
@@ -291,7 +291,7 @@ mod tests {
         for _ in 0..2 {
             let ships = vec![(card.clone(), bytes.clone()), (second.clone(), bytes.clone())];
             service.take_models(ships).await.unwrap();
-            assert_eq!(told().await, ["shipped"]);
+            assert_eq!(reported().await, ["shipped"]);
             let active = service.active_model(&scope()).await.unwrap().unwrap();
             assert_eq!(active.card.id, card.id);
             assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 3);
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(service.roll_back(&scope()).await.unwrap().model, None);
         assert!(service.roll_back(&scope()).await.is_err(), "nothing is left to roll back");
         service.take_models(vec![(second, bytes)]).await.unwrap();
-        assert_eq!(told().await, [""; 0]);
+        assert_eq!(reported().await, [""; 0]);
         assert!(service.active_model(&scope()).await.unwrap().is_none());
     }
 

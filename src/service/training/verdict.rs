@@ -74,25 +74,25 @@ pub(super) fn better(
         return Err("it was not compared with the analytic model".to_owned());
     };
     let corrected = ranker(quality, CORRECTED).and_then(|ranker| share(ranker, 10));
-    let mut told = format!(
+    let mut figures = format!(
         "{new_1:.3} of the best at K = 1 and {new_10:.3} at K = 10; analytic model: {old_1:.3} and {old_10:.3}"
     );
     if let Some(corrected) = corrected {
-        told.push_str(&format!(", its corrected search {corrected:.3}"));
+        figures.push_str(&format!(", its corrected search {corrected:.3}"));
     }
     if new_1 <= old_1 || new_10 <= old_10 {
-        return Err(format!("it does not choose better than the analytic model: {told}"));
+        return Err(format!("it does not choose better than the analytic model: {figures}"));
     }
     if corrected.is_some_and(|corrected| new_10 <= corrected) {
         let why = "it does not choose better than the analytic model's corrected search";
-        return Err(format!("{why}: {told}"));
+        return Err(format!("{why}: {figures}"));
     }
     let used = in_use.and_then(|model| share(ranker(&model.quality, model.learner.name())?, 10));
     match used {
         Some(used) if new_10 < used - MARGIN => Err(format!(
             "the active model is better: {used:.3} of the best at K = 10, this one {new_10:.3}"
         )),
-        _ => Ok(told),
+        _ => Ok(figures),
     }
 }
 
@@ -168,8 +168,8 @@ mod tests {
             better(&quality(all), Learner::Mlp, None)
         };
         for corrected in [0.94, 0.7] {
-            let told = format!("model 0.800 and 0.900, its corrected search {corrected:.3}");
-            assert!(beside(corrected).unwrap().ends_with(&told));
+            let figures = format!("model: 0.800 and 0.900, its corrected search {corrected:.3}");
+            assert!(beside(corrected).unwrap().ends_with(&figures));
         }
         let why = beside(0.95).unwrap_err();
         assert!(

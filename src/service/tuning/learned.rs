@@ -69,7 +69,7 @@ impl Session<'_> {
         let Some(learned) = context.learned.clone() else { return Ok(()) };
         // Quarantined candidates keep their rank and are refused when they are tried, so that this is recorded.
         let ranking = rank(&context.space, Some(&learned), &Default::default());
-        let told = format!(
+        let message = format!(
             "{} candidates ranked by model {} ({}, {} trials of {} matrices)",
             ranking.order.len(),
             learned.card.id,
@@ -77,7 +77,7 @@ impl Session<'_> {
             learned.card.data.trials,
             learned.card.data.matrices,
         );
-        self.recorder.log(told).await?;
+        self.recorder.log(message).await?;
         context.predicted = ranking.order.iter().map(|(c, us)| (c.id(), *us)).collect();
         context.model = ranking.model;
         context.space.scored = ranking.order;
@@ -108,8 +108,8 @@ impl Session<'_> {
         let mut warm = Vec::new();
         for (distance, candidate) in near {
             if distance <= bound && context.predicted.contains_key(&candidate.id()) {
-                let told = format!("{candidate} won on a matrix {distance:.3} away: tried first");
-                self.recorder.log(told).await?;
+                let message = format!("{candidate} won on a matrix {distance:.3} away: tried first");
+                self.recorder.log(message).await?;
                 warm.push(candidate);
             }
         }

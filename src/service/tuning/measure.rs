@@ -117,8 +117,8 @@ impl Session<'_> {
                     return Err(error.into());
                 }
                 Err(error) => {
-                    let told = format!("candidates are not compiled ahead: {error}");
-                    self.recorder.log(told).await?;
+                    let message = format!("candidates are not compiled ahead: {error}");
+                    self.recorder.log(message).await?;
                     break;
                 }
             }

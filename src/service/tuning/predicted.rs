@@ -23,8 +23,8 @@ impl Session<'_> {
         let request = self.recorder.job.request.clone();
         let ranking = rank(&context.space, context.learned.as_deref(), &context.quarantined);
         let left = ranking.order.len();
-        let told = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
-        self.recorder.stage(Stage::Pruning, told).await?;
+        let message = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
+        self.recorder.stage(Stage::Pruning, message).await?;
         self.recorder.funnel(&context.funnel).await?;
         let mut why = "no candidate is left".to_owned();
         for at in 0..left.min(CHOICES) {

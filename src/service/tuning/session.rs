@@ -194,8 +194,8 @@ impl Session<'_> {
             Err(error @ SessionError::Store(_)) => Err(error),
             Err(error) => {
                 tracing::warn!(job = %self.recorder.job.id, %error, "the plan has no launch");
-                let told = "the winner's program could not be kept; the plan has no launch";
-                self.recorder.log(format!("{told}: {error}")).await?;
+                let message = "the winner's program could not be kept; the plan has no launch";
+                self.recorder.log(format!("{message}: {error}")).await?;
                 let exported = self.evaluator.export(winner, None, &self.signals.stop).await;
                 if let Err(PoolError::Cancelled) = exported {
                     return Err(SessionError::Stopped);

@@ -79,8 +79,8 @@ impl Lowering<'_> {
         let most = self.system.device.shared_bytes_per_block;
         let mut stage = u64::MAX;
         for kernel in &self.proved.schedule.kernels {
-            let warps = u64::from(kernel.warps_a_block);
-            let local = self.local_bytes(kernel.warps_a_block, span);
+            let warps = u64::from(kernel.warps_per_block);
+            let local = self.local_bytes(kernel.warps_per_block, span);
             let left = most.checked_sub(local).ok_or_else(|| {
                 Refusal(format!(
                     "{local} bytes of shared memory a block for the values of its nodes; the device has {most}"
@@ -198,7 +198,7 @@ impl Lowering<'_> {
 
     fn step(&self, kernel: &Kernel, text: &Text, bound: Bound) -> Step {
         let bound = Bound { queue: kernel.pointers as u32, warps: kernel.warps() as u32, ..bound };
-        let warps = kernel.warps_a_block;
+        let warps = kernel.warps_per_block;
         let stage_bytes = u64::from(warps * bound.stage) * (self.value_bytes() + 4);
         let kind = if kernel.waits { Kind::Waiting } else { Kind::Level };
         Step {

@@ -81,7 +81,7 @@ impl<'a> Placing<'a> {
 
 /// Entries given to each warp so far, with the least loaded warp of each block at hand.
 struct Loads {
-    warps_a_block: usize,
+    warps_per_block: usize,
     of_warp: Vec<u64>,
     /// Load and warp of each block's least loaded.
     of_block: Vec<(u64, u32)>,
@@ -91,11 +91,11 @@ struct Loads {
 
 impl Loads {
     fn new(kernel: &Kernel) -> Self {
-        let warps_a_block = kernel.warps_a_block as usize;
+        let warps_per_block = kernel.warps_per_block as usize;
         Self {
-            warps_a_block,
+            warps_per_block,
             of_warp: vec![0; kernel.warps()],
-            of_block: (0..kernel.blocks).map(|block| (0, block * kernel.warps_a_block)).collect(),
+            of_block: (0..kernel.blocks).map(|block| (0, block * kernel.warps_per_block)).collect(),
             heap: (0..kernel.blocks).map(|block| Reverse((0, block))).collect(),
         }
     }
@@ -118,8 +118,8 @@ impl Loads {
     fn put(&mut self, block: u32, work: u64) -> u32 {
         let (_, warp) = self.of_block[block as usize];
         self.of_warp[warp as usize] += work;
-        let first = block as usize * self.warps_a_block;
-        let warps = first..first + self.warps_a_block;
+        let first = block as usize * self.warps_per_block;
+        let warps = first..first + self.warps_per_block;
         let least = warps.map(|warp| (self.of_warp[warp], warp as u32)).min();
         if let Some(least) = least
             && self.of_block[block as usize] != least

@@ -97,14 +97,14 @@ pub struct Kernel {
     /// Groups may wait for one another: more than one level.
     pub waits: bool,
     pub blocks: u32,
-    pub warps_a_block: u32,
+    pub warps_per_block: u32,
     /// Where its warps' pointers begin in `Schedule::pointers`: one more than it has warps.
     pub pointers: usize,
 }
 
 impl Kernel {
     pub fn warps(&self) -> usize {
-        self.blocks as usize * self.warps_a_block as usize
+        self.blocks as usize * self.warps_per_block as usize
     }
 }
 
@@ -228,12 +228,12 @@ fn by_level(pattern: Pattern, graph: &Graph, grouping: Grouping) -> Vec<u32> {
 /// many warps of a multiprocessor solve (section 4.2.1). One level waits for nothing, and fills the device.
 fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> Kernel {
     let count = groups.len() as u32;
-    let (warps_a_block, most) = if waits {
+    let (warps_per_block, most) = if waits {
         (nw, device.multiprocessors)
     } else {
         let resident = device.max_threads_per_multiprocessor / (32 * LEVEL_WARPS);
         (LEVEL_WARPS, device.multiprocessors * resident.max(1))
     };
-    let blocks = count.div_ceil(warps_a_block).min(most).max(1);
-    Kernel { groups, waits, blocks, warps_a_block, pointers: 0 }
+    let blocks = count.div_ceil(warps_per_block).min(most).max(1);
+    Kernel { groups, waits, blocks, warps_per_block, pointers: 0 }
 }
