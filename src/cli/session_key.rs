@@ -20,7 +20,10 @@ pub fn of(folder: &Path) -> anyhow::Result<[u8; 32]> {
     };
     let key = key.with_context(|| format!("cannot read {}", path.display()))?;
     let Ok(key) = key.try_into() else {
-        bail!("{} does not have 32 bytes; remove it, and browsers will have to sign in again", path.display());
+        bail!(
+            "{} does not have 32 bytes; remove it, and browsers will have to sign in again",
+            path.display()
+        );
     };
     Ok(key)
 }

@@ -1,4 +1,5 @@
-//! `sparsetune train`: trains models on recorded measurements, on a server or in a data folder, and reports their evaluation.
+//! `sparsetune train`: trains models on recorded measurements, on a server or in a data folder, and reports their
+//! evaluation.
 
 use super::client::models::TrainingView;
 use super::client::{Answer, Client};
@@ -36,8 +37,8 @@ pub struct TrainArgs {
     activate: Activate,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Train in this process, on the data folder of a server or of `sparsetune corpus`. `auto` is then the device class with the
-    /// most recorded trials
+    /// Train in this process, on the data folder of a server or of `sparsetune corpus`. `auto` is then the device class
+    /// with the most recorded trials
     #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token_file"])]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -95,8 +96,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Trains the models and prints their evaluation. Fails if any training failed; one operation may have too little data while
-    /// the other has enough.
+    /// Trains the models and prints their evaluation. Fails if any training failed; one operation may have too little
+    /// data while the other has enough.
     pub async fn carry(
         &self,
         client: &Client,
@@ -216,8 +217,8 @@ fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> St
         (None, false) => "not activated",
     };
     format!(
-        "{} for {} on {}: {}\n{} trials of {} problems on {} patterns ({} generated), judged in {} \
-         parts\n\n{}\n\n{used}\n",
+        "{} for {} on {}: {}\n{} trials of {} problems on {} patterns ({} generated), evaluated in {} \
+         folds\n\n{}\n\n{used}\n",
         model.kind,
         model.op,
         model.device_class,

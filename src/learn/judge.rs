@@ -15,8 +15,8 @@ const SATISFACTORY: f64 = 0.85;
 /// because how bad such choices are is not known and must not make the others look good.
 const WORST_SHARE: f64 = 0.1;
 
-/// If there are [`ENOUGH`] groups with at least this many rows, only those are evaluated: with only a few rows, chosen by a
-/// model, the first ten are not informative.
+/// If there are [`ENOUGH`] groups with at least this many rows, only those are evaluated: with only a few rows, chosen
+/// by a model, the first ten are not informative.
 const TELLING: usize = 40;
 const ENOUGH: usize = 10;
 
@@ -67,7 +67,7 @@ pub struct GroupVerdict {
 
 /// Result of a cross-validation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
+pub struct Evaluation {
     /// The learners in the given order, then `analytic`, then `random`.
     pub held_out: HeldOut,
     /// By learner, then by group.
@@ -78,7 +78,7 @@ pub struct Judgement {
 
 /// Why there is no evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unjudged {
+pub enum EvaluationError {
     #[error("the evaluation was cancelled")]
     Ended,
     #[error(
@@ -122,19 +122,19 @@ fn sorted(group: &Group, key: impl Fn(usize) -> f64) -> Vec<usize> {
     rows
 }
 
-/// Evaluates learners by cross-validation over `k` folds of the patterns, together with the analytic model and random choice.
-/// A learner that cannot learn anything in a fold chooses like the analytic model. Groups without any measurement are
-/// ignored.
+/// Evaluates learners by cross-validation over `k` folds of the patterns, together with the analytic model and random
+/// choice. A learner that cannot learn anything in a fold chooses like the analytic model. Groups without any
+/// measurement are ignored.
 pub fn cross_validate(
     data: &Dataset,
     trainers: &[Trainer<'_>],
     k: usize,
     seed: u64,
     progress: Progress<'_>,
-) -> Result<Judgement, Unjudged> {
+) -> Result<Evaluation, EvaluationError> {
     let parts = folds(data, k.max(2), seed);
     if parts.len() < 2 {
-        return Err(Unjudged::TooFew(usize::from(!data.groups.is_empty())));
+        return Err(EvaluationError::TooFew(usize::from(!data.groups.is_empty())));
     }
     let steps = (parts.len() * trainers.len()).max(1) as f64;
     let mut orders = vec![vec![Vec::new(); data.groups.len()]; trainers.len()];
@@ -152,7 +152,7 @@ pub fn cross_validate(
             };
             let model = (trainer.train)(data, &train, &stop_by, &mut tell);
             if ended {
-                return Err(Unjudged::Ended);
+                return Err(EvaluationError::Ended);
             }
             if let Some(Model::Lambdamart(forest)) = &model {
                 trees[which].push(forest.trees.len());
@@ -164,7 +164,7 @@ pub fn cross_validate(
             }
         }
     }
-    Ok(Judgement { trees, ..judgement(data, trainers, &orders, parts.len()) })
+    Ok(Evaluation { trees, ..judgement(data, trainers, &orders, parts.len()) })
 }
 
 fn judgement(
@@ -172,7 +172,7 @@ fn judgement(
     trainers: &[Trainer<'_>],
     orders: &[Vec<Vec<usize>>],
     folds: usize,
-) -> Judgement {
+) -> Evaluation {
     let mut rankers = Vec::new();
     let mut verdicts = Vec::new();
     for (trainer, orders) in trainers.iter().zip(orders) {
@@ -197,7 +197,7 @@ fn judgement(
     rankers.push(chance(data));
     let groups = measured(data).count() as u64;
     let held_out = HeldOut { folds: folds as u32, groups, rankers };
-    Judgement { held_out, verdicts, trees: Vec::new() }
+    Evaluation { held_out, verdicts, trees: Vec::new() }
 }
 
 /// The groups with measurements that are evaluated, with their indices.
@@ -244,8 +244,8 @@ pub fn ranker(name: &str, data: &Dataset, order: impl Fn(usize) -> Vec<usize>) -
 /// The exact score of random choice: the expectation over all orders of a group's rows.
 ///
 /// With the shares sorted, the best of `k` of `n` rows drawn without replacement is the i-th (from 0) with probability
-/// `C(n - 1 - i, k - 1) / C(n, k)`; the geometric mean uses the expectation of its logarithm. None of `m` satisfactory rows is
-/// drawn with probability `C(n - m, k) / C(n, k)`. The first choice is each row with probability `1 / n`.
+/// `C(n - 1 - i, k - 1) / C(n, k)`; the geometric mean uses the expectation of its logarithm. None of `m` satisfactory
+/// rows is drawn with probability `C(n - m, k) / C(n, k)`. The first choice is each row with probability `1 / n`.
 pub fn chance(data: &Dataset) -> RankerScore {
     let mut sums = [(0.0, 0.0); KS.len()];
     let (mut groups, mut regrets) = (0, Vec::new());
@@ -283,8 +283,8 @@ fn at_ks(sums: [(f64, f64); KS.len()], groups: usize) -> Vec<AtK> {
     sums.into_iter().zip(KS).map(at).collect()
 }
 
-/// Normalised discounted cumulative gain of the first ten. A row's relevance is 5 times its share of the best, and its gain
-/// is `2^relevance - 1`.
+/// Normalised discounted cumulative gain of the first ten. A row's relevance is 5 times its share of the best, and its
+/// gain is `2^relevance - 1`.
 fn ndcg10(chosen: &[f64], all: &[f64]) -> f64 {
     let gains = |shares: &[f64]| -> Vec<f64> {
         shares.iter().map(|share| (5.0 * share).exp2() - 1.0).collect()
@@ -294,8 +294,8 @@ fn ndcg10(chosen: &[f64], all: &[f64]) -> f64 {
     gained / ndcg::ideal(&gains(all), 10)
 }
 
-/// Median, 90th percentile and maximum of weighted values: the smallest value at which the cumulative weight reaches that
-/// share.
+/// Median, 90th percentile and maximum of weighted values: the smallest value at which the cumulative weight reaches
+/// that share.
 fn quantiles(mut values: Vec<(f64, f64)>) -> [f64; 3] {
     values.sort_by(|a, b| a.0.total_cmp(&b.0));
     let total: f64 = values.iter().map(|(_, weight)| weight).sum();

@@ -1,5 +1,5 @@
-//! Learning: models that rank candidates by features, trained on measurements. Independent of matrices and GPUs: features are
-//! named numbers.
+//! Learning: models that rank candidates by features, trained on measurements. Independent of matrices and GPUs:
+//! features are named numbers.
 
 mod answers;
 pub mod bins;
@@ -23,5 +23,5 @@ pub mod report;
 pub use data::{Dataset, Group, Row};
 pub use file::{Mismatch, Model, ModelFile};
 pub use forest::Forest;
-pub use judge::{GroupVerdict, Judgement, Trainer, Unjudged};
+pub use judge::{Evaluation, EvaluationError, GroupVerdict, Trainer};
 pub use perceptron::Perceptron;

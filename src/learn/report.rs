@@ -7,12 +7,13 @@ use std::fmt::Write;
 /// The numbers of tried candidates (K) that the table shows.
 const SHOWN: [u32; 4] = [1, 8, 10, 16];
 
-/// In per cent: the share of the best performance (geometric mean) and the share of matrices within 85 % of it; then the regret
-/// of the first choice.
+/// In per cent: the share of the best performance (geometric mean) and the share of matrices within 85 % of it; then
+/// the regret of the first choice.
 pub fn table(held_out: &HeldOut) -> String {
     let mut text = format!(
-        "{} groups in {} parts, each judged by models of the others. Of the best of the first K: share of the best (geometric\n\
-         mean, %), and of groups within 85 % of the best (%). Regret of the first choice in %: median, 90th percentile, largest.\n\n",
+        "{} groups in {} folds, each evaluated with models trained on the others. For the best of the first K: share of the best\n\
+        performance (geometric mean, %), and share of groups that reach 85 % of it (%). Regret of the first choice in %: median,\n\
+        90th percentile, maximum.\n\n",
         held_out.groups, held_out.folds
     );
     let ks: String = SHOWN.iter().map(|k| format!("  {:>13}", format!("K = {k}"))).collect();
@@ -61,7 +62,7 @@ mod tests {
         let random =
             RankerScore { name: "random".to_owned(), ndcg10: None, at: vec![], ..learned.clone() };
         let text = table(&HeldOut { folds: 5, groups: 12, rankers: vec![learned, random] });
-        assert!(text.starts_with("12 groups in 5 parts"));
+        assert!(text.starts_with("12 groups in 5 folds"));
         let rows: Vec<&str> = text.lines().skip(3).collect();
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");

@@ -297,7 +297,10 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
     used(service, "foreign", &elsewhere, &sound).await;
     assert!(service.active_model(&elsewhere).await.unwrap().is_none());
     let told = log.text();
-    assert!(told.contains("foreign") && told.contains("the model was trained for spmm on"), "{told}");
+    assert!(
+        told.contains("foreign") && told.contains("the model was trained for spmm on"),
+        "{told}"
+    );
 
     let newer = ModelFile { features_version: features::version(Op::Spmm) + 1, ..sound };
     used(service, "newer", &scope(), &newer).await;

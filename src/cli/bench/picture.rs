@@ -16,7 +16,7 @@ const GAP: f64 = 78.0;
 const SPEEDUPS: Rows = Rows { top: 48.0, bottom: 400.0 };
 const ROOFLINE: Rows = Rows { top: 400.0 + GAP, bottom: 850.0 };
 const HEIGHT: f64 = 850.0 + 50.0;
-/// Apart for the colour-blind too (Okabe and Ito); more classes than these begin anew.
+/// Distinguishable with colour blindness (Okabe and Ito); repeated if there are more classes.
 const COLOURS: [&str; 7] =
     ["#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#555555"];
 
@@ -27,8 +27,8 @@ struct Rows {
     bottom: f64,
 }
 
-/// Both panels: a text of its own, with no script and nothing to fetch. Runs without a time are in neither, those without
-/// a vendor's time only in the second.
+/// Both panels: a text of its own, with no script and nothing to fetch. Runs without a time are in neither, those
+/// without a vendor's time only in the second.
 pub fn draw(runs: &[Run]) -> String {
     let mut drawing = Drawing::of(runs);
     speedups::panel(&mut drawing, runs, SPEEDUPS);

@@ -1,5 +1,5 @@
-//! `sparsetune corpus`: tunes generated matrices, so that models have something to be trained on before anybody asks for
-//! a plan.
+//! `sparsetune corpus`: tunes generated matrices, so that models have something to be trained on before anybody asks
+//! for a plan.
 
 mod draw;
 
@@ -24,12 +24,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Jobs of a matrix that are looked at together.
+/// Jobs of a matrix fetched at a time.
 const PAGE: u32 = 200;
 
 #[derive(Debug, clap::Args)]
 pub struct CorpusArgs {
-    /// Folder of matrices and trials, as a server's --data; the same command goes on where it was ended
+    /// Data folder for matrices and trials; the same command resumes where it was interrupted
     #[arg(long, default_value = "sparsetune-data")]
     data: PathBuf,
     /// Device: `auto`, `cpu`, `cuda:0`
@@ -38,25 +38,26 @@ pub struct CorpusArgs {
     /// Only this operation; otherwise the operations alternate
     #[arg(long, value_name = "OP", value_parser = op_parser())]
     op: Option<Op>,
-    /// How many matrices
+    /// Number of matrices
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Where among the corpus to begin
+    /// Index of the first matrix of the corpus
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Seed that the corpus is drawn by
+    /// Seed of the corpus
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Candidates measured of each, half by the model and half at random
+    /// Candidates measured per matrix, half chosen by the model and half at random
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(8..))]
     trials: u32,
-    /// Seconds of measuring for each
+    /// Seconds of measuring per matrix
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Start no further matrix after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
-    /// Keep the generated matrices, which can be generated again from their names, and take more room than what is measured
+    /// Keep the generated matrices, which can be generated again from their names and take more space than the
+    /// measurements
     #[arg(long)]
     keep: bool,
     /// Then train a model for each operation, and activate it if it chooses better
@@ -68,7 +69,7 @@ pub struct CorpusArgs {
 }
 
 impl CorpusArgs {
-    /// With their places in the corpus, drawn as they are asked for.
+    /// The draws with their indices in the corpus, generated lazily.
     fn draws(&self) -> impl Iterator<Item = (u64, Draw)> {
         let turns = Op::ALL.len() as u64;
         let draw = move |index: u64| match self.op {
@@ -79,14 +80,14 @@ impl CorpusArgs {
     }
 }
 
-/// What became of a draw.
+/// Result of a draw.
 enum Became {
     Tuned {
         trials: u32,
         best_us: f64,
         seconds: f64,
     },
-    /// By an earlier run.
+    /// Tuned by an earlier run.
     Skipped,
 }
 
@@ -101,7 +102,7 @@ impl fmt::Display for Became {
     }
 }
 
-/// How many draws came to what.
+/// Numbers of draws by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     tuned: u64,
@@ -114,7 +115,7 @@ impl Tally {
         self.tuned.saturating_add(self.skipped).saturating_add(self.failed)
     }
 
-    /// A random matrix may well be beyond what its problem allows; where most are, it is not the matrices.
+    /// Some random matrices are invalid for their problem; if most fail, something else is wrong.
     const fn is_failure(self) -> bool {
         self.failed > self.tried() / 2
     }
@@ -179,7 +180,7 @@ async fn carry(
     if !args.train {
         return Ok(code);
     }
-    anyhow::ensure!(!ops.is_empty(), "nothing was tuned, so there is nothing to train on");
+    anyhow::ensure!(!ops.is_empty(), "nothing was tuned, so there is no training data");
     local.train();
     let order = train::Order {
         ops: ops.into_iter().collect(),
@@ -192,7 +193,8 @@ async fn carry(
     Ok(if tally.is_failure() { code } else { trained })
 }
 
-/// Generates the matrix and has it tuned, unless it was. Jobs outlive matrices, so that is known without the upload.
+/// Generates and tunes the matrix, unless it has been tuned before. Jobs outlive matrices, so this is known without an
+/// upload.
 async fn tune(
     args: &CorpusArgs,
     draw: &Draw,
@@ -213,13 +215,13 @@ async fn tune(
     }
     let (_, created) = subject.upload(&local.client, &draw.spec).await?;
     let ended = measure(args, draw, &digest, &local.client, in_hand).await;
-    // What was there before is somebody's.
+    // A matrix that was stored before is not deleted.
     if !args.keep && created {
         local.client.delete_matrix(&digest).await.unwrap_or_else(|error| {
             tracing::warn!(
                 matrix = draw.spec,
                 error = format!("{error:#}"),
-                "the matrix was not deleted"
+                "the matrix could not be deleted"
             );
         });
     }
@@ -231,7 +233,7 @@ async fn tune(
     })
 }
 
-/// Has a stored matrix tuned.
+/// Tunes a stored matrix.
 async fn measure(
     args: &CorpusArgs,
     draw: &Draw,
@@ -255,7 +257,7 @@ async fn measure(
     Ok(follow(client, &submitted.view.id, Show::Nothing).await?.view)
 }
 
-/// Whether a corpus's job for the problem came to its end on this class of device, whatever end.
+/// Whether a corpus job for the problem has ended on this device class, with any result.
 async fn was_tuned(
     service: &Service,
     matrix: &Digest,
@@ -285,7 +287,7 @@ fn answers(job: &Job, problem: &Problem) -> bool {
         && job.request.problem == *problem
 }
 
-/// Whether a job ran on the class of device. An id may stand for another device than then, so a plan is believed first.
+/// Whether a job ran on the device class. An id may refer to another device by now, so the plan takes precedence.
 async fn on_class(service: &Service, job: &Job, class: &DeviceClass) -> anyhow::Result<bool> {
     if let Some(plan) = &job.plan {
         return Ok(service.plan(plan).await?.device.class() == *class);
@@ -299,7 +301,7 @@ mod tests {
     use super::Tally;
 
     #[test]
-    fn a_corpus_fails_where_most_of_it_did() {
+    fn a_corpus_fails_if_most_of_its_draws_fail() {
         let tally = |tuned, skipped, failed| Tally { tuned, skipped, failed };
         assert!(!tally(0, 0, 0).is_failure());
         assert!(!tally(1, 0, 1).is_failure());

@@ -120,14 +120,14 @@ fn each_fold_is_evaluated_with_models_trained_on_the_others() {
     assert_eq!((verdict.first.as_str(), verdict.first_us), ("0", 2.0));
     assert_eq!((verdict.best.as_str(), verdict.best_us), ("1", 1.0));
     let ended = cross_validate(&data, &trainers, 3, 1, &mut |_| false);
-    assert_eq!(ended, Err(Unjudged::Ended));
+    assert_eq!(ended, Err(EvaluationError::Ended));
 }
 
 #[test]
 fn one_pattern_cannot_be_evaluated() {
     let data = data(vec![group("a", &[1.0]), group("a", &[2.0])]);
     let found = cross_validate(&data, &[], 5, 1, &mut |_| true);
-    assert_eq!(found, Err(Unjudged::TooFew(1)));
+    assert_eq!(found, Err(EvaluationError::TooFew(1)));
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Trainer {
         let train = move || lesson::train_best(&data, &corrected, &of, seed, &shared_handle);
         let lesson = threads.run(train).await??;
         let Lesson { learner, quality, importance, file } = lesson;
-        let (verdict, judged_beside) = match request.activate {
+        let (verdict, compared_with) = match request.activate {
             Activate::Never => (Err("as requested".to_owned()), None),
             Activate::Always => (Ok("as requested".to_owned()), None),
             Activate::IfBetter => {
@@ -163,7 +163,7 @@ impl Trainer {
             at: model.created_at,
         });
         // The verdict holds for what is in use now: it is no reason to replace anything else.
-        let model = NewModel { card: model, file, activation, only_after: judged_beside };
+        let model = NewModel { card: model, file, activation, only_after: compared_with };
         Ok(Trained { model, verdict })
     }
 }

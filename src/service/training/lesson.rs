@@ -5,9 +5,9 @@ use super::{Halt, replay, verdict};
 use crate::domain::learned::{HeldOut, Importance, Learner, Op, RankerScore, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
-use crate::learn::judge::{self, Judgement, Train, cross_validate};
+use crate::learn::judge::{self, Evaluation, Train, cross_validate};
 use crate::learn::mlp::Labels;
-use crate::learn::{Dataset, Model, ModelFile, Trainer, Unjudged, file, lambdamart, mlp};
+use crate::learn::{Dataset, EvaluationError, Model, ModelFile, Trainer, file, lambdamart, mlp};
 use crate::ops::features;
 
 /// Number of folds.
@@ -69,10 +69,10 @@ pub(super) fn train_best(
         .collect();
     let mut progress = |share: f64| handle.progress(share);
     let judged = cross_validate(data, &trainers, FOLDS, seed, &mut progress);
-    let Judgement { held_out: mut quality, trees, .. } = match judged {
+    let Evaluation { held_out: mut quality, trees, .. } = match judged {
         Ok(judgement) => judgement,
-        Err(Unjudged::Ended) => return Err(Halt::Stopped),
-        Err(why @ Unjudged::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
+        Err(EvaluationError::Ended) => return Err(Halt::Stopped),
+        Err(why @ EvaluationError::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
     };
     quality.rankers.push(unlearned(data, corrected));
     let learner = verdict::best(&quality, learners(scope.op))

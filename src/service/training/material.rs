@@ -113,7 +113,8 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
         return None;
     }
     let predictions = candidates.iter().zip(&rows);
-    let predictions: Vec<_> = predictions.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
+    let predictions: Vec<_> =
+        predictions.map(|(candidate, row)| (candidate, row.predicted_us, row.us)).collect();
     let Scope { op, device_class } = features.scope;
     let kernels = device_class.kind().map(|device| Kernels { op, device });
     let origin = Origin {

@@ -100,7 +100,7 @@ impl Session<'_> {
         rounds: u32,
     ) -> Result<Samples, SessionError> {
         let names: Vec<Candidate> = contenders.iter().map(|c| c.candidate.clone()).collect();
-        let message = format!("{} finalists timed in turn, {rounds} rounds", names.len());
+        let message = format!("{} finalists timed alternately, {rounds} rounds", names.len());
         self.recorder.stage(Stage::Finals, message).await?;
         let slowest = contenders.iter().map(|c| c.timing.median_us).fold(0.0, f64::max);
         let give_up_us = Some(give_up_us(slowest));

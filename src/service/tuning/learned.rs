@@ -108,7 +108,8 @@ impl Session<'_> {
         let mut warm = Vec::new();
         for (distance, candidate) in near {
             if distance <= bound && context.predicted.contains_key(&candidate.id()) {
-                let message = format!("{candidate} won on a matrix {distance:.3} away: tried first");
+                let message =
+                    format!("{candidate} won on a matrix {distance:.3} away: tried first");
                 self.recorder.log(message).await?;
                 warm.push(candidate);
             }
