@@ -1,4 +1,4 @@
-//! Parameter values, and what settings mean, in one line each.
+//! Parameter values, and what settings mean, in one line each. The catalogue explains families and parameters.
 
 use crate::domain::{L2Policy, Param, StoppedBy};
 

@@ -6,6 +6,7 @@ use super::meaning;
 use crate::domain::plan::Bound;
 use crate::domain::plan::LaunchStep;
 use crate::domain::{DeviceKind, FunnelStep, Plan, Resources};
+use crate::service::catalog;
 
 /// A figure with its name and an optional note.
 pub struct Fact {
@@ -174,8 +175,10 @@ pub fn host_run(plan: &Plan) -> Option<String> {
     if plan.candidate.is_baseline() {
         return Some("The vendor library runs it on one thread.".to_owned());
     }
-    let threads = match (plan.candidate.family.as_str(), plan.candidate.int("threads")) {
-        ("serial", _) | (_, Some(1)) => "one thread".to_owned(),
+    let kernel = catalog().resolve(plan.problem.op(), plan.device.kind, &plan.candidate);
+    let single = kernel.is_some_and(|kernel| kernel.flags.single_thread);
+    let threads = match (single, plan.candidate.int("threads")) {
+        (true, _) | (_, Some(1)) => "one thread".to_owned(),
         (_, Some(threads)) => format!("{threads} threads"),
         _ => format!("up to {} threads", plan.device.multiprocessors),
     };

@@ -3,7 +3,7 @@
 use super::Scheme;
 use super::lower::Proved;
 use super::prepare::{Read, Sync};
-use super::schedule::Kernel;
+use super::schedule::ScheduledLaunch;
 use super::text::{self, Bound, COLLABORATIVE, INDIVIDUAL, Kind, Text};
 use super::transform::{Graph, Pattern, Permuted};
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Scratch, Step};
@@ -196,7 +196,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn step(&self, kernel: &Kernel, text: &Text, bound: Bound) -> Step {
+    fn step(&self, kernel: &ScheduledLaunch, text: &Text, bound: Bound) -> Step {
         let bound = Bound { queue: kernel.pointers as u32, warps: kernel.warps() as u32, ..bound };
         let warps = kernel.warps_per_block;
         let stage_bytes = u64::from(warps * bound.stage) * (self.value_bytes() + 4);

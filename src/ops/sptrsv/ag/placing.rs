@@ -1,6 +1,6 @@
 //! Groups onto warps, the second hierarchy of AG-SpTRSV's schedules (section 4.4): ws_rr, ws_balance, ws_locality.
 
-use super::schedule::{Kernel, Placement, Schedule};
+use super::schedule::{Placement, Schedule, ScheduledLaunch};
 use super::transform::{Graph, Pattern};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ impl<'a> Placing<'a> {
     }
 
     /// Warp of each group of the kernel.
-    pub(super) fn kernel(&mut self, schedule: &Schedule, kernel: &Kernel) -> Vec<u32> {
+    pub(super) fn kernel(&mut self, schedule: &Schedule, kernel: &ScheduledLaunch) -> Vec<u32> {
         let groups = kernel.groups.start as usize..kernel.groups.end as usize;
         let warps = kernel.warps();
         let entries = |group: usize| -> u64 {
@@ -48,7 +48,7 @@ impl<'a> Placing<'a> {
         }
     }
 
-    fn near_parents(&mut self, schedule: &Schedule, kernel: &Kernel) -> Vec<u32> {
+    fn near_parents(&mut self, schedule: &Schedule, kernel: &ScheduledLaunch) -> Vec<u32> {
         let mut loads = Loads::new(kernel);
         let groups = kernel.groups.start as usize..kernel.groups.end as usize;
         let mut warp_of = Vec::with_capacity(groups.len());
@@ -90,7 +90,7 @@ struct Loads {
 }
 
 impl Loads {
-    fn new(kernel: &Kernel) -> Self {
+    fn new(kernel: &ScheduledLaunch) -> Self {
         let warps_per_block = kernel.warps_per_block as usize;
         Self {
             warps_per_block,

@@ -91,7 +91,7 @@ pub fn partition(groups: impl Iterator<Item = u32>, most: u64) -> Vec<Range<u32>
 
 /// A launch: its groups, and the warps that take them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct ScheduledLaunch {
     /// Positions in the order of groups.
     pub groups: Range<u32>,
     /// Groups may wait for one another: more than one level.
@@ -102,7 +102,7 @@ pub struct Kernel {
     pub pointers: usize,
 }
 
-impl Kernel {
+impl ScheduledLaunch {
     pub fn warps(&self) -> usize {
         self.blocks as usize * self.warps_per_block as usize
     }
@@ -115,7 +115,7 @@ pub struct Schedule {
     pub nodes: Vec<u32>,
     pub group_ptr: Vec<u32>,
     /// The launches, which cover the groups in turn.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<ScheduledLaunch>,
     /// For each kernel in turn, where each of its warps' groups begin in `queue`, and where the last one's end.
     pub pointers: Vec<u32>,
     /// Groups of each warp, rising.
@@ -167,7 +167,7 @@ impl Schedule {
     }
 
     /// Pointers of a kernel's warps into `queue`.
-    pub fn queues(&self, kernel: &Kernel) -> &[u32] {
+    pub fn queues(&self, kernel: &ScheduledLaunch) -> &[u32] {
         &self.pointers[kernel.pointers..=kernel.pointers + kernel.warps()]
     }
 
@@ -176,7 +176,7 @@ impl Schedule {
         4 * (self.nodes.len() + self.group_ptr.len() + self.pointers.len() + self.queue.len())
     }
 
-    fn place(&mut self, mut kernel: Kernel, placing: &mut Placing) {
+    fn place(&mut self, mut kernel: ScheduledLaunch, placing: &mut Placing) {
         let warp_of = placing.kernel(self, &kernel);
         // A counting sort by warp keeps each warp's groups in rising order.
         let mut counts = vec![0u32; kernel.warps() + 1];
@@ -226,7 +226,7 @@ fn by_level(pattern: Pattern, graph: &Graph, grouping: Grouping) -> Vec<u32> {
 
 /// Blocks and warps of a launch. A waiting one has one block a multiprocessor, so all are resident and `nw` says how
 /// many warps of a multiprocessor solve (section 4.2.1). One level waits for nothing, and fills the device.
-fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> Kernel {
+fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> ScheduledLaunch {
     let count = groups.len() as u32;
     let (warps_per_block, most) = if waits {
         (nw, device.multiprocessors)
@@ -235,5 +235,5 @@ fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> Kernel {
         (LEVEL_WARPS, device.multiprocessors * resident.max(1))
     };
     let blocks = count.div_ceil(warps_per_block).min(most).max(1);
-    Kernel { groups, waits, blocks, warps_per_block, pointers: 0 }
+    ScheduledLaunch { groups, waits, blocks, warps_per_block, pointers: 0 }
 }
