@@ -79,14 +79,14 @@ impl TryFrom<JobIn> for JobRequest {
 #[serde(untagged)]
 pub enum WorkOut {
     Tune(Box<JobOut>),
-    Train(TrainingOut),
+    Train(Box<TrainingOut>),
 }
 
 impl From<Work> for WorkOut {
     fn from(work: Work) -> Self {
         match work {
             Work::Tune(job) => Self::Tune(Box::new(job.into())),
-            Work::Train(training) => Self::Train(training.into()),
+            Work::Train(training) => Self::Train(Box::new(training.into())),
         }
     }
 }

@@ -92,7 +92,7 @@ pub struct Finish {
 
 impl Finish {
     pub fn job(job: Job, plan: Option<Plan>) -> Self {
-        Self { work: job.into(), made: plan.map(Made::Plan) }
+        Self { work: job.into(), made: plan.map(|plan| Made::Plan(Box::new(plan))) }
     }
 
     pub fn training(training: Training, model: Option<NewModel>) -> Self {
@@ -103,7 +103,7 @@ impl Finish {
 /// What work produced.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made {
-    Plan(Plan),
+    Plan(Box<Plan>),
     Model(NewModel),
 }
 
