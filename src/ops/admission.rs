@@ -1,16 +1,16 @@
-//! What is checked before a problem is tuned for a matrix: the memory that its operands take, and values that it cannot take.
+//! Checks before a problem is tuned for a matrix: the memory of its operands, and values of the matrix that do not suit it.
 
 use crate::domain::problem::Diagonal;
 use crate::domain::{Dtype, Matrix, Problem, Sptrsv};
 use crate::sparse::Csr;
 use crate::sparse::triangle::{TriangleError, diagonal_of};
 
-/// Bytes that a problem takes, by an upper estimate that does not know which kernels will run.
+/// Upper estimate of the bytes that a problem needs, whichever kernels will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// Of the host's memory, in the evaluator's process at its fullest.
+    /// Host memory of the evaluator's process at its peak.
     pub host: u128,
-    /// Of a GPU's memory.
+    /// Memory of a GPU.
     pub gpu: u128,
 }
 
@@ -27,13 +27,13 @@ impl Footprint {
 /// Why the values of a matrix do not suit a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// The field of the problem that asks too much, where it is one.
+    /// The field of the problem that the values do not allow, if a single field is the cause.
     pub field: Option<&'static str>,
     pub why: String,
 }
 
-/// Whether [`check_values`] can refuse the problem although the matrix's facts do not. The facts tell of a diagonal in double
-/// precision; in f32 1e-60 is zero, and 1e40 is beyond its range.
+/// Whether [`check_values`] can refuse the problem although the matrix's facts allow it. The facts describe the diagonal in
+/// double precision; in f32, 1e-60 becomes zero and 1e40 is out of range.
 pub fn values_matter(matrix: &Matrix, problem: &Problem) -> bool {
     let Problem::Sptrsv(Sptrsv { diagonal: Diagonal::NonUnit, dtype, .. }) = problem else {
         return false;
@@ -57,7 +57,7 @@ struct Sizes {
     nnz: u128,
     b: u128,
     c: u128,
-    /// Of the C that a call adds to; 0 where it adds to none.
+    /// Elements of the C that a call adds to; 0 if it adds to none.
     c0: u128,
     element: u128,
 }
@@ -80,33 +80,33 @@ impl Sizes {
         }
     }
 
-    /// What the evaluator's process holds at its fullest. For an element of C the reference's value (8) and scale (4),
-    /// and the result itself. For one of B, and of the C that is added to, two of its type: as it was made, and as it is
-    /// shared, or the engine's aligned or packed copy. For an entry of A 20: its column (4), its value in f64 (8), and
-    /// its value as the problem's type has it, which the oracle widens to f64 again (8).
+    /// Peak memory of the evaluator's process. Per element of C: the reference's value (8) and scale (4), and the result
+    /// itself. Per element of B, and of the C that is added to, two elements of its type: as generated, and as shared (or the
+    /// engine's aligned or packed copy). Per entry of A 20 bytes: its column (4), its value in f64 (8), and its value in the
+    /// problem's type, which the oracle widens to f64 again (8).
     fn product_on_host(&self) -> u128 {
         let made = 2 * self.element * (self.b + self.c0);
         (8 + 4 + self.element) * self.c + made + 20 * self.nnz
     }
 
-    /// What a GPU must hold: A with 4-byte columns and row pointers, B, C, and what a verified C begins as where it is
-    /// added to. The reference adapts to what is left: it is compared in slices where it does not fit beside them.
+    /// Memory of a GPU: A with 4-byte columns and row pointers, B, C, and the initial C of a verified call that adds to it.
+    /// The reference adapts to the remaining memory: it is compared in slices if it does not fit beside the operands.
     fn product_on_gpu(&self) -> u128 {
         let dense = self.b + self.c + self.c0;
         (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * dense
     }
 
-    /// What the evaluator's process holds at its fullest for a solve. For an entry 44 bytes: in the matrix (12), in the
-    /// system that x is checked with and in the one that schemes are lowered from (12 each), and one more as the engine
-    /// uploads it (8). For a row 80: four row pointers (32), the diagonal of both systems (16), levels and their order
-    /// (24), and the diagonal as uploaded (8). For an element of b: both right-hand sides, x, and x in f64.
+    /// Peak memory of the evaluator's process for a solve. Per entry 44 bytes: in the matrix (12), in the system that x is
+    /// checked with and in the one that schemes are lowered from (12 each), and once more as the engine uploads it (8). Per
+    /// row 80 bytes: four row pointers (32), the diagonal of both systems (16), levels and their order (24), and the diagonal
+    /// as uploaded (8). Per element of b: both right-hand sides, x, and x in f64.
     fn solve_on_host(&self) -> u128 {
         44 * self.nnz + 80 * (self.rows + 1) + (3 * self.element + 8) * self.b
     }
 
-    /// What a GPU must hold for a solve: the strict triangle with its diagonal, both right-hand sides and x. What lies in
-    /// the other triangle is counted as well: the facts do not tell how much that is. Schemes bring their own arrays;
-    /// one for which there is no room is refused by the engine.
+    /// Memory of a GPU for a solve: the strict triangle with its diagonal, both right-hand sides and x. Entries of the other
+    /// triangle are counted as well, since the facts do not say how many there are. Schemes need further arrays; the engine
+    /// refuses a scheme for which there is no room.
     fn solve_on_gpu(&self) -> u128 {
         (4 + self.element) * self.nnz
             + (4 + self.element) * (self.rows + 1)

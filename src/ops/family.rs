@@ -1,4 +1,4 @@
-//! What every kernel answers for itself, and the registry of all kernels.
+//! What every kernel must answer about itself, and the registry of all kernels.
 
 use super::operation::OPERATIONS;
 use crate::domain::catalog::family::{Catalogue, FamilyDescriptor, Parameter, Values};
@@ -6,10 +6,10 @@ use crate::domain::{Candidate, DeviceKind, Op, Problem};
 use crate::search::domain::Domain;
 use std::sync::LazyLock;
 
-/// One kernel: of our own for GPUs, of our own for the host, or a vendor's. Every method is required, so that a new kernel has
-/// to answer each question.
+/// One kernel: our own for GPUs, our own for the host, or a vendor's. Every method is required, so that a new kernel has to
+/// answer each question.
 pub trait Family: Sync {
-    /// The kernel as plain data; the registry asks once.
+    /// The kernel as plain data; the registry calls this once.
     fn descriptor(&self) -> FamilyDescriptor;
 
     /// Whether this candidate multiplies padding by elements of the dense operand, so that an infinity there would spread.
@@ -17,21 +17,21 @@ pub trait Family: Sync {
 
     fn keys(&self) -> Keys;
 
-    /// How much a user has to deploy for this candidate, where speed does not decide: 0 for a vendor's routine, 1 for a kernel
-    /// that takes the matrix as it is, more the more arrays it needs.
+    /// Effort of deploying this candidate, which decides where speed does not: 0 for a vendor's routine, 1 for a kernel that
+    /// takes the matrix as it is, more for each array it needs.
     fn complexity(&self, candidate: &Candidate) -> u32;
 }
 
-/// What a kernel's candidates have in common with each other, by the names of parameters, and where its text is.
+/// What a kernel's candidates have in common, as names of parameters, and where the kernel's text is.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// Parameters whose values name the part of the lowering that candidates share. Candidates that agree in them follow
-    /// each other in a search, so that the shared part is made once.
+    /// Parameters whose values determine the part of the lowering that candidates share. A search tries candidates that agree
+    /// in them one after another, so that the shared part is made once.
     pub prepared_by: &'static [&'static str],
     /// Parameters that make up the main tile: rows, columns, and the threads that share them. Candidates that agree in them
-    /// are variants of one kernel, and a ranked search spreads its places over tiles.
+    /// are variants of one kernel, and a ranked search spreads its trials over tiles.
     pub tiled_by: &'static [&'static str],
-    /// Headers under `kernels/` that hold the kernel's text; none for what is not compiled at run time.
+    /// Headers under `kernels/` that hold the kernel's text; empty if nothing is compiled at run time.
     pub headers: &'static [&'static str],
 }
 
@@ -46,7 +46,7 @@ impl dyn Family {
         named(candidate, self.keys().tiled_by)
     }
 
-    /// Whether the kernel takes the matrix as it is, so that nothing is made or uploaded before the first call.
+    /// Whether the kernel takes the matrix as it is, with nothing prepared or uploaded before the first call.
     pub fn needs_no_preparation(&self, candidate: &Candidate) -> bool {
         self.complexity(candidate) <= 1
     }
@@ -60,7 +60,7 @@ fn named(candidate: &Candidate, parameters: &[&str]) -> String {
 /// All kernels, each beside its descriptor.
 struct Registry {
     catalogue: Catalogue,
-    /// In the catalogue's order.
+    /// In the order of the catalogue.
     families: Vec<&'static dyn Family>,
 }
 
@@ -76,8 +76,7 @@ pub fn catalog() -> &'static Catalogue {
     &REGISTRY.catalogue
 }
 
-/// The kernel of a candidate for an operation on a kind of device; `None` where no kernel is known by what the candidate
-/// carries.
+/// The kernel of a candidate for an operation on a kind of device; `None` if no known kernel matches the candidate.
 pub fn family(op: Op, device: DeviceKind, candidate: &Candidate) -> Option<&'static dyn Family> {
     let Registry { catalogue, families } = &*REGISTRY;
     let stores = |family: &FamilyDescriptor| family.stores(op, device, candidate);
@@ -85,8 +84,8 @@ pub fn family(op: Op, device: DeviceKind, candidate: &Candidate) -> Option<&'sta
     families.get(at).copied()
 }
 
-/// The kernels of an operation on a kind of device, asked about candidates. Of a candidate without a known kernel they assume
-/// what is safe: that it has nothing in common with others, needs a finite operand and is the hardest to deploy.
+/// The kernels of an operation on a kind of device, queried by candidate. For a candidate without a known kernel the answers
+/// are the safe ones: it shares nothing with others, needs a finite operand and is the hardest to deploy.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
     pub op: Op,
@@ -125,7 +124,7 @@ impl Kernels {
     }
 }
 
-/// Whether some kernel of our own for the operation has the family name, on any device.
+/// Whether the operation has a kernel of our own with this family name, on any device.
 pub fn has_own_family(op: Op, name: &str) -> bool {
     catalog().of(op).any(|family| family.is_own() && family.has_name(name))
 }
@@ -144,7 +143,7 @@ pub fn kernel_headers() -> Vec<(&'static str, Vec<&'static str>)> {
     names
 }
 
-/// The name of a parameter and what it means, without a full stop.
+/// The name of a parameter and its meaning, without a full stop.
 pub type Meaning = (&'static str, &'static str);
 
 /// Parameters from their domains and the phrases that explain them.

@@ -1,6 +1,6 @@
-//! Features: what learned models read of a matrix, a problem, a device and a candidate, as numbers with names.
+//! Features: the named numbers that learned models read about a matrix, a problem, a device and a candidate.
 //!
-//! Those that all candidates of a job have in common are computed and kept once; a candidate's own come to them.
+//! Features that all candidates of a job share are computed and stored once; each candidate adds its own.
 
 use super::operation;
 use crate::domain::{Candidate, Device, Op, Param};
@@ -10,28 +10,28 @@ pub fn version(op: Op) -> u32 {
     operation(op).features_version()
 }
 
-/// Where among a candidate's own features the analytic prediction stands: the logarithm of microseconds, and 1.
+/// Position of the analytic prediction among a candidate's own features: the base-2 logarithm of one plus its microseconds.
 pub const PREDICTED: usize = 0;
 
-/// Candidates in numbers.
+/// The features of several candidates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Described {
     pub shared: Vec<f32>,
-    /// One for each candidate, in their order.
+    /// One row per candidate, in their order.
     pub own: Vec<Vec<f32>>,
 }
 
-/// Names of the shared features, then of a candidate's own, in their order.
+/// Names of the shared features, then of a candidate's own features, in order.
 pub fn names(op: Op) -> (Vec<String>, Vec<String>) {
     operation(op).feature_names()
 }
 
-/// Numbers under names, in the order of their being named.
+/// Numbers with names, in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Numbers {
     pub names: Vec<String>,
     pub values: Vec<f32>,
-    /// Whether names are kept: to write them for each candidate takes longer than its numbers do.
+    /// Whether names are kept: writing them for each candidate takes longer than computing its numbers.
     named: bool,
 }
 
@@ -42,16 +42,16 @@ impl Numbers {
 
     /// Without names.
     pub fn unnamed() -> Self {
-        // As many as a candidate has, about.
+        // About as many as a candidate has.
         Self { values: Vec::with_capacity(64), ..Self::default() }
     }
 
-    /// Whatever is no number counts as 0: trees and perceptrons know no NaN.
+    /// Stores 0 for a value that is not a number: trees and perceptrons cannot handle NaN.
     pub fn put(&mut self, name: &str, value: f64) {
         self.put_under("", name, value);
     }
 
-    /// A number whose name begins like others'.
+    /// Adds a number whose name begins with a prefix that other names share.
     fn put_under(&mut self, prefix: &str, name: &str, value: f64) {
         if self.named {
             self.names.push(format!("{prefix}{name}"));
@@ -60,12 +60,12 @@ impl Numbers {
         self.values.push(if value.is_finite() { value } else { 0.0 });
     }
 
-    /// A size, by its logarithm: what matters of a size is a factor.
+    /// Adds a size as its logarithm: sizes are compared by their ratio.
     pub fn log(&mut self, name: &str, value: f64) {
         self.put(name, (value.max(0.0) + 1.0).log2());
     }
 
-    /// A share of or ratio between sizes, by its logarithm; 0 counts as 2^-30.
+    /// Adds a share of a size, or a ratio between sizes, as its logarithm; 0 counts as 2^-30.
     pub fn ratio(&mut self, name: &str, of: f64, over: f64) {
         let floor = 2f64.powi(-30);
         self.put(name, (of / over.max(f64::MIN_POSITIVE)).clamp(floor, 1.0 / floor).log2());
@@ -75,8 +75,8 @@ impl Numbers {
         self.put(name, f64::from(u8::from(value)));
     }
 
-    /// A parameter of a candidate: a number by its logarithm, a text by its place among those it may be; -1 where the
-    /// candidate has none.
+    /// Adds a parameter of a candidate: a number as its logarithm, a text as its index among the possible values; -1 if the
+    /// candidate does not have the parameter.
     pub fn parameter(&mut self, name: &str, texts: &[&str], candidate: &Candidate) {
         let value = match candidate.params.get(name) {
             None => -1.0,
@@ -88,14 +88,14 @@ impl Numbers {
         self.put_under("parameter_", name, value);
     }
 
-    /// Which of some families it is of.
+    /// Adds which of some families a candidate belongs to.
     pub fn family(&mut self, families: &[&str], candidate: &Candidate) {
         for family in families {
             self.put_under("is_", family, f64::from(u8::from(candidate.family == *family)));
         }
     }
 
-    /// The device's facts.
+    /// Adds the device's facts.
     pub fn device(&mut self, device: &Device) {
         self.log("device_multiprocessors", device.multiprocessors.into());
         self.log("device_copy_gbps", device.copy_gbps);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn each_operation_has_a_version_of_its_own() {
-        // Raised with the numbers: models and rows of the version before are then left alone.
+        // Raise the version together with these numbers: models and rows of the previous version are then left alone.
         let counts = |op| (version(op), names(op).0.len(), names(op).1.len());
         assert_eq!(counts(Op::Spmm), (1, 40, 64));
         assert_eq!(counts(Op::Sptrsv), (2, 49, 43));

@@ -1,5 +1,5 @@
-//! The least time of one call, by what any kernel has to move and, for a solve, by the way through its levels: what plans
-//! are held against, whether an evaluator loaded the matrix or a lookup predicted without one.
+//! The least time of one call, from the bytes that any kernel must move and, for a solve, from the chain of its levels. Plans
+//! are compared with it, whether an evaluator loaded the matrix or a lookup predicted without one.
 
 use crate::domain::plan::Bound;
 use crate::domain::problem::Diagonal;
@@ -8,7 +8,7 @@ use crate::sparse::{Csr, Triangular};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A yardstick of a problem on a device.
+/// The least time of a problem on a device, as a reference for its plans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
     pub us: f64,
@@ -17,10 +17,10 @@ pub struct Least {
     pub bytes: u64,
 }
 
-/// Compulsory bytes at the measured copy bandwidth: A once, the rows of B that some entry needs once, C once, or twice where
-/// it is read, too.
+/// Compulsory bytes at the measured copy bandwidth: A once, each row of B that some entry needs once, and C once, or twice if
+/// it is also read.
 ///
-/// A counts with 32-bit row pointers and column indices, as every kernel here stores it.
+/// A is counted with 32-bit row pointers and column indices, as every kernel here stores it.
 pub fn product(matrix: &Csr, spmm: &Spmm, device: &Device) -> Least {
     let (rows, nnz, n) = (matrix.rows() as u64, matrix.nnz() as u64, u64::from(spmm.n));
     let element = spmm.dtype.bytes();
@@ -30,9 +30,9 @@ pub fn product(matrix: &Csr, spmm: &Spmm, device: &Device) -> Least {
     Least { us: bytes_us(bytes, device), bound: Bound::Bytes, bytes }
 }
 
-/// The larger of two: compulsory bytes (T once with 32-bit indices, its diagonal unless that is all ones, b, x) at the
+/// The larger of two times: compulsory bytes (T once with 32-bit indices, its diagonal unless that is all ones, b, x) at the
 /// measured copy bandwidth, and levels x hop. A scheme that rewrites the system to fewer levels, or stays within one
-/// multiprocessor, may take less than the latter: it is the yardstick of the system as it was given.
+/// multiprocessor, may take less than the latter: it is a reference for the system as it was given.
 pub fn solve(system: &Triangular, levels: usize, problem: &Sptrsv, device: &Device) -> Least {
     let element = problem.dtype.bytes();
     let (rows, nnz) = (system.rows() as u64, system.nnz() as u64);
@@ -44,7 +44,7 @@ pub fn solve(system: &Triangular, levels: usize, problem: &Sptrsv, device: &Devi
     let bytes = 4 * (rows + 1) + nnz * (4 + element) + diagonal + sides;
     let by_bytes = bytes_us(bytes, device);
     let by_levels = match device.kind {
-        // One thread of a host makes no hop at all.
+        // A single thread of a host makes no hop.
         DeviceKind::Cpu => 0.0,
         DeviceKind::Cuda => levels as f64 * device.hop_ns / 1e3,
     };
@@ -55,9 +55,9 @@ pub fn solve(system: &Triangular, levels: usize, problem: &Sptrsv, device: &Devi
     Least { us, bound, bytes }
 }
 
-/// The least time of moving so many bytes, microseconds.
+/// The least time of moving this many bytes, microseconds.
 fn bytes_us(bytes: u64, device: &Device) -> f64 {
-    // 1 GB/s is 1e3 bytes a microsecond. A device that could not be measured has no limit to state.
+    // 1 GB/s is 1e3 bytes per microsecond. A device whose bandwidth could not be measured has no limit to report.
     if device.copy_gbps > 0.0 { bytes as f64 / (device.copy_gbps * 1e3) } else { 0.0 }
 }
 

@@ -1,4 +1,4 @@
-//! What is known of each operation: its candidates, constraints and models, and how a candidate becomes a recipe.
+//! Operations: their candidates, constraints and models, and how a candidate becomes a recipe.
 
 pub mod admission;
 pub mod family;
@@ -21,12 +21,12 @@ use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::collections::HashMap;
 
-/// The problem cannot be tuned by this version; the reason.
+/// Why this version cannot tune the problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// The candidate cannot be lowered for this matrix, problem and device; the reason.
+/// Why the candidate cannot be lowered for this matrix, problem and device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);
@@ -71,10 +71,10 @@ pub struct Space {
     pub described: features::Described,
 }
 
-/// What compilers made of kernels, by [`TunableProblem::kernel_identity`].
+/// The compiler's figures of kernels, by [`TunableProblem::kernel_identity`].
 pub type Figures = HashMap<Digest, KernelFigures>;
 
-/// Enumerates, prunes and predicts, without figures of earlier compilations.
+/// Enumerates, prunes and predicts, without the compiler's figures of earlier runs.
 pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
     of(problem).space(matrix, device, &Figures::new())
 }

@@ -1,6 +1,6 @@
-//! What an operation and a problem of it answer for themselves, and the registry of all operations.
+//! What an operation and its problems must answer about themselves, and the registry of all operations.
 //!
-//! This file is the only one of the room that names every operation.
+//! This is the only file of `ops` that names every operation.
 
 use super::family::Family;
 use super::limit::Least;
@@ -9,21 +9,22 @@ use crate::domain::{Candidate, Device, DeviceKind, Digest, Matrix, Op, Problem};
 use crate::sparse::Csr;
 use std::sync::{Arc, LazyLock};
 
-/// An operation, whatever the problem.
+/// An operation, independent of the problem.
 pub trait TunableOperation: Sync {
     fn op(&self) -> Op;
 
-    /// Its kernels: of our own for GPUs, of our own for the host, the vendors'.
+    /// Its kernels: our own for GPUs, our own for the host, and the vendors'.
     fn families(&self) -> Vec<&'static dyn Family>;
 
-    /// Version of the features that learned models read; raised whenever one is added, removed, or changes its meaning.
+    /// Version of the features that learned models read; raised whenever a feature is added or removed or changes its
+    /// meaning.
     fn features_version(&self) -> u32;
 
-    /// Names of the features that all candidates of a job share, then of a candidate's own, in their order.
+    /// Names of the features that all candidates of a job share, then of a candidate's own features, in order.
     fn feature_names(&self) -> (Vec<String>, Vec<String>);
 }
 
-/// A problem of an operation, as far as the search for its fastest kernel is concerned.
+/// A problem of an operation, as the search for its fastest kernel sees it.
 pub trait TunableProblem {
     fn op(&self) -> Op;
 
@@ -33,32 +34,32 @@ pub trait TunableProblem {
     /// The analytic model that predicts the times of its candidates.
     fn model_name(&self, kind: DeviceKind) -> &'static str;
 
-    /// Enumerates, prunes and predicts. `figures` are of kernels that were compiled before for this class of device.
+    /// Enumerates, prunes and predicts. `figures` describe kernels that were compiled before for this class of device.
     fn space(&self, matrix: &Csr, device: &Device, figures: &Figures)
     -> Result<Space, Unsupported>;
 
     /// Whether [`Self::space`] prunes by compilers' figures on this kind of device.
     fn prunes_by_figures(&self, kind: DeviceKind) -> bool;
 
-    /// Names the kernel of a candidate by all that its binary depends on: its text, the headers of its family, the compiler.
-    /// The matrix is data, so one name serves every matrix. `None` where the space is not pruned by figures, and for a
-    /// candidate without a kernel of our own.
+    /// Identifies the kernel of a candidate by all that its binary depends on: its text, the headers of its family, the
+    /// compiler. The matrix is data, so one identity serves every matrix. `None` if the space is not pruned by figures, and
+    /// for a candidate without a kernel of our own.
     fn kernel_identity(&self, candidate: &Candidate, device: &Device) -> Option<Digest>;
 
     fn lowerer(&self, matrix: Arc<Csr>, device: &Device) -> Result<Box<dyn Lowerer>, Unsupported>;
 
-    /// Bytes of the matrix's entries that each lowered candidate keeps in a form of its own; `None` where candidates use the
+    /// Bytes of the matrix's entries that each lowered candidate keeps in a separate form; `None` if candidates use the
     /// matrix as it is, or share what they pack.
     fn bytes_per_candidate(&self, nnz: u64) -> Option<u64>;
 
-    /// A candidate this many times slower than the best so far is timed once and no more.
+    /// A candidate this many times slower than the best so far is timed only once.
     fn hopeless_factor(&self) -> f64;
 
     /// The least time of one call on a device.
     fn least(&self, matrix: &Csr, device: &Device) -> Result<Least, Unsupported>;
 }
 
-/// What is known of an operation.
+/// The implementation of an operation.
 pub const fn operation(op: Op) -> &'static dyn TunableOperation {
     match op {
         Op::Spmm => &spmm::SpmmOperation,
@@ -66,7 +67,7 @@ pub const fn operation(op: Op) -> &'static dyn TunableOperation {
     }
 }
 
-/// What is known of a problem.
+/// The implementation of a problem.
 pub const fn of(problem: &Problem) -> &dyn TunableProblem {
     match problem {
         Problem::Spmm(spmm) => spmm,

@@ -1,4 +1,4 @@
-//! A digest of what every kernel answers about its candidates. Answers decide which candidates are tried and which wins a
+//! A digest of every kernel's answers about its candidates. The answers decide which candidates are tried and which wins a
 //! tie, so none may change unnoticed.
 
 use super::{Kernels, kernel_headers, space};
@@ -70,7 +70,7 @@ pub fn everything() -> Vec<(Problem, DeviceKind, Candidate)> {
 struct Classes(HashMap<String, usize>);
 
 impl Classes {
-    /// The place of a name among the distinct ones, in the order in which they came.
+    /// The index of a name among the distinct names, in order of first appearance.
     fn of(&mut self, name: String) -> usize {
         let next = self.0.len();
         *self.0.entry(name).or_insert(next)

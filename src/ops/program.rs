@@ -10,7 +10,7 @@ pub enum Operand {
     Parameter(Parameter),
     /// Operands passed on together as one aggregate of a C++ type.
     Aggregate { ctype: String, members: Vec<Operand> },
-    /// A C++ expression that stands in the text; the kernel has no parameter for it.
+    /// A C++ expression written into the text; the kernel has no parameter for it.
     Expression(&'static str),
 }
 
@@ -37,7 +37,7 @@ pub struct EntryPoint {
     pub operands: Vec<Operand>,
 }
 
-/// What a program sets of a template's configuration.
+/// What a program sets in a template's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     Type(&'static str),

@@ -1,4 +1,4 @@
-//! The vendors' libraries as kernels: each runs a routine that the candidate names, and prepares what it needs by itself.
+//! The vendors' libraries as kernels: each runs the routine that the candidate names, and prepares what the routine needs.
 
 use super::family::{Family, Keys};
 use crate::domain::candidate::{ALGORITHM, VENDOR};

@@ -158,7 +158,7 @@ impl SpmmKernel for ColumnMajor {
         }
     }
 
-    /// Gathers of single elements: a sector each, shared with the entries that lie near in the same row or the next rows.
+    /// Gathers of single elements: one sector each, shared with nearby entries of the same row or of the next rows.
     fn work(&self, seen: &Inspection) -> Work {
         let (r, lanes) = (f64::from(self.r), f64::from(self.lanes));
         let bytes = self.problem.dtype.bytes() as f64;
@@ -167,7 +167,7 @@ impl SpmmKernel for ColumnMajor {
         let element =
             (SECTOR / (1.0 + shared * SECTOR / bytes / seen.mean_gap)).clamp(bytes, SECTOR);
         let mean = seen.mean_row.max(0.01);
-        // Lanes past a row's end idle, and a thread that reads its row alone drags whole sectors of A through L1.
+        // Lanes past a row's end idle, and a thread that reads its row alone pulls whole sectors of A through L1.
         let idle = (mean / lanes).ceil() * lanes / mean;
         let stride = if self.lanes >= 4 { 1.0 } else { 1.3 };
         Work {

@@ -1,8 +1,8 @@
 //! Family `condensed_tc`, row-major: condensed panels of 8 rows on tensor cores (`kernels/spmm/condensed_tc.cuh`).
 //!
-//! The tile of 8 columns by 1 row that a gathered row of B serves comes from swapping the operands, so that rows of A are
-//! the short side of the MMA (FlashSparse, PPoPP 2025). Ours holds its operands in registers alone, and leaves columns with
-//! few entries to a residue on plain cores.
+//! Swapping the operands makes rows of A the short side of the MMA, so that a gathered row of B serves a vector of 8 values
+//! (FlashSparse, PPoPP 2025). Our kernel holds its operands in registers alone, and leaves columns with few entries to a
+//! residue on plain cores.
 
 mod descriptor;
 pub mod pack;
@@ -22,13 +22,13 @@ use std::sync::{Arc, LazyLock};
 
 pub const FAMILY: &str = "condensed_tc";
 
-/// Narrowest B worth an MMA's 16 columns.
+/// Narrowest B for which an MMA's 16 columns are worthwhile.
 const LEAST_COLUMNS: u32 = 8;
-/// With fewer warps a multiprocessor than this, panels are cut in parts.
+/// With fewer warps per multiprocessor than this, panels are cut into parts.
 const WARPS_A_MULTIPROCESSOR: u64 = 4;
-/// Most parts a panel is cut in: each writes the sums of all of C once more, and reads them again.
+/// Most parts that a panel is cut into: each writes the sums of all of C once more, and they are read again.
 const MOST_PARTS: u64 = 16;
-/// Where panels are cut, a fence and a counter's round trip after the last step, and one part added up, microseconds.
+/// What cutting panels costs, microseconds: a fence and a counter's round trip after the last step, and adding up one part.
 const ARRIVAL_US: f64 = 1.5;
 const PARTIAL_US: f64 = 0.15;
 
@@ -88,7 +88,7 @@ impl SpmmFamily for CondensedTcs {
             problem: *problem,
         };
         let whole = kernel.columns.is_multiple_of(kernel.group()) && kernel.groups() > 0;
-        // More in flight a lane would take the registers of other warps.
+        // More loads in flight per lane would take the registers of other warps.
         (whole && kernel.words_in_flight() <= 64).then(|| Box::new(kernel) as Box<dyn SpmmKernel>)
     }
 }
@@ -102,7 +102,7 @@ impl CondensedTc {
         self.problem.dtype == Dtype::F16
     }
 
-    /// Columns of A a step: the MMA's k.
+    /// Columns of A per step: the MMA's k.
     fn depth(&self) -> u32 {
         if self.half() { 16 } else { 8 }
     }
@@ -121,12 +121,12 @@ impl CondensedTc {
         self.group() / 8
     }
 
-    /// Words of B that a lane has in flight.
+    /// Words of B that each lane has in flight.
     fn words_in_flight(&self) -> u32 {
         self.groups() * self.stages * self.depth()
     }
 
-    /// Products that one is computed as: f32 operands are split unless the client takes them as tf32.
+    /// Number of products that compute one: f32 operands are split unless the client accepts tf32.
     fn terms(&self) -> u32 {
         if self.half() || self.problem.tf32 { 1 } else { 3 }
     }
@@ -142,7 +142,7 @@ impl CondensedTc {
         (nnz / overlap.reuse - lone, lone)
     }
 
-    /// Columns in steps, those that fill up the last step of a panel included.
+    /// Columns in steps, including those that fill up the last step of a panel.
     fn padded_columns(&self, seen: &Inspection) -> f64 {
         let (columns, lone) = self.columns_and_residue(seen);
         let panels = (seen.rows as f64 / ROWS as f64).ceil();
@@ -151,7 +151,7 @@ impl CondensedTc {
         if self.residue > 1 { columns + padding.min(columns).min(lone) } else { columns + padding }
     }
 
-    /// Warp instructions a step and column tile, by counting those of the kernel's loop.
+    /// Warp instructions per step and column tile, counted in the kernel's loop.
     fn step_instructions(&self) -> f64 {
         let (fetch, mmas) = (self.depth() / 4, self.vector() / 2);
         let group = match (self.half(), self.terms()) {
@@ -167,7 +167,7 @@ impl CondensedTc {
         self.problem.n.div_ceil(self.columns)
     }
 
-    /// Parts that panels are cut in along their steps, so that a matrix of few rows fills the device.
+    /// Parts that panels are cut into along their steps, so that a matrix with few rows fills the device.
     fn parts(&self, panels: u64, steps: u64, multiprocessors: u32) -> u32 {
         let warps = panels.max(1) * u64::from(self.column_tiles());
         let wanted = u64::from(multiprocessors) * WARPS_A_MULTIPROCESSOR;
@@ -177,24 +177,24 @@ impl CondensedTc {
         (2 * wanted).div_ceil(warps).min(self.most_parts(panels, steps)) as u32
     }
 
-    /// A part has four rounds of steps at least.
+    /// A part has at least four rounds of steps.
     fn most_parts(&self, panels: u64, steps: u64) -> u64 {
         (steps / panels.max(1) / (4 * u64::from(self.stages))).clamp(1, MOST_PARTS)
     }
 
-    /// Panels, and about their steps.
+    /// Panels, and approximately their steps.
     fn panels_and_steps(&self, seen: &Inspection) -> (u64, u64) {
         let steps = self.padded_columns(seen) / f64::from(self.depth());
         (seen.rows.div_ceil(ROWS as u64), steps as u64)
     }
 
-    /// Bytes of the sums that all parts leave.
+    /// Bytes of the partial sums of all parts.
     fn partial_bytes(&self, panels: u64, parts: u32) -> u64 {
         let columns = u64::from(self.column_tiles() * self.columns);
         u64::from(parts) * panels * ROWS as u64 * columns * 4
     }
 
-    /// The work of warps that take one of several parts each: less of a panel, and sums that are left and added up.
+    /// The work of warps that each take one of several parts: less of a panel, but sums that are written and added up.
     fn cut(&self, work: Work, seen: &Inspection, parts: u32) -> Work {
         if parts == 1 {
             return work;
@@ -225,7 +225,7 @@ impl SpmmKernel for CondensedTc {
             threads_per_tile: 32,
             tiles_per_block: self.warps,
             order: self.order,
-            // A step's columns come in together, so walks are counted in steps.
+            // The columns of a step are loaded together, so walks are counted in steps.
             unroll: self.stages,
             elements_an_entry: (self.columns / 32).max(1),
             registers: sums
@@ -247,7 +247,7 @@ impl SpmmKernel for CondensedTc {
         let (depth, panels) = (f64::from(self.depth()), seen.rows.div_ceil(ROWS as u64) as f64);
         let element = self.problem.dtype.bytes() as f64;
         let gathered = padded.max(columns + lone);
-        // Four lists of a residue are walked side by side, one by the lanes of each pair of rows.
+        // Four lists of a residue are walked side by side, each by the lanes of one pair of rows.
         let vectors = f64::from(self.groups());
         let lone_instructions =
             (4.0 + vectors * (3.0 + 3.0 * f64::from(self.vector()))) / LISTS as f64;
@@ -273,7 +273,7 @@ impl SpmmKernel for CondensedTc {
     fn predict_us(&self, seen: &Inspection, problem: &Spmm, device: &Device) -> f64 {
         let (panels, steps) = self.panels_and_steps(seen);
         let parts = self.parts(panels, steps, device.multiprocessors);
-        // A tile has a warp a part, and each does its share of the instructions.
+        // A tile has one warp per part, and each executes its share of the instructions.
         let tile = Tile { threads_per_tile: 32 * parts, ..self.tile() };
         model::predict_us(&tile, &self.cut(self.work(seen), seen, parts), seen, problem, device)
     }
@@ -285,7 +285,7 @@ impl SpmmKernel for CondensedTc {
         blocks * self.most_parts(panels, steps)
     }
 
-    /// An order by similarity that gains nothing is as good as endless padding.
+    /// An order by similarity that gains nothing counts as infinite padding.
     fn fill(&self, seen: &Inspection) -> f64 {
         if self.order == RowOrder::Similarity && !seen.similarity_pays() {
             return f64::INFINITY;
@@ -344,7 +344,7 @@ impl SpmmKernel for CondensedTc {
     }
 }
 
-/// What a matrix decides of the operands; the default serves where only the text is wanted.
+/// Operands that depend on the matrix; the default serves if only the text is needed.
 #[derive(Default)]
 struct Bound {
     rows: u32,
@@ -352,7 +352,7 @@ struct Bound {
     residue: bool,
     /// The array that holds the order of rows; none in natural order.
     order: Option<usize>,
-    /// Whether panels are cut in parts, which leave their sums in scratch.
+    /// Whether panels are cut into parts, which leave their sums in scratch memory.
     cut: bool,
 }
 
@@ -386,7 +386,7 @@ impl CondensedTc {
         text::kernel("condensed_tc", "CondensedTcConfig", operands)
     }
 
-    /// The packed arrays in the kernel's order, those of the residue only where one is kept.
+    /// The packed arrays in the kernel's order, with those of the residue only if there is one.
     fn packed<V: Operand + 'static>(
         &self,
         shared: &mut Shared,

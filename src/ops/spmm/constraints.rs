@@ -1,4 +1,4 @@
-//! LO-SpMM's constraints (sections 3.2 to 3.4), and those our kernels add, in the order they are applied.
+//! LO-SpMM's constraints (sections 3.2 to 3.4) and those that our kernels add, in the order in which they are applied.
 
 use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 /// LO-SpMM's TH_row and TH_col.
 const MAX_IMBALANCE: f64 = 0.25;
-/// Packed values over entries above which a panel cannot pay: it would read that much more of A.
+/// Ratio of packed values to entries above which a panel cannot pay off: it would read that much more of A.
 const MAX_FILL: f64 = 8.0;
-/// The most registers a thread may have, and a block (compute capability 5.0 and later).
+/// The most registers per thread, and per block (compute capability 5.0 and later).
 const REGISTERS_PER_THREAD: u32 = 255;
 const REGISTERS_PER_BLOCK: u32 = 65_536;
 
-/// Local memory a thread, bytes, that a kernel may have: a small array may live there, but what spills more has more
-/// accumulators than registers, and a narrower tile of its family does the same without.
+/// Local memory per thread, bytes, that a kernel may use: a small array may live there, but a kernel that spills more has
+/// more accumulators than registers, and a narrower tile of its family does the same work without spills.
 const MAX_LOCAL_BYTES: u32 = 64;
 
 struct Facts {
     inspection: Inspection,
     problem: Spmm,
     device: Device,
-    /// What the compiler made of those candidates whose kernels it has seen.
+    /// The compiler's figures for those candidates whose kernels were compiled before.
     compiled: HashMap<Candidate, KernelFigures>,
 }
 
@@ -81,7 +81,7 @@ impl Constraint for Rule {
     }
 }
 
-/// LO-SpMM, section 3.2: by the compiler's figures where it has seen the kernel, by the count of variables otherwise.
+/// LO-SpMM, section 3.2: by the compiler's figures if the kernel was compiled before, by the count of variables otherwise.
 struct Registers {
     facts: Arc<Facts>,
 }
@@ -105,7 +105,7 @@ impl Constraint for Registers {
     }
 }
 
-/// What the compiler spilled, where it has seen the kernel. Soft, for a spill slows a kernel and forbids none.
+/// What the compiler spilled, if the kernel was compiled before. Soft, since a spill slows a kernel but does not rule it out.
 struct Spills {
     facts: Arc<Facts>,
 }
@@ -149,12 +149,13 @@ fn with_tile(
     }
 }
 
-/// Removes where `value` exceeds `most`.
+/// Removes candidates whose `value` exceeds `most`.
 fn at_most(value: f64, most: f64) -> Verdict {
     if value <= most { Verdict::Keep } else { Verdict::Remove { excess: value - most } }
 }
 
-/// Whether a thread's and a block's registers suffice, for any device we compile for, and the tile is one of whole warps.
+/// Whether the registers per thread and per block suffice on every device we compile for, and the tile consists of whole
+/// warps.
 pub fn fits_registers(tile: &Tile) -> bool {
     tile.registers <= REGISTERS_PER_THREAD
         && tile.threads <= tile.most_threads
@@ -163,18 +164,18 @@ pub fn fits_registers(tile: &Tile) -> bool {
         && !tile.pointless
 }
 
-/// Whether a tile can be compiled and launched for a problem on any device; what is not never leaves the funnel.
+/// Whether a tile can be compiled and launched for a problem on any device; a tile that cannot is always removed.
 pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
     fits_registers(tile) && problem.n.is_multiple_of(tile.vector)
 }
 
-/// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler (`--maxrregcount`) slightly above
-/// the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
+/// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler's registers (`--maxrregcount`) slightly
+/// above the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
 fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
     if !fits_registers(tile) {
         return Verdict::Remove { excess: f64::from(tile.registers) };
     }
-    // A device hands registers out by whole warps, eight a thread at a time.
+    // A device allocates registers by whole warps, eight per thread at a time.
     let a_block = match compiled {
         Some(figures) => figures.registers.next_multiple_of(8) * tile.threads.next_multiple_of(32),
         None => tile.registers * tile.threads,
@@ -182,8 +183,8 @@ fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures
     at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 
-/// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles are of whole warps is the kernels' law,
-/// not a preference: `fits_registers` says so.
+/// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles consist of whole warps is a requirement
+/// of the kernels, not a preference: `fits_registers` checks it.
 fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let least = f64::from(facts.device.multiprocessors) / 2.0;
     at_most(least - kernel.blocks(&facts.inspection, &facts.problem) as f64, 0.0)
@@ -193,12 +194,12 @@ fn column_tiles(problem: &Spmm, tile: &Tile) -> u64 {
     u64::from(problem.n.div_ceil(tile.columns))
 }
 
-/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over A tiles of M1
-/// rows. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or panel
-/// works on, since a block's tiles end one by one and do not wait for each other.
+/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over tiles of M1 rows of
+/// A. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or panel works on,
+/// since the tiles of a block end independently and do not wait for each other.
 ///
-/// Where every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a
-/// finer distinction would leave one tile height by chance.
+/// If every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a finer
+/// distinction would leave one tile height by chance.
 fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
     let padded = column_tiles(&facts.problem, tile) * u64::from(tile.columns);
     let waste = 1.0 - f64::from(facts.problem.n) / padded as f64;
@@ -208,7 +209,7 @@ fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
     at_most(over(waste) + over(cov), 0.0)
 }
 
-/// What a block takes of a multiprocessor's shared memory.
+/// The shared memory of a multiprocessor that a block takes.
 fn shared_memory(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let bytes = kernel.shared_bytes(&facts.inspection);
     at_most(bytes as f64, facts.device.shared_bytes_per_block as f64)
@@ -224,8 +225,8 @@ fn panel_fill(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     at_most(kernel.fill(&facts.inspection), MAX_FILL)
 }
 
-/// What would do the same as a candidate of another family (nnz_split without a row above its chunk), and rules of a family's
-/// own that need the matrix, such as Tiled SpMM's decision chart.
+/// Removes what would do the same as a candidate of another family (nnz_split without a row above its chunk), and applies
+/// rules of a family that need the matrix, such as Tiled SpMM's decision chart.
 fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let applies = kernel.applies(&facts.inspection, &facts.device);
     if applies { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
@@ -246,7 +247,7 @@ fn host_utilization(facts: &Facts, candidate: &Candidate) -> Verdict {
     at_most(f64::from(facts.device.multiprocessors) / 2.0 - tasks, 0.0)
 }
 
-/// WASTE_col alone: tasks are balanced by entries and stolen by idle threads.
+/// WASTE_col alone: tasks are balanced by entries, and idle threads steal them.
 fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
     let n = facts.problem.n;
     let n1 = candidate.int("n1").and_then(|n1| u32::try_from(n1).ok()).unwrap_or(1).max(1);
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(judge(None), (true, true));
         assert_eq!(judge(Some((64, 0))), (true, true));
         assert_eq!(judge(Some((57, MAX_LOCAL_BYTES))), (true, true));
-        // 65 registers are handed out as 72.
+        // 65 registers are allocated as 72.
         assert_eq!(judge(Some((65, 0))), (false, true));
         assert_eq!(judge(Some((40, MAX_LOCAL_BYTES + 8))), (true, false));
     }

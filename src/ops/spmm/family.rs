@@ -1,4 +1,5 @@
-//! What a GPU family of SpMM kernels is to the constraints, the model and the lowering: its candidates, tile and traffic.
+//! The interface of a GPU family of SpMM kernels to the constraints, the model and the lowering: its candidates, tile and
+//! traffic.
 //!
 //! A family is one file: it lists its candidates, and parses one into an [`SpmmKernel`] that the others read.
 
@@ -14,7 +15,7 @@ use crate::ops::Refusal;
 use crate::ops::family::Family;
 use crate::search::domain::Domain;
 
-/// All families of our own, in the order they are enumerated.
+/// All of our own families, in the order in which they are enumerated.
 pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &row_panel::RowPanels,
     &row_split::RowSplits,
@@ -27,7 +28,7 @@ pub static FAMILIES: &[&dyn SpmmFamily] = &[
     &resident::Residents,
 ];
 
-/// A family's GPU kernels, or those for one layout: names may repeat, candidates may not.
+/// The GPU kernels of a family, or those for one layout: names may repeat, candidates may not.
 pub trait SpmmFamily: Family {
     /// The family name of its candidates.
     fn name(&self) -> &'static str;
@@ -38,10 +39,10 @@ pub trait SpmmFamily: Family {
     /// The parameters, as the header's `tune:` line lists them.
     fn domains(&self) -> &'static [Domain];
 
-    /// Every candidate for the problem, before any constraint; none where the family has no kernel for it.
+    /// Every candidate for the problem, before any constraint; empty if the family has no kernel for it.
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate>;
 
-    /// The candidate, parsed; `None` where it is not of this family, or a parameter is missing, unknown or not of its type.
+    /// The parsed candidate; `None` if it is not of this family, or a parameter is missing, unknown or of the wrong type.
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>>;
 }
 
@@ -49,7 +50,7 @@ pub trait SpmmFamily: Family {
 pub trait SpmmKernel: Send + Sync {
     fn tile(&self) -> Tile;
 
-    /// What a call moves and does on a matrix, for the model.
+    /// What a call moves and computes on a matrix, for the model.
     fn work(&self, seen: &Inspection) -> Work;
 
     /// Predicted microseconds of one call.
@@ -64,28 +65,29 @@ pub trait SpmmKernel: Send + Sync {
         seen.rows.div_ceil(rows_per_block) * u64::from(problem.n.div_ceil(tile.columns))
     }
 
-    /// Whether the family has something of its own to do on a matrix: where not, another family's candidate does the same.
+    /// Whether the family does something specific on a matrix: if not, another family's candidate does the same.
     fn applies(&self, _seen: &Inspection, _device: &Device) -> bool {
         true
     }
 
-    /// Stored values, padding included, over entries.
+    /// Ratio of stored values, padding included, to entries.
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
     }
 
-    /// Shared memory a block takes on a matrix, bytes: a panel of B is as high as the matrix is wide.
+    /// Shared memory per block on a matrix, bytes: a panel of B is as high as the matrix is wide.
     fn shared_bytes(&self, _seen: &Inspection) -> u64 {
         self.tile().shared_bytes.into()
     }
 
-    /// The text a compiler sees: one header and one instance of it. The matrix is data, so one text serves all matrices.
+    /// The text that the compiler sees: one header and one instance of it. The matrix is data, so one text serves all
+    /// matrices.
     fn source(&self) -> String;
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal>;
 }
 
-/// Most blocks along y and z that any device takes (compute capability 3.0 and later).
+/// Most blocks along y and z that every device allows (compute capability 3.0 and later).
 pub const MOST_GRID_Y: u32 = 65_535;
 
 /// Order in which rows are handed to subwarps.
@@ -94,7 +96,7 @@ pub enum RowOrder {
     Natural,
     /// Longest first, equal lengths in natural order.
     Length,
-    /// Rows that share columns next to each other.
+    /// Rows that share columns are placed next to each other.
     Similarity,
 }
 
@@ -105,40 +107,40 @@ pub struct Tile {
     pub rows: u32,
     /// Columns of C that one tile computes (N1).
     pub columns: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Most threads that a block of this family may have.
+    /// Most threads per block that this family allows.
     pub most_threads: u32,
     /// Threads that share a tile.
     pub threads_per_tile: u32,
-    /// Tiles of rows a block works on at a time.
+    /// Tiles of rows that a block works on at a time.
     pub tiles_per_block: u32,
     pub order: RowOrder,
-    /// Entries of A in flight a thread.
+    /// Entries of A in flight per thread.
     pub unroll: u32,
-    /// Elements of B that one entry of A makes a thread load.
+    /// Elements of B that a thread loads per entry of A.
     pub elements_an_entry: u32,
-    /// Registers a thread, by counting variables (LO-SpMM, section 3.2).
+    /// Registers per thread, by counting variables (LO-SpMM, section 3.2).
     pub registers: u32,
-    /// Shared memory a block, static and dynamic, bytes.
+    /// Shared memory per block, static and dynamic, bytes.
     pub shared_bytes: u32,
-    /// What N must be a multiple of, so that vectors of B and C are aligned.
+    /// N must be a multiple of this, so that vectors of B and C are aligned.
     pub vector: u32,
-    /// Whether warps hold whole tiles, or tiles whole warps: what the kernels assert.
+    /// Whether warps hold whole tiles, or tiles hold whole warps, as the kernels assert.
     pub whole_warps: bool,
-    /// Work is dealt by entries, not by rows: rows of different length do not unbalance it.
+    /// Work is distributed by entries, not by rows, so rows of different length cause no imbalance.
     pub balanced: bool,
     /// Repeats another candidate of the space.
     pub pointless: bool,
 }
 
-/// The candidate as a kernel, whichever family it is of.
+/// Parses the candidate, whichever family it belongs to.
 pub fn kernel(candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
     let of_name = |family: &&&dyn SpmmFamily| family.name() == candidate.family;
     FAMILIES.iter().filter(of_name).find_map(|family| family.kernel(candidate, problem))
 }
 
-/// The descriptor of a GPU kernel, but for its words and parameters.
+/// The descriptor of a GPU kernel, without its texts and parameters.
 pub fn gpu_family(
     id: &'static str,
     stored: &'static [StoredForm],
@@ -158,12 +160,12 @@ pub fn gpu_family(
     }
 }
 
-/// Whether a candidate brings an order of the rows other than the matrix's own.
+/// Whether a candidate uses an order of the rows other than the matrix's own.
 pub fn is_ordered(candidate: &Candidate) -> bool {
     candidate.text("order").is_some_and(|order| order != RowOrder::Natural.name())
 }
 
-/// One column is stored alike in both layouts; the kernels that split a row's entries over lanes suit it better.
+/// A single column is stored alike in both layouts; the kernels that split a row's entries over lanes suit it better.
 pub fn effective_layout(problem: &Spmm) -> Layout {
     if problem.n == 1 { Layout::Col } else { problem.layout }
 }
@@ -173,7 +175,7 @@ pub fn count(candidate: &Candidate, name: &str) -> Option<u32> {
     candidate.int(name).and_then(|value| u32::try_from(value).ok())
 }
 
-/// Whether every parameter has one of the values that its domain lists: what no kernel was written for is no candidate.
+/// Whether every parameter has one of the values in its domain: no kernel was written for other values.
 pub fn among(candidate: &Candidate, domains: &[Domain]) -> bool {
     let has = |domain: &Domain| {
         candidate.params.get(domain.name).is_some_and(|value| domain.values.contains(value))

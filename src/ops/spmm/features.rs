@@ -1,5 +1,5 @@
-//! Features of SpMM candidates: schedule information, sparse attributes and tile size (LO-SpMM, section 3.5), beside them what
-//! the analytic model counts and predicts, and the device's facts.
+//! Features of SpMM candidates: schedule information, sparse attributes and tile size (LO-SpMM, section 3.5), the counts and
+//! predictions of the analytic model, and the device's facts.
 
 use super::family::{self, RowOrder};
 use super::inspect::Inspection;
@@ -10,11 +10,11 @@ use crate::ops::features::{Described, Numbers};
 /// Version of these features.
 pub const VERSION: u32 = 1;
 
-/// Of the host's kernels too: they have names and parameters of the same families.
+/// These include the host's kernels: their families have the same names and parameters.
 const FAMILY_NAMES: [&str; 8] =
     ["row_panel", "row_split", "nnz_split", "tca", "condensed_tc", "tiled", "resident", "vendor"];
 
-/// Parameters that the tile does not tell of, with the values of those that are texts.
+/// Parameters that the tile does not determine, with the values of those that are texts.
 const PARAMETERS: [(&str, &[&str]); 17] = [
     ("m1", &[]),
     ("n1", &[]),
@@ -35,7 +35,7 @@ const PARAMETERS: [(&str, &[&str]); 17] = [
     ("thresholds", &["paper", "double", "eightfold"]),
 ];
 
-/// Numbers of all candidates; `predicted` are their times by the analytic model, in the same order.
+/// The features of all candidates; `predicted` are their times by the analytic model, in the same order.
 pub fn describe<'a>(
     candidates: impl Iterator<Item = (&'a Candidate, f64)>,
     seen: &Inspection,
@@ -113,7 +113,7 @@ fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
     all
 }
 
-/// Adds a candidate's own; `us` is its predicted time, with the best predicted of all.
+/// Adds a candidate's own features; `us` is its predicted time, `best` the best predicted time of all.
 fn own(
     mut all: Numbers,
     candidate: &Candidate,
@@ -132,7 +132,7 @@ fn own(
         DeviceKind::Cuda => family::kernel(candidate, problem),
         DeviceKind::Cpu => None,
     };
-    // The host's kernels have no tile of this kind: their numbers are those of a tile of one.
+    // The host's kernels have no such tile: their numbers are those of a tile of one.
     let kernel = kernel.as_deref();
     let tile = kernel.map_or(NO_TILE, |kernel| kernel.tile());
     all.log("tile_rows", tile.rows.into());
@@ -236,8 +236,12 @@ mod tests {
         for family in FAMILIES {
             assert!(FAMILY_NAMES.contains(&family.name()));
             for domain in family.domains() {
-                let told = PARAMETERS.iter().any(|(name, _)| *name == domain.name);
-                assert!(told || tile.contains(&domain.name), "{} is told by nothing", domain.name);
+                let listed = PARAMETERS.iter().any(|(name, _)| *name == domain.name);
+                assert!(
+                    listed || tile.contains(&domain.name),
+                    "no feature describes {}",
+                    domain.name
+                );
             }
         }
     }

@@ -15,14 +15,14 @@ use std::sync::LazyLock;
 /// All SpMM kernels of the host, in the order in which they are enumerated.
 pub static HOST_FAMILIES: &[&dyn HostFamily] = &[&HostRowPanels, &HostRowSplits];
 
-/// A family's host kernels. Their candidates are every combination of the domains.
+/// The host kernels of a family. Its candidates are all combinations of the domains.
 pub trait HostFamily: Family {
     /// The family name of its candidates.
     fn name(&self) -> &'static str;
 
     fn domains(&self) -> &'static [Domain];
 
-    /// The candidate lowered; `None` where a parameter is missing or out of range.
+    /// The lowered candidate; `None` if a parameter is missing or out of range.
     fn lower(&self, candidate: &Candidate, shared: &mut Shared) -> Option<Lowered>;
 }
 
@@ -31,7 +31,7 @@ pub fn candidates() -> Vec<Candidate> {
     HOST_FAMILIES.iter().flat_map(|family| product(family.name(), family.domains())).collect()
 }
 
-/// The candidate lowered by the family that it names; `None` where there is none or it is not of its family.
+/// Lowers the candidate by the family that it names; `None` if there is none, or the candidate is not of that family.
 pub fn lower(candidate: &Candidate, shared: &mut Shared) -> Option<Lowered> {
     let family = HOST_FAMILIES.iter().find(|family| family.name() == candidate.family)?;
     family.lower(candidate, shared)
@@ -40,7 +40,7 @@ pub fn lower(candidate: &Candidate, shared: &mut Shared) -> Option<Lowered> {
 /// Columns of C that the kernels have tiles for.
 const N1: [i64; 4] = [8, 16, 32, 64];
 
-/// The descriptor of a host kernel, but for its words and parameters.
+/// The descriptor of a host kernel, without its texts and parameters.
 fn host_family(id: &'static str, stored: &'static [StoredForm]) -> FamilyDescriptor {
     FamilyDescriptor {
         id: KernelId(id),

@@ -1,4 +1,4 @@
-//! What constraints and model read of a pattern: tile balance, imbalance within warps, and the reuse of B rows in panels.
+//! Pattern statistics for constraints and model: tile balance, imbalance within warps, and the reuse of rows of B in panels.
 
 use super::family::RowOrder;
 use super::similarity::{self, Overlap};
@@ -8,16 +8,16 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Panel heights whose reuse is inspected.
+/// Panel heights for which reuse is computed.
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Lengths that rows are always sorted by in counting, beyond four times the rows.
+/// Lengths are sorted by counting up to four times the number of rows plus this.
 const COUNTED: usize = 1 << 16;
 
-/// Rows that run near each other in time on one multiprocessor, and on the whole device: L1 and L2 see their columns.
+/// Rows that run close in time on one multiprocessor, and on the whole device: their columns share L1 and L2.
 const NEAR_ROWS: usize = 64;
 const FAR_ROWS: usize = 8192;
 
-/// How often a column recurs among rows that run near each other, in one of the two row orders.
+/// How often a column recurs among rows that run close in time, in one of the two row orders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Locality {
     /// Entries over distinct columns in windows of 64 rows.
@@ -41,7 +41,7 @@ pub struct Groups {
 /// Reuse of B within panels of M1 rows taken by falling length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Panel {
-    /// Distinct columns of all panels, estimated.
+    /// Number of distinct columns of all panels, estimated.
     pub union: f64,
     /// Entries over distinct columns: how many rows one loaded B row serves (rho of Tiled SpMM, Table 1).
     pub reuse: f64,
@@ -60,7 +60,7 @@ pub struct Inspection {
     pub touched_cols: u64,
     /// Mean distance between the columns of consecutive entries of a row, at least 1.
     pub mean_gap: f64,
-    /// In natural order, and by length.
+    /// For natural order, and for the order by length.
     locality: [Locality; 2],
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
@@ -102,13 +102,13 @@ impl Inspection {
         }
     }
 
-    /// Groups of `size` rows, a power of two up to 256 (larger sizes answer as 256).
+    /// Groups of `size` rows, a power of two up to 256 (larger sizes get the figures of 256).
     pub fn groups(&self, size: u32, by_length: bool) -> Groups {
         let map = if by_length { &self.by_length } else { &self.natural };
         map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
     }
 
-    /// What cutting rows of more than `chunk` entries gives, about: lengths are known to a power of two.
+    /// The approximate result of cutting rows of more than `chunk` entries: lengths are known to a power of two.
     pub fn cut(&self, chunk: u64) -> Cut {
         let mut cut = Cut { segments: 0.0, short_rows: 0.0 };
         for &(rows, entries) in &self.lengths {
@@ -134,7 +134,7 @@ impl Inspection {
         }]
     }
 
-    /// Whether rows in order of similarity share enough more to be worth the sorting.
+    /// Whether rows in order of similarity share enough more columns to be worth the sorting.
     pub fn similarity_pays(&self) -> bool {
         similarity::pays(self.overlap[2], &self.overlap[..2])
     }
@@ -187,7 +187,7 @@ pub fn rows_by_length(matrix: &Csr) -> Vec<u32> {
     order
 }
 
-/// Columns that any entry touches: a bit a column, and no look at the rest once all are.
+/// Columns that any entry touches: one bit per column, and no further reading once all are set.
 fn touched(matrix: &Csr) -> u64 {
     let words: Vec<AtomicU64> =
         (0..matrix.cols().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -287,8 +287,8 @@ fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
     Panel { union, reuse, fill: f64::from(m1) / reuse }
 }
 
-/// Rows this many times longer than the mean (and this long) go through most of B once, whatever is near them: they are
-/// no part of the windows, and their entries count as met once.
+/// Rows this many times longer than the mean (and at least this long) read most of B once, whatever runs close to them:
+/// windows leave them out, and their entries count as met once.
 const LONG: f64 = 16.0;
 const LONG_AT_LEAST: f64 = 1024.0;
 

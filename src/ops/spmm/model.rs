@@ -15,30 +15,30 @@ use crate::domain::{Device, Spmm};
 
 pub const NAME: &str = "effective_intensity_v3";
 
-/// Rates over the device's copy rate: device memory, gathers from L2, gathers from L1.
+/// Rates relative to the device's copy rate: device memory, gathers from L2, gathers from L1.
 const MEMORY_RATIO: f64 = 1.08;
 pub(super) const L2_RATIO: f64 = 2.08;
 pub(super) const L1_RATIO: f64 = 8.3;
-/// How much of the reuse among 64 rows L1 turns into hits, as an exponent.
+/// Exponent that says how much of the reuse among 64 rows becomes hits in L1.
 const L1_REUSE: f64 = 0.85;
 /// Share of L2 that B keeps while A and C stream through it.
 pub(super) const L2_SHARE: f64 = 0.48;
-/// One step of a subwarp (an index, then the B row it names), microseconds, all its loads in flight.
+/// One step of a subwarp (an index, then the row of B that it names), microseconds, with all its loads in flight.
 pub(super) const STEP_US: f64 = 0.33;
-/// The same on a chain with nothing beside it, for each entry of the longest row: shared by the entries in flight, each
-/// entry's own, and each float's of B that a thread loads.
+/// The same for an isolated chain, per entry of the longest row: a part shared by the entries in flight, a part of each
+/// entry, and a part of each float of B that a thread loads.
 pub(super) const CHAIN_STEP_US: f64 = 0.141;
 pub(super) const CHAIN_ENTRY_US: f64 = 0.0171;
 const CHAIN_FLOAT_US: f64 = 0.0056;
-/// Share of the longest chain that sticks out at the end when rows do not come longest first.
+/// Share of the longest chain that extends the end of a call if rows are not taken longest first.
 const EXPOSED: f64 = 0.1;
-/// How much of lockstep's loss is felt, as an exponent: idle lanes cost issue slots, not bandwidth.
+/// Exponent that says how much of the lockstep loss is felt: idle lanes cost issue slots, not bandwidth.
 const LOCKSTEP: f64 = 0.46;
-/// Share of the issue slots (4 a multiprocessor and cycle, about 1.7 GHz) that such code fills.
+/// Share of the issue slots (4 per multiprocessor and cycle, about 1.7 GHz) that such code fills.
 const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.24;
-/// Warp instructions around a row, beside its outputs.
+/// Warp instructions per row, besides its outputs.
 const FRAME: f64 = 33.0;
-/// A second kernel of a call, microseconds.
+/// A second kernel in a call, microseconds.
 const STAGE_US: f64 = 1.6;
 /// An empty launch, with its event pair.
 pub(super) const LAUNCH_US: f64 = 3.6;
@@ -54,30 +54,30 @@ pub struct Work {
     pub fetched: f64,
     /// Bytes of a row of B that one column tile needs.
     pub width: f64,
-    /// Warp instructions an entry and column tile.
+    /// Warp instructions per entry and column tile.
     pub instructions: f64,
     /// Walks of one column tile: rows, panels or segments.
     pub walks: f64,
-    /// Entries that one thread walks after each other, in a mean tile and in the longest.
+    /// Entries that one thread walks in sequence, in a mean tile and in the longest.
     pub mean_walk: f64,
     pub longest_walk: f64,
-    /// What lockstep of unequal rows in a warp costs, >= 1.
+    /// Cost factor of unequal rows in the lockstep of a warp, >= 1.
     pub lockstep: f64,
     pub locality: Locality,
     /// Entries that already share a load inside a tile.
     pub reuse: f64,
-    /// Warp instructions a tile beyond its frame: what combines its threads' sums.
+    /// Warp instructions per tile beyond the fixed ones: combining the sums of its threads.
     pub framed: f64,
-    /// Bytes of B copied before the walk begins, read and written; 0 where B is walked as given.
+    /// Bytes of B copied before the walk begins, read and written; 0 if B is walked as given.
     pub staged_bytes: f64,
     /// Bytes of partial sums for one column tile, written and read again.
     pub c_again: f64,
-    /// Microseconds after the last entry: what waits for others.
+    /// Microseconds after the last entry, for work that waits for other threads.
     pub after_us: f64,
 }
 
 impl Work {
-    /// What all row-major kernels have in common: every entry gathers a row of B as wide as the tile.
+    /// Common to all row-major kernels: every entry gathers a row of B as wide as the tile.
     pub fn row_major(tile: &Tile, seen: &Inspection, problem: &Spmm) -> Self {
         let (nnz, element) = (seen.nnz as f64, problem.dtype.bytes() as f64);
         let width = f64::from(tile.columns.min(problem.n)) * element;
@@ -101,7 +101,7 @@ impl Work {
     }
 }
 
-/// What the prediction is made of, microseconds each.
+/// The parts of the prediction, microseconds each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parts {
     /// Bytes from device memory.
@@ -148,7 +148,7 @@ pub fn predict_us(
 ) -> f64 {
     let Parts { memory, cache, in_flight, issue, chain } =
         Parts::of(tile, work, seen, problem, device);
-    // They overlap, but not wholly: a norm between their sum and their largest.
+    // The parts overlap, but not fully: a norm between their sum and their largest.
     let parts = [memory, cache, in_flight, issue];
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
     let exposed = if tile.order == RowOrder::Length { 0.0 } else { EXPOSED * chain };
@@ -190,19 +190,19 @@ fn cache_us(work: &Work, column_tiles: f64, device: &Device) -> f64 {
     (l1_us.powi(3) + l2_us.powi(3)).cbrt()
 }
 
-/// Little's law: steps of all tiles, over the tiles that registers let be resident at a time.
+/// Little's law: steps of all tiles, divided by the tiles that registers allow to be resident at a time.
 fn in_flight_us(tile: &Tile, work: &Work, column_tiles: f64, device: &Device) -> f64 {
     let threads_per_tile = f64::from(tile.threads_per_tile);
     let launched = work.walks * threads_per_tile * column_tiles;
     let registers = tile.registers.next_multiple_of(8) * tile.threads;
     let by_registers = device.registers_per_multiprocessor / registers.max(1);
-    // The driver keeps a kilobyte a block for itself.
+    // The driver reserves a kilobyte per block.
     let by_memory = device.shared_bytes_per_multiprocessor / (u64::from(tile.shared_bytes) + 1024);
     let blocks =
         by_registers.min(by_memory as u32).clamp(1, device.max_blocks_per_multiprocessor.max(1));
     let resident = (blocks * tile.threads).min(device.max_threads_per_multiprocessor);
     let resident = (f64::from(resident) * f64::from(device.multiprocessors)).min(launched);
-    // The row's own bounds are one more step before the first entry.
+    // Reading the row's bounds is one more step before the first entry.
     let steps = (work.mean_walk.max(0.1) / f64::from(tile.unroll)).ceil() + 1.0;
     let lockstep = work.lockstep.powf(LOCKSTEP);
     work.walks * column_tiles * steps * lockstep * STEP_US / (resident / threads_per_tile).max(1.0)

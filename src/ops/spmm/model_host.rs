@@ -6,9 +6,9 @@ use crate::domain::{Candidate, Device, Layout, Spmm};
 
 pub const NAME: &str = "host_bytes_v1";
 
-/// Gather rate over copy rate when the rows of B in use fit the last-level cache.
+/// Ratio of gather rate to copy rate when the rows of B in use fit the last-level cache.
 const CACHE_RATIO: f64 = 3.0;
-/// A task handed to a thread, microseconds.
+/// Handing a task to a thread, microseconds.
 const TASK_US: f64 = 0.3;
 
 /// Predicted microseconds of one call.
@@ -36,7 +36,7 @@ pub fn predict_us(
     let c_us = seen.rows as f64 * n * 4.0 / copy;
     let threads = f64::from(device.multiprocessors.max(1));
     let tasks = (seen.rows as f64 / rows_a_task.max(1.0)).ceil();
-    // The last task alone: what stealing cannot spread.
+    // The last task alone, which stealing cannot spread.
     let tail = (a_us + b_us) * (rows_a_task / seen.rows.max(1) as f64).min(1.0) * threads;
     a_us + b_us + c_us + tasks * TASK_US / threads + tail
 }

@@ -33,7 +33,7 @@ struct NnzSplit {
     chunk: u32,
 }
 
-/// What a matrix decides of the operands besides those of the walk.
+/// Operands that depend on the matrix, besides those of the walk.
 #[derive(Default)]
 struct Cut {
     segments: u32,
@@ -154,9 +154,9 @@ impl SpmmKernel for NnzSplit {
         let ways = f64::from(self.walk.ways);
         let cut = seen.cut(u64::from(self.chunk));
         let parts = seen.longest_row as f64 / f64::from(self.chunk);
-        // The last arrival adds a bundle, and where there are several the bundles.
+        // The last arrival adds a bundle and, if there are several, the bundles.
         let added = parts.min(BUNDLE as f64) + parts / BUNDLE as f64;
-        // Partial sums are written, and read again by the last of their row.
+        // Partial sums are written, and read again by the last segment of their row.
         let partial =
             cut.segments * f64::from(self.walk.columns()) * 2.0 * self.walk.sum_bytes() as f64;
         Work {
@@ -225,7 +225,7 @@ impl SpmmKernel for NnzSplit {
 
 /// A fence and a counter's round trip at a segment's end, microseconds.
 const ARRIVAL_US: f64 = 1.5;
-/// One partial sum that the last group of a row adds, microseconds.
+/// Adding one partial sum in the last group of a row, microseconds.
 const PARTIAL_US: f64 = 0.15;
 
 /// Rows of more than `chunk` entries, cut into parts of about equal length.
@@ -233,17 +233,17 @@ const PARTIAL_US: f64 = 0.15;
 struct Segments {
     /// Where each segment begins and ends among the entries.
     bounds: Arc<[u32]>,
-    /// Its long row.
+    /// The long row that each segment is part of.
     owner: Arc<[u32]>,
-    /// Where its sums go: places of a row are side by side, segments come by their first column.
+    /// Where each segment's sums go: those of one row are side by side, while segments are ordered by their first column.
     place: Arc<[u32]>,
-    /// Each long row's row of the matrix.
+    /// The matrix row of each long row.
     row: Arc<[u32]>,
-    /// Each long row's first place, and the number of all.
+    /// The first place of each long row, followed by the number of all places.
     first: Arc<[u32]>,
-    /// Each long row's first bundle.
+    /// The first bundle of each long row.
     bundle: Arc<[u32]>,
-    /// All bundles.
+    /// The number of all bundles.
     bundles: u32,
 }
 

@@ -1,4 +1,4 @@
-//! SpMM as an operation: which problems it has, its kernels, and the way from a problem to its candidates.
+//! SpMM as an operation: its problems, its kernels, and the way from a problem to its candidates.
 
 use super::family::{self, FAMILIES};
 use super::host::HOST_FAMILIES;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub struct SpmmOperation;
 
-/// Products of the vendors.
+/// The vendors' routines for products.
 static VENDORS: [VendorLibrary; 3] = [
     VendorLibrary {
         id: "spmm.cusparse",

@@ -16,7 +16,7 @@ pub struct Panels {
     /// Panel i has the columns `cols[ptr[i]..ptr[i + 1]]`, rising.
     pub ptr: Arc<[u32]>,
     pub cols: Arc<[u32]>,
-    /// `m1` values a column, zero where a row lacks it.
+    /// `m1` values per column, zero if a row has no entry there.
     pub values: ArrayData,
 }
 
@@ -57,7 +57,7 @@ pub fn panel_arrays(
     Ok((arrays, [order_ms, pack_ms]))
 }
 
-/// Packs the matrix. `None` when the packed columns do not fit 32-bit offsets, or all of it `MOST_KEPT`.
+/// Packs the matrix. `None` if the packed columns exceed 32-bit offsets, or the arrays exceed `MOST_KEPT` bytes.
 pub fn pack(matrix: &Csr, order: &[u32], m1: usize, dtype: Dtype) -> Option<Panels> {
     match dtype {
         Dtype::F16 => pack_as(matrix, order, m1, operand::half_bits, ArrayData::F16),
@@ -66,7 +66,7 @@ pub fn pack(matrix: &Csr, order: &[u32], m1: usize, dtype: Dtype) -> Option<Pane
     }
 }
 
-/// As `pack`, with values of one type: rounded by `narrow`, kept as `keep`.
+/// Like `pack`, with values of one type: rounded by `narrow`, stored by `keep`.
 fn pack_as<V: Copy + Default + Send + Sync>(
     matrix: &Csr,
     order: &[u32],

@@ -11,7 +11,7 @@ pub const UNROLL: Meaning = ("unroll", "entries that a thread has in flight");
 pub const VEC: Meaning = ("vec", "elements per vector load");
 pub const WARPS: Meaning = ("warps", "warps per block");
 
-/// Of the kernels that walk the entries of rows.
+/// Phrases of the kernels that walk the entries of rows.
 pub const WALK: [Meaning; 9] = [
     ("lanes", "adjacent threads that share the columns of a row"),
     ("ways", "parts of a row that are summed in parallel and then added"),

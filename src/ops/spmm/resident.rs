@@ -1,6 +1,6 @@
-//! Family `resident`, row-major: a panel of B stays in shared memory, rows of A stream by (`kernels/spmm/resident.cuh`).
-//! Written for B of few rows, as pruned networks have: what other families gather from L2 entry by entry comes from shared
-//! memory here, at some four times the rate.
+//! Family `resident`, row-major: a panel of B stays in shared memory while rows of A stream by (`kernels/spmm/resident.cuh`).
+//! Written for B with few rows, as in pruned networks: entries that other families gather from L2 one by one come from shared
+//! memory here, at about four times the rate.
 
 pub mod cuts;
 
@@ -24,7 +24,7 @@ use crate::search::domain::{Domain, product};
 use std::sync::{Arc, LazyLock};
 
 const NAME: &str = "resident";
-/// Threads before their first row: the panel's copies and a barrier, microseconds beside what the bytes take.
+/// Time before a thread's first row, microseconds: the panel's copies and a barrier, besides the time that the bytes take.
 const START_US: f64 = 1.5;
 
 pub struct Residents;
@@ -127,7 +127,7 @@ impl Resident {
             number("n", n),
             scale(&self.problem),
         ];
-        // One block per multiprocessor: without the 1 the compiler aims at two, and spills for it.
+        // One block per multiprocessor: without the 1 the compiler aims at two blocks, and spills to reach that.
         let launch_bounds = Some(format!("{}, 1", self.block));
         EntryPoint { launch_bounds, ..text::kernel("resident", "ResidentConfig", operands) }
     }
@@ -148,8 +148,8 @@ impl Resident {
         cols * u64::from(self.n1 * self.element())
     }
 
-    /// Blocks along the rows: one a multiprocessor, shared among the column tiles. A second would load the panel once more
-    /// and bring no more warps than a larger block has.
+    /// Blocks along the rows: one per multiprocessor, shared among the column tiles. A second block would load the panel once
+    /// more and add no more warps than a larger block has.
     fn blocks(&self, device: &Device) -> u32 {
         (device.multiprocessors / self.column_tiles()).max(1)
     }
@@ -177,7 +177,7 @@ impl Resident {
             l2: a_bytes * tiles + c_bytes,
             entries: entries * tiles,
             stationed: panels,
-            // Multiprocessors without a block, and rows that do not divide among a warp's subwarps.
+            // Multiprocessors without a block, and rows that do not divide evenly among a warp's subwarps.
             imbalance: waves * multiprocessors / (tiles * blocks)
                 * (1.0 + groups.cov.min(1.0) / (1.0 + rows).sqrt()),
             still_us: waves * START_US + panels / (device.copy_gbps.max(1.0) * 2.0e3),
@@ -195,12 +195,13 @@ impl SpmmKernel for Resident {
             threads: self.block,
             most_threads: 1024,
             threads_per_tile: self.lanes(),
-            // Rows are dealt to all blocks alike: many subwarps in a block leave no multiprocessor without work.
+            // Rows are distributed evenly over all blocks: many subwarps per block leave no multiprocessor without work.
             tiles_per_block: 1,
             order: RowOrder::Natural,
             unroll: self.unroll,
             elements_an_entry: self.vec,
-            // The compiler is told the block, and puts off loads rather than exceed what such a block may have.
+            // The compiler knows the block size, and delays loads rather than exceed the registers that such a block may
+            // have.
             registers: (sums * 2 + self.unroll * (2 + self.element()) / 4 + 32)
                 .min(65_536 / self.block),
             shared_bytes: 0,
@@ -211,7 +212,7 @@ impl SpmmKernel for Resident {
         }
     }
 
-    /// One a multiprocessor, whatever the rows: they are dealt to those that there are.
+    /// One block per multiprocessor, whatever the number of rows: rows are distributed over these blocks.
     fn blocks(&self, _seen: &Inspection, _problem: &Spmm) -> u64 {
         u64::MAX
     }

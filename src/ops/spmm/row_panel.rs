@@ -166,7 +166,7 @@ impl SpmmKernel for RowPanel {
         }
     }
 
-    /// An order by similarity that gains nothing is as good as endless padding.
+    /// An order by similarity that gains nothing counts as infinite padding.
     fn fill(&self, seen: &Inspection) -> f64 {
         match self.order {
             RowOrder::Similarity if !seen.similarity_pays() => f64::INFINITY,
@@ -175,7 +175,7 @@ impl SpmmKernel for RowPanel {
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
-        // Small blocks spread few panels over all multiprocessors, and only that.
+        // Small blocks only serve to spread few panels over all multiprocessors.
         let tile = self.tile();
         let panels = seen.rows.div_ceil(u64::from(self.m1 * 256 / tile.threads_per_tile.min(256)));
         let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
@@ -225,8 +225,8 @@ impl RowPanel {
         text::kernel("row_panel", "RowPanelConfig", operands)
     }
 
-    /// Entries over distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others gain
-    /// in proportion.
+    /// Ratio of entries to distinct columns of a panel. In the order by similarity it is known for panels of 8 rows; others
+    /// gain in proportion.
     fn reuse(&self, seen: &Inspection) -> f64 {
         let by_length = seen.panel(self.m1).reuse;
         match self.order {

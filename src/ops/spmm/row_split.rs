@@ -116,7 +116,7 @@ impl SpmmKernel for RowSplit {
     }
 }
 
-/// The order of rows as the first array, none for the natural one, and the milliseconds that it took.
+/// The order of rows as the first array (none for the natural order), and the milliseconds that computing it took.
 pub fn row_order(shared: &mut Shared, order: RowOrder) -> (Vec<Array>, Option<usize>, f64) {
     match shared.ordered(order) {
         (None, ms) => (Vec::new(), None, ms),

@@ -1,4 +1,5 @@
-//! What the candidates of one matrix share while they are lowered: row orders, packed arrays, and how long those took.
+//! What the candidates of one matrix share while they are lowered: row orders, packed arrays, and the time that making them
+//! took.
 
 use super::family::RowOrder;
 use super::inspect::rows_by_length;
@@ -12,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most bytes of packed arrays that are kept for candidates to come; what is dropped can be packed again.
+/// Most bytes of packed arrays that are kept for later candidates; what is dropped can be packed again.
 pub const MOST_KEPT: u64 = 8 << 30;
 
-/// What the names of row orders begin with.
+/// Prefix of the names of row orders.
 const ROWS_BY: &str = "rows_by_";
 
 /// The matrix, the problem, the device, and what has been made of them so far.
@@ -35,19 +36,19 @@ struct Kept {
     made: u64,
 }
 
-/// A candidate lowered: what runs, what it brings along, and what bringing that took.
+/// A lowered candidate: its program, its arrays, and the time that preparing them took.
 pub struct Lowered {
     pub program: Program,
     pub arrays: Vec<Array>,
     pub scratch: Vec<Scratch>,
-    /// Host time of sorting and packing, also where an earlier candidate spent it.
+    /// Host time of sorting and packing, even if an earlier candidate spent it.
     pub ms: f64,
-    /// The part of it that new values take again; see `Recipe::update_ms`.
+    /// The part of it that new values require again; see `Recipe::update_ms`.
     pub update_ms: Option<f64>,
 }
 
 impl Lowered {
-    /// A program that brings nothing along.
+    /// A program without arrays.
     pub fn bare(program: Program) -> Self {
         Self { program, arrays: Vec::new(), scratch: Vec::new(), ms: 0.0, update_ms: None }
     }
@@ -58,8 +59,8 @@ impl Shared {
         Self { matrix, problem, device, kept: HashMap::new(), made: 0 }
     }
 
-    /// What `make` gives, made once for all candidates that ask by this name, with the milliseconds it took: everybody who
-    /// uses it answers for them. `bytes` says how much memory it holds.
+    /// Returns the result of `make`, which runs once for all candidates that use this name, with the milliseconds it took:
+    /// the preparation time of each of them includes it. `bytes` says how much memory the result holds.
     pub fn once<T: Send + Sync + 'static, E>(
         &mut self,
         name: &str,
@@ -82,7 +83,7 @@ impl Shared {
         Ok((value, ms))
     }
 
-    /// Drops what was made longest ago until as many bytes fit. Row orders stay: they are small, and all else is made from
+    /// Drops the oldest results until this many bytes fit. Row orders stay: they are small, and everything else is made from
     /// them.
     fn make_room(&mut self, bytes: u64) {
         while self.kept.values().map(|kept| kept.bytes).sum::<u64>() + bytes > MOST_KEPT {
@@ -95,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Rows in an order, none for the natural one, with the milliseconds that took.
+    /// Rows in an order (none for the natural one), with the milliseconds that sorting took.
     pub fn ordered(&mut self, order: RowOrder) -> (Option<Arc<[u32]>>, f64) {
         let (rows, ms) = match order {
             RowOrder::Natural => return (None, 0.0),
@@ -132,7 +133,7 @@ impl Shared {
 }
 
 impl RowOrder {
-    /// The name that candidates give it.
+    /// The name of the order in candidates.
     pub fn name(self) -> &'static str {
         match self {
             Self::Natural => "natural",
@@ -147,7 +148,7 @@ impl RowOrder {
     }
 }
 
-/// Scratch memory as a recipe may ask for it: a plan that leaves no room for the operands is none.
+/// Scratch memory of a recipe; refused if it would leave no room for the operands.
 pub fn scratch(what: &str, bytes: u64, device: &Device) -> Result<Scratch, Refusal> {
     let most = MOST_KEPT.min(device.memory_bytes / 4);
     if bytes > most {

@@ -1,10 +1,10 @@
 //! Row order by similarity: rows that share columns stand next to each other, found by MinHash (Broder, 1997).
 //!
-//! A row's signature is the columns with the least hash under three hashes: two rows agree in each with a probability of
-//! their Jaccard similarity. Sorting by signatures puts likely relatives side by side. The signature holds the column
-//! itself, not its hash, so the order follows the columns and a band stays a band. Inside a run that agrees in the first
-//! hash, rows are taken greedily, panel by panel. All of it is O(nnz) and the same on any number of threads. Whether the
-//! order pays is for the reuse to say (Tiled SpMM keeps a reordering only then): `overlap` counts it.
+//! A row's signature consists of the columns with the least hash under three hashes; two rows agree in each with a
+//! probability equal to their Jaccard similarity. Sorting by signatures places similar rows side by side. The signature holds
+//! the column itself, not its hash, so the order follows the columns and a band stays a band. Inside a run that agrees in the
+//! first hash, rows are chosen greedily, panel by panel. All of it is O(nnz), and the result is the same on any number of
+//! threads. `overlap` measures the reuse, which decides whether the order pays off (Tiled SpMM keeps a reordering only then).
 
 use super::strips::Strips;
 use crate::sparse::Csr;
@@ -21,18 +21,18 @@ const MARKS: usize = 1 << 12;
 /// Seeds of the three hashes, and of the choice of runs that are sampled.
 const SEEDS: [u32; 3] = [0x9e37_79b9, 0x85eb_ca6b, 0xc2b2_ae35];
 const SAMPLING: u32 = 0x5bd1_e995;
-/// A column that leads more than this part of all rows is one of too many.
+/// A column that comes first in more than `1 / COMMON` of all rows is too common to tell which rows are alike.
 const COMMON: usize = 16;
-/// Fewest columns of a row that choose whether it is sampled.
+/// Fewest columns of a row that are used to decide whether it is sampled.
 const KEYED: usize = 4;
-/// Rows whose order is made to estimate what the order of all rows gives, about.
+/// Approximate number of rows that are ordered to estimate the effect of ordering all rows.
 const SAMPLED_ROWS: usize = 16_384;
-/// Entries that one estimate looks at, about, and the fewest and most panels that they are spread over.
+/// Approximate number of entries that one estimate reads, and the fewest and most panels that they are spread over.
 const LOOKED_ENTRIES: usize = 1 << 17;
 const PANELS: [usize; 2] = [4, 2048];
-/// Entries that any panel may have looked at: of more it has strips of columns.
+/// Most entries that are read of a panel: of a larger one, strips of columns are read.
 const WHOLE_PANEL: usize = 2048;
-/// How much better than both other orders the estimated reuse must be.
+/// Factor by which the estimated reuse must exceed that of both other orders.
 const PAYS: f64 = 1.05;
 
 /// How the rows of panels overlap.
@@ -44,8 +44,8 @@ pub struct Overlap {
     pub lone: f64,
 }
 
-/// The overlap that the order of all rows would have, estimated on some of the rows: of those that agree in a hash either
-/// all are ordered or none, so that relatives stay together.
+/// The overlap that ordering all rows would give, estimated on some of the rows: of rows that agree in a hash, either all are
+/// ordered or none, so that similar rows stay together.
 pub fn estimate(matrix: &Csr) -> Overlap {
     let (rows, nnz) = (matrix.rows(), matrix.nnz());
     let among = (rows / SAMPLED_ROWS).max(nnz / (2 * LOOKED_ENTRIES)).min(rows / (8 * PANEL));
@@ -56,7 +56,7 @@ pub fn estimate(matrix: &Csr) -> Overlap {
         .with_min_len(4096)
         .map(|row| {
             let cols = matrix.row(row as usize).0;
-            // Relatives have most of their first columns in common.
+            // Similar rows have most of their first columns in common.
             let key = least(cols.iter().take(looked), SEEDS[0]);
             (mix(key ^ SAMPLING), row)
         })
@@ -64,8 +64,8 @@ pub fn estimate(matrix: &Csr) -> Overlap {
         .collect();
     keys.par_sort_unstable();
     let runs = keys.chunk_by(|a, b| a.0 == b.0);
-    // A run that outgrows the sample alone (a dense column that all rows share) says nothing of its rows: of them take
-    // those whose other columns hash alike.
+    // A run that exceeds the sample alone (a dense column that all rows share) says nothing about its rows: of these, take
+    // the rows whose other columns hash alike.
     let chosen = runs.flat_map(|run| {
         let over = if among <= 1 { 1 } else { run.len().div_ceil(most / 2 + 1) as u32 };
         let key = run[0].0;
@@ -81,7 +81,7 @@ pub fn estimate(matrix: &Csr) -> Overlap {
     if !strips.narrow() {
         return overlap(matrix, &order(matrix, chosen), PANEL);
     }
-    // Long rows are ordered by the columns that are looked at, and those are what is counted.
+    // Long rows are ordered by the columns that are read, and those are counted.
     let narrowed = narrowed(matrix, &chosen, &strips);
     narrowed.map_or(Overlap { reuse: 1.0, lone: 1.0 }, |matrix| {
         let rows = (0..matrix.rows() as u32).collect();
@@ -89,7 +89,7 @@ pub fn estimate(matrix: &Csr) -> Overlap {
     })
 }
 
-/// Some rows, and of them the columns within the strips.
+/// Some rows, restricted to the columns within the strips.
 fn narrowed(matrix: &Csr, rows: &[u32], strips: &Strips) -> Option<Csr> {
     let (mut indices, mut indptr) = (Vec::new(), vec![0]);
     for &row in rows {
@@ -139,7 +139,7 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
     order
 }
 
-/// Columns that a large part of all rows has: they say nothing of which rows are alike. Keys are sorted.
+/// Columns that a large part of all rows has: they do not tell which rows are alike. Keys are sorted.
 fn common(keys: &[([u32; 3], u32)]) -> Vec<u32> {
     let most = (keys.len() / COMMON).max(8 * PANEL);
     let runs = keys.chunk_by(|a, b| a.0[0] == b.0[0]);
@@ -147,7 +147,7 @@ fn common(keys: &[([u32; 3], u32)]) -> Vec<u32> {
     firsts.filter(|&col| col != u32::MAX).collect()
 }
 
-/// The columns with the least hash, under three hashes, without some columns; `u32::MAX` for a row that has no other.
+/// The columns with the least hash under three hashes, ignoring some columns; `u32::MAX` for a row that has no other.
 fn signature(cols: &[u32], without: &[u32]) -> [u32; 3] {
     if without.is_empty() {
         return SEEDS.map(|seed| least(cols.iter(), seed));
@@ -155,8 +155,8 @@ fn signature(cols: &[u32], without: &[u32]) -> [u32; 3] {
     SEEDS.map(|seed| least(cols.iter().filter(|col| !without.contains(col)), seed))
 }
 
-/// The column with the least hash under a seed. Seeds are not zero: `mix` leaves zero as it is, and the first column would
-/// be the least of every row that has it.
+/// The column with the least hash under a seed. Seeds are not zero: `mix` maps zero to itself, so the first column would be
+/// the least of every row that has it.
 fn least<'a>(cols: impl Iterator<Item = &'a u32>, seed: u32) -> u32 {
     cols.copied().min_by_key(|&col| mix(col ^ seed)).unwrap_or(u32::MAX)
 }
@@ -170,7 +170,7 @@ fn mix(mut word: u32) -> u32 {
     word ^ word >> 16
 }
 
-/// Which columns the panel at hand has, up to collisions: a wrong hit costs a little reuse and nothing else.
+/// Which columns the current panel has, up to collisions: a wrong hit only costs a little reuse.
 struct Marks {
     stamp: u32,
     stamps: Vec<u32>,
@@ -210,8 +210,8 @@ fn looked_at(cols: &[u32]) -> impl Iterator<Item = &u32> {
     cols.iter().step_by(cols.len().div_ceil(LOOKED_AT).max(1))
 }
 
-/// Takes, panel by panel, of the next few rows of a run the one whose columns the panel has the most of. `start` is where
-/// the run starts among all rows, since that is where panels are cut.
+/// Chooses, panel by panel, among the next few rows of a run the row with the most columns in common with the panel. `start`
+/// is where the run starts among all rows, which determines where panels are cut.
 fn refine(matrix: &Csr, start: usize, rows: &mut [u32], marks: &mut Marks) {
     marks.clear();
     for at in 0..rows.len() {
@@ -220,7 +220,7 @@ fn refine(matrix: &Csr, start: usize, rows: &mut [u32], marks: &mut Marks) {
         } else if at > 0 {
             let until = rows.len().min(at + CHOICE);
             let cols = |row: u32| matrix.row(row as usize).0;
-            // The first of the best, so that the order is the same each time and as sorted where nothing is gained.
+            // The first of the best, so that the order is deterministic, and stays as sorted if nothing is gained.
             let share = |i: &usize| (marks.share(cols(rows[*i])), std::cmp::Reverse(*i));
             let best = (at..until).max_by_key(share).unwrap_or(at);
             rows[at..=best].rotate_right(1);
@@ -229,7 +229,7 @@ fn refine(matrix: &Csr, start: usize, rows: &mut [u32], marks: &mut Marks) {
     }
 }
 
-/// Overlap of panels of `size` consecutive rows of an order, on evenly spread panels, of about `LOOKED_ENTRIES` entries.
+/// Overlap of panels of `size` consecutive rows of an order, on evenly spread panels with about `LOOKED_ENTRIES` entries.
 pub fn overlap(matrix: &Csr, order: &[u32], size: usize) -> Overlap {
     let panels = order.len().div_ceil(size);
     let most = (SAMPLED_ROWS / size).clamp(PANELS[0], PANELS[1]);
@@ -252,13 +252,13 @@ pub fn overlap(matrix: &Csr, order: &[u32], size: usize) -> Overlap {
             let (distinct, lone) = runs.fold((0u64, 0u64), |(distinct, lone), run| {
                 (distinct + 1, lone + u64::from(run.len() == 1))
             });
-            // A panel weighs what it holds, however little of it was looked at.
+            // A panel is weighted by its entries, however few of them were read.
             let entries: usize = rows.iter().map(|&row| matrix.row_nnz(row as usize)).sum();
             let scale = entries as f64 / columns.len().max(1) as f64;
             [columns.len() as f64, distinct as f64, lone as f64].map(|count| count * scale)
         })
         .collect();
-    // One after the other, so that the sums are the same on any number of threads.
+    // In sequence, so that the sums are the same on any number of threads.
     let [entries, distinct, lone] = [0, 1, 2].map(|at| seen.iter().map(|it| it[at]).sum::<f64>());
     if distinct == 0.0 {
         return Overlap { reuse: 1.0, lone: 1.0 };

@@ -15,14 +15,15 @@ pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
     }
 }
 
-/// Share of entries from which a product with A made dense is tried: below it that has more than fifty times the terms.
+/// Density from which a product with A made dense is tried: below it the product has more than fifty times the terms.
 const DENSE_SHARE: f64 = 0.02;
 
 /// Most bytes of A made dense.
 const MOST_DENSE_BYTES: f64 = (1u64 << 30) as f64;
 
-/// The vendor's routines (cuSPARSE's `default` is one of its three for CSR, so it is not tried again), likeliest best first:
-/// always candidates, so a plan is never slower than the vendor. After them cuBLAS on A made dense, where A nearly is.
+/// The vendor's routines (cuSPARSE's `default` is one of its three for CSR, so it is not tried again), with the likely best
+/// first. They are always candidates, so a plan is never slower than the vendor. If A is nearly dense, cuBLAS on A made dense
+/// follows.
 pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
     let mut algorithms = match device.kind {
         _ if device.vendor.is_none() => vec![],
@@ -39,7 +40,7 @@ pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
     algorithms.into_iter().map(candidate).collect()
 }
 
-/// The distinct CUDA texts that this space asks a compiler for on typical problems, with a label: what tests compile ahead of any GPU.
+/// The distinct CUDA texts that this space compiles for typical problems, with a label: tests compile them without a GPU.
 pub fn kernel_texts() -> Vec<(String, String, Option<u32>)> {
     let mut texts = std::collections::BTreeMap::new();
     for problem in typical_problems() {

@@ -1,17 +1,17 @@
-//! A bounded look at some rows of a matrix: where they have too many entries, the same strips of columns of every row, so
-//! that what rows share, and which columns lie side by side, stays what it is.
+//! A bounded sample of some rows of a matrix: if they have too many entries, the same strips of columns are read of every
+//! row, which preserves what rows share and which columns lie side by side.
 
 use crate::sparse::Csr;
 
-/// Strips that the columns are cut to, at most.
+/// Most strips that the columns are cut into.
 const STRIPS: usize = 16;
-/// Entries that the strips are cut by, about.
+/// Approximate number of entries that determine the strips.
 const GUIDE: usize = 4096;
 
-/// Which columns are looked at.
+/// Which columns are read.
 #[derive(Clone, Debug)]
 pub struct Strips {
-    /// Half-open ranges, rising; `None` is all columns.
+    /// Half-open ranges, rising; `None` means all columns.
     ranges: Option<Vec<[u32; 2]>>,
 }
 
@@ -23,7 +23,7 @@ impl Strips {
             return Self { ranges: None };
         }
         let mut guide: Vec<u32> = Vec::with_capacity(2 * GUIDE);
-        // Every so many-th entry of all rows one after the other.
+        // Every k-th entry of all rows in sequence.
         let (step, mut skip) = (entries.div_ceil(GUIDE), 0);
         for &row in rows {
             let cols = matrix.row(row as usize).0;
@@ -57,7 +57,7 @@ impl Strips {
         self.ranges.is_some()
     }
 
-    /// Appends those of a row's columns that are looked at.
+    /// Appends those columns of a row that are read.
     pub fn extend(&self, to: &mut Vec<u32>, cols: &[u32]) {
         let Some(ranges) = &self.ranges else { return to.extend_from_slice(cols) };
         let mut rest = cols;

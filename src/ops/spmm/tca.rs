@@ -26,7 +26,7 @@ const FAMILY: &str = "tca";
 /// Blocks and columns that the shared feed's buffer is laid out for: the paper's.
 const SHARED_WARPS: u32 = 8;
 const SHARED_COLUMNS: u32 = 64;
-/// Lanes' bytes in one load: vectors are no wider.
+/// Bytes per lane in one load: the widest vector.
 const VECTOR_BYTES: u32 = 16;
 
 pub struct TensorDots;
@@ -36,13 +36,14 @@ struct TensorDot {
     warps: u32,
     columns: u32,
     thresholds: [u32; 4],
-    /// B's rows pass through shared memory, as in the paper; else from memory to the lanes that multiply them.
+    /// Rows of B pass through shared memory, as in the paper; otherwise they go from memory directly to the lanes that
+    /// multiply them.
     shared: bool,
     problem: Spmm,
 }
 
-/// Most nonzeros of a row of each class. The paper's make every product full; the others let a row walk its nonzeros in several
-/// steps of a lower class, which leaves fewer diagonal sums and reads longer pieces of B.
+/// Most nonzeros of a row of each class. The paper's values make every product full; the others let a row process its
+/// nonzeros in several steps of a lower class, which leaves fewer diagonal sums and reads longer pieces of B.
 fn thresholds(name: &str) -> Option<[u32; 4]> {
     match name {
         "paper" => Some([8, 16, 32, 64]),
@@ -148,7 +149,7 @@ impl TensorDot {
         text::kernel("tca", "TcaConfig", operands)
     }
 
-    /// Columns a lane holds.
+    /// Columns per lane.
     fn width(&self) -> u32 {
         self.columns / 8
     }
@@ -168,7 +169,7 @@ impl TensorDot {
         }
     }
 
-    /// Warp instructions of one step, and of one row's diagonal sums, for a class of rows: counted in the kernel's text.
+    /// Warp instructions of one step, and of one row's diagonal sums, for a class of rows, counted in the kernel's text.
     fn instructions(&self, eights: u32) -> (f64, f64) {
         let width = f64::from(self.width());
         let loads = if self.aligned() { 2.0 * (2.0 + width / 8.0) } else { 8.0 * width };
@@ -205,17 +206,17 @@ impl SpmmKernel for TensorDot {
             shared_bytes: if self.shared { 2 * 64 * VECTOR_BYTES * self.warps } else { 0 },
             vector: 1,
             whole_warps: true,
-            // Warps are dealt by nonzeros.
+            // Warps are assigned by nonzeros.
             balanced: true,
             pointless: self.shared
                 && (self.warps != SHARED_WARPS || self.columns != SHARED_COLUMNS)
-                // The widest shape is for more loads of whole vectors in flight.
+                // The widest shape serves to have more loads of whole vectors in flight.
                 || self.columns > SHARED_COLUMNS && !self.aligned(),
         }
     }
 
-    /// The gather of B is not reduced, and the eightfold multiply-adds cost no more than the products' instructions. All rows
-    /// are taken to be of the mean length: the model knows no more of them.
+    /// The gather of B is not reduced, and the eightfold multiply-adds cost no more than the instructions of the products.
+    /// All rows are assumed to have the mean length, since the model knows nothing else about them.
     fn work(&self, seen: &Inspection) -> Work {
         let (shape, mean) = (self.shape(), seen.mean_row.max(1.0));
         let eights = 1 << shape.class(mean.ceil() as u32);

@@ -30,13 +30,13 @@ pub struct TiledColumns;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Tiled {
-    /// Columns of C a thread (R).
+    /// Columns of C per thread (R).
     pub r: u32,
-    /// Columns of A a stage.
+    /// Columns of A per stage.
     pub buffer: u32,
-    /// Rows a block, one a thread.
+    /// Rows per block, one per thread.
     pub rows: u32,
-    /// Long rows are cut where the decision chart says so.
+    /// Whether long rows are cut where the decision chart says so.
     pub segmented: bool,
     pub order: RowOrder,
     pub problem: Spmm,
@@ -136,7 +136,7 @@ impl Family for TiledColumns {
 }
 
 impl Tiled {
-    /// Entries after which rows are cut: the decision chart's answer (section 4.1).
+    /// Entries after which rows are cut, by the decision chart (section 4.1).
     pub fn segment(&self, rows: u64, mean: f64, sigma: f64, device: &Device) -> Option<u32> {
         if !self.segmented {
             return None;
@@ -172,7 +172,7 @@ impl Tiled {
     /// Blocks that a multiprocessor holds at a time.
     fn resident(&self, device: &Device) -> u32 {
         let tile = self.tile();
-        // The driver keeps a kilobyte a block for itself.
+        // The driver reserves a kilobyte per block.
         let shared = device.shared_bytes_per_multiprocessor / u64::from(tile.shared_bytes + 1024);
         let registers = tile.registers.next_multiple_of(8) * tile.threads;
         let by_registers = device.registers_per_multiprocessor / registers;
@@ -183,7 +183,7 @@ impl Tiled {
 
 impl SpmmKernel for Tiled {
     fn tile(&self) -> Tile {
-        // By ptxas for sm_80 and sm_90: a test keeps them no less than what it reports.
+        // As ptxas reports for sm_80 and sm_90: a test checks that these figures are no less.
         let registers = match self.problem.dtype {
             Dtype::F64 => 92 + 4 * self.r,
             Dtype::F16 | Dtype::F32 => 70 + 2 * self.r,
@@ -196,7 +196,7 @@ impl SpmmKernel for Tiled {
             most_threads: 256,
             threads_per_tile: 1,
             tiles_per_block: self.rows,
-            // Cut rows give each multiprocessor a block: that is what the chart cuts them for.
+            // Cut rows give each multiprocessor a block, which is why the chart cuts them.
             order: self.order,
             unroll: 4,
             elements_an_entry: self.r,
@@ -204,13 +204,13 @@ impl SpmmKernel for Tiled {
             shared_bytes: self.shared_bytes(),
             vector: 1,
             whole_warps: self.rows.is_multiple_of(32),
-            // The chart judges balance here (sigma over mean at most 1, else cut), not LO-SpMM's threshold.
+            // The chart decides about balance here (sigma over mean at most 1, else cut), not LO-SpMM's threshold.
             balanced: true,
             pointless: self.problem.n.div_ceil(columns) > MOST_GRID_Y,
         }
     }
 
-    /// Segments are as many as the decision chart wants.
+    /// The decision chart determines the number of segments.
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
         let tiles = u64::from(problem.n.div_ceil(self.r));
         if self.segmented { u64::MAX } else { seen.rows.div_ceil(self.rows.into()) * tiles }
@@ -249,7 +249,7 @@ impl SpmmKernel for Tiled {
         if self.segmented { 1.0 } else { seen.groups(32, by_length).lockstep }
     }
 
-    /// Segments where the chart cuts, another order where the model says that it pays (sections 4.1 and 4.2).
+    /// Segments if the chart cuts rows, another order if the model predicts a gain (sections 4.1 and 4.2).
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
         let sampled = seen.tiled(false);
         if self.segmented && self.geometry(sampled, device).segment.is_none() {

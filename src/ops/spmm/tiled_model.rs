@@ -20,16 +20,16 @@ pub const LOCAL_INDEX_BYTES: f64 = 2.0;
 pub const INDEX_BYTES: f64 = 4.0;
 /// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
 const NAIVE_METADATA: f64 = 8.0;
-/// Entries a row below which a matrix is as good as empty: what is shared among none stays finite.
+/// Entries per row below which a matrix counts as empty, so that ratios stay finite.
 const LEAST_MEAN: f64 = 1e-3;
 const WARP: u32 = 32;
 
-/// What a tiled candidate is, as the model sees it.
+/// A tiled candidate, as the model sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Geometry {
-    /// Rows (or segments) a block.
+    /// Rows (or segments) per block.
     pub rows: u32,
-    /// Most distinct rows of B a stage.
+    /// Most distinct rows of B per stage.
     pub buffer: u32,
     /// R: columns of C that one reading of A serves; row-major, the columns of a block's tile.
     pub r: u32,
@@ -45,28 +45,29 @@ pub struct Geometry {
 /// Every term of the model for one geometry on one pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// mu: mean entries a row (Table 1).
+    /// mu: mean entries per row (Table 1).
     pub mu: f64,
-    /// mu*: mean entries a segment (Eq. 6); mu where nothing is cut.
+    /// mu*: mean entries per segment (Eq. 6); mu if nothing is cut.
     pub mu_segment: f64,
     /// R (Table 1).
     pub r: f64,
-    /// rho: mean entries a distinct column of a panel (section 3.0.1).
+    /// rho: mean entries per distinct column of a panel (section 3.0.1).
     pub rho: f64,
-    /// Z: stored over real entries of S-ELL (Table 1).
+    /// Z: ratio of stored to real entries of S-ELL (Table 1).
     pub z: f64,
-    /// delta: bytes of metadata a thread (Table 1): its share of the stages' tables, and its key.
+    /// delta: bytes of metadata per thread (Table 1): its share of the stages' tables, and its key.
     pub delta: f64,
-    /// B_T: bytes of an element (Table 1).
+    /// B_T: bytes per element (Table 1).
     pub element: f64,
-    /// C, all misses: bytes of the lines that gathers touch over the bytes they need (section 3.0.2).
+    /// C, all misses: ratio of the bytes of the lines that gathers touch to the bytes they need (section 3.0.2).
     pub c: f64,
-    /// L, cold misses only: rows of B that all blocks gather, over those that there are (section 3.0.2). The paper divides
-    /// by M, where Table 1's bound (N / nnz <= Gamma) needs the rows of B; those that no entry touches are not counted.
+    /// L, cold misses only: ratio of the rows of B that all blocks gather to the rows of B that exist (section 3.0.2). The
+    /// paper divides by M, but Table 1's bound (N / nnz <= Gamma) needs the rows of B; those that no entry touches are not
+    /// counted.
     pub l: f64,
     /// Gamma = C / L (Eq. 4).
     pub gamma: f64,
-    /// U: scheduled blocks over multiprocessors, before rows are cut (Eq. 5).
+    /// U: ratio of scheduled blocks to multiprocessors, before rows are cut (Eq. 5).
     pub u: f64,
     /// Eq. 2: the naive kernel.
     pub naive: f64,
@@ -81,13 +82,13 @@ pub struct Terms {
     /// Stages of a panel, and panels of all rows.
     pub stages_per_panel: f64,
     pub panels: f64,
-    /// Steps of S-ELL that the longest row takes its thread.
+    /// Steps of S-ELL that the longest row costs its thread.
     pub longest_walk: f64,
     /// C is stored through a permutation of the rows.
     pub permuted: bool,
 }
 
-/// The model's terms. Takes some milliseconds the first time that a pattern is cut like this, whatever its size.
+/// The model's terms. Takes some milliseconds the first time a pattern is cut this way, whatever its size.
 pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
     let Geometry { rows, buffer, r, n, segment, dtype, .. } = *geometry;
     let seen = sampled.footprint(Cut { rows, buffer, segment });
@@ -133,7 +134,7 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
     terms
 }
 
-/// Eq. 2: intensity of the kernel with a thread an output, `mu` entries a row and `delta` bytes of row offsets.
+/// Eq. 2: intensity of the kernel with one thread per output, `mu` entries per row and `delta` bytes of row offsets.
 pub fn naive(mu: f64, element: f64, delta: f64) -> f64 {
     2.0 * mu / (mu * (element + INDEX_BYTES) + mu * element + element + delta)
 }
@@ -178,9 +179,9 @@ impl Terms {
             + element / mu)
     }
 
-    /// Bytes of device memory a multiply-add, for a sparse access cost `gamma`: Eq. 3 or Eq. 6, and the write of C, which
-    /// Eq. 3 leaves out. The paper counts it twice, for a read before the write (section 2.4, feature 8); ours are streaming
-    /// stores of whole sectors, once. Through a permutation each output takes a sector of its own.
+    /// Bytes of device memory per multiply-add, for a sparse access cost `gamma`: Eq. 3 or Eq. 6, plus the write of C, which
+    /// Eq. 3 leaves out. The paper counts the write twice, for a read before it (section 2.4, feature 8); ours are streaming
+    /// stores of whole sectors, counted once. Through a permutation each output takes a separate sector.
     pub fn bytes_a_multiply_add(&self, gamma: f64) -> f64 {
         let stored = if self.permuted { SECTOR } else { self.element };
         let mu = self.mu.max(LEAST_MEAN);
@@ -190,19 +191,19 @@ impl Terms {
         }
     }
 
-    /// Whether rows in another order are worth having (sections 4.2 and 5.3): the paper keeps an order for its rho; ours
-    /// must also pay for the padding that it changes, and for C in the original order. Judged by all misses: with cold misses
-    /// alone rho cancels out, since L falls as rho rises.
+    /// Whether rows in another order pay off (sections 4.2 and 5.3): the paper keeps an order for its rho; ours must also pay
+    /// for the padding that it changes, and for storing C in the original order. Judged by all misses: with cold misses alone
+    /// rho cancels out, since L falls as rho rises.
     pub fn pays_over(&self, natural: &Self) -> bool {
         self.bytes_a_multiply_add(self.c) < natural.bytes_a_multiply_add(natural.c)
     }
 }
 
-/// Predicted microseconds of one call, `resident` blocks a multiprocessor.
+/// Predicted microseconds of one call, with `resident` blocks per multiprocessor.
 ///
 /// Device memory: `bytes_a_multiply_add` at the measured copy rate (beta), where Gamma lies between all misses and cold
-/// misses by the share of B's column tile that L2 keeps. Beside it what the abstract machine has for nothing: gathers at
-/// L2's rate, multiply-adds at shared memory's, and the latency of stages, which only resident blocks hide.
+/// misses by the share of B's column tile that L2 keeps. It also counts what is free on the abstract machine: gathers at L2's
+/// rate, multiply-adds at shared memory's, and the latency of stages, which only resident blocks hide.
 pub fn predict_us(
     terms: &Terms,
     sampled: &Sampled,
@@ -219,13 +220,13 @@ pub fn predict_us(
     let gamma = terms.gamma * kept + terms.c * (1.0 - kept);
     let blocks = terms.panels * column_tiles;
     let multiprocessors = f64::from(device.multiprocessors.max(1));
-    // Fewer blocks than multiprocessors leave the others' share of every rate idle.
+    // Fewer blocks than multiprocessors leave a part of every rate unused.
     let used = (blocks / multiprocessors).clamp(1.0 / multiprocessors, 1.0);
     let walked = multiply_adds / f64::from(geometry.n) * terms.z * column_tiles * terms.r;
     let memory_us = multiply_adds * terms.bytes_a_multiply_add(gamma) / copy;
     let l2_us = multiply_adds * terms.element * terms.c / terms.rho / (copy * L2_RATIO);
     let shared_us = walked * terms.element / (copy * L1_RATIO);
-    // A stage is a look into the map, a gather, and the walk; one more step writes C.
+    // A stage reads the map, gathers, and walks; one more step writes C.
     let steps = 2.0 * terms.stages_per_panel + 1.0;
     let latency_us = blocks * steps * STEP_US
         / (f64::from(resident.max(1)) * multiprocessors).min(blocks.max(1.0));

@@ -27,21 +27,21 @@ use pack::{Packed, Shape, blockwise, pack};
 use std::sync::LazyLock;
 
 const NAME: &str = "tiled";
-/// Most threads a block.
+/// Most threads per block.
 const THREADS: u32 = 1024;
-/// Threads that are to be resident on a multiprocessor, where a thread keeps up to 8 words of sums, where it keeps more, and
-/// of doubles: 40, 64 and 80 registers each. Several blocks, so that some compute while others gather.
+/// Threads that should be resident per multiprocessor, for threads with up to 8 words of sums, with more, and with doubles:
+/// 40, 64 and 80 registers each. They form several blocks, so that some compute while others gather.
 const RESIDENT: [u32; 3] = [1536, 1024, 768];
 const SPLITS: [i64; 5] = [1, 2, 4, 8, 16];
-/// Waves of blocks that a larger split must not exceed: partial sums and half-empty stages buy nothing more.
+/// Waves of blocks that a larger split must not exceed: beyond them, partial sums and half-empty stages bring no gain.
 const MOST_WAVES: f64 = 4.0;
-/// Reuse of B by rows in natural order over that by length: above the first the natural order may pay, above the second
-/// rows by length cannot.
+/// Ratios of the reuse of B by rows in natural order to that by length: above the first the natural order may pay off, above
+/// the second the order by length cannot.
 const NATURAL_PAYS: [f64; 2] = [1.05, 1.5];
-/// A stage of a block whose multiprocessor has nothing else left, microseconds: measured on an H100 as 4.1 ms for about 400
-/// stages of 256 rows of B.
+/// A stage of a block that is alone on its multiprocessor, microseconds: measured on an H100 as 4.1 ms for about 400 stages
+/// of 256 rows of B.
 const ALONE_US: f64 = 10.0;
-/// A stage's map, then the copies it names, then its barriers, with nothing beside them: microseconds.
+/// A stage's map, then the copies it names, then its barriers, in isolation: microseconds.
 const STAGE_US: f64 = 1.2;
 
 pub struct TiledRows;
@@ -50,11 +50,11 @@ pub struct TiledRows;
 struct TiledRow {
     rows: u32,
     n1: u32,
-    /// Most rows of B that lie in shared memory at a time.
+    /// Most rows of B in shared memory at a time.
     buffer: u32,
     /// Blocks that share a row block's stages.
     split: u32,
-    /// Which rows share a block; within it they always fall in length.
+    /// Which rows share a block; within a block they are always sorted by falling length.
     order: RowOrder,
     problem: Spmm,
 }
@@ -174,17 +174,18 @@ impl TiledRow {
         self.rows * self.lanes()
     }
 
-    /// Threads a multiprocessor is to hold: the kernel's registers are bounded by that.
+    /// Threads that a multiprocessor should hold; the kernel's registers are bounded accordingly.
     fn resident_threads(&self) -> u32 {
         match self.n1 / self.lanes() {
             _ if self.problem.dtype == Dtype::F64 => RESIDENT[2],
-            // Element by element, the columns' bounds take registers too.
+            // Element by element, the bounds of the columns take registers, too.
             0..=8 if self.aligned() => RESIDENT[0],
             _ => RESIDENT[1],
         }
     }
 
-    /// What the bound on threads leaves each of them, by eights, but no less than its sums and loads need.
+    /// Registers that the bound on threads leaves each of them, in multiples of eight, but no fewer than its sums and loads
+    /// need.
     fn registers(&self) -> u32 {
         let blocks = (self.resident_threads() / self.threads()).max(1);
         let left = 65_536 / (blocks * self.threads()).max(1) / 8 * 8;
@@ -195,7 +196,7 @@ impl TiledRow {
         self.order == RowOrder::Length
     }
 
-    /// Blocks a multiprocessor holds at a time.
+    /// Blocks that a multiprocessor holds at a time.
     fn beside(&self, device: &Device) -> f64 {
         let a_block = u64::from(self.tile().shared_bytes + 1024);
         let by_threads = u64::from(self.resident_threads() / self.threads());
@@ -207,7 +208,7 @@ impl TiledRow {
         row_blocks as f64 * f64::from(self.column_tiles()) * f64::from(self.split)
     }
 
-    /// Whether the blocks are about as many as run at a time: more where more can be had and multiprocessors would idle,
+    /// Whether there are about as many blocks as run at a time: more if more are possible and multiprocessors would idle, but
     /// not so many that they queue.
     fn split_suits(&self, seen: &Inspection, device: &Device) -> bool {
         let wave = f64::from(device.multiprocessors.max(1)) * self.beside(device);
@@ -217,7 +218,7 @@ impl TiledRow {
         !(waves < 1.0 && larger) && (self.split == 1 || waves <= MOST_WAVES)
     }
 
-    /// Rows by length make even blocks; they may lose what neighbouring rows share.
+    /// Rows by length make blocks of equal work, but may lose what neighbouring rows share.
     fn order_suits(&self, seen: &Inspection) -> bool {
         let gain = seen.locality(false).near / seen.locality(true).near.max(1.0);
         if self.by_length() { gain < NATURAL_PAYS[1] } else { gain > NATURAL_PAYS[0] }
@@ -227,27 +228,27 @@ impl TiledRow {
         self.problem.n.div_ceil(self.n1)
     }
 
-    /// Bytes of an element of a partial sum: halves are summed in f32.
+    /// Bytes per element of a partial sum: halves are summed in f32.
     fn sum_bytes(&self) -> u32 {
         self.element().max(4)
     }
 
-    /// Entries over distinct columns in a row block, from windows of 64 and of 8192 rows.
+    /// Ratio of entries to distinct columns in a row block, from windows of 64 and of 8192 rows.
     fn reuse(&self, seen: &Inspection) -> f64 {
         let locality = seen.locality(self.by_length());
         let towards = f64::from(self.rows / 64).log2() / 7.0;
         locality.near.powf(1.0 - towards) * locality.far.powf(towards)
     }
 
-    /// Distinct columns of a row block, and the stages they make.
+    /// Distinct columns of a row block, and the number of its stages.
     fn stages(&self, seen: &Inspection) -> (f64, f64) {
         let entries = seen.mean_row * f64::from(self.rows);
         let distinct = (entries / self.reuse(seen)).min(seen.touched_cols as f64).max(1.0);
         (distinct, (distinct / f64::from(self.buffer)).ceil())
     }
 
-    /// What waiting costs within a stage: subwarps that share a quarter of a warp for each other, every warp for the longest
-    /// row of the block. Entries fall on stages as chance has it; blocks beside it take the slots that waiting ones leave.
+    /// Cost of waiting within a stage: subwarps that share a quarter of a warp wait for each other, and every warp for the
+    /// longest row of the block. Entries are assumed to fall on stages at random; other blocks use the slots of waiting ones.
     fn stage_imbalance(&self, seen: &Inspection, stages: f64, beside: f64) -> f64 {
         let mean = (seen.mean_row / stages).max(0.1);
         let spread = mean.sqrt() / mean;
@@ -258,13 +259,13 @@ impl TiledRow {
         pair * (longest / pair * lockstep).max(1.0).powf(1.0 / (1.0 + beside))
     }
 
-    /// Slots that stay empty: multiprocessors with a block less than others, then half a block at the end of the last wave.
+    /// Idle slots: multiprocessors with one block less than others, then half a block at the end of the last wave.
     fn idle(&self, blocks: f64, beside: f64, device: &Device) -> f64 {
         let each = (blocks / f64::from(device.multiprocessors.max(1))).max(1e-3);
         if each <= beside { each.ceil() / each } else { 1.0 + 0.5 / each }
     }
 
-    /// The block that holds the longest rows, alone: its stages follow each other, whatever the others do.
+    /// The block with the longest rows, alone: its stages follow each other, whatever the others do.
     fn heaviest_us(&self, seen: &Inspection) -> f64 {
         let heaviest = seen.groups(self.rows, self.by_length()).heaviest as f64;
         let distinct = heaviest.min(seen.touched_cols as f64);
@@ -317,7 +318,7 @@ impl SpmmKernel for TiledRow {
             threads: self.threads(),
             most_threads: THREADS,
             threads_per_tile: self.lanes(),
-            // As many times the blocks as there are parts.
+            // A split multiplies the number of blocks by the number of parts.
             tiles_per_block: (self.rows / self.split).max(1),
             order: self.order,
             unroll: 4,
@@ -435,7 +436,7 @@ impl TiledRow {
         let a_tile = u64::from(self.rows * self.n1 * self.sum_bytes());
         let partials = tiles * u64::from(self.split) * a_tile;
         let partials = shared::scratch("partial sums", partials, device)?;
-        // Far smaller than what was just granted.
+        // Far smaller than the scratch memory that was just granted.
         Ok(vec![partials, Scratch { bytes: 4 * tiles, fill: 0 }])
     }
 }

@@ -1,5 +1,5 @@
-//! What `row_split` and `nnz_split` share: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as it
-//! is given or staged in panels, C written by rows or by columns.
+//! Shared by `row_split` and `nnz_split`: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
+//! given or staged in panels, C written by rows or by columns.
 
 use super::family::{MOST_GRID_Y, RowOrder, Tile, among, count, order};
 use super::inspect::Inspection;
@@ -16,14 +16,14 @@ use std::sync::LazyLock;
 /// Rows and columns of B that one block stages; as in `stage.cuh`.
 const STAGED_ROWS: u32 = 64;
 const STAGED_COLUMNS: u32 = 32;
-/// Threads of a staging block.
+/// Threads per staging block.
 const STAGING_THREADS: u32 = 256;
-/// The usual block of a walk.
+/// The usual block size of a walk.
 const LARGE: u32 = 256;
-/// Static shared memory that any block may have without asking, bytes.
+/// Static shared memory that any block may have without opting in, bytes.
 const STATIC_SHARED: u32 = 48 << 10;
 
-/// The parameters of a walk, parsed.
+/// The parsed parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
     pub lanes: u32,
@@ -39,7 +39,7 @@ pub struct Walk {
     pub problem: Spmm,
 }
 
-/// What a matrix decides of a walk's operands; the default serves where only the text is wanted.
+/// Operands of a walk that depend on the matrix; the default serves if only the text is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     pub rows: u32,
@@ -63,8 +63,8 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
     ]
 });
 
-/// The candidates of a family over these domains that make sense for a problem. What the problem fixes is fixed before the
-/// product is taken: the whole of it has ten thousands of members.
+/// The candidates of a family over these domains that make sense for a problem. Values that the problem determines are fixed
+/// before the product is formed: the whole product has tens of thousands of members.
 pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candidate> {
     let widest = |staged: bool| i64::from(widest_vector(problem, staged));
     let by_columns = by_columns(problem);
@@ -99,7 +99,7 @@ fn by_columns(problem: &Spmm) -> bool {
 }
 
 impl Walk {
-    /// `None` where a parameter is missing, or has a value that is not among its family's domains.
+    /// `None` if a parameter is missing, or has a value that is not in its family's domain.
     pub fn of(candidate: &Candidate, problem: &Spmm, domains: &[Domain]) -> Option<Self> {
         if !among(candidate, domains) {
             return None;
@@ -130,7 +130,8 @@ impl Walk {
         let element = self.problem.dtype.bytes() as u32;
         let (group, tile, vector) = (self.group(), self.columns(), self.vec * element);
         let fits = group <= 32 && self.cols * vector <= 64 && self.in_flight() <= 64;
-        // A tile wider than N wastes lanes; one narrower than a line of B reads lines in parts, which pays only if staged.
+        // A tile wider than N wastes lanes; one narrower than a line of B reads lines in parts, which pays off only if B is
+        // staged.
         let whole = tile >= n && tile < 2 * n.next_power_of_two().max(self.vec);
         let line = tile * element >= if self.staged { 64 } else { 128 } && tile <= n;
         // Lanes side by side read at least 64 bytes of a row, if it has them.
@@ -152,7 +153,7 @@ impl Walk {
         vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared && grid
     }
 
-    /// Whether the block suits the matrix: small ones spread few rows over all multiprocessors, and only that.
+    /// Whether the block size suits the matrix: small blocks only serve to spread few rows over all multiprocessors.
     pub fn suits(&self, seen: &Inspection, device: &Device) -> bool {
         let large = seen.rows.div_ceil(u64::from((LARGE / self.group()).max(1)))
             * u64::from(self.column_tiles());
@@ -164,7 +165,7 @@ impl Walk {
         self.lanes * self.ways
     }
 
-    /// 32-bit words of B in flight a thread.
+    /// 32-bit words of B in flight per thread.
     fn in_flight(&self) -> u32 {
         self.unroll * self.cols * (self.vec * self.problem.dtype.bytes() as u32).div_ceil(4)
     }
@@ -174,7 +175,7 @@ impl Walk {
         self.lanes * self.vec * self.cols
     }
 
-    /// Groups a block.
+    /// Groups per block.
     pub fn groups(&self) -> u32 {
         self.block / self.group()
     }
@@ -226,7 +227,7 @@ impl Walk {
         }
     }
 
-    /// What the walk of all rows moves and does.
+    /// What the walk of all rows moves and computes.
     pub fn work(&self, seen: &Inspection) -> Work {
         let ways = f64::from(self.ways);
         let by_length = self.order == RowOrder::Length;
@@ -249,7 +250,7 @@ impl Walk {
         }
     }
 
-    /// What a program sets of the kernel's configuration.
+    /// What a program sets in the kernel's configuration.
     fn settings(&self) -> [(&'static str, Setting); 9] {
         let n = self.problem.n;
         let output = match () {
@@ -320,7 +321,7 @@ impl Walk {
         }
     }
 
-    /// The staging step and the panels that it fills, scratch 0; nothing where B is walked as given.
+    /// The staging step and the panels that it fills (scratch 0); nothing if B is walked as given.
     pub fn stage(
         &self,
         b_rows: u32,

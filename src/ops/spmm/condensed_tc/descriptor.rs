@@ -1,4 +1,4 @@
-//! What the condensed panels answer as a kernel of the catalogue.
+//! The condensed panels as a kernel of the catalogue.
 
 use super::super::family::{SpmmFamily, gpu_family};
 use super::super::phrases;

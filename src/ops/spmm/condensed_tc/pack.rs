@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub const ROWS: usize = 8;
 /// Residual lists of a panel: one for the lanes of each t, which hold rows 2t and 2t + 1.
 pub const LISTS: usize = 4;
-/// Set in a residual entry's column where it is of row 2t + 1.
+/// Flag in a residual entry's column: the entry is of row 2t + 1.
 pub const ODD: u32 = 1 << 31;
 /// Panels packed by one task.
 const TASK: usize = 512;
@@ -23,9 +23,9 @@ const TASK: usize = 512;
 /// How a panel is cut into steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Columns a step: 8 in tf32, 16 in f16.
+    /// Columns per step: 8 in tf32, 16 in f16.
     pub depth: usize,
-    /// Columns with fewer entries in their panel are left to the residue; 0 leaves none.
+    /// Columns with fewer entries in their panel go to the residue; with 0 there is none.
     pub residue: usize,
 }
 
@@ -34,13 +34,13 @@ pub struct Shape {
 pub struct Condensed<V> {
     /// Panel i has the steps `step_ptr[i]..step_ptr[i + 1]`.
     pub step_ptr: Arc<[u32]>,
-    /// `depth` columns a step; a column without entries in the step is one of the panel's.
+    /// `depth` columns per step; a position without entries names one of the panel's columns.
     pub cols: Arc<[u32]>,
-    /// `ROWS x depth` values a step, row by row.
+    /// `ROWS x depth` values per step, row by row.
     pub values: Arc<[V]>,
     /// List 4i + t is of rows 2t and 2t + 1 of panel i; empty where no residue is kept.
     pub residue_ptr: Arc<[u32]>,
-    /// Two words an entry: the column with `ODD`, and the value as f32.
+    /// Two words per entry: the column with `ODD`, and the value as f32.
     pub residue: Arc<[u32]>,
 }
 
@@ -76,7 +76,7 @@ impl Operand for u16 {
     }
 }
 
-/// Packs the rows in an order. `None` when steps or residue do not fit 32-bit offsets, or all of it `MOST_KEPT`.
+/// Packs the rows in an order. `None` if steps or residue exceed 32-bit offsets, or all of it exceeds `MOST_KEPT` bytes.
 pub fn pack<V: Operand>(matrix: &Csr, order: &[u32], shape: Shape) -> Option<Condensed<V>> {
     let tasks: Vec<Part<V>> = order
         .par_chunks(ROWS * TASK)
@@ -140,7 +140,7 @@ struct Part<V> {
 type Entry = (u32, u8, usize);
 
 impl<V: Operand> Part<V> {
-    /// Adds one panel. `entries` and `lists` are room to work in; the lists are empty before and after.
+    /// Adds one panel. `entries` and `lists` are work space; the lists are empty before and after.
     fn add(
         &mut self,
         matrix: &Csr,
@@ -160,7 +160,7 @@ impl<V: Operand> Part<V> {
         }
         let runs = || entries.chunk_by(|a, b| a.0 == b.0);
         let dense = runs().filter(|run| run.len() >= shape.residue).count();
-        // The last step has room: lone columns cost nothing there.
+        // The last step has room, so lone columns cost nothing there.
         let mut room = dense.next_multiple_of(shape.depth) - dense;
         let (first, mut at) = (self.cols.len(), 0);
         let value = |entry: &Entry| V::of(matrix.values()[entry.2]);

@@ -1,6 +1,6 @@
-//! Rows dealt to the subwarps of persistent blocks: contiguous ranges, never a row in two of them.
+//! Distribution of rows over the subwarps of persistent blocks: contiguous ranges, never a row in two of them.
 
-/// What starting and storing a row costs, in groups of entries: rows without entries are work too.
+/// Cost of starting and storing a row, in groups of entries: rows without entries are work too.
 const ROW: u64 = 1;
 
 /// `blocks x subwarps + 1` offsets into the rows: subwarp s of block i has the rows `cuts[i * subwarps + s]` to the next.

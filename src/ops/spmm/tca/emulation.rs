@@ -1,4 +1,5 @@
-//! The kernel's lanes on the CPU: the fragments of the PTX documentation, the table's tasks, and the way of the diagonals to C.
+//! The kernel's lanes emulated on the CPU: the fragments of the PTX documentation, the table's tasks, and the path of the
+//! diagonals to C.
 //!
 //! It walks the same arrays by the same formulas as `kernels/spmm/tca.cuh`, so that the mapping is proven without a device.
 

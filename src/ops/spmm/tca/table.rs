@@ -10,10 +10,10 @@ pub const IDLE: u32 = u32::MAX;
 /// Largest number of blocks in a launch.
 const MOST_BLOCKS: u64 = i32::MAX as u64;
 
-/// What decides the table, beside the matrix.
+/// What determines the table, besides the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Warps a block.
+    /// Warps per block.
     pub warps: u32,
     /// Columns of C that one warp computes in a step of a row of the lowest class; half as many for each class above.
     pub span: u32,

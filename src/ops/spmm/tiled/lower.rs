@@ -15,16 +15,16 @@ use std::sync::Arc;
 
 /// The second kernel of the text: sums the partial sums of rows that took several warps.
 pub const COMBINE: &str = "spmm_combine";
-/// Threads a block of it: a warp each for as many columns of C.
+/// Threads per block of it: one warp for each of its columns of C.
 const COMBINE_THREADS: u32 = 256;
-/// Columns of C that a block of it sums.
+/// Columns of C that one of its blocks sums.
 pub const COMBINE_COLUMNS: u32 = COMBINE_THREADS / 32;
 
 /// What the candidates of one cut share, ready for upload.
 struct Packed {
     /// In the order of the kernel's arguments: stages, maps, S-ELL.
     tables: Vec<(&'static str, ArrayData)>,
-    /// A key a slot; absent in natural order.
+    /// One key per slot; absent in natural order.
     keys: Option<Arc<[u32]>>,
     long_rows: Arc<[u32]>,
     long_ptr: Arc<[u32]>,
@@ -46,7 +46,7 @@ pub fn source(tiled: &Tiled) -> String {
     text::program(&["spmm/tiled.cuh"], &tiled.problem, &settings, &kernels)
 }
 
-/// What a matrix decides of the operands; the default serves where only the text is wanted.
+/// Operands that depend on the matrix; the default serves if only the text is needed.
 #[derive(Clone, Copy, Default)]
 struct Bound {
     rows: u32,
@@ -124,7 +124,7 @@ pub fn lower(tiled: &Tiled, shared: &mut Shared) -> Result<Lowered, Refusal> {
     Ok(lowered)
 }
 
-/// Where the chart cuts rows; a candidate with segments that cuts none would repeat the one without.
+/// Where the chart cuts rows; a candidate with segments that cuts no row would repeat the one without.
 fn segment(tiled: &Tiled, shared: &Shared) -> Result<Option<u32>, Refusal> {
     let matrix = &shared.matrix;
     let rows = matrix.rows();

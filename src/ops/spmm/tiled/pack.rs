@@ -1,4 +1,4 @@
-//! What a tiled kernel walks: gather maps a stage, and S-ELL with 16-bit local indices (Tiled SpMM, section 2.5).
+//! What a tiled kernel walks: gather maps per stage, and S-ELL with 16-bit local indices (Tiled SpMM, section 2.5).
 
 use super::slots::Slot;
 use crate::sparse::Csr;
@@ -16,9 +16,9 @@ pub struct Tiles {
     pub map: Vec<u32>,
     /// Warp w of stage s walks the steps `ell_ptr[s * warps + w] .. [+ 1]`.
     pub ell_ptr: Vec<u32>,
-    /// 32 entries a step, a lane each: the place in the stage, `buffer` where there is none.
+    /// 32 entries per step, one per lane: the place in the stage, or `buffer` if there is no entry.
     pub ell_index: Vec<u16>,
-    /// As `ell_index`; zero where there is none.
+    /// Like `ell_index`; zero if there is no entry.
     pub ell_value: Vec<f64>,
 }
 

@@ -4,8 +4,8 @@
 const LEAST_UTILIZATION: f64 = 0.65;
 /// Variation of row lengths (sigma over mean) above which long rows are cut (Fig. 6).
 const MOST_VARIATION: f64 = 1.0;
-/// Shortest segment. The paper cuts at the mean whatever it is; a segment of fewer entries would cost its block about as
-/// much for its place in the map, the tables and the sum as it saves.
+/// Shortest segment. The paper cuts at the mean, however small; a segment of fewer entries would cost its block about as much
+/// in the map, the tables and the sum as it saves.
 const LEAST_SEGMENT: u32 = 16;
 const WARP: usize = 32;
 
@@ -19,8 +19,8 @@ pub fn utilization(blocks: u64, multiprocessors: u32) -> f64 {
     blocks as f64 / f64::from(multiprocessors.max(1))
 }
 
-/// The decision chart (Fig. 6): entries after which a row is cut, `None` where nothing needs cutting. `mean` and `sigma` are
-/// of the row lengths.
+/// The decision chart (Fig. 6): entries after which a row is cut, `None` if no row needs cutting. `mean` and `sigma` are of
+/// the row lengths.
 pub fn segment_length(utilization: f64, mean: f64, sigma: f64) -> Option<u32> {
     let length = if utilization < LEAST_UTILIZATION {
         utilization * mean
@@ -55,7 +55,7 @@ pub struct LongRows {
     pub ptr: Vec<u32>,
 }
 
-/// A slot a row, in the order given, as (row, entries).
+/// One slot per row, in the order given, as (row, entries).
 pub fn whole(rows: impl Iterator<Item = (u32, u32)>) -> Vec<Slot> {
     rows.map(|(row, end)| Slot { key: row, row, begin: 0, end }).collect()
 }

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Rows a window: whole panels of every height there is.
+/// Rows per window: whole panels of every possible height.
 const WINDOW: usize = 256;
-/// Entries looked at, about: of windows with more, strips of columns.
+/// Approximate number of entries that are read: of larger windows, strips of columns are read.
 const ENTRIES: usize = 1 << 17;
 /// Fewest windows, however long their rows are, and most.
 const WINDOWS: [usize; 2] = [8, 512];
@@ -33,7 +33,7 @@ pub struct Sampled {
     pub mean: f64,
     pub sigma: f64,
     pub longest: u64,
-    /// S-ELL's padding a warp if every panel were one stage, exact: Z is at least that.
+    /// S-ELL's padding per warp if every panel were one stage, exact: a lower bound of Z.
     pub lockstep: f64,
     /// Whether rows are not in the matrix's own order, so that C is stored through a permutation.
     pub permuted: bool,
@@ -42,7 +42,7 @@ pub struct Sampled {
     cols: Arc<[u32]>,
     /// Entries of the windows that were looked at, over all of them.
     share: f64,
-    /// How many rows a row of the windows stands for: one where it is of the last window, that of the longest row.
+    /// How many rows each row of the windows stands for: only itself in the last window, which holds the longest row.
     weight: u64,
     lone: bool,
     /// Row lengths, rising, and how many rows have each.
@@ -50,7 +50,7 @@ pub struct Sampled {
     known: Arc<Mutex<Known>>,
 }
 
-/// What was measured: cuts, and the panels of a cut whatever its buffer.
+/// What was measured so far: cuts, and the panels of a cut for any buffer.
 #[derive(Debug, Default)]
 struct Known {
     footprints: HashMap<Cut, Footprint>,
@@ -67,9 +67,9 @@ struct Laid {
 /// How rows become panels and stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cut {
-    /// Slots a panel, one a thread.
+    /// Slots per panel, one per thread.
     pub rows: u32,
-    /// Most distinct columns a stage.
+    /// Most distinct columns per stage.
     pub buffer: u32,
     /// Entries after which a row is cut.
     pub segment: Option<u32>,
@@ -84,7 +84,7 @@ pub struct Footprint {
     pub slots: u64,
     /// Rows and segments of rows.
     pub parts: u64,
-    /// Values that S-ELL stores, padding included.
+    /// Values that S-ELL stores, including padding.
     pub stored: u64,
     /// Distinct columns of every panel.
     pub distinct: u64,
@@ -108,7 +108,7 @@ impl Sampled {
         let windows = rows.div_ceil(WINDOW);
         let wanted = ENTRIES / (mean * WINDOW as f64).ceil().max(1.0) as usize;
         let taken = wanted.clamp(WINDOWS[0], WINDOWS[1]).min(windows);
-        // The middle of each share: the ends of an order by length are not like the rest.
+        // The middle of each share: the ends of an order by length are not typical.
         let middle = |sample: usize| (2 * sample + 1) * windows / (2 * taken);
         let mut starts: Vec<usize> = (0..taken).map(middle).collect();
         let weight = windows.div_ceil(taken.max(1)) as u64;
@@ -161,7 +161,7 @@ impl Sampled {
 
     /// The footprint of a cut, measured once for all that ask.
     pub fn footprint(&self, cut: Cut) -> Footprint {
-        // What a panicking thread left is whole: entries are inserted, never changed.
+        // A thread that panics leaves the map consistent: entries are inserted, never changed.
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(footprint) = known().footprints.get(&cut) {
             return *footprint;

@@ -7,18 +7,18 @@
 use crate::domain::{Device, Dtype};
 use crate::ops::spmm::inspect::Inspection;
 
-/// An empty launch with its event pair, and rates over the device's copy rate, as `model.rs` has them.
+/// An empty launch with its event pair, and rates relative to the device's copy rate, as in `model.rs`.
 pub const LAUNCH_US: f64 = 3.6;
 const MEMORY_RATIO: f64 = 1.08;
 const L2_RATIO: f64 = 2.08;
 /// Share of L2 that stays while other operands stream through it.
 const L2_SHARE: f64 = 0.48;
-/// Cycles a microsecond, and bytes a cycle and multiprocessor that shared memory moves.
+/// Cycles per microsecond, and bytes that shared memory moves per cycle and multiprocessor.
 const CLOCK: f64 = 1700.0;
 const SHARED_BYTES: f64 = 128.0;
-/// Warp instructions a cycle and multiprocessor that loops without a branch an entry reach.
+/// Warp instructions per cycle and multiprocessor that loops without a branch per entry reach.
 const ISSUE: f64 = 4.0 * 0.7;
-/// A subwarp's group of four entries with nothing beside it: cycles from one group's sums to the next one's.
+/// A subwarp's group of four entries in isolation: cycles from one group's sums to those of the next.
 const GROUP_CYCLES: f64 = 70.0;
 
 /// What a call moves and does, for all column tiles together.
@@ -31,9 +31,9 @@ pub struct Traffic {
     pub entries: f64,
     /// Bytes written to shared memory.
     pub stationed: f64,
-    /// What idle multiprocessors and subwarps cost, >= 1.
+    /// Cost factor of idle multiprocessors and subwarps, >= 1.
     pub imbalance: f64,
-    /// Microseconds in which nothing of the above moves.
+    /// Microseconds in which none of the above proceeds.
     pub still_us: f64,
     /// Entries that the busiest subwarp walks.
     pub longest_walk: f64,
@@ -48,8 +48,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Times that reads of narrow rows take for meeting in the same banks: the mean largest number of balls in a bin, with as
-    /// many balls as bins, the rows that a quarter of a warp reads.
+    /// Factor by which bank conflicts slow reads of narrow rows: the mean largest number of balls in a bin, with as many
+    /// balls as bins, which are the rows that a quarter of a warp reads.
     fn conflicts(&self) -> f64 {
         match 128 / self.row_bytes.clamp(1, 128) {
             0 | 1 => 1.0,
@@ -59,8 +59,8 @@ impl Reads {
         }
     }
 
-    /// Cycles of a multiprocessor that an entry takes: bytes through shared memory's port, where the loads of A's entries
-    /// pass too, every lane's own, or issue slots.
+    /// Cycles of a multiprocessor per entry: bytes through shared memory's port, which each lane's loads of A's entries also
+    /// use, or issue slots.
     fn cycles(&self) -> f64 {
         let (lanes, element) = (f64::from(self.lanes), self.dtype.bytes() as f64);
         let bytes = f64::from(self.row_bytes) * self.conflicts() + lanes * (2.0 + element);
@@ -98,7 +98,7 @@ pub fn from_memory(bytes: f64, times: f64, device: &Device) -> f64 {
 pub fn padded(seen: &Inspection, runs: f64) -> f64 {
     let nnz = seen.nnz as f64;
     let mean = seen.mean_row / runs.max(1.0);
-    // A run of entries is left 1.5 short of a group on average; runs without entries take nothing.
+    // A run of entries is on average 1.5 short of a group; runs without entries take nothing.
     let touched = seen.rows as f64 * runs.max(1.0) * (1.0 - (-mean).exp());
     (nnz + 1.5 * touched).min(4.0 * nnz)
 }

@@ -5,7 +5,7 @@ use crate::domain::recipe::ArrayData;
 use crate::sparse::{Csr, operand};
 use rayon::prelude::*;
 
-/// Entries of a group; rows are filled up with value 0 at place 0, so B must be finite.
+/// Entries per group; rows are padded with value 0 at place 0, so B must be finite.
 pub const GROUP: usize = 4;
 /// Rows packed by one task.
 const ROWS: usize = 256;

@@ -10,15 +10,15 @@ use rayon::prelude::*;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Columns up to which a task keeps a table of all of them; beyond it looks places up among the sorted ones.
+/// Number of columns up to which a task keeps a table of all of them; beyond it, it looks places up among the sorted ones.
 const MOST_TABLED: usize = 1 << 24;
-/// Tasks a thread, so that long ones even out.
+/// Tasks per thread, so that long ones even out.
 const TASKS: usize = 4;
 
 /// How rows and columns are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Rows of A a block owns.
+    /// Rows of A per block.
     pub rows: usize,
     /// Most distinct columns of a stage, at most 65,536.
     pub buffer: usize,
@@ -39,12 +39,12 @@ pub struct Packed {
     /// Where in its stage's map an entry's column stands.
     pub places: ArrayData,
     pub values: ArrayData,
-    /// Stages of the row block that has most.
+    /// Stages of the row block that has the most.
     pub most_stages: u32,
 }
 
 impl Packed {
-    /// In the order of the kernel's parameters, each with the name it goes by.
+    /// In the order of the kernel's parameters, each with its name.
     pub fn arrays(&self) -> [(&'static str, &ArrayData); 7] {
         [
             ("order", &self.order),
@@ -76,7 +76,7 @@ pub fn blockwise(matrix: &Csr, rows: usize) -> Arc<[u32]> {
     order.into()
 }
 
-/// Packs the matrix, its rows in an order. `None` when 32-bit offsets or `MOST_KEPT` bytes do not hold it.
+/// Packs the matrix with its rows in an order. `None` if it exceeds 32-bit offsets or `MOST_KEPT` bytes.
 pub fn pack(matrix: &Csr, order: Arc<[u32]>, shape: Shape, dtype: Dtype) -> Option<Packed> {
     match dtype {
         Dtype::F16 => pack_as::<u16>(matrix, order, shape),
