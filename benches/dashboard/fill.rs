@@ -110,7 +110,8 @@ impl Maker<'_> {
         }
         // Those that run do so for ever: nobody works here.
         let queue = Queue::Device(device.id.clone());
-        let claim = store.claim(&queue, "bench", 10_000 * HOUR_MS).await?.ok_or("no job")?;
+        let claim =
+            store.claim(&queue, "bench", 10_000 * HOUR_MS, u32::MAX).await?.ok_or("no job")?;
         let claimed = claim.work.into_job().ok_or("a training")?;
         let count = match number {
             _ if number == self.jobs / 2 => LARGE,

@@ -40,7 +40,7 @@ impl Service {
 
     async fn look(&self, query: &LookupQuery) -> Result<Lookup> {
         let store = &self.inner.store;
-        let facts = store.facts(&query.matrix).await?;
+        let facts = store.known_matrix(&query.matrix).await?;
         let pattern_digest = facts.as_ref().map_or(query.matrix, |facts| facts.pattern_digest);
         let device = query.device.as_deref().unwrap_or(AUTO);
         let Some(device_class) = self.resolve_class(device).await? else {

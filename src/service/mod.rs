@@ -135,8 +135,7 @@ impl Service {
         owner: &str,
     ) -> std::result::Result<Option<Claim>, StoreError> {
         let (store, settings) = (&self.inner.store, &self.inner.settings);
-        store.give_up(queue, settings.max_attempts.max(1)).await?;
-        store.claim(queue, owner, settings.lease_ms).await
+        store.claim(queue, owner, settings.lease_ms, settings.max_attempts.max(1)).await
     }
 
     /// Whether work can be done: the store answers, blobs can be written, there is a device, and none is still about to

@@ -17,7 +17,7 @@ pub struct Blob {
 impl Service {
     /// The newest plan of each key under the pattern of this matrix, or under this pattern, newest first.
     pub async fn plans_of(&self, digest: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
-        let facts = self.inner.store.facts(digest).await?;
+        let facts = self.inner.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
         let newest = PlanQuery::NewestOfPattern(facts.pattern_digest);
         Ok(self.inner.store.plans(&newest, page).await?)
@@ -25,7 +25,7 @@ impl Service {
 
     /// Predicted plans under the pattern of this matrix, or under this pattern, of keys that have no measured plan.
     pub async fn unmeasured_of(&self, digest: &Digest, limit: u32) -> Result<Vec<Plan>> {
-        let facts = self.inner.store.facts(digest).await?;
+        let facts = self.inner.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
         let unmeasured = PlanQuery::UnmeasuredOfPattern(facts.pattern_digest);
         Ok(self.inner.store.plans(&unmeasured, &PageRequest::first(limit)).await?.items)

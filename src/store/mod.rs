@@ -58,8 +58,11 @@ pub enum MatrixQuery {
     All,
     /// Those of the newest with this part in their name, whatever the case of its Latin letters.
     Named(String),
-    /// Those whose own digest or whose pattern's lies between two, both included.
+    /// Matrices whose digest or pattern digest lies between two digests, both included.
     Between(Digest, Digest),
+    /// The best match for a digest or a pattern digest, at most one: a stored matrix, or the facts that a plan kept of a
+    /// deleted one.
+    Known(Digest),
 }
 
 /// Which plans a list has.
@@ -190,8 +193,6 @@ pub trait Plans: Send + Sync {
         l2_policy: L2Policy,
         limit: u32,
     ) -> Result<Vec<(Matrix, PlanId)>>;
-    /// The facts known under a digest or a pattern digest: those of a stored matrix, or those a plan kept of one.
-    async fn facts(&self, digest: &Digest) -> Result<Option<Matrix>>;
 }
 
 #[async_trait]
@@ -259,6 +260,13 @@ pub trait Upkeep: Send + Sync {
     /// Grows whenever a plan or a device's facts are stored, a matrix's come or go, or another model is put to use, by
     /// whichever process.
     async fn revision(&self) -> Result<u64>;
+}
+
+impl dyn Store + '_ {
+    /// The facts known under a digest or a pattern digest ([`MatrixQuery::Known`]).
+    pub async fn known_matrix(&self, digest: &Digest) -> Result<Option<Matrix>> {
+        Ok(self.matrices(&MatrixQuery::Known(*digest), &PageRequest::first(1)).await?.items.pop())
+    }
 }
 
 /// Everything a store can do.

@@ -150,12 +150,16 @@ pub trait Jobs: Send + Sync {
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>>;
     /// Queued work ends at once; running work is asked to. `None` when there is none of this id.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
-    /// The oldest of the queue that is queued, or running with an expired lease; counts an attempt. Work that cannot be read
-    /// is failed on the way.
-    async fn claim(&self, queue: &Queue, owner: &str, lease_ms: i64) -> Result<Option<Claim>>;
-    /// Fails the queue's work whose worker is gone and that was claimed `most` times or more: what killed so many workers
-    /// would kill the next.
-    async fn give_up(&self, queue: &Queue, most: u32) -> Result<Vec<Work>>;
+    /// Claims the oldest work of the queue that is queued, or running with an expired lease, and counts the attempt. Work
+    /// whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next
+    /// worker too; so does work that cannot be read. Listeners learn of both.
+    async fn claim(
+        &self,
+        queue: &Queue,
+        owner: &str,
+        lease_ms: i64,
+        max_attempts: u32,
+    ) -> Result<Option<Claim>>;
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
     /// Stage, progress and best as they now stand; also written as an event.
     async fn update(&self, fence: &Fence, work: &Work) -> Result<()>;

@@ -270,7 +270,7 @@ async fn a_trainings_events_tell_each_change_to_its_end() {
     let listening = app.get(&path).await;
     assert_eq!(listening.headers()["content-type"], "text/event-stream");
     let store = app.running.service.store();
-    let claim = store.claim(&Queue::Trainings, "here", 60_000).await.unwrap().unwrap();
+    let claim = store.claim(&Queue::Trainings, "here", 60_000, u32::MAX).await.unwrap().unwrap();
     let (mut now, fence) = (claim.work.into_training().unwrap(), claim.fence);
     now = Training { stage: TrainingStage::Reading, progress: 0.25, ..now };
     store.update(&fence, &now.clone().into()).await.unwrap();

@@ -139,7 +139,7 @@ async fn a_cancelled_training_leaves_no_model() {
     let service = &world.service;
     let (queued, _) = service.train(&wanted(Activate::Always)).await.unwrap();
     // Claimed by a trainer that is gone at once; the cancel reaches the next one.
-    service.store().claim(&Queue::Trainings, "gone", 1).await.unwrap().unwrap();
+    service.store().claim(&Queue::Trainings, "gone", 1, u32::MAX).await.unwrap().unwrap();
     service.cancel(&queued.id).await.unwrap();
     let training = trained(service, &queued.id).await;
     assert_eq!(training.state, JobState::Cancelled, "{training:?}");

@@ -81,7 +81,7 @@ pub async fn spoilt_rows_are_corrupt_not_panics(harness: &Sqlite) {
         "UPDATE matrices SET facts = '{\"rows\":1}'",
         store.matrix(&matrix.digest),
         store.matrices(&MatrixQuery::All, &page(5)),
-        store.facts(&matrix.digest)
+        store.known_matrix(&matrix.digest)
     );
     corrupt!(
         "UPDATE jobs SET stage = 'dreaming'",

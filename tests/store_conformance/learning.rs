@@ -424,6 +424,6 @@ pub async fn a_predicted_plan_answers_no_key(harness: &Sqlite) {
     assert_eq!(store.plan_keys(&plan.pattern_digest).await.unwrap(), []);
     let neighbours = store.plans_for(&plan.problem, &device().class(), plan.l2_policy, 9).await;
     assert_eq!(neighbours.unwrap(), []);
-    assert_eq!(store.facts(&matrix.digest).await.unwrap(), None);
+    assert_eq!(store.known_matrix(&matrix.digest).await.unwrap(), None);
     assert_eq!(store.plan(&plan.id).await.unwrap(), Some(plan), "by its own id it is there");
 }

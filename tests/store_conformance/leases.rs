@@ -134,20 +134,22 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
     let (matrix, job) = queued(&*store).await;
     claim(&*store, "u", 0).await.unwrap();
     let alive = claim(&*store, "v", LEASE).await.unwrap();
-    assert_eq!(store.give_up(&of_cpu(), 2).await.unwrap(), [], "its worker lives");
+    assert_eq!(store.claim(&of_cpu(), "w", LEASE, 2).await.unwrap(), None, "its worker lives");
     store.renew(&alive.fence, 0).await.unwrap();
-    assert_eq!(store.give_up(&of_cpu(), 3).await.unwrap(), [], "not yet");
-    assert_eq!(store.give_up(&Queue::Device(DeviceId("cuda:0".to_owned())), 2).await.unwrap(), []);
+    let other = Queue::Device(DeviceId("cuda:0".to_owned()));
+    assert_eq!(store.claim(&other, "w", LEASE, 2).await.unwrap(), None, "another queue");
+    assert_eq!(store.job(&job.id).await.unwrap().unwrap().state, JobState::Running);
+    let again = store.claim(&of_cpu(), "w", 0, 3).await.unwrap().unwrap();
+    assert_eq!((again.work.id(), again.work.attempts()), (&job.id, 3), "not yet");
     let waiting = created(store.submit(&new_job(&matrix, "next", 2)).await.unwrap());
-    let ended = store.give_up(&of_cpu(), 2).await.unwrap();
+    let taken = store.claim(&of_cpu(), "w", LEASE, 3).await.unwrap().unwrap();
     let stored = store.job(&job.id).await.unwrap().unwrap();
-    assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 2));
-    assert!(stored.error.as_ref().unwrap().contains("taken up 2 times"), "{:?}", stored.error);
-    assert_eq!(ended, [Work::from(stored.clone())]);
+    assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 3));
+    assert!(stored.error.as_ref().unwrap().contains("taken up 3 times"), "{:?}", stored.error);
     let events = store.events(&job.id, 0, 100).await.unwrap();
     assert_eq!(events.last().unwrap().kind, Work::from(stored).into_event());
     assert_fenced(&*store, &alive.fence, &alive.job).await;
-    assert_eq!(claim(&*store, "w", LEASE).await.unwrap().job.id, waiting.id);
+    assert_eq!(taken.work.id(), &waiting.id);
 }
 
 pub async fn an_unreadable_job_does_not_hold_up_the_queue(harness: &Sqlite) {

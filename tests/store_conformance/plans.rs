@@ -77,9 +77,9 @@ pub async fn plans_and_facts_outlive_the_matrix(harness: &Sqlite) {
     assert_eq!(store.matrix(&matrix.digest).await.unwrap(), None);
     assert_eq!(answer(&*store, &key(&plan)).await, Some(plan));
     for digest in [matrix.digest, matrix.pattern_digest] {
-        assert_eq!(store.facts(&digest).await.unwrap(), Some(matrix.clone()));
+        assert_eq!(store.known_matrix(&digest).await.unwrap(), Some(matrix.clone()));
     }
-    assert_eq!(store.facts(&Digest::of(b"?")).await.unwrap(), None);
+    assert_eq!(store.known_matrix(&Digest::of(b"?")).await.unwrap(), None);
 }
 
 pub async fn a_pattern_lists_the_newest_plan_of_each_key(harness: &Sqlite) {

@@ -31,7 +31,8 @@ async fn stored(store: &dyn Store, training: &Training) -> Training {
 }
 
 async fn claim(store: &dyn Store, owner: &str, lease_ms: i64) -> Option<(Training, Fence)> {
-    let Claim { work, fence } = store.claim(&Queue::Trainings, owner, lease_ms).await.unwrap()?;
+    let Claim { work, fence } =
+        store.claim(&Queue::Trainings, owner, lease_ms, u32::MAX).await.unwrap()?;
     Some((work.into_training().unwrap(), fence))
 }
 
@@ -250,10 +251,10 @@ pub async fn a_training_that_loses_its_workers_is_failed(harness: &Sqlite) {
         assert_eq!((&taken.id, taken.attempts), (&deadly.id, attempt));
     }
     let next = queued(&*store, Op::Sptrsv, 2).await;
-    assert_eq!(store.give_up(&Queue::Trainings, 4).await.unwrap(), [], "not yet");
-    assert_eq!(store.give_up(&of_cpu(), 3).await.unwrap(), [], "another queue");
-    assert_eq!(store.give_up(&Queue::Trainings, 3).await.unwrap().len(), 1);
-    assert_eq!(claim(&*store, "w", LEASE).await.unwrap().0.id, next.id);
+    assert_eq!(store.claim(&of_cpu(), "w", LEASE, 3).await.unwrap(), None, "another queue");
+    assert_eq!(stored(&*store, &deadly).await.state, JobState::Running);
+    let taken = store.claim(&Queue::Trainings, "w", LEASE, 3).await.unwrap().unwrap();
+    assert_eq!(taken.work.id(), &next.id);
     let failed = stored(&*store, &deadly).await;
     assert_eq!((failed.state, failed.attempts), (JobState::Failed, 3));
     assert!(failed.error.as_ref().unwrap().contains("taken up 3 times"), "{failed:?}");

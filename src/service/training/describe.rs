@@ -63,7 +63,7 @@ async fn describe(
     threads: &Threads,
 ) -> Result<Result<(), String>, Halt> {
     let store = service.store();
-    let Some(facts) = store.facts(&job.matrix).await? else {
+    let Some(facts) = store.known_matrix(&job.matrix).await? else {
         return Ok(Err("the matrix is unknown".to_owned()));
     };
     let Some(ended) = store.job(&job.job).await? else {

@@ -1,8 +1,7 @@
 //! Ends that no worker reports: work cancelled without one, given up after many, or unreadable.
 
-use super::SqliteStore;
 use super::rows::{WorkRow, work_columns};
-use crate::domain::{JobId, Timestamp, Work};
+use crate::domain::{JobId, Timestamp};
 use crate::store::{Change, Queue, Result};
 use sqlx::SqliteConnection;
 
@@ -28,25 +27,12 @@ pub(super) async fn cancelled(
     announce(tx, rows).await
 }
 
-/// Fails work of the queue that was claimed `most` times and whose last worker is gone as well.
-pub(super) async fn given_up(store: &SqliteStore, queue: &Queue, most: u32) -> Result<Vec<Work>> {
-    let now = Timestamp::now();
-    // Asked before every claim, and almost always in vain: that must not cost the write lock.
-    let found: Option<i64> = sqlx::query_scalar(
-        "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
-         AND state = 'running' AND lease_until <= ? AND attempts >= ? LIMIT 1",
-    )
-    .bind(queue.kind().name())
-    .bind(queue.device())
-    .bind(now.0)
-    .bind(most)
-    .fetch_optional(&store.readers)
-    .await?;
-    if found.is_none() {
-        return Ok(Vec::new());
-    }
-    let mut tx = store.begin().await?;
-    let mut changes = cancelled(&mut tx, None).await?;
+/// Fails work of the queue that was claimed `max_attempts` times or more and whose last lease has expired as well.
+pub(super) async fn given_up(
+    tx: &mut SqliteConnection,
+    queue: &Queue,
+    max_attempts: u32,
+) -> Result<Vec<Change>> {
     let rows: Vec<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'failed', stage = 'done', finished_at = ?1, owner = NULL, lease_until = NULL,
              error = 'given up: it was taken up ' || attempts || ' times, and each time its worker was lost before an answer',
@@ -56,24 +42,19 @@ pub(super) async fn given_up(store: &SqliteStore, queue: &Queue, most: u32) -> R
          RETURNING ",
         work_columns!()
     ))
-    .bind(now.0)
+    .bind(Timestamp::now().0)
     .bind(queue.kind().name())
     .bind(queue.device())
-    .bind(most)
+    .bind(max_attempts)
     .fetch_all(&mut *tx)
     .await?;
-    let ended = announce(&mut tx, rows).await?;
-    let works = ended.iter().filter_map(|change| match change {
-        Change::Ended(work) => Some(work.clone()),
-        _ => None,
-    });
-    let works: Vec<Work> = works.collect();
-    for work in &works {
-        tracing::warn!(job = %work.id(), attempts = work.attempts(), "job given up: it lost all its workers");
+    let ended = announce(tx, rows).await?;
+    for change in &ended {
+        if let Change::Ended(work) = change {
+            tracing::warn!(job = %work.id(), attempts = work.attempts(), "job given up: every worker that claimed it was lost");
+        }
     }
-    changes.extend(ended);
-    tx.commit(changes).await?;
-    Ok(works)
+    Ok(ended)
 }
 
 /// Fails work just claimed whose row cannot be read, under the event number that its claim has taken. What may be the

@@ -122,7 +122,8 @@ async fn check(store: &SqliteStore) {
     one(plans::KEYS, &["SEARCH plans USING INDEX plans_by_key (pattern_digest=?)"]).await;
     one(plans::OF_PROBLEM, &["SEARCH plans USING INDEX plans_by_problem (problem=? AND"]).await;
     let facts =
-        one(plans::FACTS, &["plans_by_matrix (matrix=?)", "plans_by_key (pattern_digest=?)"]).await;
+        one(matrices::KNOWN, &["plans_by_matrix (matrix=?)", "plans_by_key (pattern_digest=?)"])
+            .await;
     assert!(!facts.contains("SCAN plans") && !facts.contains("SCAN matrices"), "{facts}");
     let counts = one(trials::COUNTS, &["SEARCH trials USING INDEX trials_sorted (job=?)"]).await;
     assert!(!counts.contains("B-TREE"), "{counts}");

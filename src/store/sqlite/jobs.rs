@@ -99,12 +99,14 @@ impl Jobs for SqliteStore {
         Ok(work)
     }
 
-    async fn claim(&self, queue: &Queue, owner: &str, lease_ms: i64) -> Result<Option<Claim>> {
-        leases::claim(self, queue, owner, lease_ms).await
-    }
-
-    async fn give_up(&self, queue: &Queue, most: u32) -> Result<Vec<Work>> {
-        endings::given_up(self, queue, most).await
+    async fn claim(
+        &self,
+        queue: &Queue,
+        owner: &str,
+        lease_ms: i64,
+        max_attempts: u32,
+    ) -> Result<Option<Claim>> {
+        leases::claim(self, queue, owner, lease_ms, max_attempts).await
     }
 
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal> {

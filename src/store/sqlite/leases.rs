@@ -32,6 +32,7 @@ pub(super) async fn claim(
     queue: &Queue,
     owner: &str,
     lease_ms: i64,
+    max_attempts: u32,
 ) -> Result<Option<Claim>> {
     let now = Timestamp::now();
     // Workers ask often and mostly in vain: that must not cost the write lock.
@@ -46,6 +47,7 @@ pub(super) async fn claim(
     }
     let mut tx = store.begin().await?;
     let mut changes = endings::cancelled(&mut tx, None).await?;
+    changes.extend(endings::given_up(&mut tx, queue, max_attempts).await?);
     let claim = loop {
         let row: Option<WorkRow> = sqlx::query_as(TAKE)
             .bind(owner)

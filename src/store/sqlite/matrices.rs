@@ -29,6 +29,16 @@ pub(super) const BETWEEN: &str = "SELECT digest, version, facts FROM matrices WH
          UNION SELECT digest FROM matrices WHERE pattern_digest BETWEEN ?4 AND ?5)
      AND (created_at, digest) < (?1, ?2) ORDER BY created_at DESC, digest DESC LIMIT ?3";
 
+/// A match of the digest precedes a match of the pattern, a stored matrix precedes the facts kept by a plan, and among equals
+/// the newest is first. There is one row at most, so there is no next page.
+pub(super) const KNOWN: &str = "SELECT digest, version, facts FROM (
+         SELECT 0 AS place, created_at, digest, version, facts FROM matrices WHERE digest = ?4
+         UNION ALL SELECT 1, created_at, matrix, facts_version, facts FROM plans WHERE matrix = ?4 AND predicted = 0
+         UNION ALL SELECT 2, created_at, digest, version, facts FROM matrices WHERE pattern_digest = ?4
+         UNION ALL SELECT 3, created_at, matrix, facts_version, facts FROM plans
+             WHERE pattern_digest = ?4 AND predicted = 0)
+     WHERE (created_at, digest) < (?1, ?2) ORDER BY place, created_at DESC LIMIT min(?3, 1)";
+
 /// A plan keeps the facts of its matrix, which may be gone.
 pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
          (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
@@ -91,6 +101,7 @@ impl Matrices for SqliteStore {
             MatrixQuery::All => ALL,
             MatrixQuery::Named(_) => NAMED,
             MatrixQuery::Between(..) => BETWEEN,
+            MatrixQuery::Known(_) => KNOWN,
         };
         let query = sqlx::query_as(statement).bind(at).bind(after).bind(limit + 1);
         let query = match of {
@@ -99,6 +110,7 @@ impl Matrices for SqliteStore {
             MatrixQuery::Between(first, last) => {
                 query.bind(&first.as_bytes()[..]).bind(&last.as_bytes()[..])
             }
+            MatrixQuery::Known(digest) => query.bind(&digest.as_bytes()[..]),
         };
         let rows: Vec<(Vec<u8>, i64, String)> = query.fetch_all(&self.readers).await?;
         let items: Vec<Matrix> = rows

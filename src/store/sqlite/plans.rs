@@ -59,15 +59,6 @@ pub(super) const OF_PROBLEM: &str = "SELECT id, facts_version, facts FROM (
          FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0)
      WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?";
 
-/// By digest before by pattern, what is stored before what a plan kept, newest first among equals.
-pub(super) const FACTS: &str = "SELECT version, facts FROM (
-         SELECT 0 AS place, created_at, version, facts FROM matrices WHERE digest = ?1
-         UNION ALL SELECT 1, created_at, facts_version, facts FROM plans WHERE matrix = ?1 AND predicted = 0
-         UNION ALL SELECT 2, created_at, version, facts FROM matrices WHERE pattern_digest = ?1
-         UNION ALL SELECT 3, created_at, facts_version, facts FROM plans
-             WHERE pattern_digest = ?1 AND predicted = 0)
-     ORDER BY place, created_at DESC LIMIT 1";
-
 /// The keys and moments are all in an index; of a key that was tuned often, only the newest plan is read.
 pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, row_number() OVER (
@@ -193,14 +184,6 @@ impl Plans for SqliteStore {
         rows.into_iter()
             .map(|(id, version, facts)| Ok((decode(version, &facts)?, PlanId(id))))
             .collect()
-    }
-
-    async fn facts(&self, digest: &Digest) -> Result<Option<Matrix>> {
-        let row: Option<(i64, String)> = sqlx::query_as(FACTS)
-            .bind(&digest.as_bytes()[..])
-            .fetch_optional(&self.readers)
-            .await?;
-        row.map(|(version, facts)| decode(version, &facts)).transpose()
     }
 }
 
