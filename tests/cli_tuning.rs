@@ -341,7 +341,7 @@ fn who_waits_for_the_turn_to_open_can_be_stopped() {
             .spawn();
         let mut child = child.unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let waits = log.any(|line| line.unwrap().contains("waiting for the turn"));
+        let waits = log.any(|line| line.unwrap().contains("waiting for the lock"));
         signal(&child, libc::SIGTERM);
         let asked = Instant::now();
         while child.try_wait().unwrap().is_none() && asked.elapsed() < Duration::from_secs(60) {

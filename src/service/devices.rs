@@ -1,4 +1,4 @@
-//! Devices: what serves here and elsewhere, how it is, and which one `auto` means.
+//! Devices of this process and of others, their status, and the meaning of `auto`.
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind, JobId, JobState, Timestamp};
@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 
-/// A device that a worker of this process serves.
+/// A device served by a worker of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub device: Device,
@@ -15,27 +15,27 @@ pub(super) struct Local {
     pub restarts: u64,
 }
 
-/// A device and how it is.
+/// A device and its status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStatus {
     pub device: Device,
-    /// The process whose worker serves it.
+    /// The process whose worker serves the device.
     pub owner: String,
-    /// Served by this very process.
+    /// Whether this process serves it.
     pub local: bool,
-    /// Heard of lately, and without trouble.
+    /// Whether it sent a heartbeat recently and has no failure.
     pub online: bool,
     pub last_seen: Timestamp,
-    /// Why it cannot work, where its worker has said so.
+    /// Why it cannot work, as reported by its worker.
     pub trouble: Option<String>,
     pub running: Option<JobId>,
     /// Candidates that hung or killed a device of this class.
     pub quarantined: u64,
-    /// How often its evaluator was started again, where this process serves it.
+    /// How often its evaluator was restarted, if this process serves it.
     pub restarts: Option<u64>,
 }
 
-/// A device of this process that is being opened, until this is dropped, whatever comes of it.
+/// Marks a device of this process as being opened, until this value is dropped for any reason.
 pub struct Opening {
     service: Service,
     device: DeviceId,
@@ -50,11 +50,11 @@ impl Drop for Opening {
     }
 }
 
-/// The word for the best device there is.
+/// The name that selects the best device.
 pub(super) const AUTO: &str = "auto";
 
 impl Service {
-    /// A worker of this process serves the device from now on; again after its facts changed.
+    /// Registers a device that a worker of this process serves; called again when its description changes.
     pub async fn register(&self, device: Device) -> Result<()> {
         self.inner.store.put_device(&self.inner.settings.owner, &device).await?;
         {
@@ -66,7 +66,7 @@ impl Service {
         Ok(())
     }
 
-    /// What keeps a device of this process from working, or `None` once it works again.
+    /// Sets the failure of a device of this process, or clears it with `None`.
     pub fn set_device_trouble(&self, id: &DeviceId, trouble: Option<String>) {
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
         for known in local.iter_mut().filter(|known| known.device.id == *id) {
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// How often the evaluator of a device of this process was started again.
+    /// Sets how often the evaluator of a device of this process was restarted.
     pub fn set_device_restarts(&self, id: &DeviceId, restarts: u64) {
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
         for known in local.iter_mut().filter(|known| known.device.id == *id) {
@@ -82,7 +82,8 @@ impl Service {
         }
     }
 
-    /// The process is not ready as long as what this returns lives: the device will be here, or will have failed.
+    /// Marks a device as being opened. The process is not ready until the returned value is dropped, when the device is open
+    /// or has failed.
     pub fn opening(&self, device: DeviceId) -> Opening {
         self.opening_devices().push(device.clone());
         Opening { service: self.clone(), device }
@@ -97,7 +98,7 @@ impl Service {
         opening.first().map(|device| format!("device {device} is still being opened"))
     }
 
-    /// Candidates that hung or killed a device of the class, or of any; newest first.
+    /// Quarantined candidates of one device class or of all, newest first.
     pub async fn quarantine(
         &self,
         class: Option<&DeviceClass>,
@@ -116,7 +117,7 @@ impl Service {
         here.filter(|device| device.kind == DeviceKind::Cpu).map(|device| device.class()).collect()
     }
 
-    /// Every known device, best first.
+    /// All known devices, best first.
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
         let mut quarantined: HashMap<DeviceClass, u64> = HashMap::new();
         for entry in self.inner.store.quarantined(None, &PageRequest::ALL).await?.items {
@@ -139,7 +140,7 @@ impl Service {
         Ok(found)
     }
 
-    /// Whether any device could take a job now.
+    /// Whether any device can take a job now.
     pub(super) async fn any_online(&self) -> Result<bool> {
         Ok(self.seen().await?.iter().any(Seen::online))
     }
@@ -156,22 +157,24 @@ impl Service {
         Ok(seen.collect())
     }
 
-    /// A worker not heard of since then is gone: three heartbeats were missed.
+    /// The time before which a worker's last heartbeat means that it is gone: three heartbeats were missed.
     fn silent_since(&self) -> Timestamp {
         let window = self.inner.settings.heartbeat.saturating_mul(3);
         Timestamp::now().plus_millis(-i64::try_from(window.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// The job that each device works on: a device takes one at a time, so there are no more than devices.
+    /// The job that each device is running. A device runs one at a time, so there are no more jobs than devices.
     async fn running(&self) -> Result<HashMap<DeviceId, JobId>> {
         let filter = JobFilter { state: Some(JobState::Running), ..JobFilter::default() };
         let page = PageRequest { after: None, limit: 1000 };
-        // Newest first, and the last to be put in stays: where a lost worker's job still counts as running, the newest.
+        // The jobs are listed newest first, and the last insertion wins, so the order is reversed: a lost worker's job may
+        // still count as running.
         let jobs = self.inner.store.jobs(&filter, &page).await?.items.into_iter().rev();
         Ok(jobs.map(|job| (job.device, job.id)).collect())
     }
 
-    /// Known devices: those of this process first, then those heard of lately, then the others; the best first among each.
+    /// Known devices: those of this process first, then those with a recent heartbeat, then the others; in each group the
+    /// best first.
     pub(super) async fn ranked_devices(&self) -> Result<Vec<Device>> {
         Ok(self.known().await?.into_iter().map(|known| known.device).collect())
     }
@@ -192,7 +195,7 @@ impl Service {
         Ok(known)
     }
 
-    /// The device a job is for. `auto` is the best one that serves here, or else the best one that serves elsewhere.
+    /// The device for a job. `auto` selects the best device of this process, or else the best online device elsewhere.
     pub(super) async fn resolve_device(&self, name: &str) -> Result<Device> {
         let known = self.known().await?;
         let mut named = known.iter().filter(|known| known.is(name)).peekable();
@@ -203,28 +206,28 @@ impl Service {
                 unknown_device("/device", name, "auto and", &known)
             });
         }
-        // One that is not heard of any more would leave the job waiting, perhaps for ever.
+        // A job for an offline device might wait indefinitely.
         match named.find(|known| known.online) {
             Some(known) => Ok(known.device.clone()),
             None => Err(ServiceError::Unavailable { message: silent(name) }),
         }
     }
 
-    /// The class a lookup is for: that of a device, or one named in full, whose silicon need not be here. `None` where
-    /// no device is known at all: an id means nothing then.
+    /// The class for a lookup: the class of a device, or a class given in full, whose device need not be known. `None` if no
+    /// device is known at all, so that an id has no meaning.
     pub(super) async fn resolve_class(&self, name: &str) -> Result<Option<DeviceClass>> {
         let known = self.known().await?;
         match known.iter().find(|known| known.is(name)) {
             Some(known) => Ok(Some(known.device.class())),
-            // Classes are written kind/name/..., ids never hold a slash.
+            // Classes are written kind/name/..., and ids never contain a slash.
             None if name.contains('/') => Ok(Some(DeviceClass(name.to_owned()))),
             None if known.is_empty() => Ok(None),
             None => Err(unknown_device("device", name, "auto, any device class, and", &known)),
         }
     }
 
-    /// The class that the member `device` of a request stands for: `auto`, a device's id, or a class named in full, whose
-    /// silicon need not be here.
+    /// The class for the member `device` of a request: `auto`, a device's id, or a class given in full, whose device need
+    /// not be known.
     pub async fn device_class(&self, name: &str) -> Result<DeviceClass> {
         match self.resolve_class(name).await {
             Ok(Some(class)) => Ok(class),
@@ -238,7 +241,7 @@ impl Service {
 }
 
 impl Service {
-    /// The class that a training is for: as [`Self::device_class`], but of a known device, or one that trials are recorded of.
+    /// The class for a training: as [`Self::device_class`], but a known device or recorded trials of the class are required.
     pub async fn training_class(&self, name: &str) -> Result<DeviceClass> {
         let class = self.device_class(name).await?;
         let known = self.known().await?.into_iter().map(|known| known.device.class());
@@ -255,20 +258,21 @@ impl Service {
         known.dedup();
         let known: Vec<String> = known.iter().map(ToString::to_string).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let message =
-            format!("there is no device of class {class}, nor any trial; known are: {known}");
+        let message = format!(
+            "no device of class {class} and none of its trials is known; the known classes are: {known}"
+        );
         Err(ServiceError::invalid("/device", message))
     }
 }
 
-/// A device of the store, and what this process knows of it.
+/// A device in the store, with what this process knows about it.
 struct Seen {
     owner: String,
     device: Device,
     last_seen: Timestamp,
-    /// Served by this very process.
+    /// Whether this process serves it.
     here: Option<Local>,
-    /// Heard of lately.
+    /// Whether it sent a heartbeat recently.
     lately: bool,
 }
 
@@ -278,7 +282,7 @@ impl Seen {
     }
 }
 
-/// A device, and whether somebody serves it.
+/// A device, and whether a worker serves it.
 struct Known {
     device: Device,
     local: bool,
@@ -305,12 +309,15 @@ fn unknown_device(pointer: &str, name: &str, also: &str, known: &[Known]) -> Ser
 
 fn silent(name: &str) -> String {
     match name {
-        AUTO => "no device is online: the workers of all known ones have fallen silent".to_owned(),
-        id => format!("device {id} is offline: its worker has fallen silent"),
+        AUTO => {
+            "no device is online: the workers of all known devices have stopped sending heartbeats"
+                .to_owned()
+        }
+        id => format!("device {id} is offline: its worker has stopped sending heartbeats"),
     }
 }
 
-/// Sorts the best first: GPUs before the host, then the faster memory, then by name.
+/// Sorts the best first: GPUs before CPUs, then by memory bandwidth, then by name.
 fn rank(device: &Device) -> (bool, Reverse<u64>, DeviceId) {
     let copy = device.copy_gbps.max(0.0) as u64;
     (device.kind != DeviceKind::Cuda, Reverse(copy), device.id.clone())

@@ -1,4 +1,4 @@
-//! What is drawn from a stored matrix, pictures and profiles: each takes the time in which the matrix is read, so it is kept.
+//! Pictures and profiles of stored matrices. Each requires reading the whole matrix, so they are cached.
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, MatrixProfile};
@@ -8,16 +8,16 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use std::sync::Arc;
 
-/// Pixels of the longer side of the picture that a matrix's page shows, beside its profile.
+/// Length in pixels of the longer side of the picture on a matrix's page.
 pub const PAGE_SPY: u32 = 640;
 
-/// Bytes of drawings kept.
+/// Maximum size of the cache in bytes.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// What can be drawn of a matrix.
+/// What can be drawn from a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
-    /// Where the entries lie, with so many pixels on the longer side.
+    /// The positions of the entries, with this many pixels on the longer side.
     Spy(u32),
     Profile,
 }
@@ -28,7 +28,7 @@ enum Drawing {
     Profile(Arc<MatrixProfile>),
 }
 
-/// What a matrix's page shows, so that who asks for one will ask for the other.
+/// What a matrix's page shows: a client that asks for one of these will ask for the other.
 const OF_A_PAGE: [Subject; 2] = [Subject::Spy(PAGE_SPY), Subject::Profile];
 
 impl Drawing {
@@ -53,7 +53,7 @@ impl Drawing {
     }
 }
 
-/// The drawings asked for last, by matrix and subject.
+/// Recently requested drawings, by matrix and subject.
 #[derive(Debug)]
 pub(super) struct Drawings(Cache<(Digest, Subject), Drawing>);
 
@@ -75,21 +75,23 @@ impl Drawings {
 }
 
 impl Service {
-    /// Where the entries lie, as a PNG whose longer side has `size` pixels.
+    /// The positions of the entries, as a PNG whose longer side has `size` pixels.
     pub async fn spy_png(&self, digest: &Digest, size: u32) -> Result<Bytes> {
         match self.drawn(digest, Subject::Spy(size)).await? {
             Drawing::Spy(png) => Ok(png),
             Drawing::Profile(_) => {
-                Err(ServiceError::internal("a profile lies where a picture should"))
+                Err(ServiceError::internal("the cache holds a profile instead of a picture"))
             }
         }
     }
 
-    /// Rows by length and levels by width.
+    /// The distributions of row lengths and level widths.
     pub async fn matrix_profile(&self, digest: &Digest) -> Result<Arc<MatrixProfile>> {
         match self.drawn(digest, Subject::Profile).await? {
             Drawing::Profile(profile) => Ok(profile),
-            Drawing::Spy(_) => Err(ServiceError::internal("a picture lies where a profile should")),
+            Drawing::Spy(_) => {
+                Err(ServiceError::internal("the cache holds a picture instead of a profile"))
+            }
         }
     }
 
@@ -99,16 +101,16 @@ impl Service {
         if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
-        // Before the permit, so that nothing is awaited between that and the task: whoever holds it, draws.
+        // Checked before the permit is taken, so that nothing is awaited between the permit and the task that draws.
         let file = self.matrix_file(digest).await.map_err(ServiceError::internal)?;
         let permit = self.inner.drawing.clone().acquire_owned().await?;
-        // Another request may have drawn it while this one waited.
+        // Another request may have drawn it while this one was waiting.
         if let Some(drawing) = self.inner.drawings.0.get(&key) {
             return Ok(drawing);
         }
         let service = self.clone();
         let (tell, told) = tokio::sync::oneshot::channel();
-        // Kept by the task, not by its waiter: who drew for longer than a client waits has not drawn in vain.
+        // The task stores the result, not its waiter, so a drawing that takes longer than a client waits is not lost.
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let (matrix, _) = match canonical::open(&file).map_err(ServiceError::internal) {
@@ -119,7 +121,7 @@ impl Service {
             if let Ok(drawing) = &drawing {
                 service.inner.drawings.0.insert(key, drawing.clone());
             }
-            // Nobody may be waiting any more.
+            // There may be no receiver any more.
             drop(tell.send(drawing));
             service.draw_others(&matrix, key);
         });
@@ -132,7 +134,7 @@ impl Service {
         }
     }
 
-    /// The rest of what a page shows, while the matrix is in memory: reading it is most of the work.
+    /// Also draws the rest of the page while the matrix is in memory: reading it is most of the work.
     fn draw_others(&self, matrix: &Csr, (digest, drawn): (Digest, Subject)) {
         if !OF_A_PAGE.contains(&drawn) {
             return;
@@ -173,7 +175,7 @@ mod tests {
     async fn a_picture_nobody_waits_for_any_more_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (service, digest) = service(folder.path()).await;
-        // Uploads that parse hold up no picture.
+        // Parsing uploads does not delay drawing.
         let permits = service.inner.parses.available_permits() as u32;
         let _parses = service.inner.parses.acquire_many(permits).await.unwrap();
         let mut waiter = Box::pin(service.spy_png(&digest, 64));
@@ -188,7 +190,7 @@ mod tests {
             }
         }
         drop(waiter);
-        // Free again once the task has ended.
+        // Free again when the task has ended.
         let _permit = service.inner.drawing.acquire().await.unwrap();
         assert!(service.inner.drawings.0.contains_key(&(digest, Subject::Spy(64))));
     }
@@ -219,12 +221,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (service, digest) = service(folder.path()).await;
         service.matrix_profile(&digest).await.unwrap();
-        // Whatever is not drawn by now never will be.
+        // Anything that is not drawn by now cannot be drawn.
         let permit = service.inner.drawing.acquire().await.unwrap();
         std::fs::write(service.matrix_file(&digest).await.unwrap(), "spoilt").unwrap();
         drop(permit);
         service.spy_png(&digest, PAGE_SPY).await.unwrap();
-        assert!(service.spy_png(&digest, PAGE_SPY + 1).await.is_err(), "the file is spoilt");
+        assert!(service.spy_png(&digest, PAGE_SPY + 1).await.is_err(), "the file is corrupt");
     }
 
     #[test]
@@ -233,7 +235,7 @@ mod tests {
         let key = |n: u8| (Digest::of(&[n]), Subject::Spy(64));
         let get = |n: u8| {
             let found = drawings.0.get(&key(n));
-            // What was asked for last is known once the cache has had time for it.
+            // Waits until the cache has recorded the last access.
             drawings.0.run_pending_tasks();
             found
         };
@@ -241,13 +243,13 @@ mod tests {
         for n in 0..3 {
             drawings.0.insert(key(n), third.clone());
         }
-        // Reads are taken into account before writes, so the writes come first here.
+        // The cache applies reads before writes, so the writes come first here.
         drawings.0.run_pending_tasks();
         assert!(get(0).is_some());
         assert!(drawings.0.get(&(key(0).0, Subject::Profile)).is_none());
         drawings.0.insert(key(3), third.clone());
         drawings.0.run_pending_tasks();
-        assert!(get(1).is_none(), "the one asked for longest ago goes first");
+        assert!(get(1).is_none(), "the least recently used entry is removed first");
         assert!(get(0).is_some());
         drawings.forget(&key(0).0);
         assert!(get(0).is_none());

@@ -1,45 +1,45 @@
-//! Why a use case failed. Knows no status codes: those belong to the transport.
+//! Errors of use cases. Status codes are not known here; they belong to the transport.
 
 use crate::store::{BlobError, StoreError, is_full};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// A part of the request is nonsense, or refers to what is not there.
+    /// A part of the request is invalid or refers to something that does not exist.
     #[error("{message}")]
     Invalid {
-        /// JSON pointer into the body (`/problem/n`), or a parameter's name.
+        /// JSON pointer into the body (`/problem/n`), or the name of a parameter.
         pointer: String,
         message: String,
     },
-    /// The upload is not a matrix in a format that is read here.
+    /// The upload is not a matrix in a supported format.
     #[error("{message}")]
     Unreadable {
         message: String,
-        /// Line of the decompressed text, from 1.
+        /// Line of the decompressed text, counted from 1.
         line: Option<u64>,
-        /// Offset into the decompressed bytes, from 0.
+        /// Offset into the decompressed bytes, counted from 0.
         byte: Option<u64>,
     },
-    /// Well-formed, but of a kind that this version does not do.
+    /// Well-formed, but not supported by this version.
     #[error("{message}")]
     Unsupported { pointer: Option<String>, message: String },
     #[error("there is no {what} {id}")]
     NotFound { what: &'static str, id: String },
-    /// The state of things forbids it now.
+    /// The current state does not permit the request.
     #[error("{message}")]
     Conflict { message: String },
     #[error("the idempotency key was used before with another request")]
     KeyReused,
     #[error("{message}")]
     TooLarge { message: String },
-    /// May work later.
+    /// The same request may succeed later.
     #[error("{message}")]
     Unavailable { message: String },
     /// Another connection keeps the store busy: the same request may succeed later.
-    #[error("the server's store is busy: ask again later")]
+    #[error("the server's store is busy: try again later")]
     Busy(#[source] Cause),
-    /// The disk of the server is full: the same request may succeed once its operator has made room.
+    /// The disk of the server is full: the same request may succeed once the operator has made room.
     #[error("the server's disk is full")]
     Full(#[source] Cause),
     /// A fault of this program or its machine. The text is for the log, not for the client.
@@ -47,7 +47,7 @@ pub enum ServiceError {
     Internal(Cause),
 }
 
-/// What lies under a failure; shared, so that several who wait for one answer get the same error.
+/// The cause of an error; shared, so that all requests that wait for one answer get the same error.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 pub type Result<T> = std::result::Result<T, ServiceError>;
@@ -74,7 +74,7 @@ impl ServiceError {
         Self::Internal(Arc::new(IoFailure { what, source: error }))
     }
 
-    /// Whether the server failed, and not the request: nothing is wrong with what was asked for.
+    /// Whether the server failed rather than the request.
     pub(crate) const fn is_failure(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Full(_) | Self::Internal(_))
     }
@@ -116,7 +116,7 @@ impl From<BlobError> for ServiceError {
 
 impl From<tokio::task::JoinError> for ServiceError {
     fn from(error: tokio::task::JoinError) -> Self {
-        Self::internal(format!("a task of the service did not end: {error}"))
+        Self::internal(format!("a task of the service failed: {error}"))
     }
 }
 

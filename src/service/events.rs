@@ -1,4 +1,4 @@
-//! The events of a job or a training as a stream: what was, then what comes, to its end.
+//! The events of a job or a training as a stream: past events, then new ones until the end.
 
 use super::signals::JobSignal;
 use super::{Result, Service, ServiceError};
@@ -6,10 +6,10 @@ use crate::domain::{Event, EventKind, JobId};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::VecDeque;
 
-/// Events, oldest first. Ends after the last event of work that has ended.
+/// Events, oldest first. The stream ends after the last event of work that has ended.
 pub type EventStream = BoxStream<'static, Result<Event>>;
 
-/// Events read at a time.
+/// Number of events read at a time.
 const BATCH: u32 = 256;
 
 struct Tail {
@@ -22,7 +22,8 @@ struct Tail {
 }
 
 impl Service {
-    /// Events after number `after`: 0 for all. A client that lost its connection names the last one it has.
+    /// Events after number `after`, 0 for all. A client that lost its connection sends the number of the last event it
+    /// received.
     pub async fn events(&self, id: &JobId, after: u64) -> Result<EventStream> {
         let signal = self.inner.signals.job(id);
         self.work(id).await?;
@@ -54,7 +55,7 @@ impl Tail {
                 return Ok(None);
             }
             self.signal.arm();
-            // The state before the events: whatever a final job has written is then among them.
+            // The state is read before the events, so that all events of ended work are included.
             let ended = self.service.work(&self.job).await?.state().is_final();
             let store = &self.service.inner.store;
             self.read = store.events(&self.job, self.last, BATCH).await?.into();

@@ -1,5 +1,5 @@
-//! The plan that a lookup predicts where nothing was measured: found where it was made before, else made once for all who
-//! ask, off the request.
+//! Predicted plans for lookups without a measured plan: an existing prediction is reused, otherwise one is made in the
+//! background, once for all requests that wait for it.
 
 use super::predicted::{Subject, plan, rank};
 use super::{ActiveModel, Result, Service, ServiceError, request};
@@ -17,25 +17,25 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Entries of the largest matrix that a lookup reads to predict for: a job takes what is larger.
+/// Maximum number of entries of a matrix for which a lookup predicts a plan; larger matrices need a job.
 const MOST_ENTRIES: u64 = 1 << 24;
-/// The newest predicted plans of a key, among which one that still holds is sought.
+/// Number of newest predicted plans of a key that are checked for one that is still valid.
 const NEWEST: u32 = 16;
-/// Predicted plans of one pattern that lookups store: what a client asks for must not fill the disk.
+/// Maximum number of predicted plans stored per pattern, so that requests cannot fill the disk.
 pub(super) const MOST_STORED: u32 = 64;
-/// Predictions that wait for their turn, or are made.
+/// Maximum number of predictions that are waiting or running.
 const MOST_UNDER_WAY: usize = 64;
-/// Answers that are not in the store and are remembered.
+/// Maximum number of remembered answers that are not in the store.
 const MOST_KNOWN: u64 = 1024;
 
-const NO_ENTRIES: &str = "the entries of the matrix are not here (any more)";
+const NO_ENTRIES: &str = "the entries of the matrix are not stored here (any more)";
 
-/// A predicted plan, or why there is none.
+/// A predicted plan, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub(super) enum Guess {
     Plan {
         plan: Box<Plan>,
-        /// False where the pattern has [`MOST_STORED`] predicted plans already: it is found by no id.
+        /// False if the pattern already has [`MOST_STORED`] predicted plans: the plan cannot be found by its id.
         stored: bool,
     },
     None(String),
@@ -51,8 +51,9 @@ impl Guess {
     }
 }
 
-/// What a prediction is of: all that it follows from has a name, and that the matrix's values do not count is not known
-/// before it is made.
+/// Identifies a prediction: the plan's id covers everything it depends on, and the digest is the matrix, because it is not
+/// known in advance whether its values matter.
+/// Several requests may wait for one prediction.
 type PredictionKey = (PlanId, Digest);
 /// Several requests may wait for one prediction.
 type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
@@ -60,7 +61,7 @@ type PredictionReceiver = watch::Receiver<Option<Result<Guess>>>;
 #[derive(Debug)]
 pub(super) struct Guesses {
     under_way: HashMap<PredictionKey, PredictionReceiver>,
-    /// What would be found out again at each look: that nothing can be predicted, and plans that were not stored.
+    /// Answers that would be the same at every request: that nothing can be predicted, and plans that were not stored.
     known: moka::sync::Cache<PredictionKey, Guess>,
 }
 
@@ -70,7 +71,7 @@ impl Default for Guesses {
     }
 }
 
-/// Takes a prediction off the list however it ends.
+/// Removes a prediction from the list of running ones, however it ends.
 struct UnderWay {
     service: Service,
     key: PredictionKey,
@@ -82,13 +83,13 @@ impl Drop for UnderWay {
     }
 }
 
-/// What a prediction rests on, but for the matrix's entries.
+/// Everything that a prediction depends on, except the matrix's entries.
 struct Basis {
     key: PlanKey,
     matrix: Matrix,
     device: Device,
     learned: Option<Arc<ActiveModel>>,
-    /// What hung or killed the device: of the operation, and of the kernel text in use.
+    /// Candidates of the operation that hung or killed the device with the current kernel text.
     quarantined: HashSet<CandidateId>,
     id: PlanId,
 }
@@ -107,7 +108,7 @@ impl Basis {
         Self { key, matrix, device, learned, quarantined, id }
     }
 
-    /// Whether a stored plan is what would be predicted now, or what a job made of the same, compiled as well.
+    /// Whether a stored plan equals the current prediction, or a job predicted the same and also compiled it.
     fn is_of(&self, plan: &Plan) -> bool {
         if plan.provenance.job.is_none() {
             return plan.id == self.id;
@@ -123,7 +124,7 @@ impl Basis {
 }
 
 impl Service {
-    /// The model in use for a problem on a device, where there is one.
+    /// The active model for a problem on a device, if there is one.
     pub(in crate::service) async fn ranker(
         &self,
         problem: &Problem,
@@ -133,9 +134,9 @@ impl Service {
         self.active_model(&scope).await
     }
 
-    /// The predicted plan of a key that has no measured one: what is stored, where model, software and quarantine are still
-    /// those it was made with; else a new one, made of the matrix alone and stored under a name that follows from them. Who
-    /// asks waits for it no longer than `until`.
+    /// The predicted plan of a key that has no measured one: a stored plan if model, software and quarantine are unchanged
+    /// since; otherwise a new one, made from the matrix alone and stored under an id derived from them. The caller waits no
+    /// longer than `until`.
     pub(super) async fn guess(
         &self,
         key: &PlanKey,
@@ -167,7 +168,7 @@ impl Service {
         }
     }
 
-    /// Candidates of the key's operation that are quarantined on the device as it is.
+    /// Quarantined candidates of the key's operation on the device in its current state.
     async fn barred(&self, key: &PlanKey, device: &Device) -> Result<HashSet<CandidateId>> {
         let all = self
             .inner
@@ -190,12 +191,12 @@ impl Service {
         let newest = store.plans(&query, &PageRequest::first(NEWEST)).await?;
         match newest.items.into_iter().find(|plan| basis.is_of(plan)) {
             Some(plan) => Ok(Some(plan)),
-            // A model that was in use before may be again.
+            // A model that was active before may be activated again.
             None => Ok(store.plan(&basis.id).await?),
         }
     }
 
-    /// One prediction for all who ask for it, which ends whether or not anybody waits.
+    /// One prediction for all requests for it. It runs to its end even if nobody waits any more.
     async fn guess_once(&self, basis: Basis, until: Instant) -> Result<Guess> {
         let key = (basis.id.clone(), basis.matrix.digest);
         let mut receiver = {
@@ -206,7 +207,7 @@ impl Service {
             match guesses.under_way.get(&key) {
                 Some(receiver) => receiver.clone(),
                 None if guesses.under_way.len() >= MOST_UNDER_WAY => {
-                    let why = format!("{MOST_UNDER_WAY} other predictions come first: ask again");
+                    let why = format!("{MOST_UNDER_WAY} other predictions are waiting: try again");
                     return Ok(Guess::None(why));
                 }
                 None => {
@@ -219,7 +220,7 @@ impl Service {
                             tracing::warn!(matrix = %basis.matrix.digest, %error, "a prediction failed");
                         }
                         drop(under_way);
-                        // Nobody may be waiting any more.
+                        // There may be no receiver any more.
                         drop(sender.send(Some(made)));
                     });
                     receiver
@@ -228,7 +229,7 @@ impl Service {
         };
         let ended = timeout_at(until, receiver.wait_for(Option::is_some)).await;
         match ended {
-            Err(_) => Ok(Guess::None("a prediction is being made: ask again".to_owned())),
+            Err(_) => Ok(Guess::None("a prediction is being made: try again".to_owned())),
             Ok(Ok(answer)) => match &*answer {
                 Some(made) => made.clone(),
                 None => Err(ServiceError::internal("a prediction has no answer")),
@@ -240,7 +241,7 @@ impl Service {
     async fn make(&self, basis: &Basis, prediction: &PredictionKey) -> Result<Guess> {
         let Basis { key, matrix, device, .. } = basis;
         let store = &self.inner.store;
-        // One at a time: it takes the matrix in memory.
+        // One at a time, because it holds the matrix in memory.
         let permit = self.inner.predicting.clone().acquire_owned().await?;
         let started = std::time::Instant::now();
         let figures = match ops::of(&key.problem).prunes_by_figures(device.kind) {
@@ -291,16 +292,16 @@ impl Service {
                 self.guesses().known.insert(prediction.clone(), guess.clone());
                 return Ok(guess);
             }
-            // Deleted since it was read.
+            // The matrix was deleted after it was read.
             Err(StoreError::Missing(what)) => {
                 return Ok(Guess::nothing(format!("{what} is gone")));
             }
             Err(error) => return Err(error.into()),
         }
-        // Another process may have been first.
+        // Another process may have stored the same plan first.
         Ok(match store.plan(&plan.id).await? {
             Some(plan) => Guess::stored(plan),
-            None => Guess::None("the predicted plan is gone again".to_owned()),
+            None => Guess::None("the predicted plan has been removed".to_owned()),
         })
     }
 
@@ -316,7 +317,7 @@ fn model_name(learned: Option<&ActiveModel>, problem: &Problem, kind: DeviceKind
     )
 }
 
-/// One name for one key, model, software and quarantine.
+/// The same id for the same key, model, software and quarantine.
 fn name(key: &PlanKey, device: &Device, model: &str, quarantined: &HashSet<CandidateId>) -> PlanId {
     let kernels: Vec<String> =
         device.kernels.iter().map(|(family, digest)| format!("{family}={digest}")).collect();

@@ -1,4 +1,4 @@
-//! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing the client declares is believed.
+//! Ingest: an upload becomes a canonical matrix, a blob and a row. Nothing that the client declares is trusted.
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
@@ -14,32 +14,32 @@ use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Names of upload files begin so; upkeep removes what a killed process left.
+/// Prefix of the names of upload files; upkeep removes files of killed processes.
 pub(super) const UPLOAD_PREFIX: &str = "sparsetune-upload-";
-/// Each flush is a hop to a blocking thread: few and large.
+/// Each flush switches to a blocking thread, so flushes are few and large.
 const WRITE_BUFFER: usize = 1 << 20;
 
-/// The matrix as it is stored.
+/// The stored matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uploaded {
     pub matrix: Matrix,
-    /// False when the very same matrix was there already, whatever its format and name then.
+    /// False if the same matrix was already stored, in any format and under any name.
     pub created: bool,
 }
 
-/// A parsed upload with its identity, on its way to be stored.
+/// A parsed upload with its identity, not yet stored.
 struct Read {
     csr: Csr,
     pattern: Digest,
     digest: Digest,
     declared_name: Option<String>,
-    /// Parsing and what follows it hold a matrix in memory; the permit goes with it.
+    /// Parsing and the following steps hold a matrix in memory, so the permit is kept with it.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Service {
-    /// Takes in one matrix. A dropped call leaves nothing behind: the temporary file goes with it, or with the parser
-    /// that still reads it.
+    /// Takes in one matrix. A dropped call leaves nothing behind: the temporary file is removed with it, or with the parser
+    /// that is still reading it.
     pub async fn upload<S, E>(&self, body: S, name: Option<String>) -> Result<Uploaded>
     where
         S: Stream<Item = std::result::Result<Bytes, E>> + Send,
@@ -71,7 +71,7 @@ impl Service {
         self.keep(read, name).await
     }
 
-    /// Stores a matrix that is in memory already.
+    /// Stores a matrix that is already in memory.
     pub async fn store_csr(&self, csr: Csr, name: Option<String>) -> Result<Uploaded> {
         let permit = self.inner.parses.clone().acquire_owned().await?;
         let read = tokio::task::spawn_blocking(move || identified(csr, name, permit)).await?;
@@ -81,7 +81,7 @@ impl Service {
         self.keep(read, None).await
     }
 
-    /// The facts of a matrix whose file is there too.
+    /// The facts of a matrix whose file also exists.
     async fn stored(&self, digest: &Digest) -> Result<Option<Matrix>> {
         let row = self.inner.store.matrix(digest).await?;
         Ok(if self.inner.blobs.exists(digest).await? { row } else { None })
@@ -94,7 +94,7 @@ impl Service {
             let matrix = features::facts_under(&read.csr, name, read.pattern, read.digest);
             canonical::write(&read.csr, &mut staged, read.pattern, read.digest)
                 .map_err(not_written)?;
-            // The blobs would do it, but under the lock of `publish`.
+            // [`Blobs`] could do this, but it must happen under the lock of `publish`.
             let synced = staged.as_file().sync_all();
             synced.map_err(|error| ServiceError::of_io("a matrix file", error))?;
             Ok((matrix, staged.into_temp_path()))
@@ -103,18 +103,21 @@ impl Service {
         self.publish(matrix, staged).await
     }
 
-    /// File first, row after: a row always has its file. The lock keeps a deletion from coming in between; rename and
-    /// insertion are short, so one lock serves all matrices.
+    /// Writes the file first and the row after it, so that a row always has its file. The lock keeps a deletion from
+    /// interfering; rename and insertion are short, so one lock serves all matrices.
     async fn publish(&self, matrix: Matrix, staged: TempPath) -> Result<Uploaded> {
         let _alone = self.inner.publishing.lock().await;
         self.inner.blobs.put_file(staged, Some(matrix.digest)).await?;
         if self.inner.store.insert_matrix(&matrix).await? {
             return Ok(Uploaded { matrix, created: true });
         }
-        // Somebody else was first with the same matrix; theirs is the name that stays.
+        // Another upload stored the same matrix first; its name is kept.
         let known = self.inner.store.matrix(&matrix.digest).await?;
         let matrix = known.ok_or_else(|| {
-            ServiceError::internal(format!("matrix {} came and went at once", matrix.digest))
+            ServiceError::internal(format!(
+                "matrix {} was deleted while it was being stored",
+                matrix.digest
+            ))
         })?;
         Ok(Uploaded { matrix, created: false })
     }
@@ -138,12 +141,12 @@ where
     let mut bytes = 0u64;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| {
-            unreadable(format!("the upload broke off after {bytes} bytes: {error}"))
+            unreadable(format!("the upload was interrupted after {bytes} bytes: {error}"))
         })?;
         bytes += chunk.len() as u64;
         if bytes > most {
             let message =
-                format!("the upload is larger than {most} bytes, the most that is taken here");
+                format!("the upload is larger than {most} bytes, the limit of this server");
             return Err(ServiceError::TooLarge { message });
         }
         out.write_all(&chunk).await.map_err(|error| ServiceError::of_io("an upload", error))?;
@@ -153,7 +156,7 @@ where
     Ok(path)
 }
 
-/// Blocking. The file goes with this call, whatever comes of it and whoever still waits for it.
+/// Blocks. The file is removed at the end of this call, whatever the result and even if nobody waits for it.
 fn parse(file: &TempPath, limits: &Limits, permit: OwnedSemaphorePermit) -> Result<Read> {
     let started = Instant::now();
     let parsed = read::read_path(file, limits).map_err(refusal)?;

@@ -1,4 +1,4 @@
-//! Jobs of either kind: submission, lists, cancellation, trials.
+//! Jobs of both kinds: submission, lists, cancellation, trials.
 
 use super::{Result, Service, ServiceError, request};
 use crate::domain::job::Progress;
@@ -14,20 +14,20 @@ use crate::store::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
     pub job: Job,
-    /// False when an equal job was already under way, or the idempotency key named one.
+    /// False if an equal job was already queued or running, or the idempotency key refers to an earlier one.
     pub created: bool,
 }
 
 impl Service {
-    /// Queues a job. An equal request while one is queued or running gets the same job. A key that was used before
-    /// answers with the job of then, also where its matrix or device has gone since: a retry must not fail for that.
+    /// Queues a job. An equal request while one is queued or running gets the same job. A repeated idempotency key returns
+    /// the earlier job, even if its matrix or device is gone: a retry must not fail for that.
     pub async fn submit(
         &self,
         asked: &JobRequest,
         idempotency_key: Option<String>,
     ) -> Result<Submitted> {
         let idempotency = match idempotency_key {
-            // What the client sent, not what today's defaults make of it.
+            // The digest of the client's request, before today's defaults are filled in.
             Some(key) => Some((key, digest_of(asked)?)),
             None => None,
         };
@@ -50,19 +50,19 @@ impl Service {
         };
         match self.inner.store.submit(&new).await {
             Ok(submission) => submitted(submission, asked),
-            // Deleted since it was looked up.
+            // The matrix was deleted after it was looked up.
             Err(StoreError::Missing(_)) => Err(unknown_matrix(&asked.matrix)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Refuses a matrix whose values do not suit the problem, such as a solve with an incomplete diagonal. Where the matrix's
-    /// facts do not tell, the matrix itself is read.
+    /// Refuses a matrix whose values do not suit the problem, such as a solve with an incomplete diagonal. The matrix itself
+    /// is read only if its facts do not decide this.
     async fn check_values(&self, matrix: &Matrix, problem: &Problem) -> Result<()> {
         if !admission::values_matter(matrix, problem) {
             return Ok(());
         }
-        // One at a time, like pictures: it takes the matrix in memory.
+        // One at a time, like drawings, because it holds the matrix in memory.
         let permit = self.inner.drawing.clone().acquire_owned().await?;
         let file = self.matrix_file(&matrix.digest).await.map_err(ServiceError::internal)?;
         let problem = *problem;
@@ -84,7 +84,7 @@ impl Service {
         Ok(self.inner.store.works(filter, page).await?)
     }
 
-    /// `NotFound` also for a training.
+    /// `NotFound` also for the id of a training.
     pub async fn job(&self, id: &JobId) -> Result<Job> {
         let job = self.work(id).await?.into_job();
         job.ok_or_else(|| ServiceError::not_found("job", id))
@@ -94,13 +94,14 @@ impl Service {
         Ok(self.inner.store.jobs(filter, page).await?)
     }
 
-    /// Log lines and funnel of a job so far, and where its event stream goes on.
+    /// The job's log lines and funnel so far, and the number after which its event stream continues.
     pub async fn story(&self, id: &JobId) -> Result<Story> {
         self.work(id).await?;
         Ok(self.inner.store.story(id).await?)
     }
 
-    /// The work as it then stands: what is queued is cancelled, what runs will be, what has ended stays.
+    /// Cancels the work and returns its new state: queued work is cancelled, running work will be, and ended work stays as
+    /// it is.
     pub async fn cancel(&self, id: &JobId) -> Result<Work> {
         let work = self.inner.store.request_cancel(id).await?;
         work.ok_or_else(|| ServiceError::not_found("job", id))
@@ -117,18 +118,18 @@ impl Service {
         Ok(self.inner.store.trials(id, &of, page).await?)
     }
 
-    /// How many trials of the job there are of each family and end; of an unknown job there are none.
+    /// The number of trials of the job per family and outcome; empty for an unknown job.
     pub async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>> {
         Ok(self.inner.store.trial_counts(id).await?)
     }
 
-    /// The first of the job's trials that were tried, by ordinal, without their raw samples.
+    /// The first tried trials of the job, by ordinal, without their raw samples.
     pub async fn tried(&self, id: &JobId, limit: u32) -> Result<Vec<Trial>> {
         let page = PageRequest::first(limit);
         Ok(self.inner.store.trials(id, &TrialQuery::Summaries, &page).await?.items)
     }
 
-    /// The pruned candidates of a family; of more than `most`, about as many from all over the space.
+    /// The pruned candidates of a family; if there are more than `most`, a sample of about that size.
     pub async fn pruned_of(&self, id: &JobId, family: &str, most: u32) -> Result<Vec<Trial>> {
         let sample = TrialQuery::PrunedSample { family: family.to_owned() };
         Ok(self.inner.store.trials(id, &sample, &PageRequest::first(most)).await?.items)
@@ -144,7 +145,7 @@ fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
     let Work::Tune(job) = job else {
         return Err(ServiceError::internal(format!("job {} is a training", job.id())));
     };
-    // The span of the request, which has its id: by this line and that field a job is found from its request, and back.
+    // The span of the request, which contains the request's id: this line and this field link a job and its request.
     tracing::Span::current().record("job", tracing::field::display(&job.id));
     let what = if created { "job submitted" } else { "job known" };
     tracing::info!(job = %job.id, matrix = %asked.matrix, device = %job.device, "{what}");
@@ -152,7 +153,7 @@ fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
 }
 
 fn unknown_matrix(digest: &Digest) -> ServiceError {
-    let message = format!("no matrix {digest} is stored here; upload it first");
+    let message = format!("matrix {digest} is not stored here; upload it first");
     ServiceError::invalid("/matrix", message)
 }
 

@@ -1,4 +1,4 @@
-//! Learned models as use cases: which there are, which is in use, and how to change that.
+//! Use cases of learned models: list them, and change which one is in use.
 
 use super::{Page, PageRequest, Result, Service, ServiceError};
 use crate::domain::learned::{Activation, Learner, Op, Scope};
@@ -13,24 +13,24 @@ use metrics::gauge;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// A learned model, and whether it ranks.
+/// A learned model, and whether it is in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelStanding {
     pub model: LearnedModel,
-    /// Put to use, and of the features that are computed here.
+    /// Active, and compatible with the features computed by this version.
     pub active: bool,
-    /// How well it ranked, over the plans of jobs that searched by it; absent where none did.
+    /// How well it ranked, from the plans of jobs that used it; absent if there are none.
     pub ranked: Option<Ranked>,
 }
 
-/// What is known of a model from the trials that it ranked. Its times are none of its own, so that their bias and spread say
-/// nothing of it.
+/// The accuracy of a model on the trials that it ranked. Its output is not a time, so bias and spread of predicted times do
+/// not apply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
     pub plans: u64,
-    /// Measured trials of those plans.
+    /// Number of measured trials in these plans.
     pub trials: u64,
-    /// Spearman's, averaged over plans by their trials; absent where no plan has one.
+    /// Spearman's rank correlation, averaged over plans by their number of trials; absent if no plan has one.
     pub rank_correlation: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ impl ModelStanding {
     }
 }
 
-/// A model in use, ready to rank.
+/// An active model, ready to rank.
 #[derive(Clone, Debug)]
 pub struct ActiveModel {
     pub card: LearnedModel,
@@ -64,8 +64,8 @@ pub struct ActiveModel {
 }
 
 impl Service {
-    /// Queues a training; the one of its scope that is queued or running already is answered instead (`false`). `Conflict`
-    /// where that one was asked for otherwise.
+    /// Queues a training. If one of its scope is already queued or running, returns that one instead (`false`), or
+    /// `Conflict` if its parameters differ.
     pub async fn train(&self, request: &TrainRequest) -> Result<(Training, bool)> {
         let new = Training::queued(request.clone()).into();
         let (training, created) = match self.inner.store.submit(&new).await? {
@@ -103,7 +103,7 @@ impl Service {
         Ok(models.into_iter().map(|model| ModelStanding::of(model, &active, &quality)).collect())
     }
 
-    /// `NotFound` where there is none of this id.
+    /// `NotFound` if the id is unknown.
     pub async fn learned_model(&self, id: &ModelId) -> Result<ModelStanding> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
@@ -115,12 +115,12 @@ impl Service {
         Ok(self.inner.store.model_file(id).await?)
     }
 
-    /// The newest first.
+    /// Newest first.
     pub async fn activations(&self, scope: &Scope, limit: u32) -> Result<Vec<Activation>> {
         Ok(self.inner.store.activations(ActivationQuery::OfScope(scope, limit)).await?)
     }
 
-    /// The class of devices with the most recorded trials of the operation; the first by name of equals. `Unavailable` where
+    /// The device class with the most recorded trials of the operation; the first by name among equals. `Unavailable` if
     /// there are none.
     pub async fn most_recorded_class(&self, op: Op) -> Result<DeviceClass> {
         let recorded = self.inner.store.recorded().await?.into_iter();
@@ -131,8 +131,8 @@ impl Service {
         })
     }
 
-    /// Puts a model to use, for its own scope. `Conflict` for one that reads other features than are computed here: it would
-    /// rank nothing.
+    /// Activates a model for its own scope. `Conflict` if it uses other features than this version computes, because it
+    /// could not rank.
     pub async fn activate_model(&self, id: &ModelId, reason: &str) -> Result<Activation> {
         let model = self.inner.store.learned_model(id).await?;
         let model = model.ok_or_else(|| ServiceError::not_found("model", id))?;
@@ -140,7 +140,7 @@ impl Service {
             return Err(other_features(id, model.scope.op, model.features_version));
         }
         if reason == Activation::ROLLED_BACK {
-            let message = format!("{reason:?} is the reason of a roll-back alone");
+            let message = format!("{reason:?} is reserved for roll-backs");
             return Err(ServiceError::invalid("/reason", message));
         }
         let activation = Activation {
@@ -153,8 +153,8 @@ impl Service {
         Ok(activation)
     }
 
-    /// Takes the newest change of the model in use back that was not taken back before: what was in use before it ranks
-    /// again, be it the analytic model. Models that read other features than are computed here are passed over.
+    /// Rolls back the newest activation that has not been rolled back yet: the model that was in use before, possibly the
+    /// analytic one, ranks again. Models that use other features than this version computes are skipped.
     pub async fn roll_back(&self, scope: &Scope) -> Result<Activation> {
         let now = Timestamp::now();
         match self.inner.store.roll_back(scope, features::version(scope.op), now).await? {
@@ -166,10 +166,10 @@ impl Service {
         }
     }
 
-    /// The model in use for a scope, if it can be used here: one that cannot be read, or reads other features, is told of
-    /// once and counts as none. Costs next to nothing while nothing changes.
+    /// The active model of a scope, if it can be used: one that cannot be read, or uses other features, is logged once and
+    /// ignored. Cheap while nothing changes.
     pub async fn active_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
-        // Before the look: what changes meanwhile makes the next caller look again.
+        // The epoch is read before the store, so that a change in between makes the next caller read again.
         let epoch = self.plans_epoch();
         if let Some(found) = self.in_use().of(scope, epoch) {
             return Ok(found);
@@ -178,12 +178,12 @@ impl Service {
         Ok(in_use.remove(scope).flatten())
     }
 
-    /// Reads the models in use before anybody asks for one, and tells the gauges of them.
+    /// Reads the active models before the first request for one, and updates the gauges.
     pub async fn tell_models(&self) -> Result<()> {
         self.look_in_use(self.plans_epoch()).await.map(drop)
     }
 
-    /// The models in use as the store now has them, remembered as of `epoch`.
+    /// Reads the active models from the store and remembers them as of `epoch`.
     async fn look_in_use(&self, epoch: u64) -> Result<HashMap<Scope, Usable>> {
         let active = self.inner.store.activations(ActivationQuery::InUse).await?;
         let mut in_use = HashMap::new();
@@ -206,7 +206,7 @@ impl Service {
         Ok(found)
     }
 
-    /// `None` for one that cannot be used. A store that does not answer is an error, and nothing is remembered then.
+    /// `None` for a model that cannot be used. If the store does not answer, this is an error and nothing is remembered.
     async fn read_model(&self, scope: &Scope, id: &ModelId) -> Result<Option<Arc<ActiveModel>>> {
         let store = &self.inner.store;
         let stored = match (store.learned_model(id).await, store.model_file(id).await) {
@@ -223,7 +223,7 @@ impl Service {
             return Ok(None);
         };
         let of = scope.clone();
-        // A large file takes milliseconds to read, which requests on this thread shall not wait for.
+        // Reading a large file takes milliseconds, so it is not done on this thread, which serves requests.
         let read = tokio::task::spawn_blocking(move || usable(&card, &bytes, &of)).await?;
         match read {
             Ok(model) => Ok(Some(Arc::new(model))),
@@ -235,28 +235,29 @@ impl Service {
     }
 
     fn in_use(&self) -> MutexGuard<'_, InUse> {
-        // Whole entries come and go: a panic elsewhere leaves none half made.
+        // Entries are inserted and removed whole, so a panic elsewhere leaves none incomplete.
         self.inner.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a model reads the features that are computed here; any other ranks nothing.
+/// Whether a model uses the features that this version computes; any other cannot rank.
 pub(super) fn fits(model: &LearnedModel) -> bool {
     model.features_version == features::version(model.scope.op)
 }
 
-/// A model that would rank nothing here.
+/// The reason why a model cannot rank here.
 fn other_features(id: &ModelId, op: Op, reads: u32) -> ServiceError {
     let here = features::version(op);
-    let message =
-        format!("model {id} reads features of version {reads}, here they are of version {here}");
+    let message = format!(
+        "model {id} uses features of version {reads}, but this server computes version {here}"
+    );
     ServiceError::Conflict { message }
 }
 
-/// The models in use as of one moment, read and checked once for each.
+/// The active models at one point in time, each read and checked once.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    /// [`Service::plans_epoch`] at the look; absent before the first.
+    /// [`Service::plans_epoch`] when the store was read; absent before the first time.
     epoch: Option<u64>,
     by_scope: HashMap<Scope, ModelId>,
     /// A model never changes under its id.
@@ -268,14 +269,14 @@ type Usable = Option<Arc<ActiveModel>>;
 type Read = (ModelId, Usable);
 
 impl InUse {
-    /// The outer option is absent where somebody must look.
+    /// The outer option is absent if the store must be read.
     fn of(&self, scope: &Scope, epoch: u64) -> Option<Option<Arc<ActiveModel>>> {
         let found = self.by_scope.get(scope).and_then(|id| self.read.get(id)).cloned().flatten();
         (self.epoch == Some(epoch)).then_some(found)
     }
 
     fn keep(&mut self, epoch: u64, in_use: HashMap<Scope, Read>) {
-        // Another look may have been quicker and newer.
+        // Another task may have stored a newer result.
         if self.epoch.is_some_and(|kept| kept > epoch) {
             return;
         }
@@ -291,7 +292,7 @@ fn usable(
     scope: &Scope,
 ) -> std::result::Result<ActiveModel, String> {
     if card.digest != Digest::of(bytes) {
-        return Err("the file is not the one of its card".to_owned());
+        return Err("the file does not match its card".to_owned());
     }
     let file = ModelFile::parse(bytes).map_err(|error| error.to_string())?;
     let (shared, own) = features::names(scope.op);
@@ -300,7 +301,7 @@ fn usable(
     Ok(ActiveModel { card: card.clone(), file: Arc::new(file) })
 }
 
-/// One gauge for each learner of a scope, 1 where its model ranks.
+/// One gauge for each learner of a scope, 1 if its model ranks.
 fn tell_in_use(Scope { op, device_class }: &Scope, model: Option<&ActiveModel>) {
     let used = model.map(|model| model.card.learner);
     for learner in Learner::ALL {

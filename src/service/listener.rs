@@ -1,4 +1,4 @@
-//! What the store has changed, as wake-ups and as metrics: the one place where writes are published.
+//! Publishes the changes of the store as wake-ups and metrics.
 
 use super::signals::Signals;
 use crate::domain::Work;

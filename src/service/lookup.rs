@@ -1,4 +1,4 @@
-//! Lookup: the plan for a matrix named by its hash, how well it matches, and why not better.
+//! Lookup: the plan for a matrix given by its digest, how well it matches, and why there is no better match.
 
 use super::devices::AUTO;
 use super::guesses::{Guess, MOST_STORED};
@@ -8,31 +8,31 @@ use crate::domain::{Device, DeviceClass, Digest, Grade, L2Policy, Lookup, Matrix
 use metrics::counter;
 use tokio::time::Instant;
 
-/// What a client wants a plan for. Nothing needs to be uploaded: plans outlive their matrices.
+/// The parameters of a lookup. Nothing needs to be uploaded: plans outlive their matrices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LookupQuery {
     /// Digest of a matrix, or a pattern digest.
     pub matrix: Digest,
     pub problem: Problem,
-    /// A device's id, a device class, or `auto`, which is also what absence means.
+    /// A device's id, a device class, or `auto`, the default.
     pub device: Option<String>,
-    /// Absent: the policy this service tunes with.
+    /// The default is the policy that this service tunes with.
     pub l2_policy: Option<L2Policy>,
-    /// Take the nearest matrix's plan however far it is.
+    /// Accept the plan of the nearest matrix at any distance.
     pub neighbour: bool,
-    /// Take a plan from a model alone where nothing was measured.
+    /// Accept a plan predicted by a model if there is no measured one.
     pub predicted: bool,
 }
 
-/// Plans among which a neighbour is sought, newest first.
+/// Number of plans searched for a neighbour, newest first.
 const NEIGHBOURS: u32 = 1000;
-/// Keys that `none` explains itself with.
+/// Maximum number of keys named in the reasons of a `none`.
 const CLOSEST: usize = 3;
 
 impl Service {
     pub async fn lookup(&self, query: &LookupQuery) -> Result<Lookup> {
         let answer = self.look(query).await?;
-        // Those that the cache of answers knows never come here.
+        // Lookups answered from the cache do not get here.
         let grade = grade_name(answer.grade);
         counter!("sparsetune_lookups_total", "grade" => grade, "source" => "store").increment(1);
         Ok(answer)
@@ -69,14 +69,17 @@ impl Service {
                 self.missed(query, &key, &facts.digest, answer).await
             }
             None => {
-                reasons.push("the matrix is not known here, so no neighbour of it is".to_owned());
+                reasons.push(
+                    "the matrix is not known here, so its neighbours are not known either"
+                        .to_owned(),
+                );
                 Ok(none(reasons))
             }
         }
     }
 
-    /// What else can be done where nothing measured is known: the job that measures is queued where the operator consents,
-    /// and a plan is predicted where no neighbour is near. Both need the matrix, and the facts of a device.
+    /// The alternatives if no measured plan is known: a measuring job is queued if the operator permits it, and a plan is
+    /// predicted if no neighbour is near enough. Both require the matrix and a device.
     async fn missed(
         &self,
         query: &LookupQuery,
@@ -105,11 +108,11 @@ impl Service {
             Guess::Plan { plan, stored } => {
                 let model = plan.predicted.as_ref().map_or("no model", |said| &said.model);
                 answer.reasons.push(format!(
-                    "this plan is predicted by {model}, and nothing of it was measured: POST /v1/jobs has it measured"
+                    "this plan is predicted by {model} and was not measured: POST /v1/jobs measures it"
                 ));
                 if !stored {
                     answer.reasons.push(format!(
-                        "it is not stored, so that its id finds nothing: the pattern has {MOST_STORED} predicted plans already"
+                        "it is not stored and cannot be found by its id: the pattern already has {MOST_STORED} predicted plans"
                     ));
                 }
                 Ok(Lookup { grade: Grade::Predicted, plan: Some(*plan), ..answer })
@@ -121,7 +124,7 @@ impl Service {
         }
     }
 
-    /// Exact or stale, by what is known of the class today.
+    /// Exact or stale, according to what is known about the class today.
     async fn grade(&self, plan: Plan, class: &DeviceClass) -> Result<Lookup> {
         let known = self.ranked_devices().await?;
         let here: Vec<&Device> = known.iter().filter(|device| device.class() == *class).collect();
@@ -218,7 +221,7 @@ impl Service {
     }
 }
 
-/// Whether a plan of the pattern serves the matrix asked for: its values may have to be the same.
+/// Whether a plan of the pattern applies to the given matrix: its values may have to be the same.
 fn holds_for(plan: &Plan, asked: Digest, facts: Option<&Matrix>) -> bool {
     plan.validity.values_may_change
         || plan.matrix == asked
@@ -229,7 +232,7 @@ fn none(reasons: Vec<String>) -> Lookup {
     Lookup { grade: Grade::None, reasons, neighbour: None, distance: None, plan: None }
 }
 
-/// Why there is no answer where no device is known, and which classes to ask for by name.
+/// Why there is no answer if no device is known, and which class names to use.
 fn without_devices(device: &str, pattern: &Digest, known: Vec<PlanKey>) -> Vec<String> {
     let first = format!("no device is registered yet, so `{device}` names no device class");
     let mut classes: Vec<String> = known.into_iter().map(|key| key.device_class.0).collect();
@@ -248,7 +251,7 @@ fn unplanned(pattern: &Digest) -> String {
     format!("no plan is known for the pattern {pattern}")
 }
 
-/// In what the key differs from the closest keys of the same pattern.
+/// How the key differs from the closest keys of the same pattern.
 fn differences(key: &PlanKey, known: &[PlanKey]) -> Vec<String> {
     let mut all: Vec<Vec<String>> = known.iter().map(|known| differing(key, known)).collect();
     let Some(fewest) = all.iter().map(Vec::len).min() else {

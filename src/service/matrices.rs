@@ -1,4 +1,4 @@
-//! Stored matrices: facts, lists, names, and their end.
+//! Stored matrices: facts, lists, names, deletion.
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
@@ -15,12 +15,12 @@ impl Service {
         Ok(self.inner.store.matrices(&MatrixQuery::All, page).await?)
     }
 
-    /// The names that matrices were given, as far as they are known.
+    /// The names of the matrices, as far as they are known.
     pub async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>> {
         Ok(self.inner.store.matrix_names(digests).await?)
     }
 
-    /// Removes facts and entries; plans stay. Refused while a job needs the matrix.
+    /// Deletes facts and entries; plans are kept. Refused while a job needs the matrix.
     pub async fn delete_matrix(&self, digest: &Digest) -> Result<()> {
         let _alone = self.inner.publishing.lock().await;
         if !self.inner.store.delete_matrix(digest).await? {
@@ -36,13 +36,13 @@ impl Service {
         self.inner.blobs.local_copy(digest).await
     }
 
-    /// Those of the newest matrices with this part in their name, newest first.
+    /// Those of the newest matrices whose name contains this text, newest first.
     pub async fn matrices_named(&self, part: &str, limit: u32) -> Result<Vec<Matrix>> {
         let named = MatrixQuery::Named(part.to_owned());
         Ok(self.inner.store.matrices(&named, &PageRequest::first(limit)).await?.items)
     }
 
-    /// The newest matrices whose digest, or whose pattern's, begins with these hex digits.
+    /// The newest matrices whose digest or pattern digest begins with these hex digits.
     pub async fn matrices_starting(&self, digits: &str, limit: u32) -> Result<Vec<Digest>> {
         let (first, last) = (format!("{digits:0<64}").parse(), format!("{digits:f<64}").parse());
         let (Ok(first), Ok(last)) = (first, last) else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! The job that measures what a lookup did not find, where the operator consents.
+//! Queues a measuring job for a lookup without a measured plan, if the operator permits it.
 
 use super::jobs::digest_of;
 use super::predicted::measuring;
@@ -8,12 +8,12 @@ use crate::domain::{Device, Job, JobState, Matrix, Work, WorkKind};
 use crate::store::Submission;
 use tokio::time::{Instant, timeout_at};
 
-/// Queued jobs above which a lookup adds none: those that were asked for come first.
+/// If this many jobs are queued, a lookup adds no more: explicitly requested jobs come first.
 const MOST_QUEUED: u64 = 32;
 
 impl Service {
-    /// Queues the job that measures what a lookup did not find, once in the time that idempotency keys are kept. Says what
-    /// became of it; nothing where none is wanted, or where the prediction says why it cannot be done.
+    /// Queues the measuring job for a lookup without a measured plan, once per retention time of idempotency keys. Returns a
+    /// sentence about that job; `None` if none is wanted, or if the prediction explains why it is impossible.
     pub(super) async fn measure_miss(
         &self,
         key: &PlanKey,
@@ -26,7 +26,7 @@ impl Service {
             return Ok(None);
         }
         let asked = measuring(matrix.digest, key.problem, device, None);
-        // Clients' keys have no spaces, so that this is none of theirs.
+        // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("miss of {} {} {}", matrix.digest, key.problem, device.id);
         let known = self.inner.store.keyed(&once, &digest_of(&asked)?).await?;
         if let Some(Submission::Existing(Work::Tune(job))) = known {
@@ -38,11 +38,12 @@ impl Service {
             .find(|(kind, state, _)| (*kind, *state) == (WorkKind::Tune, JobState::Queued));
         if let Some((_, _, queued)) = queued.filter(|(_, _, queued)| *queued > MOST_QUEUED) {
             return Ok(Some(format!(
-                "no job that measures it is queued: {queued} jobs are, and lookups add none to more than {MOST_QUEUED}"
+                "no measuring job is queued: {queued} jobs are waiting, and lookups add none beyond {MOST_QUEUED}"
             )));
         }
-        // A solve's diagonal may have to be read first, for which the request does not wait: one such task at a time.
-        let later = || Some("a job that measures it is being queued: ask again".to_owned());
+        // The diagonal for a solve may have to be read first, and the request does not wait for this. Only one such task
+        // runs at a time.
+        let later = || Some("a measuring job is being queued: try again".to_owned());
         let turn = self.inner.submitting.clone();
         let Ok(permit) = timeout_at(until, turn.acquire_owned()).await else {
             return Ok(later());
@@ -59,25 +60,25 @@ impl Service {
         match submitted? {
             Ok(submitted) => Ok(Some(standing(&submitted.job))),
             Err(error) if error.is_failure() => {
-                tracing::warn!(matrix = %matrix.digest, %error, "a miss could not be queued");
-                Ok(Some("a job that measures it could not be queued".to_owned()))
+                tracing::warn!(matrix = %matrix.digest, %error, "the measuring job for a lookup could not be queued");
+                Ok(Some("the measuring job could not be queued".to_owned()))
             }
-            // The prediction says why it cannot be done.
+            // The prediction explains why it is impossible.
             Err(_) => Ok(None),
         }
     }
 }
 
-/// What a client may expect of a job that was to measure.
+/// What a client can expect of the measuring job.
 pub(in crate::service) fn standing(job: &Job) -> String {
     let id = &job.id;
     match job.state {
         JobState::Queued | JobState::Running => format!("job {id} measures it"),
         JobState::Succeeded => format!("job {id} has measured it"),
         JobState::Failed => match &job.error {
-            Some(error) => format!("job {id} was to measure it and failed: {error}"),
-            None => format!("job {id} was to measure it and failed"),
+            Some(error) => format!("the measuring job {id} failed: {error}"),
+            None => format!("the measuring job {id} failed"),
         },
-        JobState::Cancelled => format!("job {id} was to measure it and was cancelled"),
+        JobState::Cancelled => format!("the measuring job {id} was cancelled"),
     }
 }

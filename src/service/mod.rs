@@ -1,4 +1,4 @@
-//! Use cases: ingest, tuning, training, lookup, upkeep. Everything a transport may ask for is a method of [`Service`].
+//! Use cases: ingest, tuning, training, lookup, upkeep. Everything that a transport can request is a method of [`Service`].
 
 mod devices;
 mod drawings;
@@ -44,7 +44,7 @@ use signals::Signals;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
-/// Cheap to clone; clones are the same service.
+/// Cheap to clone: clones are the same service.
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
@@ -58,21 +58,21 @@ struct Inner {
     /// Devices that workers of this process serve.
     local: RwLock<Vec<devices::Local>>,
     parses: Arc<Semaphore>,
-    /// One look into a stored matrix at a time, for a drawing or for a diagonal: it takes the matrix in memory, and who
-    /// asks twice finds it drawn. Not of `parses`, so that looks and uploads do not wait for each other.
+    /// Permits one task at a time to read a stored matrix, for a drawing or a diagonal: it holds the matrix in memory, and a
+    /// repeated request finds it drawn. Separate from `parses`, so that these tasks and uploads do not wait for each other.
     drawing: Arc<Semaphore>,
-    /// One prediction for lookups at a time: it takes the matrix in memory. Not of `drawing`, so that neither waits for the
-    /// other.
+    /// Permits one prediction for lookups at a time, because it holds the matrix in memory. Separate from `drawing`, so that
+    /// neither waits for the other.
     predicting: Arc<Semaphore>,
-    /// One job that a lookup queues at a time.
+    /// Permits one job at a time to be queued by lookups.
     submitting: Arc<Semaphore>,
     guesses: Mutex<guesses::Guesses>,
-    /// Held while a matrix's file and row appear or go together.
+    /// Held while a matrix's file and row are created or deleted together.
     publishing: tokio::sync::Mutex<()>,
     drawings: Drawings,
-    /// Devices that workers of this process are about to serve.
+    /// Devices of this process that are being opened.
     opening: Mutex<Vec<DeviceId>>,
-    /// The learned models in use, as they were last looked at.
+    /// The active learned models, as last read.
     models: Mutex<learning::InUse>,
 }
 
@@ -101,7 +101,7 @@ impl Service {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The store, which tells this service of what is written to it.
+    /// The store, which notifies this service of its changes.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
     }
@@ -118,17 +118,17 @@ impl Service {
         &self.inner.signals
     }
 
-    /// While this number stays, so do the answers to lookups. Read it before the lookup whose answer is kept.
+    /// While this number is unchanged, so are the answers to lookups. Read it before a lookup whose answer is cached.
     pub fn plans_epoch(&self) -> u64 {
         self.inner.signals.epoch()
     }
 
-    /// How much work there is of each kind and state that has any.
+    /// The number of jobs and trainings in each state; states without any are left out.
     pub async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>> {
         Ok(self.inner.store.job_counts().await?)
     }
 
-    /// The oldest work of the queue that can be claimed. Work that lost too many workers is failed first.
+    /// Claims the oldest work of the queue. Work that lost too many workers fails first.
     pub async fn claim(
         &self,
         queue: &Queue,
@@ -138,8 +138,8 @@ impl Service {
         store.claim(queue, owner, settings.lease_ms, settings.max_attempts.max(1)).await
     }
 
-    /// Whether work can be done: the store answers, blobs can be written, there is a device, and none is still about to
-    /// come: a job for the best one there is must not go to the CPU because that opens first.
+    /// Whether work can be done: the store answers, blobs can be written, a device is available, and no device is still
+    /// being opened. Otherwise a job for the best device could go to the CPU because it opens first.
     pub async fn ready(&self) -> Result<()> {
         self.inner.store.revision().await?;
         self.inner.blobs.stage().await?;

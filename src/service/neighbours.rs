@@ -1,14 +1,14 @@
-//! How far two matrices are apart by their features, so that a plan of one may stand in for the other.
+//! The distance between two matrices by their features, which decides whether a plan of one may be used for the other.
 
 use super::{Result, Service};
 use crate::domain::{Candidate, DeviceClass, L2Policy, Matrix, PlanId, Problem};
 
-/// A feature and the difference in it that counts as 1.
+/// A feature, and the difference that counts as a distance of 1.
 type Scaled = (f64, f64);
 
-/// Sizes enter as logarithms: what a kernel notices is a factor. The scales are fixed by judgement, not fitted to the
-/// stored plans, so that a distance means the same before and after any plan is added: four doublings of a size, two
-/// of a row length, or a spread or share that moves a matrix from even to uneven.
+/// Sizes are compared by their logarithms, because factors matter to a kernel. The scales are set by judgement, not fitted
+/// to the stored plans, so that adding a plan does not change any distance: four doublings of a size, two of a row length,
+/// or a difference in spread or share between an even and an uneven matrix.
 fn scaled(matrix: &Matrix) -> [Scaled; 9] {
     let log = |value: f64| (value + 1.0).log2();
     let rows = &matrix.features.row_nnz;
@@ -26,31 +26,31 @@ fn scaled(matrix: &Matrix) -> [Scaled; 9] {
     ]
 }
 
-/// Root mean square of the scaled differences: 0 for equal features, 1 where all differ by their scale.
+/// Root mean square of the scaled differences: 0 for equal features, 1 if all differ by their scale.
 pub(super) fn distance(a: &Matrix, b: &Matrix) -> f64 {
     let (a, b) = (scaled(a), scaled(b));
     let sum: f64 = a.iter().zip(&b).map(|((a, scale), (b, _))| ((a - b) / scale).powi(2)).sum();
     (sum / a.len() as f64).sqrt()
 }
 
-/// The nearest of some matrices with plans, and how far it is; of equally near ones the first.
+/// The nearest of some matrices with plans, and its distance; the first among equally near ones.
 pub(super) fn nearest(
     matrix: &Matrix,
     among: Vec<(Matrix, PlanId)>,
 ) -> Option<(f64, (Matrix, PlanId))> {
     among
         .into_iter()
-        // Another version of the features is another space.
+        // Features of another version are not comparable.
         .filter(|(other, _)| other.features.version == matrix.features.version)
         .map(|other| (distance(matrix, &other.0), other))
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
 }
 
-/// Plans among which winners are sought, newest first.
+/// Number of plans searched for winners, newest first.
 const AMONG: u32 = 1000;
 
-/// Candidates that won the same problem on the nearest other matrices, each once, nearest first, with how far its matrix
-/// is: what a search may try first.
+/// Candidates that won the same problem on the nearest other matrices, nearest first and without repetition, each with the
+/// distance of its matrix: a search may try these first.
 pub(super) async fn winners(
     service: &Service,
     matrix: &Matrix,

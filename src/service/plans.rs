@@ -1,4 +1,4 @@
-//! Stored plans: one by its id, and the blobs that it names.
+//! Stored plans: by id, by matrix, and the blobs that they name.
 
 use super::{Result, Service, ServiceError};
 use crate::domain::plan::PlanKey;
@@ -7,15 +7,15 @@ use crate::store::{BlobError, Page, PageRequest, PlanQuery, StoreError};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
-/// A blob as it is read.
+/// A blob being read.
 pub struct Blob {
-    /// Length of the whole.
+    /// Total length in bytes.
     pub bytes: u64,
     pub content: BoxStream<'static, std::result::Result<Bytes, BlobError>>,
 }
 
 impl Service {
-    /// The newest plan of each key under the pattern of this matrix, or under this pattern, newest first.
+    /// The newest plan of each key for this matrix's pattern, or for this pattern, newest first.
     pub async fn plans_of(&self, digest: &Digest, page: &PageRequest) -> Result<Page<Plan>> {
         let facts = self.inner.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
@@ -23,7 +23,7 @@ impl Service {
         Ok(self.inner.store.plans(&newest, page).await?)
     }
 
-    /// Predicted plans under the pattern of this matrix, or under this pattern, of keys that have no measured plan.
+    /// Predicted plans for this matrix's pattern, or for this pattern, of keys that have no measured plan.
     pub async fn unmeasured_of(&self, digest: &Digest, limit: u32) -> Result<Vec<Plan>> {
         let facts = self.inner.store.known_matrix(digest).await?;
         let facts = facts.ok_or_else(|| ServiceError::not_found("matrix", digest))?;
@@ -41,7 +41,8 @@ impl Service {
         Ok(newest.items.into_iter().next())
     }
 
-    /// How well each analytic model did on each class of device, by the plans that say so; the one with the newest plan first.
+    /// The accuracy of each analytic model on each device class, from the plans that report it; the model with the newest
+    /// plan first.
     pub async fn models(&self) -> Result<Vec<ModelQuality>> {
         let mut all = self.inner.store.model_quality().await?;
         let learned = self.inner.store.learned_models(None).await?;
@@ -54,7 +55,7 @@ impl Service {
         plan.ok_or_else(|| ServiceError::not_found("plan", id))
     }
 
-    /// Refuses what the plan does not name: matrices are blobs as well, and not for download.
+    /// Refuses blobs that the plan does not name: matrices are blobs as well, but not for download.
     pub async fn check_plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<()> {
         let plan = self.plan(id).await?;
         let named = plan.launch.is_some_and(|launch| {

@@ -1,4 +1,4 @@
-//! Plans from a model alone: its order of the candidates, and the plan of the first that is not passed over.
+//! Plans predicted by a model alone: the ranking of the candidates, and the plan of the first usable one.
 
 use super::{ActiveModel, Service};
 use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
@@ -11,18 +11,18 @@ use crate::ops::{Kernels, Space};
 use std::collections::HashSet;
 use std::time::Instant;
 
-/// What the model would take next, as far as a plan tells.
+/// Number of further candidates that a plan lists.
 const ALTERNATIVES: usize = 7;
 
-/// Candidates as a model would take them, the first first.
+/// Candidates ordered by a model, best first.
 pub(in crate::service) struct Ranking {
     pub order: Vec<(Candidate, f64)>,
-    /// The model's name: a learned one's id, or the analytic one's.
+    /// The model's name: the id of a learned model, or the name of the analytic one.
     pub model: String,
     pub learned: Option<ModelId>,
 }
 
-/// Ranks by the learned model, or by the analytic one where there is none. What hung or killed the device is left out.
+/// Ranks by the learned model, or by the analytic one if there is none. Quarantined candidates are left out.
 pub(in crate::service) fn rank(
     space: &Space,
     learned: Option<&ActiveModel>,
@@ -40,14 +40,14 @@ pub(in crate::service) fn rank(
     let candidates = space.scored.iter().map(|(candidate, _)| candidate.clone());
     let mut order: Vec<(Candidate, f64)> = candidates.zip(times).collect();
     order.retain(|(candidate, us)| us.is_finite() && !quarantined.contains(&candidate.id()));
-    // Stable: what the model cannot tell apart stays in the space's order.
+    // A stable sort: candidates with equal scores stay in the order of the search space.
     order.sort_by(|a, b| a.1.total_cmp(&b.1));
     let learned = learned.map(|active| active.card.id.clone());
     let model = learned.as_ref().map_or_else(|| space.model.to_owned(), ToString::to_string);
     Ranking { order, model, learned }
 }
 
-/// What a predicted plan is of.
+/// The subject of a predicted plan.
 pub(in crate::service) struct Subject<'a> {
     pub matrix: &'a Matrix,
     pub problem: Problem,
@@ -56,11 +56,12 @@ pub(in crate::service) struct Subject<'a> {
     pub funnel: Vec<FunnelStep>,
     pub job: Option<JobId>,
     pub seed: u64,
-    /// Since when it was sought.
+    /// When the search for the plan began.
     pub started: Instant,
 }
 
-/// The plan of the ranking's candidate `at`, those before it passed over; `None` where there is none. It has no launch: who can compile adds one.
+/// The plan of the candidate at position `at` of the ranking, with those before it passed over; `None` if there is none. It
+/// has no launch, which is added by a caller that can compile.
 pub(in crate::service) fn plan(
     service: &Service,
     subject: Subject<'_>,
@@ -99,7 +100,7 @@ pub(in crate::service) fn plan(
         trials: TrialCounts::default(),
         alternatives: next.map(|(candidate, _)| candidate.clone()).collect(),
         preprocess_ms: None,
-        // However many are expected: the model weighs a call, not what is prepared before it.
+        // Regardless of the expected number of calls: the model predicts the time of a call, not of the preprocessing.
         expected_calls: None,
         break_even_calls: None,
         validity: Validity {
@@ -128,7 +129,7 @@ pub(in crate::service) fn plan(
     })
 }
 
-/// The request for a job that measures, as the operation does where nothing else is said.
+/// The request for a measuring job with the operation's default search.
 pub(in crate::service) fn measuring(
     matrix: Digest,
     problem: Problem,

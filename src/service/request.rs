@@ -1,4 +1,4 @@
-//! What a job request must be before anything is stored, and the question it asks once its defaults are filled in.
+//! Validation of job requests before anything is stored, and the dedup key of a request with its defaults filled in.
 
 use super::{Result, SearchDefaults, ServiceError};
 use crate::domain::{
@@ -9,16 +9,16 @@ use crate::ops::{self, admission};
 use crate::sparse::canonical;
 use std::path::Path;
 
-/// The longest search: a budget beyond it is a mistake, not a wish.
+/// Maximum search time in seconds; a larger budget is a mistake.
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
-/// The most trials: each is a row with its samples.
+/// Maximum number of trials; each is stored as a row with its samples.
 const MAX_TRIALS: u32 = 1_000_000;
 
-/// The request with every absent field of its search filled in, so that the job says all that it does.
+/// The request with every absent field of its search filled in, so that the job is fully specified.
 pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<JobRequest> {
     let search = &request.search;
     if search.measure && search.strategy != SearchStrategy::Predicted {
-        let message = "only the strategy predicted leaves something to be measured afterwards";
+        let message = "only the strategy predicted can be followed by a measuring job";
         return Err(ServiceError::invalid("/search/measure", message));
     }
     let filled = Search {
@@ -40,13 +40,13 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         }
     }
     if request.expected_calls == Some(0) {
-        let message = "a kernel that is never called needs no plan: at least 1, or absent";
+        let message = "must be at least 1, or absent";
         return Err(ServiceError::invalid("/expected_calls", message));
     }
     Ok(JobRequest { search: filled, ..request.clone() })
 }
 
-/// Whether the problem can be tuned for the matrix, and its operands fit the device and this host.
+/// Checks that the problem can be tuned for the matrix, and that its operands fit on the device and this host.
 pub(super) fn check(
     matrix: &Matrix,
     problem: &Problem,
@@ -82,7 +82,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether the values of the matrix suit the problem. Reads the matrix, and blocks meanwhile.
+/// Checks that the values of the matrix suit the problem. Reads the matrix, so it blocks.
 pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
     let (csr, _) = canonical::open(path).map_err(ServiceError::internal)?;
     admission::check_values(&csr, problem).map_err(|unfit| match unfit.field {
@@ -93,7 +93,8 @@ pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
     })
 }
 
-/// Requests with one key ask one question: while one is being answered, the others wait for the same answer.
+/// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
+/// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
     let Search { strategy, top_k, seconds, trials, seed, measure } = &filled.search;
     let measured = if *measure { ";measure" } else { "" };

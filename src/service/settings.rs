@@ -1,4 +1,4 @@
-//! What the use cases can be told to do otherwise; filled from the configuration at start.
+//! Settings of the use cases; filled from the configuration at start.
 
 use crate::domain::{L2Policy, SearchStrategy};
 use crate::sparse::read::Limits;
@@ -7,48 +7,48 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
-    /// Names this process to the store; the same after a restart, so that its devices are found again.
+    /// Name of this process in the store; the same after a restart, so that its devices are found again.
     pub owner: String,
-    /// What the readers accept of an upload.
+    /// Limits of the readers for an upload.
     pub limits: Limits,
-    /// Bytes of one upload as it arrives here, decompression by the transport included.
+    /// Maximum size in bytes of an upload as it arrives here, after the transport has decompressed it.
     pub max_upload_bytes: u64,
-    /// Where uploads wait to be parsed.
+    /// Folder in which uploads wait to be parsed.
     pub temp_dir: PathBuf,
-    /// Uploads parsed at once; each takes a few times its CSR in memory.
+    /// Maximum number of uploads parsed at once; each takes a few times the size of its CSR in memory.
     pub parses_at_once: usize,
     pub search: SearchDefaults,
     pub lease_ms: i64,
-    /// How often a job is taken up: one whose workers were lost so often without an answer is failed.
+    /// Maximum number of claims of a job. It fails if the worker was lost each time.
     pub max_attempts: u32,
     pub l2_policy: L2Policy,
-    /// Farthest matrix that stands in for another without being asked to; see `neighbours` for the unit.
+    /// Maximum distance of a matrix whose plan is used without an explicit request; see `neighbours` for the unit.
     pub neighbour_distance: f64,
-    /// A lookup that finds nothing measured queues the job that measures, where the matrix is stored here.
+    /// Whether a lookup without a measured plan queues a measuring job, if the matrix is stored here.
     pub measure_misses: bool,
-    /// How long a lookup waits for a prediction under way, which ends in any case.
+    /// How long a lookup waits for a running prediction, which continues in any case.
     pub prediction_wait: Duration,
-    /// Bytes that one job's operands and reference result may take on the host, whatever the device could hold.
+    /// Maximum host memory in bytes for one job's operands and reference result, regardless of the device's memory.
     pub max_host_bytes: u64,
-    /// How soon what another process did is seen.
+    /// Interval at which changes of other processes are checked for.
     pub poll: Duration,
-    /// How often a device says that it is alive; one that is silent for three of these is offline.
+    /// Interval of a device's heartbeat; a device that misses three is offline.
     pub heartbeat: Duration,
-    /// How often what is old is removed.
+    /// Interval at which old data is removed.
     pub upkeep: Duration,
     pub keep: Keep,
     pub learning: LearningSettings,
 }
 
-/// What a job's `search` gets where the client says nothing.
+/// Defaults of a job's `search`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchDefaults {
     pub top_k: u32,
     pub seconds: f64,
     pub trials: u32,
-    /// Trials of `halving`, vendor's routines included.
+    /// Number of trials of `halving`, including vendor routines.
     pub halving_trials: u32,
-    /// Trials of `sampled`, vendor's routines included.
+    /// Number of trials of `sampled`, including vendor routines.
     pub sampled_trials: u32,
     pub seed: u64,
 }
@@ -65,16 +65,15 @@ impl SearchDefaults {
     }
 }
 
-/// When models are trained, and with how much of the machine.
+/// When models are trained, and how much of the machine a training uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearningSettings {
     pub threads: usize,
-    /// New trials of an operation on a class of device from which on a training is queued without being asked for; 0 for
-    /// never.
+    /// Number of new trials of an operation on a device class that triggers a training automatically; 0 for never.
     pub retrain_trials: u64,
-    /// How often they are counted.
+    /// Interval at which they are counted.
     pub check: Duration,
-    /// Searches and trials that a training takes at least.
+    /// Minimum number of searches and trials for a training.
     pub min_groups: u64,
     pub min_trials: u64,
 }
@@ -91,20 +90,20 @@ impl Default for LearningSettings {
     }
 }
 
-/// All cores but one, which is for requests; at least one.
+/// All cores but one, which is left for requests; at least one.
 fn spare_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() - 1).max(1))
 }
 
-/// How long things are kept.
+/// Retention times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     pub idempotency_keys: Duration,
-    /// After the end of their job.
+    /// After the end of the job.
     pub events: Duration,
-    /// After they were last seen.
+    /// After the device was last seen.
     pub devices: Duration,
-    /// Predicted plans that no job made, after they were made.
+    /// Predicted plans that no job created, after their creation.
     pub predicted: Duration,
     /// Files of uploads that no process works on any more.
     pub temp_files: Duration,
@@ -150,12 +149,12 @@ impl Default for ServiceSettings {
     }
 }
 
-/// Half of this host's memory; the other half is for its other work. `None` where the system does not say.
+/// Half of this host's memory; the other half is for its other work. `None` if the system does not report it.
 fn half_of_host() -> Option<u64> {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| half_of(&text))
 }
 
-/// From the text of `/proc/meminfo`, whose kB are KiB.
+/// Parses the text of `/proc/meminfo`, whose kB are KiB.
 fn half_of(meminfo: &str) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;

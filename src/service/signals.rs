@@ -1,7 +1,7 @@
 //! Wake-ups within this process: a job changed, work was queued, answers to lookups may differ.
 //!
-//! Always subscribe before you look, so that no change falls between the look and the wait. What other processes do is
-//! not heard here; whoever waits also looks once in a while.
+//! Subscribe before reading the state, so that no change is missed between reading and waiting. Changes by other processes
+//! cause no wake-up here, so every waiter also polls occasionally.
 
 use crate::domain::JobId;
 use std::collections::HashMap;
@@ -12,11 +12,11 @@ use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// Only jobs that somebody listens to.
+    /// Contains only jobs that have a listener.
     jobs: Mutex<HashMap<JobId, watch::Sender<()>>>,
     queue: watch::Sender<()>,
     revision: AtomicU64,
-    /// Changes made here: what the store's revision does not tell of, or not yet.
+    /// Number of changes made here that the store's revision does not count, or not yet.
     local_changes: AtomicU64,
 }
 
@@ -42,12 +42,12 @@ impl Signals {
         self.queue.send_replace(());
     }
 
-    /// While this number stays, so do the answers to lookups. It never falls.
+    /// While this number is unchanged, so are the answers to lookups. It never decreases.
     pub fn epoch(&self) -> u64 {
         self.revision.load(Ordering::Acquire) + self.local_changes.load(Ordering::Acquire)
     }
 
-    /// The store's revision, by whichever process it was raised.
+    /// Sets the store's revision, which any process may have raised.
     pub fn saw_revision(&self, revision: u64) {
         self.revision.fetch_max(revision, Ordering::AcqRel);
     }
@@ -62,7 +62,7 @@ impl Signals {
     }
 }
 
-/// One listener to one job.
+/// A listener to one job.
 #[derive(Debug)]
 pub struct JobSignal {
     id: JobId,
@@ -71,14 +71,14 @@ pub struct JobSignal {
 }
 
 impl JobSignal {
-    /// Forgets what has happened so far; call it before looking.
+    /// Discards earlier changes; call it before reading the state.
     pub fn arm(&mut self) {
         self.changed.mark_unchanged();
     }
 
-    /// Waits for a change since [`Self::arm`], at most this long.
+    /// Waits for a change since [`Self::arm`], up to a time limit.
     pub async fn wait(&mut self, most: Duration) {
-        // The sender lives as long as its listeners, and too late is as good as a change: the caller looks again.
+        // The sender lives as long as its listeners. A timeout is treated like a change: the caller reads the state again.
         let _ = tokio::time::timeout(most, self.changed.changed()).await;
     }
 }
@@ -106,7 +106,7 @@ mod tests {
         let started = std::time::Instant::now();
         signal.wait(Duration::from_secs(30)).await;
         assert!(started.elapsed() < Duration::from_secs(5));
-        // Armed again, the old change is past.
+        // After arming again, the old change is ignored.
         signal.arm();
         signal.wait(Duration::from_millis(20)).await;
         assert!(started.elapsed() >= Duration::from_millis(20));

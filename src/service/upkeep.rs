@@ -1,4 +1,4 @@
-//! Upkeep: devices say that they are alive, other processes' changes are seen, and what is old goes.
+//! Upkeep: sends the devices' heartbeats, detects changes of other processes, and removes old data.
 
 use super::ingest::UPLOAD_PREFIX;
 use super::{Result, Service};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-/// What one round removed.
+/// The number of items that one round removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub rows: Pruned,
@@ -76,14 +76,14 @@ impl Service {
         let blobs = self.remove_unnamed_blobs(keep.temp_files).await?;
         let removed = Removed { rows, files, blobs };
         if removed != Removed::default() {
-            tracing::info!(?removed, "removed what was old");
+            tracing::info!(?removed, "removed old data");
         }
         Ok(removed)
     }
 
-    /// Removes the blobs that no plan and no matrix names: a job that ended between keeping its program and storing its
-    /// plan leaves them. A blob is put before it is named, and is young then; those that are old are listed first, so
-    /// that one named meanwhile is seen to be.
+    /// Removes the blobs that no plan and no matrix names; they remain if a job ended after storing its program but before
+    /// storing its plan. A blob is stored before it is named and is young at that time. Old blobs are listed before the
+    /// names are read, so that a blob named in between is kept.
     async fn remove_unnamed_blobs(&self, age: Duration) -> Result<u64> {
         let old = self.inner.blobs.older_than(age).await?;
         if old.is_empty() {
@@ -91,7 +91,8 @@ impl Service {
         }
         let named = self.inner.store.named_blobs().await?;
         if named.is_empty() {
-            // More likely a store that is not the one of these blobs than one that forgot them all.
+            // If everything looks unnamed, this is more likely the wrong store for these blobs than a store that lost all
+            // names.
             return Ok(0);
         }
         let unnamed: Vec<_> = old.into_iter().filter(|digest| !named.contains(digest)).collect();

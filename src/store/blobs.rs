@@ -17,38 +17,40 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::{NamedTempFile, TempDir, TempPath};
 
-/// Canonical matrix files are named by their matrix's digest, all other blobs by the digest of their bytes. A name appears
-/// only once its content is whole and durable, and equal names are equal content: a blob is never changed, only deleted.
+/// A canonical matrix file is named by the matrix's digest, every other blob by the digest of its bytes. A name appears only
+/// once its content is complete and durable, and equal names mean equal content: a blob is never changed, only deleted.
 #[async_trait]
 pub trait Blobs: Send + Sync {
     /// Stores bytes under their digest.
     async fn put(&self, bytes: Bytes) -> Result<Digest>;
-    /// Stores a file that was written to a place of [`Self::stage`] or [`Self::stage_folder`], under this digest or, without
-    /// one, under that of its bytes. A blob that is there already stays. The file is gone afterwards.
+    /// Stores a file that was written to a place from [`Self::stage`] or [`Self::stage_folder`], under the given digest or,
+    /// without one, under the digest of its bytes. An existing blob is kept. The file is removed in either case.
     async fn put_file(&self, file: TempPath, digest: Option<Digest>) -> Result<Digest>;
-    /// A local file to write a blob to before its digest is known; removed when dropped.
+    /// A temporary local file for a blob whose digest is not known yet; removed when dropped.
     async fn stage(&self) -> Result<NamedTempFile>;
-    /// A local folder in which another process writes blobs; removed when dropped.
+    /// A temporary local folder in which another process writes blobs; removed when dropped.
     async fn stage_folder(&self) -> Result<TempDir>;
-    /// Removes files and folders that killed processes staged and that were not written to for this long: how many.
+    /// Removes staged files and folders of killed processes that have not been written to for `age`, and returns their
+    /// number.
     async fn sweep_staged(&self, age: Duration) -> Result<u64>;
-    /// The whole content, in memory.
+    /// The complete content, in memory.
     async fn get(&self, digest: &Digest) -> Result<Bytes>;
-    /// The length in bytes, and the content as it is read.
+    /// The length in bytes, and a stream of the content.
     async fn stream(&self, digest: &Digest) -> Result<(u64, BoxStream<'static, Result<Bytes>>)>;
-    /// The blob as a file of this machine, for readers that map it or belong to another process.
+    /// The blob as a local file, for readers that map it or run in another process.
     async fn local_copy(&self, digest: &Digest) -> Result<LocalFile>;
     async fn exists(&self, digest: &Digest) -> Result<bool>;
-    /// False when there was none.
+    /// False if the blob did not exist.
     async fn delete(&self, digest: &Digest) -> Result<bool>;
-    /// The blobs that were last put longer ago than this. To put a blob that is there counts.
+    /// The blobs that were last put longer ago than `age`. Putting an existing blob counts.
     async fn older_than(&self, age: Duration) -> Result<Vec<Digest>>;
-    /// Deletes those of these blobs that are still older than this: how many. One that cannot be deleted is logged and stays.
+    /// Deletes those of the given blobs that are still older than `age`, and returns their number. A blob that cannot be
+    /// deleted is logged and kept.
     async fn delete_old(&self, digests: Vec<Digest>, age: Duration) -> Result<u64>;
 }
 
-/// A blob as a file to be read. Whoever hands its path on keeps this value until the path is no longer used: the copy of a
-/// remote blob may be removed with it.
+/// A blob as a readable file. Keep this value as long as its path is in use: the local copy of a remote blob may be removed
+/// when it is dropped.
 #[derive(Clone, Debug)]
 pub struct LocalFile {
     path: PathBuf,
@@ -70,7 +72,7 @@ impl AsRef<Path> for LocalFile {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    #[error("there is no blob {0}")]
+    #[error("blob {0} does not exist")]
     NotFound(Digest),
     /// The same call may succeed once there is room.
     #[error("the blob store is full: {0}")]

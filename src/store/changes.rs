@@ -1,22 +1,22 @@
-//! What writes change, for whoever waits for it or counts it.
+//! Changes made by committed writes, published to listeners.
 
 use crate::domain::{JobId, Trial, Work};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Something that a committed write has changed.
+/// A change made by a committed write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// New work was queued.
     Submitted(Work),
-    /// Work was given back to the queue.
+    /// Work was returned to the queue.
     Released,
-    /// A job's state, progress or events.
+    /// A job's state, progress or events changed.
     Job(JobId),
-    /// Work has ended with this write, and stands so.
+    /// This write ended the work; the value is its final state.
     Ended(Work),
-    /// Trials were recorded, one by one.
+    /// Trials were recorded; one entry per trial.
     Trial { state: &'static str },
-    /// Answers to lookups may differ: the store's revision now.
+    /// Answers to lookups may have changed; the value is the store's new revision.
     Revision(u64),
     /// A candidate was quarantined.
     Quarantined,
@@ -28,12 +28,12 @@ impl Change {
     }
 }
 
-/// Told of every change that this process writes, after its commit and before the write returns.
+/// Receives every change that this process writes, after the commit and before the write returns.
 pub trait Listener: Send + Sync {
     fn changed(&self, change: &Change);
 }
 
-/// The listeners of a store; those that were dropped count as none.
+/// The listeners of a store. Dropped listeners are ignored.
 #[derive(Clone, Default)]
 pub struct Listeners(Arc<Mutex<Vec<Weak<dyn Listener>>>>);
 

@@ -1,4 +1,4 @@
-//! What models learn from, and the models.
+//! Training data of models, and the models themselves.
 
 use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
@@ -9,7 +9,7 @@ use crate::domain::{
 use crate::store::Fence;
 use async_trait::async_trait;
 
-/// A job's candidates as training sees them.
+/// The candidates of a job, as training data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingGroup {
     pub job: JobId,
@@ -17,44 +17,44 @@ pub struct TrainingGroup {
     pub rows: Vec<TrainingRow>,
 }
 
-/// One tried candidate with its own features.
+/// A tried candidate with its own features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingRow {
     pub candidate: Candidate,
     pub own: Vec<f32>,
-    /// Median of what was measured; absent for one that failed or was given up.
+    /// Median of the measured times; absent if the candidate failed or its measurement was stopped early.
     pub us: Option<f64>,
     pub predicted_us: Option<f64>,
 }
 
-/// A job whose trials have no features of the version in use.
+/// A job whose trials have no features of the current version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Undescribed {
     pub job: JobId,
     pub problem: Problem,
     pub matrix: Digest,
-    /// The device it ran on, as its plan has it.
+    /// The device it ran on, as recorded in its plan.
     pub device: Device,
 }
 
-/// What models learn from, and the models.
+/// Training data of models, and the models themselves.
 #[async_trait]
 pub trait Learning: Send + Sync {
-    /// Stores what a job's candidates have in common; the same version again changes nothing. Another version takes its
-    /// place, and the features of the job's trials go. `Fenced` where a running job is another's; `Missing` without such an
-    /// ended job, `InUse` while it has not ended.
+    /// Stores the features that a job's candidates share. If they are already stored with the same version, nothing changes;
+    /// another version is replaced, and the features of the job's trials are removed. `Fenced` if another worker has the
+    /// running job; `Missing` if there is no such job, and `InUse` if it has not ended.
     async fn describe(&self, job: DescribedJob<'_>, features: &JobFeatures) -> Result<()>;
-    /// Ended jobs with a plan of the scope whose trials have no features of this version, whether their matrix is here or
-    /// not; oldest first. One whose plan cannot be read is left out.
+    /// Ended jobs with a plan of the scope whose trials have no features of this version, whether or not their matrix is
+    /// still stored; oldest first. Jobs whose plan cannot be read are left out.
     async fn undescribed(
         &self,
         scope: &Scope,
         features_version: u32,
         page: &PageRequest,
     ) -> Result<Page<Undescribed>>;
-    /// Jobs of the scope that have succeeded, oldest description first, after `after` (a job), with their tried candidates
-    /// that have features, by ordinal: a page of what a training reads, empty only where nothing follows. What cannot be
-    /// read is left out, be it a job or a trial. `Missing` where `after` is not described.
+    /// A page of training data: the succeeded jobs of the scope after the job `after`, ordered by the time of their
+    /// description, oldest first, each with its tried candidates that have features, ordered by ordinal. Empty only if
+    /// nothing follows. Unreadable jobs and trials are left out. `Missing` if `after` has no description.
     async fn training_groups(
         &self,
         scope: &Scope,
@@ -62,9 +62,9 @@ pub trait Learning: Send + Sync {
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<Vec<TrainingGroup>>;
-    /// Tried candidates by scope, of all jobs with a plan, whether they are described or not; in no order.
+    /// Number of tried candidates per scope, over all jobs with a plan, with or without features; in no particular order.
     async fn recorded(&self) -> Result<Vec<(Scope, u64)>>;
-    /// Trials of the scope with features of a version, of jobs that have succeeded since a moment.
+    /// Number of trials of the scope with features of this version, from jobs that have succeeded since the given time.
     async fn described_since(
         &self,
         scope: &Scope,
@@ -72,17 +72,17 @@ pub trait Learning: Send + Sync {
         since: Timestamp,
     ) -> Result<u64>;
 
-    /// Stores a model with its file; false where the id was known.
+    /// Stores a model with its file. Returns false if the id was already known.
     async fn insert_model(&self, model: &LearnedModel, file: &[u8]) -> Result<bool>;
-    /// Newest first; of a scope, or of all. One that cannot be read is left out.
+    /// Models of one scope or of all scopes, newest first. Models that cannot be read are left out.
     async fn learned_models(&self, scope: Option<&Scope>) -> Result<Vec<LearnedModel>>;
     async fn learned_model(&self, id: &ModelId) -> Result<Option<LearnedModel>>;
     async fn model_file(&self, id: &ModelId) -> Result<Option<Vec<u8>>>;
-    /// Activates a model of its scope, or deactivates all of them. `Missing` where the scope has no such model; false where
-    /// [`PutToUse::only_after`] does not hold: nothing changes then.
+    /// Activates a model for its scope, or deactivates all of the scope's models. `Missing` if the scope has no such model.
+    /// Returns false, and changes nothing, if [`PutToUse::only_after`] does not hold.
     async fn put_to_use(&self, change: PutToUse<'_>) -> Result<bool>;
-    /// Takes the newest change back that was not taken back before, and with it those to models that read other features
-    /// than of this version, as far as they follow one another.
+    /// Rolls back the newest activation that has not been rolled back yet. Directly preceding activations of models with
+    /// another features version are rolled back with it.
     async fn roll_back(
         &self,
         scope: &Scope,
@@ -93,44 +93,44 @@ pub trait Learning: Send + Sync {
 }
 
 impl dyn Store + '_ {
-    /// [`Learning::put_to_use`] whatever is in use.
+    /// [`Learning::put_to_use`] regardless of which model is active.
     pub async fn activate(&self, activation: &Activation) -> Result<()> {
         self.put_to_use(PutToUse { activation, only_after: None }).await.map(drop)
     }
 }
 
-/// A job whose candidates are described.
+/// The job whose candidates are described.
 #[derive(Clone, Copy, Debug)]
 pub enum DescribedJob<'a> {
-    /// In hand: its trials bring their own features later.
+    /// A running job: its trials bring their own features later.
     Running(&'a Fence),
-    /// Ended, with the features of its tried candidates. Candidates that it has not tried are left alone.
+    /// An ended job, with the features of its tried candidates. Untried candidates are ignored.
     Ended { job: &'a JobId, own: &'a [(CandidateId, Vec<f32>)] },
 }
 
-/// Which changes of the models in use a list has.
+/// Selects activations.
 #[derive(Clone, Copy, Debug)]
 pub enum ActivationQuery<'a> {
-    /// The newest of every scope that has any.
+    /// The newest activation of every scope.
     InUse,
-    /// The newest of a scope, newest first, and at most so many.
+    /// The newest activations of a scope, newest first, up to the given number.
     OfScope(&'a Scope, u32),
 }
 
-/// What came of taking a change of the model in use back.
+/// The result of a roll-back.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RollBack {
-    /// What was in use before that change is again.
+    /// The model that was active before the rolled-back change is active again.
     Done(Activation),
-    /// The scope has no change that was not taken back before.
+    /// The scope has no activation left to roll back.
     Nothing,
 }
 
-/// A change of the model in use that looks at what it changes.
+/// An activation with an optional condition on the one that it replaces.
 #[derive(Clone, Copy, Debug)]
 pub struct PutToUse<'a> {
     pub activation: &'a Activation,
-    /// Only where the newest activation of the scope is still this one (`Some(None)`: there is none yet); `None` whatever it
-    /// is.
+    /// If set, activates only while this is still the newest activation of the scope (`Some(None)`: there is none yet).
+    /// `None` activates in any case.
     pub only_after: Option<Option<&'a Activation>>,
 }

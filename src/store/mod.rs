@@ -1,4 +1,4 @@
-//! The only SQL, and the blobs. The traits here say what a store must do; `sqlite` does it.
+//! All SQL, and the blobs. The traits here define what a store must do; `sqlite` implements them.
 
 pub mod blobs;
 mod changes;
@@ -27,19 +27,19 @@ use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// One page of a list, newest first. `after` is the opaque cursor of the page before.
+/// A request for one page of a list, newest first. `after` is the opaque cursor that the previous page returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
     pub after: Option<String>,
-    /// At most so many items; 0 counts as 1.
+    /// Maximum number of items; 0 counts as 1.
     pub limit: u32,
 }
 
 impl PageRequest {
-    /// The whole list, for readers that need every item: not for lists that clients let grow.
+    /// The whole list, for callers that need every item. Not for lists that clients can grow without bound.
     pub const ALL: Self = Self::first(u32::MAX);
 
-    /// The first items of a list.
+    /// The first page of a list.
     pub const fn first(limit: u32) -> Self {
         Self { after: None, limit }
     }
@@ -48,15 +48,15 @@ impl PageRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Cursor of the next page; absent on the last.
+    /// Cursor of the next page; absent on the last one.
     pub next: Option<String>,
 }
 
-/// Which matrices a list has.
+/// Selects the matrices of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatrixQuery {
     All,
-    /// Those of the newest with this part in their name, whatever the case of its Latin letters.
+    /// Those of the newest matrices whose name contains this text, ignoring the case of ASCII letters.
     Named(String),
     /// Matrices whose digest or pattern digest lies between two digests, both included.
     Between(Digest, Digest),
@@ -65,34 +65,34 @@ pub enum MatrixQuery {
     Known(Digest),
 }
 
-/// Which plans a list has.
+/// Selects the plans of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlanQuery {
-    /// The measured plans of a key: the first is the key's answer.
+    /// The measured plans of a key. The first is the answer for the key.
     Measured(PlanKey),
     /// The predicted plans of a key.
     Predicted(PlanKey),
     /// The newest measured plan of each key of this pattern.
     NewestOfPattern(Digest),
-    /// The newest predicted plan of each key of this pattern that has no measured one.
+    /// The newest predicted plan of each key of this pattern that has no measured plan.
     UnmeasuredOfPattern(Digest),
 }
 
-/// Which trials of a job a list has; by ordinal, but for a sample.
+/// Selects trials of a job, ordered by ordinal except in a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrialQuery {
     All,
     Of(TrialFilter),
-    /// Those that were tried, without their raw samples.
+    /// The tried trials, without their raw samples.
     Summaries,
-    /// The pruned ones of a family, in no order and on one page: of more than its limit about as many, from all over their
-    /// ordinals.
+    /// Pruned trials of a family, in no particular order and on one page. If there are more than the limit, approximately
+    /// that many, sampled evenly over the ordinals.
     PrunedSample {
         family: String,
     },
 }
 
-/// A candidate that hung or killed the device; not tried again with the same kernel text.
+/// A candidate that hung or killed the device; it is not tried again with the same kernel text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quarantined {
     pub class: DeviceClass,
@@ -103,23 +103,23 @@ pub struct Quarantined {
     pub at: Timestamp,
 }
 
-/// What a database driver or the file system reported.
+/// The underlying error of a database driver or the file system.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a call to the store failed. The last four keep their cause as `source`.
+/// Why a call to the store failed. The last four variants keep their cause as `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another worker holds the work now, or it has ended.
+    /// Another worker has claimed the work, or the work has ended.
     #[error("the lease on job {0} is no longer held")]
     Fenced(JobId),
-    #[error("a row refers to something that is not there: {0}")]
+    #[error("a row refers to something that does not exist: {0}")]
     Missing(String),
-    /// Deleting would break what still refers to it.
+    /// Deleting it would break something that still refers to it.
     #[error("{0}")]
     InUse(String),
-    #[error("the cursor is not one of this list")]
+    #[error("the cursor does not belong to this list")]
     BadCursor,
-    /// Stored JSON of a version or shape this binary does not know.
+    /// Stored JSON has a version or shape that this program does not know.
     #[error("stored {what} cannot be read: {why}")]
     Corrupt { what: String, why: String },
     /// Another connection held the database for too long, or no connection was free: the same call may succeed later.
@@ -128,22 +128,22 @@ pub enum StoreError {
     /// The disk, a quota or the database's own limit is reached: the same call may succeed once there is room.
     #[error("the store is full: {0}")]
     Full(#[source] Cause),
-    /// A fault of the calling code: it broke a rule of these traits or a constraint of the schema. Never worth a retry.
+    /// An error of the calling code: it broke a rule of these traits or a constraint of the schema. Not worth a retry.
     #[error("the store was misused: {0}")]
     Misuse(#[source] Cause),
-    /// The database failed otherwise, for example by an I/O error.
+    /// The database failed in another way, for example with an I/O error.
     #[error("the store failed: {0}")]
     Backend(#[source] Cause),
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later, since it failed for the state of the database or its disk.
+    /// Whether the same call may succeed later, because it failed due to the state of the database or its disk.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Full(_) | Self::Backend(_))
     }
 }
 
-/// Whether the file system refused a write for lack of room.
+/// Whether the file system refused a write because there is no space left.
 pub(crate) fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
@@ -153,23 +153,23 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 
 #[async_trait]
 pub trait Matrices: Send + Sync {
-    /// Stores the facts; false when the digest was already known (nothing changes then).
+    /// Stores the facts. Returns false, and changes nothing, if the digest was already known.
     async fn insert_matrix(&self, matrix: &Matrix) -> Result<bool>;
     async fn matrix(&self, digest: &Digest) -> Result<Option<Matrix>>;
     /// Newest first.
     async fn matrices(&self, of: &MatrixQuery, page: &PageRequest) -> Result<Page<Matrix>>;
-    /// The names that matrices were given, those of matrices long gone too, as far as a plan kept them.
+    /// The names of matrices, including deleted ones if a plan has kept the name.
     async fn matrix_names(&self, digests: &[Digest]) -> Result<HashMap<Digest, String>>;
-    /// False when there was none. `InUse` while a queued or running job needs it. Plans outlive their matrix.
+    /// False if the matrix did not exist. `InUse` while a queued or running job needs it. Plans outlive their matrix.
     async fn delete_matrix(&self, digest: &Digest) -> Result<bool>;
 }
 
 #[async_trait]
 pub trait Trials: Send + Sync {
-    /// All in one transaction; tried ones also as events. A trial already stored stays as it is.
+    /// Writes all trials in one transaction, with an event for each tried one. A trial that is already stored is kept.
     async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()>;
     async fn trials(&self, id: &JobId, of: &TrialQuery, page: &PageRequest) -> Result<Page<Trial>>;
-    /// How many there are of each family and end, in no order.
+    /// The number of trials per family and outcome, in no particular order.
     async fn trial_counts(&self, id: &JobId) -> Result<Vec<TrialCount>>;
 }
 
@@ -178,14 +178,16 @@ pub trait Plans: Send + Sync {
     async fn plan(&self, id: &PlanId) -> Result<Option<Plan>>;
     /// Newest first.
     async fn plans(&self, of: &PlanQuery, page: &PageRequest) -> Result<Page<Plan>>;
-    /// Stores a predicted plan that no job made; one whose id is known stays as it is. False where the pattern has `most`
-    /// predicted plans already, and this is none of them.
+    /// Stores a predicted plan that was not created by a job; if the id is known, the stored plan is kept. Returns false if
+    /// the pattern already has `most` predicted plans and this is not one of them.
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool>;
-    /// How well each model did on each class, by the newest plans that say so; the one with the newest plan first.
+    /// The accuracy of each model on each device class, from the newest plans that report it; the model with the newest plan
+    /// first.
     async fn model_quality(&self) -> Result<Vec<ModelQuality>>;
-    /// Keys under which this pattern has plans: what a `none` explains itself with.
+    /// The keys under which this pattern has plans, used to explain why a lookup found none.
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>>;
-    /// The newest plan of each pattern for this problem, class and policy, with the matrix's facts: neighbours.
+    /// The newest plan of each pattern for this problem, class and policy, with the matrix's facts: candidates for
+    /// neighbours.
     async fn plans_for(
         &self,
         problem: &Problem,
@@ -197,12 +199,12 @@ pub trait Plans: Send + Sync {
 
 #[async_trait]
 pub trait Devices: Send + Sync {
-    /// Stores what a worker's device is; `owner` names the worker.
+    /// Stores the description of a worker's device; `owner` names the worker.
     async fn put_device(&self, owner: &str, device: &Device) -> Result<()>;
-    /// Devices with the owner and the time each was last seen.
+    /// The devices, each with its owner and the time it was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
-    /// Of the class, or of all; newest first.
+    /// Entries of one class or of all classes, newest first.
     async fn quarantined(
         &self,
         class: Option<&DeviceClass>,
@@ -210,17 +212,17 @@ pub trait Devices: Send + Sync {
     ) -> Result<Page<Quarantined>>;
 }
 
-/// What compilers made of kernels, by a kernel's identity (`ops::TunableProblem::kernel_identity`).
+/// Compiler figures of kernels, by kernel identity (`ops::TunableProblem::kernel_identity`).
 #[async_trait]
 pub trait Figures: Send + Sync {
-    /// Keeps the figures of kernels that have none yet; beyond a bound of the store's own go those that were not told of for
-    /// longest.
+    /// Stores the figures of kernels that have none yet. Beyond a bound set by the store, the least recently recorded
+    /// kernels are removed.
     async fn record_kernel_figures(
         &self,
         class: &DeviceClass,
         figures: &[(Digest, KernelFigures)],
     ) -> Result<()>;
-    /// All that was learnt before a moment.
+    /// All figures recorded before the given time.
     async fn kernel_figures(
         &self,
         class: &DeviceClass,
@@ -228,19 +230,19 @@ pub trait Figures: Send + Sync {
     ) -> Result<HashMap<Digest, KernelFigures>>;
 }
 
-/// What upkeep may remove: everything of its kind that is older than the moment given.
+/// What upkeep removes: in each category, everything older than the given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub idempotency_keys: Timestamp,
-    /// Events of jobs that ended before then, but for each job's last.
+    /// Events of jobs that ended before this time, except the last event of each job.
     pub events: Timestamp,
-    /// Devices that were last seen before then.
+    /// Devices that were last seen before this time.
     pub devices: Timestamp,
-    /// Predicted plans that no job made or names. Those whose key has a measured plan go whatever their age.
+    /// Predicted plans that no job created or names. Those whose key has a measured plan are removed regardless of age.
     pub predicted: Timestamp,
 }
 
-/// How much upkeep removed.
+/// How many items upkeep removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub idempotency_keys: u64,
@@ -251,14 +253,13 @@ pub struct Pruned {
 
 #[async_trait]
 pub trait Upkeep: Send + Sync {
-    /// Also ends running work that was asked to stop and whose worker is gone, and removes all but the newest 20 of a scope's
-    /// models that were never put to use (those that were are kept for ever) and all but the newest 100 of its trainings
-    /// that have ended.
+    /// Also ends running work that was asked to stop and whose worker is gone, and removes all but the newest 20 models of
+    /// each scope that were never active (models that were active are kept permanently) and all but the newest 100 ended
+    /// trainings of each scope.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
-    /// The blobs that matrices and plans name.
+    /// The blobs that matrices and plans refer to.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
-    /// Grows whenever a plan or a device's facts are stored, a matrix's come or go, or another model is put to use, by
-    /// whichever process.
+    /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.
     async fn revision(&self) -> Result<u64>;
 }
 
@@ -269,8 +270,8 @@ impl dyn Store + '_ {
     }
 }
 
-/// Everything a store can do.
+/// Everything that a store can do.
 pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Upkeep {
-    /// Has the listener told of what this store writes from now on, until it is dropped.
+    /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);
 }

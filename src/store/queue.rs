@@ -1,4 +1,4 @@
-//! The queue: work of either kind is submitted, claimed under a lease, told of by events, and ended once.
+//! The work queue: jobs and trainings are submitted, claimed under a lease, reported by events, and ended once.
 
 use super::{Page, PageRequest, Result, Store};
 use crate::domain::learned::{Activation, Scope};
@@ -8,7 +8,7 @@ use crate::domain::{
 };
 use async_trait::async_trait;
 
-/// Proof of a claim: writes with an outdated fence are refused, so a worker that lost its lease cannot do harm.
+/// Proof of a claim. Writes with an outdated fence are refused, so a worker that lost its lease can do no harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     pub job: JobId,
@@ -16,14 +16,14 @@ pub struct Fence {
     pub epoch: i64,
 }
 
-/// Work taken by a worker.
+/// Work claimed by a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub work: Work,
     pub fence: Fence,
 }
 
-/// What a worker claims from: the jobs of its device, or the trainings.
+/// The queue that a worker claims from: the jobs of its device, or the trainings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queue {
     Device(DeviceId),
@@ -38,7 +38,7 @@ impl Queue {
         }
     }
 
-    /// Trainings are for no device in particular.
+    /// The device of the queue; trainings have none.
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Device(device) => Some(&device.0),
@@ -53,19 +53,20 @@ pub struct Renewal {
     pub cancel_requested: bool,
 }
 
-/// Work about to be stored.
+/// Work to be stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewWork {
     /// In state `queued`.
     pub work: Work,
-    /// What it is about: while work with this key is queued or running, that is the answer. One that was asked to stop makes way.
+    /// Identifies what the work is about: while work with this key is queued or running, a new submission returns that work.
+    /// Work that was asked to stop does not count.
     pub dedup_key: String,
-    /// The client's key, and the digest of the request it came with.
+    /// The client's idempotency key, and the digest of the request it was sent with.
     pub idempotency: Option<(String, Digest)>,
 }
 
 impl From<Training> for NewWork {
-    /// One training per scope at a time.
+    /// At most one training per scope at a time.
     fn from(training: Training) -> Self {
         let Scope { op, device_class } = &training.request.scope;
         let dedup_key = format!("train;{op};{device_class}");
@@ -76,16 +77,16 @@ impl From<Training> for NewWork {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Submission {
     Created(Work),
-    /// Equal work is already queued or running, or the idempotency key was used before with this very request.
+    /// Equal work is already queued or running, or the idempotency key was used before with the same request.
     Existing(Work),
     /// The idempotency key was used before with another request.
     KeyReused,
 }
 
-/// How work ends. What it produced is written in the same transaction.
+/// The end of a piece of work. Its result is written in the same transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// The work as it shall stand; its state is final.
+    /// The work with its final state.
     pub work: Work,
     pub made: Option<Made>,
 }
@@ -100,26 +101,26 @@ impl Finish {
     }
 }
 
-/// What work produced.
+/// The result of the work.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made {
     Plan(Box<Plan>),
     Model(NewModel),
 }
 
-/// A model about to be stored.
+/// A model to be stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewModel {
     pub card: LearnedModel,
     pub file: Vec<u8>,
-    /// The change that puts it to use; absent where it is only stored.
+    /// The activation of the model; absent if it is only stored.
     pub activation: Option<Activation>,
-    /// Only where the newest activation of the scope is still this one (`Some(None)`: there is none yet); `None` whatever it
-    /// is.
+    /// If set, the model is activated only while this is still the newest activation of the scope (`Some(None)`: there is
+    /// none yet). `None` activates it in any case.
     pub only_after: Option<Option<Activation>>,
 }
 
-/// Which work a list shows; each condition that is absent holds for all.
+/// Selects the work of a list. An absent condition matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFilter {
     pub kind: Option<WorkKind>,
@@ -128,10 +129,10 @@ pub struct JobFilter {
     pub device: Option<DeviceId>,
 }
 
-/// A job's log lines and funnel, as of one moment.
+/// A job's log lines and funnel at one point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Story {
-    /// Number of the newest event, of whatever kind: an event stream resumes after it.
+    /// Number of the newest event of any kind: an event stream resumes after it.
     pub last_seq: u64,
     /// Oldest first.
     pub log: Vec<(Timestamp, String)>,
@@ -140,15 +141,15 @@ pub struct Story {
 
 #[async_trait]
 pub trait Jobs: Send + Sync {
-    /// `Missing` where a job's matrix is not stored.
+    /// `Missing` if a job's matrix is not stored.
     async fn submit(&self, new: &NewWork) -> Result<Submission>;
-    /// What [`Self::submit`] would answer for this idempotency key and digest of a request: `Existing`, `KeyReused`, or
-    /// `None` where the key is new.
+    /// The answer that [`Self::submit`] would give for this idempotency key and request digest: `Existing`, `KeyReused`, or
+    /// `None` if the key is new.
     async fn keyed(&self, key: &str, request: &Digest) -> Result<Option<Submission>>;
     async fn work(&self, id: &JobId) -> Result<Option<Work>>;
-    /// Newest first. A training that cannot be read is left out.
+    /// Newest first. Trainings that cannot be read are left out.
     async fn works(&self, filter: &JobFilter, page: &PageRequest) -> Result<Page<Work>>;
-    /// Queued work ends at once; running work is asked to. `None` when there is none of this id.
+    /// Queued work ends at once; running work is asked to stop. `None` if the id is unknown.
     async fn request_cancel(&self, id: &JobId) -> Result<Option<Work>>;
     /// Claims the oldest work of the queue that is queued, or running with an expired lease, and counts the attempt. Work
     /// whose lease has expired after `max_attempts` claims or more fails instead, because it would probably kill the next
@@ -161,33 +162,33 @@ pub trait Jobs: Send + Sync {
         max_attempts: u32,
     ) -> Result<Option<Claim>>;
     async fn renew(&self, fence: &Fence, lease_ms: i64) -> Result<Renewal>;
-    /// Stage, progress and best as they now stand; also written as an event.
+    /// Stores the current stage, progress and best result, and writes them as an event.
     async fn update(&self, fence: &Fence, work: &Work) -> Result<()>;
-    /// Gives the work as it ended. A training that was asked to stop meanwhile ends cancelled, without a model; where another
-    /// model was put to use meanwhile, or none, against [`NewModel::only_after`], the model is stored alone, and the
-    /// training's message says so.
+    /// Stores the end of the work and returns the work as it ended. A training that was asked to stop in the meantime ends
+    /// cancelled, without a model. If [`NewModel::only_after`] no longer holds, the model is stored but not activated, and
+    /// the training's message says so.
     async fn finish(&self, fence: &Fence, finish: &Finish) -> Result<Work>;
-    /// Gives the work back to the queue (a worker that shuts down), and the attempt with it. Work that was asked to stop ends
-    /// cancelled instead. A training is then as it was before it was ever claimed: it begins anew.
+    /// Returns the work to the queue (the worker is shutting down) and does not count the attempt. Work that was asked to
+    /// stop ends cancelled instead. A training is reset to its state before its first claim and starts from the beginning.
     async fn release(&self, fence: &Fence) -> Result<()>;
     /// Events after `after`, oldest first.
     async fn events(&self, id: &JobId, after: u64, limit: u32) -> Result<Vec<Event>>;
-    /// The log and the funnel of a job, without its trials and states.
+    /// The log and the funnel of a job, without its trials and state changes.
     async fn story(&self, id: &JobId) -> Result<Story>;
     /// Appends an event that is neither a job update nor a trial.
     async fn log(&self, fence: &Fence, kind: &EventKind) -> Result<()>;
-    /// How much work there is of each kind and state that has any.
+    /// The number of jobs and trainings in each state; states without any are left out.
     async fn job_counts(&self) -> Result<Vec<(WorkKind, JobState, u64)>>;
 }
 
-/// The queue by kind, for who knows which is meant.
+/// Typed access to the queue, for callers that know the kind of work.
 impl dyn Store + '_ {
-    /// `None` also for a training's id.
+    /// `None` also for the id of a training.
     pub async fn job(&self, id: &JobId) -> Result<Option<Job>> {
         Ok(self.work(id).await?.and_then(Work::into_job))
     }
 
-    /// `None` also for a job's id.
+    /// `None` also for the id of a job.
     pub async fn training(&self, id: &JobId) -> Result<Option<Training>> {
         Ok(self.work(id).await?.and_then(Work::into_training))
     }

@@ -47,7 +47,11 @@ async fn a_miss_is_predicted_once_and_a_measured_plan_wins() {
     assert_eq!(predicted(&world, &asked).await, guessed);
     let lost = world.service.lookup(&asking(&matrix, 64)).await.unwrap();
     assert_eq!((lost.grade, lost.plan), (Grade::None, None));
-    assert!(lost.reasons.iter().any(|why| why.contains("are not here")), "{:?}", lost.reasons);
+    assert!(
+        lost.reasons.iter().any(|why| why.contains("are not stored here")),
+        "{:?}",
+        lost.reasons
+    );
     let refused = world.service.lookup(&query(matrix.digest, 32)).await.unwrap();
     assert_eq!((refused.grade, refused.plan), (Grade::None, None));
     let measured = world.tune(&matrix, 32).await;
@@ -81,7 +85,7 @@ async fn a_prediction_ends_whoever_waits() {
     let asked = asking(&matrix, 32);
     let first = world.service.lookup(&asked).await.unwrap();
     assert_eq!((first.grade, first.plan), (Grade::None, None));
-    assert!(first.reasons.iter().any(|why| why.contains("ask again")), "{:?}", first.reasons);
+    assert!(first.reasons.iter().any(|why| why.contains("try again")), "{:?}", first.reasons);
     let stored = async {
         while world.service.unmeasured_of(&matrix.digest, 9).await.unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -191,7 +195,7 @@ async fn a_miss_is_measured_once_where_the_operator_consents() {
         let claim = world.claim().await;
         world.service.store().finish(&claim.fence, &ended(&claim.job, None)).await.unwrap();
         let again = world.service.lookup(&asked).await.unwrap();
-        let said = format!("job {} was to measure it and failed", job.id);
+        let said = format!("the measuring job {} failed", job.id);
         assert!(again.reasons.contains(&said), "{:?}", again.reasons);
         assert_eq!(queued(&world).await.len(), 1);
         // A hit is none.

@@ -109,7 +109,7 @@ pub async fn a_newer_schema_is_refused(harness: &Sqlite) {
         )
         .await;
     let error = SqliteStore::open(&harness.file()).await.unwrap_err();
-    assert!(error.to_string().contains("newer sparsetune"), "{error}");
+    assert!(error.to_string().contains("newer version of sparsetune"), "{error}");
 }
 
 /// Where the child of the next check finds its store.

@@ -145,7 +145,7 @@ pub async fn a_job_that_loses_its_workers_is_given_up(harness: &Sqlite) {
     let taken = store.claim(&of_cpu(), "w", LEASE, 3).await.unwrap().unwrap();
     let stored = store.job(&job.id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.stage, stored.attempts), (JobState::Failed, Stage::Done, 3));
-    assert!(stored.error.as_ref().unwrap().contains("taken up 3 times"), "{:?}", stored.error);
+    assert!(stored.error.as_ref().unwrap().contains("claimed 3 times"), "{:?}", stored.error);
     let events = store.events(&job.id, 0, 100).await.unwrap();
     assert_eq!(events.last().unwrap().kind, Work::from(stored).into_event());
     assert_fenced(&*store, &alive.fence, &alive.job).await;

@@ -257,7 +257,7 @@ pub async fn a_training_that_loses_its_workers_is_failed(harness: &Sqlite) {
     assert_eq!(taken.work.id(), &next.id);
     let failed = stored(&*store, &deadly).await;
     assert_eq!((failed.state, failed.attempts), (JobState::Failed, 3));
-    assert!(failed.error.as_ref().unwrap().contains("taken up 3 times"), "{failed:?}");
+    assert!(failed.error.as_ref().unwrap().contains("claimed 3 times"), "{failed:?}");
     queued(&*store, Op::Spmm, 3).await;
 }
 

@@ -109,7 +109,7 @@ async fn a_lost_worker_leaves_one_follow_up() {
     let job = bench.ended(&id).await;
     assert!(bench.plan(&job).await.is_predicted());
     let told = bench.logged(&id).await;
-    assert!(told.contains(&format!("job {left} was to measure it and was cancelled")), "{told:?}");
+    assert!(told.contains(&format!("the measuring job {left} was cancelled")), "{told:?}");
     assert_eq!((job.attempts, job.follow_up), (2, Some(left)));
     let page = PageRequest { after: None, limit: 10 };
     let jobs = bench.service.jobs(&JobFilter::default(), &page).await.unwrap();

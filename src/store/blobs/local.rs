@@ -1,8 +1,8 @@
-//! Blobs in a folder: written beside their place, then renamed into it, so that none is ever seen half.
+//! Blobs in a local folder. Each is written to a temporary file and then renamed, so that no partial blob is ever visible.
 //!
-//! Plain file operations, without the `object_store` crate: all but a quarter of what is needed here (staging for other
-//! processes, publishing a file by rename, times of files, paths to map) lies outside its interface, and two writers of one
-//! folder with different rules for durability are harder to trust than one.
+//! Plain file operations, without the `object_store` crate: three quarters of what is needed here (staging for other
+//! processes, publishing a file by rename, file times, paths to map) is outside its interface, and two writers of one folder
+//! with different durability rules are harder to trust than one.
 
 use super::{BlobError, Blobs, LocalFile, Result};
 use crate::domain::Digest;
@@ -18,19 +18,19 @@ use std::time::{Duration, SystemTime};
 use tempfile::{NamedTempFile, TempDir, TempPath};
 use tokio_util::io::ReaderStream;
 
-/// Folder of files being written; on the same file system as their final place, or the rename would be a copy.
+/// Folder of files being written. It must be on the same file system as the final place, or a rename would be a copy.
 const STAGING: &str = "staging";
-/// Bytes read at once when a blob is streamed.
+/// Number of bytes read at once when a blob is streamed.
 const CHUNK: usize = 1 << 16;
 
-/// Cheap to clone; clones are the same folder.
+/// Cheap to clone: clones refer to the same folder.
 #[derive(Clone, Debug)]
 pub struct LocalBlobs {
     root: Arc<PathBuf>,
 }
 
 impl LocalBlobs {
-    /// Opens the folder, and makes it where there is none. Blocks on the file system.
+    /// Opens the folder, and creates it if it is missing. Blocks on the file system.
     pub fn open(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root.join(STAGING))?;
         Ok(Self { root: Arc::new(root.canonicalize()?) })
@@ -40,20 +40,20 @@ impl LocalBlobs {
         self.root.join(STAGING)
     }
 
-    /// One of 256 folders: no folder grows too long to list.
+    /// The blob's path, in one of 256 folders, so that no folder becomes too long to list.
     fn path(&self, digest: &Digest) -> PathBuf {
         let name = digest.to_string();
         self.root.join(&name[..2]).join(name)
     }
 
-    /// Whether the blob is there; if so it is as if it had just been put, so that upkeep does not take it for old before
-    /// its plan is stored.
+    /// Whether the blob exists. If so, its time is set to now, so that upkeep does not consider it old before its plan is
+    /// stored.
     fn renew(&self, digest: &Digest) -> io::Result<bool> {
         let path = self.path(digest);
         match File::open(&path) {
             Ok(file) => {
                 if let Err(error) = file.set_modified(SystemTime::now()) {
-                    tracing::debug!(blob = %path.display(), %error, "its time stays");
+                    tracing::debug!(blob = %path.display(), %error, "the blob's modification time cannot be updated");
                 }
                 Ok(true)
             }
@@ -62,10 +62,10 @@ impl LocalBlobs {
         }
     }
 
-    /// Gives a staged file its name. The content reaches the disk before the name, and both before this returns: a loss of
-    /// power may take the newest blobs, but never leaves a name without its content.
+    /// Gives a staged file its final name. The content reaches the disk before the name, and both before this returns: a
+    /// loss of power may remove the newest blobs, but never leaves a name without its content.
     fn publish(&self, staged: &Path, digest: &Digest) -> io::Result<()> {
-        // Temporary files are private; blobs are as readable as the folder they lie in allows.
+        // Temporary files are private; blobs are as readable as their folder permits.
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -78,7 +78,7 @@ impl LocalBlobs {
             std::fs::create_dir_all(folder)?;
             File::open(&*self.root)?.sync_all()?;
         }
-        // The guard of the temporary file will find nothing left to remove.
+        // The guard of the temporary file finds nothing left to remove.
         std::fs::rename(staged, &target)?;
         File::open(folder)?.sync_all()
     }
@@ -96,7 +96,7 @@ impl LocalBlobs {
                 continue;
             }
             for entry in std::fs::read_dir(folder.path())?.flatten() {
-                // What bears no digest for a name is not ours.
+                // Files whose name is not a digest are not ours.
                 let digest = entry.file_name().to_str().and_then(|name| name.parse().ok());
                 old.extend(digest.filter(|digest| self.is_older(digest, age)));
             }
@@ -104,7 +104,7 @@ impl LocalBlobs {
         Ok(old)
     }
 
-    /// Runs file operations where they may block.
+    /// Runs file operations on a thread that may block.
     async fn blocking<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -228,13 +228,13 @@ impl Blobs for LocalBlobs {
     }
 }
 
-/// Time since then; `None` for a time to come.
+/// Time elapsed since then; `None` for a time in the future.
 fn passed(at: SystemTime) -> Option<Duration> {
     SystemTime::now().duration_since(at).ok()
 }
 
-/// Removes files and folders whose name begins with `prefix` and that were not written to for this long, as killed processes
-/// leave them: how many. What cannot be removed is logged and stays. Blocks on the file system.
+/// Removes files and folders whose name begins with `prefix` and that have not been written to for `age`, as killed
+/// processes leave them; returns their number. What cannot be removed is logged and kept. Blocks on the file system.
 pub(crate) fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -248,13 +248,13 @@ pub(crate) fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
         if !entry.file_name().to_string_lossy().starts_with(prefix) {
             continue;
         }
-        // Whoever works on the file may remove it first.
+        // The process that works on the file may remove it first.
         let Ok(facts) = entry.metadata() else { continue };
         let old = facts.modified().is_ok_and(|at| passed(at) >= Some(age));
         if !(old && (facts.is_file() || facts.is_dir())) {
             continue;
         }
-        // A folder holds the arrays of a plan that was not stored.
+        // Such a folder holds the arrays of a plan that was not stored.
         let gone = match facts.is_dir() {
             true => std::fs::remove_dir_all(entry.path()),
             false => std::fs::remove_file(entry.path()),
@@ -262,7 +262,7 @@ pub(crate) fn sweep(folder: &Path, prefix: &str, age: Duration) -> u64 {
         match gone {
             Ok(()) => removed += 1,
             Err(error) => {
-                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file stays");
+                tracing::warn!(file = %entry.path().display(), %error, "an old temporary file cannot be removed");
             }
         }
     }

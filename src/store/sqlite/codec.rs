@@ -1,4 +1,4 @@
-//! Between rows and words: versioned JSON, digests, enum names, and the opaque cursors of lists.
+//! Conversion between rows and domain types: versioned JSON, digests, enum names, and the opaque cursors of lists.
 
 use crate::domain::{
     Candidate, Device, Digest, EventKind, JobRequest, LearnedModel, Matrix, Plan, TrainRequest,
@@ -13,12 +13,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A type that is kept as JSON. A change of shape that old readers would misread raises the version.
+/// A type that is stored as JSON. A change of shape that older readers would misread raises the version.
 pub(super) trait Stored: Serialize + DeserializeOwned {
     const WHAT: &'static str;
-    /// As it is written now.
+    /// The version that is written.
     const VERSION: i64;
-    /// The oldest that is still read.
+    /// The oldest version that can still be read.
     const OLDEST: i64 = Self::VERSION;
 }
 
@@ -49,13 +49,13 @@ pub(super) fn encode<T: Stored>(value: &T) -> Result<String> {
 
 pub(super) fn decode<T: Stored>(version: i64, text: &str) -> Result<T> {
     if !(T::OLDEST..=T::VERSION).contains(&version) {
-        let why = format!("it has version {version}, this program knows {}", T::VERSION);
+        let why = format!("it has version {version}, but this program knows {}", T::VERSION);
         return Err(corrupt(T::WHAT, why));
     }
     serde_json::from_str(text).map_err(|error| corrupt(T::WHAT, error))
 }
 
-/// JSON beside other columns, under the version of its row.
+/// JSON in a column of a row that has its own version.
 pub(super) fn decode_part<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| corrupt(what, error))
 }
@@ -64,7 +64,7 @@ pub(super) fn encode_part<T: Serialize>(what: &str, value: &T) -> Result<String>
     serde_json::to_string(value).map_err(|error| corrupt(what, error))
 }
 
-/// The wire name of a unit variant, as the columns hold it.
+/// The wire name of a unit variant, as stored in columns.
 pub(super) fn name<T: Serialize>(what: &str, value: &T) -> Result<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => Ok(name),
@@ -83,17 +83,17 @@ pub(super) fn digest(what: &str, bytes: &[u8]) -> Result<Digest> {
         .map_err(|_| corrupt(what, format!("a digest of {} bytes", bytes.len())))
 }
 
-/// Counts are never negative in a sound file.
+/// Counts are never negative in a valid file.
 pub(super) fn count<T: TryFrom<i64>>(what: &str, value: i64) -> Result<T> {
     T::try_from(value).map_err(|_| corrupt(what, format!("{value} is out of range")))
 }
 
-/// Features as the columns hold them: little-endian f32, on whatever machine.
+/// Features as stored: little-endian f32 on every machine.
 pub(super) fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// [`floats`] in hexadecimal digits, for rows that travel as JSON.
+/// [`floats`] in hexadecimal digits, for rows that are passed as JSON.
 pub(super) fn floats_hex(values: &[f32]) -> String {
     use std::fmt::Write;
     floats(values).iter().fold(String::with_capacity(values.len() * 8), |mut hex, byte| {
@@ -106,7 +106,10 @@ pub(super) fn floats_hex(values: &[f32]) -> String {
 pub(super) fn read_floats(what: &str, bytes: &[u8]) -> Result<Vec<f32>> {
     let (words, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
-        return Err(corrupt(what, format!("{} bytes are no row of f32", bytes.len())));
+        return Err(corrupt(
+            what,
+            format!("{} bytes are not a whole number of f32 values", bytes.len()),
+        ));
     }
     Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
 }
@@ -115,7 +118,7 @@ pub(super) fn corrupt(what: &str, why: impl ToString) -> StoreError {
     StoreError::Corrupt { what: what.to_owned(), why: why.to_string() }
 }
 
-/// A place in a list: the sort key of the last row shown. The list's name keeps cursors of other lists out.
+/// A position in a list: the sort key of the last row shown. The list's name prevents the use of cursors of other lists.
 pub(super) fn cursor(list: &str, at: i64, id: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("{list}|{at}|{id}"))
 }
@@ -130,7 +133,7 @@ pub(super) fn read_cursor(list: &str, text: &str) -> Result<(i64, String)> {
     }
 }
 
-/// Splits one row too many off a page: its presence says that there is a next page.
+/// Removes the one row that was read beyond the page: its presence means that there is a next page.
 pub(super) fn cut<T>(
     mut items: Vec<T>,
     limit: i64,
@@ -143,12 +146,12 @@ pub(super) fn cut<T>(
     crate::store::Page { items, next }
 }
 
-/// Pages hold at least one row, so that a list always ends.
+/// A page holds at least one row, so that reading a list always ends.
 pub(super) fn page_limit(limit: u32) -> i64 {
     limit.max(1).into()
 }
 
-/// Decodes rows of a version and a body, as most tables have them.
+/// Decodes rows of version and body, as most tables have them.
 pub(super) fn decode_all<T: Stored>(rows: Vec<(i64, String)>) -> Result<Vec<T>> {
     rows.into_iter().map(|(version, body)| decode(version, &body)).collect()
 }

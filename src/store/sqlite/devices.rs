@@ -1,4 +1,4 @@
-//! Devices with the worker that serves them, and the quarantine of candidates that hung or killed one.
+//! Devices with the workers that serve them, and the quarantine of candidates that hung or killed a device.
 
 use super::codec::{self, Stored, decode, encode};
 use super::{SqliteStore, upkeep};
@@ -34,7 +34,7 @@ impl QuarantineRow {
     }
 }
 
-/// The place of an entry in the list: its moment, then its key.
+/// The position of an entry in the list: its time, then its key.
 pub(super) struct Place {
     at: i64,
     class: String,
@@ -43,7 +43,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Classes may hold anything, so they come last.
+    /// The class comes last, because it may contain any character.
     fn cursor(entry: &Quarantined) -> String {
         let Quarantined { class, kernel_digest, candidate, at, .. } = entry;
         codec::cursor(LIST, at.0, &format!("{kernel_digest}|{}|{class}", candidate.id()))
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// A page of the quarantine, in the order of the index that has the class or has all.
+/// A page of the quarantine, in the order of the index for one class or for all.
 pub(super) fn page_query(
     class: Option<&DeviceClass>,
     after: Option<Place>,
@@ -86,7 +86,7 @@ pub(super) fn page_query(
             query.push(", ").push_bind(after.kernel.as_bytes().to_vec());
             query.push(", ").push_bind(after.candidate);
         }
-        // Above every key: no moment reaches it.
+        // Above every key: all times are smaller.
         None => {
             query.push_bind(i64::MAX);
             query.push(if class.is_none() { ", '', x'', ''" } else { ", x'', ''" });
@@ -113,7 +113,7 @@ impl Devices for SqliteStore {
                 .bind(&device.id.0)
                 .fetch_optional(&mut *tx)
                 .await?;
-        // A worker that only says it is alive changes no answer.
+        // A heartbeat that changes nothing else does not change any answer.
         let revision = match known {
             Some(known) if known == body => None,
             _ => Some(upkeep::revise(&mut tx).await?),
@@ -146,7 +146,7 @@ impl Devices for SqliteStore {
     }
 
     async fn quarantine(&self, entry: &Quarantined) -> Result<()> {
-        // The first reason stays: it is the one that was seen on a sound device.
+        // The first reason is kept, because it was observed on a sound device.
         sqlx::query(
             "INSERT INTO quarantine (device_class, kernel_digest, candidate_id, version, candidate, reason, at)
              VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",

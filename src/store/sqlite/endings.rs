@@ -1,12 +1,13 @@
-//! Ends that no worker reports: work cancelled without one, given up after many, or unreadable.
+//! Ends that no worker reports: work that was cancelled without a worker, given up after too many attempts, or is
+//! unreadable.
 
 use super::rows::{WorkRow, work_columns};
 use crate::domain::{JobId, Timestamp};
 use crate::store::{Change, Queue, Result};
 use sqlx::SqliteConnection;
 
-/// Ends work that was asked to stop and has no worker left to notice: its lease has expired. With an id, ends that work and no
-/// other, also where it is queued.
+/// Ends work that was asked to stop and whose worker is gone: its lease has expired. With an id, ends only that work, even
+/// if it is still queued.
 pub(super) async fn cancelled(
     tx: &mut SqliteConnection,
     only: Option<&JobId>,
@@ -35,7 +36,7 @@ pub(super) async fn given_up(
 ) -> Result<Vec<Change>> {
     let rows: Vec<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'failed', stage = 'done', finished_at = ?1, owner = NULL, lease_until = NULL,
-             error = 'given up: it was taken up ' || attempts || ' times, and each time its worker was lost before an answer',
+             error = 'given up: it was claimed ' || attempts || ' times, and each time its worker was lost before it finished',
              last_seq = last_seq + 1
          WHERE kind = ?2 AND device IS ?3 AND state IN ('queued', 'running')
              AND state = 'running' AND lease_until <= ?1 AND attempts >= ?4
@@ -57,14 +58,14 @@ pub(super) async fn given_up(
     Ok(ended)
 }
 
-/// Fails work just claimed whose row cannot be read, under the event number that its claim has taken. What may be the
-/// unreadable part, short of the request, is cleared: the work can be shown again then.
+/// Fails work just claimed whose row cannot be read, under the event number of its claim. Everything that may be unreadable,
+/// except the request, is cleared, so that the work can be shown again.
 pub(super) async fn unreadable(
     tx: &mut SqliteConnection,
     id: &JobId,
     why: &str,
 ) -> Result<Vec<Change>> {
-    tracing::error!(job = %id, why, "the job is failed: its row cannot be read");
+    tracing::error!(job = %id, why, "the job fails because its row cannot be read");
     let rows: Vec<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET state = 'failed', stage = 'done', error = ?1, finished_at = ?2, owner = NULL, lease_until = NULL,
              done = 0, total = 0, best = NULL, stopped_by = NULL, detail = NULL, attempts = MAX(attempts, 0)
@@ -79,7 +80,7 @@ pub(super) async fn unreadable(
     announce(tx, rows).await
 }
 
-/// The ends of work that can be read; a log event says of the others that they have ended.
+/// The changes for work that has just ended. For a row that cannot be read, a log event reports the end.
 async fn announce(tx: &mut SqliteConnection, rows: Vec<WorkRow>) -> Result<Vec<Change>> {
     let mut ended = Vec::with_capacity(rows.len());
     for row in rows {

@@ -1,4 +1,4 @@
-//! Events of jobs: appended in the transaction of what they report, numbered without gaps.
+//! Events of jobs: appended in the transaction of the change they report, and numbered without gaps.
 
 use super::SqliteStore;
 use super::codec::{self, Stored, decode, encode};
@@ -57,7 +57,7 @@ struct EventRow {
     trial: Option<String>,
 }
 
-/// An event's kind; `None` for one that a later version made up: an older reader goes on without it.
+/// An event's kind; `None` for a kind that a later version introduced, which an older reader skips.
 fn kind(version: i64, body: &str) -> Result<Option<EventKind>> {
     #[derive(serde::Deserialize)]
     struct Named {
@@ -96,7 +96,7 @@ pub(super) async fn after(
     after: u64,
     limit: u32,
 ) -> Result<Vec<Event>> {
-    // A client may name any number; beyond the largest there is nothing.
+    // A client may send any number; there are no events beyond the largest.
     let Ok(mut after) = i64::try_from(after) else { return Ok(Vec::new()) };
     loop {
         let rows: Vec<EventRow> = sqlx::query_as(
@@ -112,7 +112,7 @@ pub(super) async fn after(
         let Some(last) = rows.last().map(|row| row.seq) else { return Ok(Vec::new()) };
         let events = rows.into_iter().filter_map(|row| row.event(job).transpose());
         let events: Vec<Event> = events.collect::<Result<_>>()?;
-        // Nothing means that nothing follows, so events that were all skipped are no answer.
+        // An empty answer means that nothing follows, so a page whose events were all skipped is not returned.
         if !events.is_empty() {
             return Ok(events);
         }
@@ -120,11 +120,12 @@ pub(super) async fn after(
     }
 }
 
-/// The terms are those of the index, which is named: the planner would rather walk the primary key, and parse every event.
+/// The terms match the index, which is named, because the planner would otherwise scan the primary key and parse every
+/// event.
 pub(super) const STORY: &str = "SELECT at, version, body FROM events INDEXED BY events_told
      WHERE job = ? AND trial IS NULL AND body ->> '$.event' <> 'job' ORDER BY seq";
 
-/// Log lines and the funnel, without decoding the job updates and trials between them.
+/// Log lines and the funnel, without decoding the job updates and trials in between.
 pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     let mut tx = store.readers.begin().await?;
     let last_seq: Option<i64> = sqlx::query_scalar("SELECT last_seq FROM jobs WHERE id = ?")
@@ -138,7 +139,7 @@ pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     for (at, version, body) in rows {
         match kind(version, &body)? {
             Some(EventKind::Log { message }) => story.log.push((Timestamp(at), message)),
-            // A job that was taken up again tells it again; the last is how it went.
+            // Each attempt of a job writes its funnel; the last one counts.
             Some(EventKind::Funnel { steps }) => story.funnel = Some(steps),
             Some(EventKind::Job(_) | EventKind::Trial(_)) | None => {}
         }
@@ -146,7 +147,7 @@ pub(super) async fn story(store: &SqliteStore, job: &JobId) -> Result<Story> {
     Ok(story)
 }
 
-/// The fence and `count` event numbers in one statement: the first of them, or `Fenced`.
+/// Checks the fence and reserves `count` event numbers in one statement. Returns the first of them, or `Fenced`.
 pub(super) async fn reserve(
     tx: &mut SqliteConnection,
     fence: &crate::store::Fence,

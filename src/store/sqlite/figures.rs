@@ -1,4 +1,4 @@
-//! The compiler's figures of kernels, by class of device: a bounded memory of what was compiled before.
+//! Compiler figures of kernels by device class: a bounded record of what was compiled before.
 
 use super::{SqliteStore, codec};
 use crate::domain::{DeviceClass, Digest, KernelFigures, Timestamp};
@@ -6,7 +6,8 @@ use crate::store::{Figures, Result};
 use async_trait::async_trait;
 use std::collections::HashMap;
 
-/// Kernels kept of one class; beyond that those that were not compiled for longest go. Several times what all families have.
+/// Maximum number of kernels kept per class, several times the number in all families. Beyond it, the least recently
+/// compiled kernels are removed.
 const MOST: i64 = 16_384;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Checks that what people look at all day goes by an index, on a store of 10,000 jobs and as many plans.
+//! Checks that frequently used queries use an index, on a store of 10,000 jobs and as many plans.
 
 use super::{
     SqliteStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,

@@ -1,4 +1,4 @@
-//! The queue as others see it: submission, lists and cancellation. What a worker does under a lease is in `leases`.
+//! The queue for clients: submission, lists and cancellation. What a worker does under a lease is in `leases`.
 
 use super::codec;
 use super::rows::{Columns, WorkRow, work_columns};
@@ -11,7 +11,7 @@ use crate::store::{
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-/// Cursors of trainings had a name of their own while they had a table of their own; whoever holds one begins anew.
+/// Cursors of trainings had another name while trainings had their own table; a client with such a cursor starts again.
 const LIST: &str = "jobs";
 
 #[async_trait]
@@ -75,7 +75,7 @@ impl Jobs for SqliteStore {
             let (id, is_training) = (row.id(), row.is_training());
             match row.work() {
                 Ok(work) => items.push(work),
-                // Trainings are also read to decide whether the next one is due, which one spoilt row must not prevent.
+                // This list also decides whether the next training is due, which one unreadable row must not prevent.
                 Err(error @ StoreError::Corrupt { .. }) if is_training => {
                     tracing::error!(training = %id, %error, "a training is left out of the list");
                 }
@@ -93,7 +93,7 @@ impl Jobs for SqliteStore {
             .await?;
         let mut changes = endings::cancelled(&mut tx, Some(id)).await?;
         let work = by_id(&mut tx, id).await?;
-        // Its worker wakes up and is asked to stop.
+        // Wakes up its worker, which is asked to stop.
         changes.push(Change::Job(id.clone()));
         tx.commit(changes).await?;
         Ok(work)
@@ -155,11 +155,11 @@ impl Jobs for SqliteStore {
     }
 }
 
-/// Both kinds in one pass over an index, which has no order by kind.
+/// Counts both kinds in one pass over an index that is not ordered by kind.
 pub(super) const COUNTS: &str =
     "SELECT state, count(*), sum(kind = 'train') FROM jobs GROUP BY state";
 
-/// A page of jobs, newest first, after the moment and id of the last one shown.
+/// A page of jobs, newest first, after the time and id of the last job shown.
 pub(super) fn list_query(
     filter: &JobFilter,
     after: Option<(i64, String)>,
@@ -167,7 +167,7 @@ pub(super) fn list_query(
 ) -> QueryBuilder<Sqlite> {
     let mut query = QueryBuilder::new(concat!("SELECT ", work_columns!(), " FROM jobs WHERE 1"));
     match filter.kind {
-        // As it stands in the partial index, which a parameter would not match.
+        // A literal as in the condition of the partial index, which a parameter would not match.
         Some(WorkKind::Train) => _ = query.push(" AND kind = 'train'"),
         Some(WorkKind::Tune) => _ = query.push(" AND kind = 'tune'"),
         None => {}
@@ -216,7 +216,7 @@ async fn by_idempotency_key(
     Ok(work.map(Submission::Existing))
 }
 
-/// The queued or running work that already answers this question.
+/// The queued or running work with this dedup key.
 async fn live_twin(tx: &mut SqliteConnection, dedup_key: &str) -> Result<Option<Work>> {
     let row: Option<WorkRow> = sqlx::query_as(concat!(
         "SELECT ",
@@ -252,7 +252,7 @@ async fn insert(tx: &mut SqliteConnection, new: &NewWork) -> Result<Work> {
     .bind(new.work.created_at().0)
     .fetch_optional(&mut *tx)
     .await?;
-    // Only what needs a matrix can be refused so.
+    // Only work that needs a matrix can be refused here.
     let row = row.ok_or_else(|| match &new.work {
         Work::Tune(job) => StoreError::Missing(format!("matrix {}", job.request.matrix)),
         Work::Train(training) => {

@@ -1,4 +1,4 @@
-//! What models learn from: features beside trials, read back by job.
+//! Training data of models: features stored beside trials, read by job.
 
 mod rows;
 
@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use rows::{GroupRow, UndescribedRow, fill};
 use sqlx::SqliteConnection;
 
-/// Jobs in the order of their age; the problem's key text begins with the operation's name.
+/// Jobs ordered by age. The problem's key text begins with the name of the operation.
 pub(super) const UNDESCRIBED: &str =
     "SELECT j.id, j.matrix, j.created_at, p.version, p.body FROM jobs j INDEXED BY jobs_newest
      JOIN plans p ON p.id = j.plan AND p.device_class = ?1 AND p.problem GLOB ?2 || ';*'
@@ -35,8 +35,9 @@ pub(super) const GROUPS: &str =
          AND EXISTS (SELECT 1 FROM jobs j WHERE j.id = job AND j.state = 'succeeded')
      ORDER BY created_at, job LIMIT ?";
 
-/// The trials of all jobs of a page, job by job in the page's order; only what is asked for of their bodies, of which raw
-/// samples are most. A body that is no JSON would fail the whole page. CROSS keeps SQLite to the order of the tables.
+/// The trials of all jobs of a page, in the order of the page. Only the required parts of their bodies are read, because raw
+/// samples are most of a body. A body that is not JSON would fail the whole page. CROSS makes SQLite keep the order of the
+/// tables.
 pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.features,
          CASE WHEN json_valid(t.body) THEN t.body -> '$.candidate' END AS candidate,
          CASE WHEN json_valid(t.body) THEN t.body -> '$.predicted_us' END AS predicted,
@@ -45,12 +46,12 @@ pub(super) const ROWS: &str = "SELECT t.job, t.ordinal, t.state, t.version, t.fe
      CROSS JOIN trials t INDEXED BY trials_tried ON t.job = page.value AND t.state <> 'pruned'
      WHERE t.features IS NOT NULL ORDER BY page.key, t.ordinal";
 
-/// A job is described as it begins, but learned from once it has ended: by that it is new or not.
+/// A job is described when it begins, but models learn from it only once it has ended, so the end decides whether it is new.
 pub(super) const DESCRIBED: &str = "SELECT coalesce(sum(f.described), 0) FROM job_features f
      WHERE f.op = ? AND f.device_class = ? AND f.features_version = ? AND EXISTS (
          SELECT 1 FROM jobs j WHERE j.id = f.job AND j.state = 'succeeded' AND j.finished_at > ?)";
 
-/// Reads every job once: for whoever asks by hand, not for what is looked at all day.
+/// Reads every job once: for occasional requests by hand, not for frequently shown pages.
 pub(super) const RECORDED: &str =
     "SELECT substr(p.problem, 1, instr(p.problem, ';') - 1), p.device_class, count(*)
      FROM jobs j JOIN plans p ON p.id = j.plan
@@ -98,7 +99,9 @@ impl Learning for SqliteStore {
             let id = row.id.clone();
             match row.undescribed() {
                 Ok(job) => items.push(job),
-                Err(error) => tracing::error!(job = id, %error, "a job is not described"),
+                Err(error) => {
+                    tracing::error!(job = id, %error, "an unreadable job is left out of the jobs to describe")
+                }
             }
         }
         Ok(Page { items, next: rows.next })
@@ -111,7 +114,7 @@ impl Learning for SqliteStore {
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<Vec<TrainingGroup>> {
-        // Jobs and trials as of one moment.
+        // Reads jobs and trials in one transaction, for a consistent view.
         let mut tx = self.readers.begin().await?;
         let mut after = match after {
             Some(job) => (described_at(&mut tx, job).await?, job.0.clone()),
@@ -134,10 +137,12 @@ impl Learning for SqliteStore {
                 let job = row.job.clone();
                 match row.group(scope, features_version) {
                     Ok(group) => groups.push(group),
-                    Err(error) => tracing::error!(job, %error, "a job is not learned from"),
+                    Err(error) => {
+                        tracing::error!(job, %error, "an unreadable job is left out of the training data")
+                    }
                 }
             }
-            // A page of nothing but what cannot be read is not the end.
+            // A page with only unreadable jobs is not the end of the list.
             if !groups.is_empty() {
                 fill(&mut tx, &mut groups).await?;
                 return Ok(groups);
@@ -218,8 +223,8 @@ pub(super) fn read_scope(op: String, device_class: String) -> Result<Scope> {
     Ok(Scope { op, device_class: DeviceClass(device_class) })
 }
 
-/// Stores what the candidates have in common. The first description of a version stays; one of another version takes its
-/// place, and the trials' features, which were of that version too, go with it.
+/// Stores the shared features. The first description of a version is kept. A description of another version is replaced, and
+/// the trials' features, which were of that version too, are removed.
 async fn describe(tx: &mut SqliteConnection, job: &JobId, features: &JobFeatures) -> Result<()> {
     let known: Option<i64> =
         sqlx::query_scalar("SELECT features_version FROM job_features WHERE job = ?")
@@ -293,7 +298,7 @@ async fn describe_ended(
     recount(tx, job).await
 }
 
-/// Counts the job's tried candidates with features anew.
+/// Recounts the job's tried candidates that have features.
 async fn recount(tx: &mut SqliteConnection, job: &JobId) -> Result<()> {
     sqlx::query(
         "UPDATE job_features SET described = (
@@ -307,7 +312,7 @@ async fn recount(tx: &mut SqliteConnection, job: &JobId) -> Result<()> {
     Ok(())
 }
 
-/// Adds trials just stored with features to the job's count; a job not yet described counts them when it is.
+/// Adds newly stored trials with features to the job's count. A job that is not described yet counts them when it is.
 pub(super) async fn count_described(
     tx: &mut SqliteConnection,
     job: &JobId,
@@ -321,7 +326,7 @@ pub(super) async fn count_described(
     Ok(())
 }
 
-/// The place of a job in the order of training.
+/// The job's position in the order of the training data.
 async fn described_at(tx: &mut SqliteConnection, job: &JobId) -> Result<i64> {
     let at: Option<i64> = sqlx::query_scalar("SELECT created_at FROM job_features WHERE job = ?")
         .bind(&job.0)

@@ -9,7 +9,7 @@ use crate::store::{
 };
 use sqlx::SqliteConnection;
 
-/// The states appear twice, here and in [`TAKE`], because a partial index is used only where its very condition is among the
+/// The states appear twice, here and in [`TAKE`], because a partial index is used only if its exact condition is one of the
 /// terms.
 pub(super) const WAITING: &str =
     "SELECT 1 FROM jobs WHERE kind = ? AND device IS ? AND state IN ('queued', 'running')
@@ -26,7 +26,7 @@ const TAKE: &str = concat!(
     work_columns!()
 );
 
-/// An expired lease still holds until somebody else claims the work: up to then nobody can be harmed.
+/// An expired lease remains valid until another worker claims the work; until then it can do no harm.
 pub(super) async fn claim(
     store: &SqliteStore,
     queue: &Queue,
@@ -35,7 +35,7 @@ pub(super) async fn claim(
     max_attempts: u32,
 ) -> Result<Option<Claim>> {
     let now = Timestamp::now();
-    // Workers ask often and mostly in vain: that must not cost the write lock.
+    // Workers ask often, and usually nothing is waiting, so this check must not take the write lock.
     let waiting: Option<i64> = sqlx::query_scalar(WAITING)
         .bind(queue.kind().name())
         .bind(queue.device())
@@ -65,7 +65,7 @@ pub(super) async fn claim(
                 let fence = Fence { job: id, owner: owner.to_owned(), epoch };
                 break Some(Claim { work, fence });
             }
-            // Every claim would meet it again, and none come past it.
+            // Otherwise every claim would fail at this row, and the queue would be stuck.
             Err(error @ StoreError::Corrupt { .. }) => {
                 changes.extend(endings::unreadable(&mut tx, &id, &error.to_string()).await?);
             }
@@ -116,7 +116,8 @@ pub(super) async fn update(store: &SqliteStore, fence: &Fence, work: &Work) -> R
     tx.commit([Change::Job(fence.job.clone())]).await
 }
 
-/// What was made, end and last event in one transaction: a plan without its job's end, or the reverse, is never seen.
+/// Result, end and last event are written in one transaction: a plan without the end of its job, or the reverse, is never
+/// visible.
 pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) -> Result<Work> {
     is_of(fence, &finish.work)?;
     if !finish.work.state().is_final() {
@@ -143,7 +144,7 @@ pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) 
         (_, None) => {}
         (work, Some(_)) => {
             let why = format!(
-                "job {} of kind {} made what its kind does not",
+                "job {} of kind {} has a result of another kind",
                 work.id(),
                 work.kind().name()
             );
@@ -156,16 +157,16 @@ pub(super) async fn finish(store: &SqliteStore, fence: &Fence, finish: &Finish) 
     Ok(ended)
 }
 
-/// A training that was asked to stop as it ended has no model.
+/// A training that was asked to stop while it was ending has no model.
 fn cancel_late(training: &mut Training) {
     if training.state == JobState::Succeeded {
-        training.message = Some("cancelled as it ended".to_owned());
+        training.message = Some("cancelled while it was ending".to_owned());
     }
     training.state = JobState::Cancelled;
     (training.model, training.activated, training.error) = (None, false, None);
 }
 
-/// Stores the model, and puts it to use unless that was decided by what is in use no longer.
+/// Stores the model, and activates it unless another activation has happened since the decision.
 async fn keep_model(
     tx: &mut SqliteConnection,
     training: &mut Training,
@@ -178,12 +179,12 @@ async fn keep_model(
     if change.is_none() {
         training.activated = false;
         training.message =
-            Some("not put to use: what is in use was changed while it was trained".to_owned());
+            Some("not put to use: the model in use was changed during the training".to_owned());
     }
     Ok(change)
 }
 
-/// Whether the work was asked to stop; `Fenced` where the claim does not hold.
+/// Whether the work was asked to stop; `Fenced` if the claim is no longer valid.
 async fn held(tx: &mut SqliteConnection, fence: &Fence) -> Result<bool> {
     let cancel_requested: Option<bool> = sqlx::query_scalar(
         "SELECT cancel_requested FROM jobs WHERE id = ? AND owner = ? AND epoch = ? AND state = 'running'",
@@ -225,8 +226,8 @@ async fn end(tx: &mut SqliteConnection, work: &Work, plan: Option<&PlanId>) -> R
 
 pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     let mut tx = store.begin().await?;
-    // Work that was asked to stop is not given to another worker: its lease ends now, and it with it. An attempt that ends
-    // so did the worker no harm and is not held against the work. Of a training nothing is kept: it begins anew.
+    // Work that was asked to stop is not given to another worker: its lease expires now, which ends it. A released attempt
+    // did not harm the worker and is not counted. A training keeps no intermediate results and starts from the beginning.
     let row: Option<WorkRow> = sqlx::query_as(concat!(
         "UPDATE jobs SET
              lease_until = CASE cancel_requested WHEN 1 THEN 0 END,
@@ -251,7 +252,7 @@ pub(super) async fn release(store: &SqliteStore, fence: &Fence) -> Result<()> {
     tx.commit(changes).await
 }
 
-/// What is written under a fence is of its work.
+/// Checks that the work written under a fence is the claimed work.
 fn is_of(fence: &Fence, work: &Work) -> Result<()> {
     if *work.id() == fence.job {
         return Ok(());

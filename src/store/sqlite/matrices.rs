@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 const LIST: &str = "matrices";
 
-// Each list takes the place of the last row shown as its first two parameters, and its limit as the third.
+// Each list takes the sort key of the last row shown as its first two parameters, and its limit as the third.
 
 pub(super) const ALL: &str =
     "SELECT digest, version, facts FROM matrices WHERE (created_at, digest) < (?1, ?2)
      ORDER BY created_at DESC, digest DESC LIMIT ?3";
 
-/// Of the newest 20,000, whose names are all in the index; facts are read of those alone that are found.
+/// Searches the newest 20,000 names, all in the index; facts are read only for the matches.
 pub(super) const NAMED: &str = "SELECT matrices.digest, version, facts FROM (
          SELECT digest, created_at FROM (
              SELECT digest, created_at, facts ->> '$.name' AS name FROM matrices INDEXED BY matrices_named
@@ -39,13 +39,13 @@ pub(super) const KNOWN: &str = "SELECT digest, version, facts FROM (
              WHERE pattern_digest = ?4 AND predicted = 0)
      WHERE (created_at, digest) < (?1, ?2) ORDER BY place, created_at DESC LIMIT min(?3, 1)";
 
-/// A plan keeps the facts of its matrix, which may be gone.
+/// A plan keeps the facts of its matrix, which may have been deleted.
 pub(super) const NAMES: &str = "SELECT unhex(value), coalesce(
          (SELECT facts ->> '$.name' FROM matrices WHERE digest = unhex(value)),
          (SELECT facts ->> '$.name' FROM plans WHERE matrix = unhex(value) ORDER BY created_at DESC LIMIT 1))
      FROM json_each(?)";
 
-/// Decodes the facts and holds them against the key they lie under.
+/// Decodes the facts and checks them against their key.
 pub(super) fn facts(digest: &[u8], version: i64, text: &str) -> Result<Matrix> {
     let digest = codec::digest("matrix digest", digest)?;
     let matrix: Matrix = decode(version, text)?;
@@ -94,7 +94,7 @@ impl Matrices for SqliteStore {
                 let (at, id) = codec::read_cursor(LIST, text)?;
                 (at, id.parse::<Digest>().map_err(|_| StoreError::BadCursor)?.as_bytes().to_vec())
             }
-            // Above every key: times stay below it, and no digest is longer than 32 bytes.
+            // Above every key: all times are smaller, and no digest is longer than 32 bytes.
             None => (i64::MAX, vec![0xff; 33]),
         };
         let statement = match of {

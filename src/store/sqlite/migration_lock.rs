@@ -1,4 +1,4 @@
-//! Whose turn it is to bring the schema up to date: one opener at a time, of all threads and processes.
+//! An advisory lock that serialises opening and migrating a database between all threads and processes.
 
 use crate::store::{Result, StoreError};
 use std::ffi::OsString;
@@ -8,22 +8,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Links that are followed from a database's name to its file: as many as Linux follows.
+/// Maximum number of symbolic links followed from a database's name to its file; the same limit as in Linux.
 const LINKS: usize = 40;
 
-/// The turn, until it is dropped or its process ends, however it ends. Empty where the file system has no locks.
+/// The lock, released when it is dropped or its process ends in any way. Empty if the file system has no locks.
 #[derive(Debug)]
 pub(super) struct MigrationLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
 impl MigrationLock {
-    /// Waits for the lock on a file beside the database. SQLite's own locks are not enough: sqlx looks for what is to be
-    /// done before it locks anything, and the change of a new file to WAL fails at once where another is at it. The lock
-    /// file stays: were it removed, one who waits for the old file and one who makes it anew would both have the turn.
+    /// Waits for the lock on a file beside the database. SQLite's own locks are not enough: sqlx determines the pending
+    /// migrations before it locks anything, and switching a new file to WAL mode fails immediately if another process is
+    /// doing so. The lock file is not removed: otherwise one process could lock the old file and another a new one, and both
+    /// would hold the lock.
     ///
     /// # Errors
-    /// Where the file cannot be made or locked, or the turn has not come after `patience`.
+    /// If the file cannot be created or locked, or the lock was not obtained within `patience`.
     pub(super) async fn wait(database: &Path, patience: Duration) -> Result<Self> {
         let path = beside(&real(database));
         let file = open(&path).map_err(|error| unfit(&path, &error))?;
@@ -35,22 +36,22 @@ impl MigrationLock {
                 Err(TryLockError::Error(error)) if lockless(&error) => {
                     tracing::warn!(
                         lock = %path.display(), %error,
-                        "this file system has no locks: let no two processes open the store for the first time at once"
+                        "this file system has no locks: do not let two processes open a new store at the same time"
                     );
                     return Ok(Self(None));
                 }
                 Err(TryLockError::Error(error)) => return Err(unfit(&path, &error)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => {
                     if !waits {
-                        tracing::info!(lock = %path.display(), "another opens the store: waiting for the turn");
+                        tracing::info!(lock = %path.display(), "another process is opening the store: waiting for the lock");
                         waits = true;
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(TryLockError::WouldBlock) => {
                     let why = format!(
-                        "the turn to open the store did not come in {} s: another opener holds {}. It is bringing the \
-                         schema up to date, or hangs and is to be ended",
+                        "the lock for opening the store was not obtained in {} s: another process holds {}. It is \
+                         migrating the schema, or it hangs and should be terminated",
                         patience.as_secs(),
                         path.display()
                     );
@@ -61,16 +62,16 @@ impl MigrationLock {
     }
 }
 
-/// The lock file, made where it is missing.
+/// Opens the lock file, and creates it if it is missing.
 fn open(path: &Path) -> io::Result<File> {
     let made = File::options().create(true).truncate(false).write(true).open(path);
     made.or_else(|refusal| as_it_is(path, refusal))
 }
 
-/// Opens what another user made, or what lies where nothing may be written: a lock needs no leave to write.
+/// Opens a file that another user created, or one in a read-only folder: locking requires no write permission.
 fn as_it_is(path: &Path, refusal: io::Error) -> io::Result<File> {
     match refusal.kind() {
-        // Where there is none to be opened, that none could be made says more.
+        // If there is no such file either, the reason why it could not be created is more useful.
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             File::open(path).map_err(|_| refusal)
         }
@@ -78,9 +79,9 @@ fn as_it_is(path: &Path, refusal: io::Error) -> io::Result<File> {
     }
 }
 
-/// Whether the file system knows no such locks, as some that are mounted from elsewhere.
+/// Whether the file system does not support such locks, as some network file systems.
 fn lockless(error: &io::Error) -> bool {
-    // NFS answers EBADF where the file could be opened for reading alone.
+    // NFS returns EBADF for a file that was opened read-only.
     let unknown = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS, libc::EBADF];
     error.kind() == ErrorKind::Unsupported
         || error.raw_os_error().is_some_and(|code| unknown.contains(&code))
@@ -88,18 +89,19 @@ fn lockless(error: &io::Error) -> bool {
 
 fn unfit(path: &Path, error: &io::Error) -> StoreError {
     let why = format!(
-        "the lock file {} is of no use: {error}. Its folder must be there and this user's to write to, or the file this \
-         user's to read",
+        "the lock file {} cannot be used: {error}. Its folder must exist and be writable by this user, or the file must be \
+         readable",
         path.display()
     );
     StoreError::Backend(why.into())
 }
 
-/// The database's one name: a link to it, or a folder by another name, shares its lock. The file need not be there.
+/// The canonical path of the database, so that symbolic links to the file or its folder share the lock. The file need not
+/// exist.
 fn real(database: &Path) -> PathBuf {
     let within = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
     let mut path = database.to_owned();
-    // By hand, for a link may be to what is yet to be made.
+    // Resolved by hand, because a link may point to a file that does not exist yet.
     for _ in 0..LINKS {
         let Ok(target) = std::fs::read_link(&path) else { break };
         path = within(&path).join(target);
@@ -126,13 +128,13 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_turn_is_one_openers_and_waited_for_so_long() {
+    async fn one_opener_holds_the_lock_and_others_wait_for_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store");
         let patience = Duration::from_millis(50);
         let held = MigrationLock::wait(&file, patience).await.unwrap();
         let error = MigrationLock::wait(&file, patience).await.unwrap_err().to_string();
-        assert!(error.contains("store.lock") && error.contains("another opener"), "{error}");
+        assert!(error.contains("store.lock") && error.contains("another process"), "{error}");
         let (next, ()) = tokio::join!(MigrationLock::wait(&file, Duration::from_secs(9)), async {
             tokio::time::sleep(patience).await;
             drop(held);
@@ -142,7 +144,7 @@ mod tests {
 
         let nowhere = folder.path().join("nowhere/store");
         let error = MigrationLock::wait(&nowhere, patience).await.unwrap_err().to_string();
-        assert!(error.contains("is of no use") && error.contains("must be there"), "{error}");
+        assert!(error.contains("cannot be used") && error.contains("must exist"), "{error}");
     }
 
     #[tokio::test]
@@ -157,7 +159,7 @@ mod tests {
         assert!(MigrationLock::wait(&file, patience).await.is_err());
         drop(held);
 
-        // Root is refused nothing, so that the above alone would say little there.
+        // Root may open any file, so the check above alone would prove little there.
         for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
             as_it_is(&lock, kind.into()).unwrap().try_lock().unwrap();
             assert_eq!(as_it_is(&file, kind.into()).unwrap_err().kind(), kind);
@@ -178,7 +180,7 @@ mod tests {
             for name in ["data/store", "again/store", "link", "link of a link", "data/../link"] {
                 assert_eq!(real(&of(name)), of("data/store"), "{name}");
             }
-            // The same with the file there.
+            // The same when the file exists.
             std::fs::write(of("data/store"), "").unwrap();
         }
         let patience = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! The store in one SQLite file: one writer connection, many read-only readers. Row types never leave this module.
+//! The store in one SQLite file: one writer connection and several read-only readers. Row types do not leave this module.
 
 mod codec;
 mod devices;
@@ -36,17 +36,17 @@ use std::time::Duration;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-/// How long an opener waits for others that open the same file: a schema may be changed by reading all of a large store.
+/// Maximum time to wait for other processes that open the same file: a migration may have to read all of a large store.
 const MIGRATION_LOCK_PATIENCE: Duration = Duration::from_secs(600);
-/// Read-only connections; each owns a thread, so a few.
+/// Number of read-only connections. Each owns a thread.
 const READERS: u32 = 8;
 
-/// How a store is opened; the default is what the service runs with.
+/// Options for opening a store; the default is what the service uses.
 #[derive(Clone, Copy, Debug)]
 pub struct SqliteOptions {
-    /// How long a writer waits for the writer of another process before the store reports that it is busy.
+    /// How long a writer waits for a writer in another process before the store reports that it is busy.
     pub busy_timeout: Duration,
-    /// The most pages (of 4 KiB) that the database file may have; beyond them the store reports that it is full.
+    /// Maximum number of pages (of 4 KiB) in the database file; beyond it the store reports that it is full.
     pub max_pages: Option<u32>,
 }
 
@@ -59,24 +59,24 @@ impl Default for SqliteOptions {
 /// Cheap to clone: clones share their connections.
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
-    /// A pool of one: waiting for it is a fair queue, where several writers would meet as lock errors.
+    /// A pool of one connection. Waiting for it is a fair queue; several writers would get lock errors instead.
     writer: SqlitePool,
     readers: SqlitePool,
     listeners: Listeners,
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it where there is none, and brings its schema up to date. Any number of threads and processes
-    /// may open one file at once: they take turns.
+    /// Opens the file, creates it if it is missing, and migrates its schema. Any number of threads and processes may open
+    /// one file at the same time; they wait for each other.
     pub async fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, SqliteOptions::default()).await
     }
 
-    /// [`Self::open`] with other options than the default.
+    /// [`Self::open`] with the given options.
     pub async fn open_with(path: &Path, limits: SqliteOptions) -> Result<Self> {
-        // NORMAL: in WAL mode a commit is in the operating system's hands when it returns, so it survives SIGKILL of
-        // this process; only a loss of power can take the last commits back, and never tears the file. FULL would pay
-        // an fsync for every recorded trial against that.
+        // NORMAL: in WAL mode, the operating system has the data of a commit when it returns, so it survives a SIGKILL of
+        // this process. Only a loss of power can undo the last commits, and it never corrupts the file. FULL would cost an
+        // fsync for every recorded trial.
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
@@ -90,7 +90,7 @@ impl SqliteStore {
         if let Some(pages) = limits.max_pages {
             writing = writing.pragma("max_page_count", pages.to_string());
         }
-        // The writer never goes away while the store lives: read-only connections cannot make the WAL files anew.
+        // The writer stays connected while the store lives, because read-only connections cannot create the WAL files.
         let writer = SqlitePoolOptions::new()
             .min_connections(1)
             .max_connections(1)
@@ -112,13 +112,14 @@ impl SqliteStore {
         Ok(Self { writer, readers, listeners: Listeners::default() })
     }
 
-    /// Closes all connections and folds the write-ahead log into the file. Dropping the store is as safe, only lazier.
+    /// Closes all connections and checkpoints the write-ahead log into the file. Dropping the store is just as safe, but
+    /// does this later.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
     }
 
-    /// Takes the write lock at once: a transaction that begins by reading could fail when it comes to write.
+    /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.
     async fn begin(&self) -> Result<Write> {
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         Ok(Write { tx, listeners: self.listeners.clone() })
@@ -131,7 +132,7 @@ impl super::Store for SqliteStore {
     }
 }
 
-/// A transaction that writes, and says on its commit what it has changed. Dropped without that, it has changed nothing.
+/// A write transaction that publishes its changes on commit. If it is dropped, nothing has changed.
 struct Write {
     tx: Transaction<'static, Sqlite>,
     listeners: Listeners,
@@ -159,11 +160,11 @@ impl DerefMut for Write {
     }
 }
 
-/// Whether a connection can be used again. SQLite itself rolls a transaction back that met a full disk or an I/O error; the
-/// driver's own ROLLBACK then fails, so that it counts a transaction as open for ever and refuses every later one. Such a
+/// Whether a connection can be used again. SQLite itself rolls back a transaction that met a full disk or an I/O error; the
+/// driver's own ROLLBACK then fails, so the driver considers the transaction still open and refuses all later ones. Such a
 /// connection is replaced.
 async fn is_sound(connection: &mut SqliteConnection) -> sqlx::Result<bool> {
-    // Commands are carried out in order: the answer comes after the ROLLBACK of a transaction that was dropped.
+    // Commands are executed in order, so the reply follows the ROLLBACK of a dropped transaction.
     connection.ping().await?;
     Ok(!connection.is_in_transaction())
 }
@@ -205,11 +206,11 @@ impl From<MigrateError> for StoreError {
         match error {
             MigrateError::VersionMissing(version) => Self::Backend(
                 format!(
-                    "the database was written by a newer sparsetune: it has migration {version}, which this one does not know"
+                    "the database was written by a newer version of sparsetune: its migration {version} is unknown to this version"
                 )
                 .into(),
             ),
-            // A full disk or a lock stays what it is.
+            // Keeps the error kind of a full disk or a lock.
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
             other => Self::Backend(other.into()),
         }

@@ -1,4 +1,4 @@
-//! Learned models with their files, and the changes of which is in use.
+//! Learned models with their files, and the history of activations.
 
 use super::codec::{self, Stored, decode, encode};
 use super::learning::read_scope;
@@ -8,8 +8,8 @@ use crate::domain::{LearnedModel, ModelId, Timestamp};
 use crate::store::{ActivationQuery, Change, PutToUse, Result, RollBack, StoreError};
 use sqlx::SqliteConnection;
 
-/// Models of a scope that were never put to use, beyond which upkeep removes the oldest. Models that were are kept for ever:
-/// a change is taken back to one of them.
+/// Number of never activated models kept per scope; upkeep removes older ones. Models that were active are kept permanently,
+/// because a roll-back may need them.
 const MOST_UNUSED: i64 = 20;
 
 pub(super) const ALL: &str =
@@ -19,7 +19,7 @@ pub(super) const OF_SCOPE: &str =
     "SELECT id, version, card FROM models WHERE op = ? AND device_class = ?
      ORDER BY created_at DESC, id DESC";
 
-/// The newest of each scope is found in the index, and read alone.
+/// The newest activation of each scope is found in the index, and only these rows are read.
 pub(super) const ACTIVE: &str = "SELECT op, device_class, model, reason, at FROM activations
      WHERE seq IN (SELECT max(seq) FROM activations GROUP BY op, device_class) ORDER BY op, device_class";
 
@@ -29,12 +29,12 @@ pub(super) const HISTORY: &str = "SELECT op, device_class, model, reason, at FRO
 const NEWEST: &str = "SELECT op, device_class, model, reason, at FROM activations
      WHERE op = ? AND device_class = ? ORDER BY seq DESC LIMIT 1";
 
-/// All of a scope: an operator's changes are few.
+/// All activations of a scope; there are few, since operators make them.
 pub(super) const CHANGES: &str =
     "SELECT a.model, a.reason, m.features_version FROM activations a LEFT JOIN models m ON m.id = a.model
      WHERE a.op = ? AND a.device_class = ? ORDER BY a.seq DESC";
 
-/// False where the id was known; nothing changes then.
+/// Returns false, and changes nothing, if the id was already known.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     model: &LearnedModel,
@@ -57,7 +57,7 @@ pub(super) async fn insert(
     Ok(done.rows_affected() == 1)
 }
 
-/// Decodes a card and holds it against the id it lies under.
+/// Decodes a card and checks it against the id of its row.
 fn read(id: &str, version: i64, card: &str) -> Result<LearnedModel> {
     let model: LearnedModel = decode(version, card)?;
     if model.id.0 != id {
@@ -67,7 +67,7 @@ fn read(id: &str, version: i64, card: &str) -> Result<LearnedModel> {
     Ok(model)
 }
 
-/// One that cannot be read is told of in the log and does not hide the others.
+/// A model that cannot be read is logged and does not hide the others.
 pub(super) async fn list(store: &SqliteStore, scope: Option<&Scope>) -> Result<Vec<LearnedModel>> {
     let query = match scope {
         Some(scope) => sqlx::query_as(OF_SCOPE).bind(scope.op.name()).bind(&scope.device_class.0),
@@ -101,7 +101,7 @@ pub(super) async fn file(store: &SqliteStore, id: &ModelId) -> Result<Option<Vec
     Ok(file)
 }
 
-/// Puts a model of the scope to use, or all of them out of use. Answers to lookups may change with it.
+/// Activates a model of the scope, or deactivates all of them. This may change answers to lookups.
 pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation) -> Result<Change> {
     let Activation { scope, model, reason, at } = activation;
     if let Some(model) = model {
@@ -130,9 +130,10 @@ pub(super) async fn activate(tx: &mut SqliteConnection, activation: &Activation)
     upkeep::revise(tx).await
 }
 
-/// Takes the newest change back that was not taken back before. Each row of a roll-back undoes one change, so going back in
-/// time each makes one older change count for nothing, and itself, too. What reads other features than `reads` is passed over:
-/// it is put back and taken back in the same transaction, so that no later roll-back comes to it again.
+/// Rolls back the newest activation that has not been rolled back yet. Each roll-back row cancels one earlier activation,
+/// so, going back in time, each of them makes one older activation ineffective, and itself too. Models with another features
+/// version than `reads` are skipped: they are activated and rolled back in the same transaction, so that no later roll-back
+/// meets them again.
 pub(super) async fn roll_back(
     tx: &mut SqliteConnection,
     scope: &Scope,
@@ -167,7 +168,7 @@ pub(super) async fn roll_back(
     }
 }
 
-/// `None` where what is in use is not what it was: nothing changes then.
+/// Returns `None`, and changes nothing, if another activation has happened since.
 pub(super) async fn put_to_use(
     tx: &mut SqliteConnection,
     change: &PutToUse<'_>,
@@ -180,7 +181,7 @@ pub(super) async fn put_to_use(
     activate(tx, change.activation).await.map(Some)
 }
 
-/// The scope's newest activation, as the transaction sees it.
+/// The scope's newest activation, as seen by the transaction.
 pub(super) async fn newest(tx: &mut SqliteConnection, scope: &Scope) -> Result<Option<Activation>> {
     let row: Option<ActivationRow> = sqlx::query_as(NEWEST)
         .bind(scope.op.name())
@@ -211,7 +212,7 @@ pub(super) async fn activations(
     rows.into_iter().map(read_activation).collect()
 }
 
-/// Removes models that were never put to use and are not among the newest such of their scope: how many went.
+/// Removes models that were never active and are not among the newest of these in their scope; returns their number.
 pub(super) async fn prune(tx: &mut SqliteConnection) -> Result<u64> {
     let done = sqlx::query(
         "DELETE FROM models WHERE id IN (

@@ -1,4 +1,4 @@
-//! Plans: newest by key, and the facts they keep of their matrix.
+//! Plans: newest by key, each with a copy of its matrix's facts.
 
 use super::codec::{self, Stored, decode};
 use super::{SqliteStore, quality};
@@ -35,7 +35,9 @@ pub(super) async fn insert(tx: &mut SqliteConnection, plan: &Plan) -> Result<()>
     Ok(())
 }
 
-// A plan that was predicted and not measured answers no key: `predicted = 0` is the term of the indexes used here.
+// A plan that was only predicted answers no key: `predicted = 0` is the condition of the indexes used here.
+//
+// The lists take the sort key of the last row shown as their first two parameters, and their limit as the third.
 
 // The lists take the place of the last row shown as their first two parameters, and their limit as the third.
 
@@ -59,7 +61,7 @@ pub(super) const OF_PROBLEM: &str = "SELECT id, facts_version, facts FROM (
          FROM plans WHERE problem = ? AND device_class = ? AND l2_policy = ? AND predicted = 0)
      WHERE age = 1 ORDER BY created_at DESC, id DESC LIMIT ?";
 
-/// The keys and moments are all in an index; of a key that was tuned often, only the newest plan is read.
+/// Keys and times are covered by an index; for a key that was tuned often, only the newest plan is read.
 pub(super) const NEWEST_OF_EACH_KEY: &str = "SELECT plans.version, plans.body FROM (
          SELECT id, created_at, row_number() OVER (
              PARTITION BY problem, device_class, l2_policy ORDER BY created_at DESC, id DESC) AS age
@@ -122,7 +124,7 @@ impl Plans for SqliteStore {
 
     async fn insert_predicted(&self, plan: &Plan, most: u32) -> Result<bool> {
         if !plan.is_predicted() {
-            let why = format!("plan {} was measured: it comes with its job's end", plan.id);
+            let why = format!("plan {} was measured, so it is stored when its job ends", plan.id);
             return Err(StoreError::Misuse(why.into()));
         }
         let mut tx = self.begin().await?;
@@ -152,7 +154,7 @@ impl Plans for SqliteStore {
     }
 
     async fn plan_keys(&self, pattern: &Digest) -> Result<Vec<PlanKey>> {
-        // The problem's key text is one way; the plan's own problem is read from its body.
+        // The text of the key cannot be parsed back into a problem, so the problem is read from the plan's body.
         let rows: Vec<(String, String, String)> =
             sqlx::query_as(KEYS).bind(&pattern.as_bytes()[..]).fetch_all(&self.readers).await?;
         rows.into_iter()
@@ -187,5 +189,5 @@ impl Plans for SqliteStore {
     }
 }
 
-/// Plans carry their version themselves; the column and the constant must not part.
+/// Plans carry their own version number; the column and the constant must agree.
 const _: () = assert!(<Plan as Stored>::VERSION == crate::domain::plan::PLAN_VERSION as i64);

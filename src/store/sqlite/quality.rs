@@ -1,4 +1,4 @@
-//! How well models did, summed over the plans that say so.
+//! Accuracy of the models, aggregated over the plans that report it.
 
 use super::{SqliteStore, codec};
 use crate::domain::{DeviceClass, ModelQuality};
@@ -16,17 +16,17 @@ struct Row {
     rank_correlation: Option<f64>,
 }
 
-/// Plans looked at, newest first: enough for figures that stand still, and a bound on the time this takes.
+/// Maximum number of plans read, newest first: enough for stable figures, and a bound on the query time.
 const PLANS: i64 = 10_000;
 
-/// The expressions and the term are those of the index `plans_by_model`, which has all of it.
+/// The expressions and the condition match the covering index `plans_by_model`.
 pub(super) const BY_PLAN: &str = "SELECT body ->> '$.model_error.model' AS model, device_class,
          body ->> '$.problem.op' AS op, body ->> '$.model_error.trials' AS trials,
          body ->> '$.model_error.median_ratio' AS median_ratio, body ->> '$.model_error.spread' AS spread,
          body ->> '$.model_error.rank_correlation' AS rank_correlation
      FROM plans WHERE body ->> '$.model_error.model' IS NOT NULL ORDER BY created_at DESC LIMIT ?";
 
-/// Sums over plans, each weighted by its trials.
+/// Sums over plans, weighted by their number of trials.
 struct Sums {
     model: String,
     device_class: String,
@@ -36,7 +36,7 @@ struct Sums {
     ratio: f64,
     spread: f64,
     ranks: f64,
-    /// Trials of the plans that have a correlation.
+    /// Number of trials of the plans that have a correlation.
     ranked: f64,
 }
 
@@ -86,10 +86,10 @@ impl Sums {
 
 pub(super) async fn of_models(store: &SqliteStore) -> Result<Vec<ModelQuality>> {
     let rows: Vec<Row> = sqlx::query_as(BY_PLAN).bind(PLANS).fetch_all(&store.readers).await?;
-    // In the order in which they come: the model of the newest plan is the one in use.
+    // In the order of the rows: the model of the newest plan is the one in use.
     let mut sums: Vec<Sums> = Vec::new();
     let mut places: HashMap<(&str, &str, &str), usize> = HashMap::new();
-    // A ratio of 0, or one that is no number, cannot be averaged; a plan without trials says nothing.
+    // A ratio that is 0 or not a number cannot be averaged, and a plan without trials carries no information.
     let telling = |row: &&Row| row.trials > 0 && row.median_ratio > 0.0 && row.spread > 0.0;
     for row in rows.iter().filter(telling) {
         let key = (row.model.as_str(), row.device_class.as_str(), row.op.as_str());

@@ -1,4 +1,4 @@
-//! Rows of the queue: work of either kind between its columns and its type.
+//! Rows of the queue: conversion between columns and jobs or trainings.
 
 use super::codec::{self, Stored, decode, encode};
 use super::events;
@@ -11,7 +11,7 @@ use crate::store::{Result, StoreError};
 use serde::{Deserialize, Serialize};
 use sqlx::SqliteConnection;
 
-/// The columns of [`WorkRow`], for the statements that return one.
+/// The columns of [`WorkRow`], for statements that return one.
 macro_rules! work_columns {
     () => {
         "id, kind, device, version, request, state, stage, done, total, best, plan, follow_up, stopped_by, error, attempts, \
@@ -46,7 +46,7 @@ pub(super) struct WorkRow {
     detail: Option<String>,
 }
 
-/// What only trainings have, as JSON.
+/// Fields that only trainings have, stored as JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct TrainingDetail {
@@ -127,7 +127,7 @@ impl WorkRow {
         })
     }
 
-    /// Writes the work as it now stands as the event that `last_seq` has just been raised for.
+    /// Writes the current state of the work as an event, under the number to which `last_seq` has just been raised.
     pub(super) async fn announce(self, tx: &mut SqliteConnection) -> Result<Work> {
         let seq = self.last_seq;
         let work = self.work()?;
@@ -135,8 +135,8 @@ impl WorkRow {
         Ok(work)
     }
 
-    /// [`Self::announce`] for work that no worker ends. Where the row cannot be read, an event says so instead: one such
-    /// row must not keep the others from their end.
+    /// [`Self::announce`] for work that no worker ends. If the row cannot be read, a log event is written instead: one such
+    /// row must not prevent the others from ending.
     pub(super) async fn announce_end(self, tx: &mut SqliteConnection) -> Result<Option<Work>> {
         let (id, seq) = (self.id(), self.last_seq);
         match self.announce(tx).await {
@@ -151,7 +151,7 @@ impl WorkRow {
     }
 }
 
-/// What is written of work as it begins and goes on, as columns. What a lease decides is not among it.
+/// The columns that are written when work is submitted and updated. The columns of the lease are not among them.
 pub(super) struct Columns {
     pub version: i64,
     pub request: String,

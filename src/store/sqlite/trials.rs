@@ -1,4 +1,4 @@
-//! Trials: written in batches under a fence, read by ordinal.
+//! Trials: written in batches under a fence, read in the order of their ordinals.
 
 use super::SqliteStore;
 use super::codec::{self, Stored, encode};
@@ -11,18 +11,18 @@ use std::collections::HashSet;
 
 const LIST: &str = "trials";
 
-/// All of it is in the index `trials_sorted`, whose expressions these are.
+/// Covered by the index `trials_sorted`, which contains these expressions.
 pub(super) const COUNTS: &str =
     "SELECT body ->> '$.candidate.family', state, body ->> '$.state.pruned_by', count(*)
      FROM trials INDEXED BY trials_sorted WHERE job = ? GROUP BY 1, 2, 3";
 
-/// Raw samples are most of a measured trial, and are replaced by none; paths that are not there are left alone.
+/// Raw samples make up most of a measured trial and are replaced by an empty list; missing paths are left alone.
 pub(super) const SUMMARIES: &str =
     "SELECT version, json_replace(body, '$.state.timing.samples_us', json('[]')) FROM trials INDEXED BY trials_tried
      WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' ORDER BY ordinal LIMIT ?3";
 
-/// Multiples of the golden ratio spread ordinals evenly over 2^32, so those below a share of it are that share of all, from
-/// everywhere. The index has all that this is decided by.
+/// Multiples of the golden ratio spread the ordinals evenly over 2^32, so the ordinals below a fraction of that range are
+/// the same fraction of all trials, evenly distributed. The index covers this decision.
 pub(super) const PRUNED_SAMPLE: &str = "SELECT version, body FROM trials INDEXED BY trials_sorted
      WHERE job = ?1 AND body ->> '$.candidate.family' = ?2 AND state = 'pruned'
      AND (ordinal * 2654435769 & 4294967295) * (
@@ -34,7 +34,7 @@ pub(super) const PRUNED_SAMPLE: &str = "SELECT version, body FROM trials INDEXED
 impl Trials for SqliteStore {
     async fn record_trials(&self, fence: &Fence, trials: &[Trial]) -> Result<()> {
         let mut tx = self.begin().await?;
-        // The fence is checked before anything else, also when there turns out to be nothing to announce.
+        // The fence is checked first, even if no new trial turns out to need an event.
         events::reserve(&mut tx, fence, 0).await?;
         let inserted = insert(&mut tx, &fence.job, trials).await?;
         check_known(&mut tx, &fence.job, trials, &inserted).await?;
@@ -111,11 +111,11 @@ pub(super) const ALL: &str = "SELECT version, body FROM trials
 pub(super) const PRUNED: &str = "SELECT version, body FROM trials
      WHERE job = ?1 AND ordinal > ?2 AND state = 'pruned' ORDER BY ordinal LIMIT ?3";
 
-/// The index is named: with what ANALYZE finds the planner would rather walk all of the job.
+/// The index is named, because with the statistics of ANALYZE the planner would scan the whole job.
 pub(super) const TRIED: &str = "SELECT version, body FROM trials INDEXED BY trials_tried
      WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' ORDER BY ordinal LIMIT ?3";
 
-/// `state <> 'pruned'` is what the index of the tried ones goes by, also for one of their states.
+/// `state <> 'pruned'` is the condition of the partial index of tried trials, so it is repeated for a query of one state.
 pub(super) const OF_STATE: &str = "SELECT version, body FROM trials INDEXED BY trials_tried
      WHERE job = ?1 AND ordinal > ?2 AND state <> 'pruned' AND state = ?4 ORDER BY ordinal LIMIT ?3";
 
@@ -130,14 +130,15 @@ const fn statement(of: &TrialQuery) -> &'static str {
     }
 }
 
-/// The features of a candidate that was tried; nothing is learned from one that was not.
+/// The features of a tried candidate; models do not learn from untried ones.
 fn learned_from(trial: &Trial) -> Option<&[f32]> {
     trial.state.outcome().and(trial.features.as_deref())
 }
 
-/// One statement for the whole batch (a funnel may bring thousands of pruned candidates): the ordinals that are new.
+/// Inserts the whole batch in one statement, because a funnel may contain thousands of pruned candidates. Returns the
+/// ordinals that are new.
 async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Result<HashSet<i64>> {
-    // JSON has no bytes, so features go as hexadecimal digits; the pruned thousands have none.
+    // JSON has no byte strings, so features are passed as hexadecimal digits; the thousands of pruned candidates have none.
     let rows: Vec<(u32, String, &str, String, Option<String>)> = trials
         .iter()
         .map(|t| {
@@ -145,7 +146,7 @@ async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Res
             Ok((t.ordinal, t.candidate.id().0, t.state.name(), encode(t)?, features))
         })
         .collect::<Result<_>>()?;
-    // `WHERE true` tells SQLite's parser that ON CONFLICT is no join condition.
+    // `WHERE true` tells SQLite's parser that ON CONFLICT is not a join condition.
     let ordinals: Vec<i64> = sqlx::query_scalar(
         "INSERT INTO trials (job, ordinal, candidate_id, state, version, body, features)
          SELECT ?1, value ->> 0, value ->> 1, value ->> 2, ?2, value ->> 3, unhex(value ->> 4)
@@ -160,8 +161,8 @@ async fn insert(tx: &mut SqliteConnection, job: &JobId, trials: &[Trial]) -> Res
     Ok(ordinals.into_iter().collect())
 }
 
-/// A trial that was not new must be the one that is stored. Another candidate under a used ordinal would be lost in
-/// silence, and that is a fault of the caller.
+/// A trial that is not new must equal the stored one. Another candidate under a used ordinal would be lost silently, so this
+/// is an error of the caller.
 async fn check_known(
     tx: &mut SqliteConnection,
     job: &JobId,
@@ -178,7 +179,7 @@ async fn check_known(
         if known.is_none() {
             return Err(StoreError::Misuse(
                 format!(
-                    "trial {} of job {job} is already that of another candidate than {}",
+                    "trial {} of job {job} is already stored for a candidate other than {}",
                     trial.ordinal, trial.candidate
                 )
                 .into(),

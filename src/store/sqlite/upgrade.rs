@@ -1,4 +1,4 @@
-//! Checks that a store written under an earlier schema is opened with all it has, and learned from.
+//! Checks that a store with an earlier schema is opened with all its data, and can be learned from.
 
 use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
@@ -13,11 +13,11 @@ use crate::store::{
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
-/// Migrations up to the dashboard's, all that there was before anything was learned; up to the first for learning; and up to the
-/// last before trainings shared the queue of jobs.
+/// Migrations up to the dashboard's, before learning existed; up to the first for learning; and up to the last before
+/// trainings shared the queue of jobs.
 const PREVIOUS: [i64; 3] = [3, 4, 5];
 
-/// A plan as it was stored then.
+/// A plan as it was stored at that time.
 const PLAN: &str = include_str!("../../../tests/http/plan.json");
 
 const FILL: &str = r#"
@@ -58,7 +58,7 @@ async fn opened_after(version: i64) {
 
     let store = SqliteStore::open(&file).await.unwrap();
     let since: i64 = sqlx::query_scalar(SINCE).fetch_one(&store.readers).await.unwrap();
-    assert_eq!(since, 0, "an index that nothing asks");
+    assert_eq!(since, 0, "an unused index");
     let job = JobId("job".to_owned());
     let counts = store.trial_counts(&job).await.unwrap();
     assert_eq!(counts.iter().map(|count| count.count).sum::<u64>(), 2);
@@ -67,7 +67,7 @@ async fn opened_after(version: i64) {
         .await
         .unwrap();
     assert_eq!(described, (2, 0));
-    // Found under its key as before: it counts as measured.
+    // Still found under its key, and counts as measured.
     let key = PlanKey {
         pattern_digest: Digest::from_bytes([0; 32]),
         problem: Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row)),
@@ -98,8 +98,8 @@ async fn opened_after(version: i64) {
     assert_eq!(store.activations(ActivationQuery::InUse).await.unwrap(), []);
 }
 
-/// One row in every table as version 5 had them: an ended job with all that belongs to it, a running one, and trainings: one that
-/// runs, one that has ended with its model, one that cannot be read.
+/// One row in every table of schema version 5: an ended job with all its data, a running one, and three trainings: one
+/// running, one that ended with its model, and one that cannot be read.
 const FULL: &str = r#"
     INSERT INTO jobs (id, matrix, device, version, request, dedup_key, state, stage, created_at, owner, epoch, lease_until,
         attempts, last_seq)
@@ -203,13 +203,13 @@ async fn trainings_become_work_of_the_one_queue() {
     assert_eq!((ended.model, ended.activated), (Some(ModelId("model".to_owned())), true));
     assert_eq!(ended.finished_at, Some(Timestamp(8)));
     assert!(matches!(training("t3").await, Err(StoreError::Corrupt { .. })));
-    // The events of each end with how it stands.
+    // The event of each end has the final state.
     for id in ["t1", "t2"] {
         let events = store.events(&JobId(id.to_owned()), 0, 9).await.unwrap();
         let stands = Work::from(training(id).await.unwrap()).into_event();
         assert_eq!(events.into_iter().map(|event| event.kind).collect::<Vec<_>>(), [stands]);
     }
-    // One of the scope is under way and was asked to stop: it makes way, and ends with its lease.
+    // One training of the scope is running and was asked to stop: it does not block a new one, and ends with its lease.
     let twin = Training::queued(running.request.clone());
     assert!(matches!(store.submit(&twin.into()).await.unwrap(), Submission::Created(_)));
 }

@@ -1,4 +1,4 @@
-//! What is removed with age, and the counter that tells caches when answers may have changed.
+//! Removal of old rows, and the revision counter that tells caches when answers may have changed.
 
 use super::{SqliteStore, codec, endings, models};
 use crate::domain::Digest;
@@ -7,20 +7,20 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use std::collections::HashSet;
 
-/// Jobs whose events are removed in one transaction: the writer is never held for long.
+/// Number of jobs whose events are removed in one transaction, so that the writer is never held for long.
 const BATCH: i64 = 200;
 
-/// Ended trainings of a scope that are kept.
+/// Number of ended trainings kept per scope.
 const MOST_TRAININGS: i64 = 100;
 
-/// Ended trainings that are not among the newest of their scope, which is what their key names.
+/// Ended trainings that are not among the newest of their scope. The dedup key names the scope.
 const TRAININGS: &str = "DELETE FROM jobs WHERE id IN (
      SELECT id FROM (
          SELECT id, row_number() OVER (PARTITION BY dedup_key ORDER BY created_at DESC, id DESC) AS age
          FROM jobs WHERE kind = 'train' AND state NOT IN ('queued', 'running'))
      WHERE age > ?)";
 
-/// What no job made or names, old or outdone by what was measured.
+/// Predicted plans that no job created or names, and that are old or superseded by a measured plan.
 pub(super) const PREDICTED: &str = "DELETE FROM plans WHERE predicted = 1 AND body ->> '$.provenance.job' IS NULL
      AND (created_at < ? OR EXISTS (
          SELECT 1 FROM plans measured WHERE measured.predicted = 0
@@ -56,7 +56,8 @@ impl Upkeep for SqliteStore {
             predicted: predicted.rows_affected(),
         };
         loop {
-            // The last event stays: it tells a late listener how the job ended. A job that has only that one is done.
+            // The last event stays, because it tells a late listener how the job ended. A job with only that event left is
+            // complete.
             let events = sqlx::query(
                 "DELETE FROM events WHERE (job, seq) IN (
                      SELECT e.job, e.seq FROM (
@@ -105,7 +106,7 @@ impl Upkeep for SqliteStore {
     }
 }
 
-/// Answers to lookups may have changed with this transaction.
+/// Raises the revision: this transaction may change answers to lookups.
 pub(super) async fn revise(tx: &mut SqliteConnection) -> Result<Change> {
     let value: i64 = sqlx::query_scalar("UPDATE revision SET value = value + 1 RETURNING value")
         .fetch_one(tx)

@@ -1,4 +1,4 @@
-//! Rows as learning reads them: jobs that have no features yet, jobs that have, and their trials.
+//! Rows used for learning: jobs that have no features yet, jobs that have, and their trials.
 
 use super::ROWS;
 use crate::domain::learned::Scope;
@@ -18,7 +18,7 @@ pub(super) struct UndescribedRow {
 }
 
 impl UndescribedRow {
-    /// Only what is asked for is read of the plan: arrays and funnel are left alone.
+    /// Reads only the required parts of the plan, not its arrays or funnel.
     pub fn undescribed(self) -> Result<Undescribed> {
         #[derive(serde::Deserialize)]
         struct Told {
@@ -27,7 +27,7 @@ impl UndescribedRow {
         }
         let version = self.version;
         if !(Plan::OLDEST..=Plan::VERSION).contains(&version) {
-            let why = format!("it has version {version}, this program knows {}", Plan::VERSION);
+            let why = format!("it has version {version}, but this program knows {}", Plan::VERSION);
             return Err(codec::corrupt(Plan::WHAT, why));
         }
         let Told { problem, device } = codec::decode_part(Plan::WHAT, &self.body)?;
@@ -71,7 +71,7 @@ struct TriedRow {
     state: String,
     version: i64,
     features: Vec<u8>,
-    /// These are JSON, as written; absent where the body has no such part.
+    /// JSON as stored; absent if the body has no such part.
     candidate: Option<String>,
     predicted: Option<String>,
     median: Option<String>,
@@ -80,8 +80,11 @@ struct TriedRow {
 impl TriedRow {
     fn row(&self) -> Result<TrainingRow> {
         if self.version != Trial::VERSION {
-            let why =
-                format!("it has version {}, this program knows {}", self.version, Trial::VERSION);
+            let why = format!(
+                "it has version {}, but this program knows {}",
+                self.version,
+                Trial::VERSION
+            );
             return Err(codec::corrupt(Trial::WHAT, why));
         }
         let candidate = self.candidate.as_deref().unwrap_or("null");
@@ -114,7 +117,7 @@ pub(super) async fn fill(tx: &mut SqliteConnection, groups: &mut [TrainingGroup]
                 Ok(row) => group.rows.push(row),
                 Err(error) => {
                     let TriedRow { job, ordinal, .. } = row;
-                    tracing::error!(job, ordinal, %error, "a trial is not learned from");
+                    tracing::error!(job, ordinal, %error, "an unreadable trial is left out of the training data");
                 }
             }
         }
