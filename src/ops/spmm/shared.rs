@@ -32,7 +32,7 @@ struct Kept {
     value: Arc<dyn Any + Send + Sync>,
     bytes: u64,
     ms: f64,
-    /// Which of all that were made it is.
+    /// Its number in the order in which results were made.
     made: u64,
 }
 

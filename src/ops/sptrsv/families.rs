@@ -10,7 +10,7 @@ use crate::ops::family::{Family, Keys, parameters};
 /// All kernels of our own.
 pub static OWN: [&dyn Family; 5] = [&Slices, &Ag, &Serial, &Levels, &Merged];
 
-/// The descriptor of a kernel of our own, but for its words and parameters.
+/// The descriptor of a kernel of our own, without its texts and parameters.
 const fn own_family(
     id: &'static str,
     device: DeviceKind,

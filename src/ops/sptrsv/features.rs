@@ -1,5 +1,5 @@
-//! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 6, Table 2 and Equation 1), taken of the system in solve order; a
-//! scheme's parameters; what the analytic model predicts; the device's facts.
+//! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 6, Table 2 and Equation 1), computed on the system in solve
+//! order; a scheme's parameters; the predictions of the analytic model; the device's facts.
 
 use super::System;
 use super::ag::model::entries_on_path;
@@ -37,7 +37,7 @@ const PARAMETERS: [(&str, &[&str]); 22] = [
     ("sync", &["sentinel", "packed"]),
     ("scope", &["global", "sm", "cluster8", "cluster16"]),
     ("pause", &[]),
-    // A number of slices' family, a text of the paper's.
+    // A number in the family `slices`, a text in the paper's family.
     ("alpha", &["0", "1", "2", "4", "8", "16", "inf"]),
     ("nw", &[]),
     ("ng", &[]),
@@ -53,7 +53,7 @@ const PARAMETERS: [(&str, &[&str]); 22] = [
     ("rows", &[]),
 ];
 
-/// Numbers of all schemes; `scored` has their times by the analytic model.
+/// The features of all schemes; `scored` has their times by the analytic model.
 pub fn describe<'a>(
     candidates: impl Iterator<Item = (&'a Candidate, f64)>,
     system: &System,
@@ -81,7 +81,8 @@ pub fn names() -> (Vec<String>, Vec<String>) {
     (shared, own(Numbers::named(), &Candidate::new(""), (1.0, 1.0), None).names)
 }
 
-/// Windows by whose reach a perceptron, which sees no candidate's own features, knows what rewriting makes of the system.
+/// Windows from whose surveys a perceptron, which sees no candidate's own features, learns the effect of rewriting the
+/// system.
 const SURVEYED_NS: [u32; 4] = [250, 500, 1000, 4000];
 const SURVEYED_TERMS: u32 = 1024;
 
@@ -118,7 +119,7 @@ fn shared(system: &System, rewritten: bool, estimate: Option<&Estimate>) -> Numb
     let l2 = (system.device.l2_bytes as f64).max(1.0);
     all.ratio("system_over_l2", nnz * (4.0 + problem.dtype.bytes() as f64), l2);
     for window_ns in SURVEYED_NS {
-        // Large systems are not rewritten in every way: the nearest that is stands for it.
+        // Large systems are not rewritten in every way: the nearest survey stands in.
         let nearest = estimate.and_then(|estimate| {
             let known = estimate.rewrites().filter(|how| how.window_ns > 0);
             let away = |how: &Rewrite| {
@@ -157,7 +158,7 @@ fn structure(all: &mut Numbers, structure: &StructureFeatures) {
     all.log("gap_earliest", structure.gap_earliest);
 }
 
-/// Adds a candidate's own; `us` is its predicted time, with the best predicted of all; `parts`, what that is made of.
+/// Adds a candidate's own features; `us` is its predicted time, with the best predicted time of all; `parts`, its components.
 fn own(
     mut all: Numbers,
     candidate: &Candidate,

@@ -1,4 +1,4 @@
-//! SpTRSV on host threads: the schemes of the CPU engine, the rules that leave some out, and their predicted time.
+//! SpTRSV on host threads: the schemes of the CPU engine, the rules that exclude some, and their predicted time.
 
 use super::{Share, System, no_candidate};
 use crate::domain::Candidate;
@@ -6,24 +6,24 @@ use crate::domain::recipe::{HostProgram, Program, Recipe};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 
-/// Levels of fewer rows are one thread's.
+/// Levels with fewer rows are solved by one thread.
 const NARROW: [u32; 6] = [8, 16, 32, 64, 128, 256];
 
 /// Rows of a merged group.
 const ROWS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// Entries that the prediction of a merged scheme looks at: the first of the system stand for all.
+/// Entries that the prediction of a merged scheme reads: the first ones of the system represent all.
 const SAMPLE: usize = 1 << 19;
 
-/// Nanoseconds a row and an entry take where they come from the cache, 64 bytes of right-hand sides at a time. Assumed,
-/// as are the next three.
+/// Nanoseconds per row and per entry when they come from the cache, with 64 bytes of right-hand sides at a time. Assumed,
+/// like the next three.
 const ROW_NS: f64 = 3.0;
 const ENTRY_NS: f64 = 0.35;
-/// From one row's x to that of the next row which needs it, on one thread.
+/// From one row's x to that of the next row that needs it, on one thread.
 const CHAIN_NS: f64 = 4.0;
 /// Starting the other threads, while they are awake, and waiting for their end.
 const START_US: f64 = 1.0;
-/// A hop, where the device has not measured it.
+/// A hop, if the device's was not measured.
 const HOP_NS: f64 = 100.0;
 
 /// The host's schemes: `serial{}`, `levels{threads, narrow}`, `merged{threads, rows}`.
@@ -37,7 +37,7 @@ pub fn share(system: &System) -> Share {
     let mut before = None;
     for narrow in NARROW {
         let wide = model.wide(narrow);
-        // No wide level is the serial scheme; the same wide levels are the same schedule.
+        // Without wide levels this is the serial scheme; the same wide levels give the same schedule.
         if wide == 0 || before == Some(wide) {
             continue;
         }
@@ -82,7 +82,7 @@ fn rules(alone: bool) -> Vec<String> {
     rules.iter().map(|&rule| rule.to_owned()).collect()
 }
 
-/// Numbers of threads to try: powers of two, and all there are.
+/// Numbers of threads to try: powers of two, and all available threads.
 fn teams(most: u32) -> Vec<u32> {
     let mut teams: Vec<u32> =
         (1..u32::BITS).map(|k| 1 << k).take_while(|&threads| threads <= most).collect();
@@ -92,7 +92,7 @@ fn teams(most: u32) -> Vec<u32> {
     teams
 }
 
-/// Lowers a scheme of the host; the rows are scheduled by the engine. Nothing depends on the values.
+/// Lowers a scheme of the host; the engine schedules the rows. Nothing depends on the values.
 pub fn lower(candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> {
     let int = |name: &str| {
         let value = candidate.int(name).and_then(|value| u32::try_from(value).ok());
@@ -119,13 +119,13 @@ pub fn lower(candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> 
     Ok(Recipe::bare(candidate, Program::Host(program)))
 }
 
-/// Analytic time of the host's schemes, in microseconds: the larger of bytes over bandwidth and instructions, as shared
-/// by the threads, and what they wait for one another. For ranking; the constants above are no measurements.
+/// Analytic time of the host's schemes, microseconds: the larger of bytes over bandwidth and instructions over the threads,
+/// plus the time that threads wait for one another. For ranking only; the constants above are not measured.
 struct Model<'a> {
     system: &'a System,
     /// How many levels have each width.
     widths: Vec<(u32, u64)>,
-    /// Nanoseconds of instructions an entry, and a row.
+    /// Nanoseconds of instructions per entry, and per row.
     entry_ns: f64,
     row_ns: f64,
     /// Bytes that all calls move.
@@ -154,13 +154,13 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Nanoseconds to stream all operands. A few threads draw all the bandwidth there is, taken as the square root of
-    /// their number.
+    /// Nanoseconds to stream all operands. A few threads cannot use the full bandwidth; the share is modelled as the square
+    /// root of their number.
     fn stream_ns(&self, threads: u32) -> f64 {
         let device = &self.system.device;
         let enough = f64::from(device.multiprocessors.max(1)).sqrt();
         let drawn = (f64::from(threads) / enough).min(1.0);
-        // Once they fit the cache, warm calls draw on that.
+        // If the operands fit the cache, warm calls read from it.
         let cached = if self.bytes < 0.5 * device.l2_bytes as f64 { 3.0 } else { 1.0 };
         self.bytes / (device.copy_gbps.max(0.1) * drawn * cached)
     }
@@ -176,7 +176,7 @@ impl<'a> Model<'a> {
         self.stream_ns(1).max(self.work_ns()).max(chain) / 1e3
     }
 
-    /// Levels that are shared.
+    /// Levels that threads share.
     fn wide(&self, narrow: u32) -> u64 {
         let wide = self.widths.iter().filter(|(width, _)| *width >= narrow);
         wide.map(|(_, levels)| levels).sum()
@@ -196,7 +196,7 @@ impl<'a> Model<'a> {
         let (one, all) = (self.stream_ns(1), self.stream_ns(threads) * f64::from(threads));
         let work = self.work_ns();
         let solving = (work.max(all) * shared + work.max(one) * alone) / rows;
-        // Arrivals at a barrier follow each other on one word. Narrow runs lie between wide levels: one more each, at most.
+        // Arrivals at a barrier are serialised on one word. Narrow runs lie between wide levels: at most one more each.
         let wide = self.wide(narrow) as f64;
         let narrow_levels = self.system.levels.widths.len() as f64 - wide;
         let barriers = wide + wide.min(narrow_levels);
@@ -204,7 +204,7 @@ impl<'a> Model<'a> {
         START_US + (solving + barriers * barrier) / 1e3
     }
 
-    /// Plays the schedule through on the system's first rows, whose finishing times the clocks of the threads follow.
+    /// Simulates the schedule on the system's first rows; the clocks of the threads follow the rows' finishing times.
     fn merged(&self, threads: u32, height: usize) -> f64 {
         let triangular = &self.system.triangular;
         let rows = triangular.rows();

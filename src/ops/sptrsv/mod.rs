@@ -21,13 +21,13 @@ use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The system of a problem with what every stage asks of it.
+/// The system of a problem with the data that every stage needs.
 pub struct System {
     pub triangular: Arc<Triangular>,
     pub levels: Levels,
     pub problem: Sptrsv,
     pub device: Device,
-    /// Host time to take the system out of its matrix and find its levels, milliseconds: every scheme's preparation.
+    /// Host time to extract the system from its matrix and find its levels, milliseconds: part of every scheme's preparation.
     pub ms: f64,
 }
 
@@ -43,7 +43,7 @@ impl System {
     }
 }
 
-/// What one family brings to the space.
+/// What one family adds to the space.
 pub struct Share {
     /// Candidates of the reduced list with predicted microseconds.
     pub scored: Vec<(Candidate, f64)>,
@@ -56,7 +56,7 @@ pub struct Share {
 /// The model behind `Space::model`.
 pub(super) const MODEL: &str = "sptrsv_levels_v3";
 
-/// Counts the full space, lists the reduced one, predicts each scheme's time.
+/// Counts the full space, lists the reduced one, and predicts each scheme's time.
 pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {
     let system = System::of(matrix, problem, device)?;
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
@@ -110,7 +110,7 @@ impl SptrsvLowerer {
 }
 
 impl Lowerer for SptrsvLowerer {
-    /// The recipe, with the system's own preparation counted in, as the vendor's analysis counts.
+    /// The recipe, including the preparation of the system, just as the vendor's analysis is included.
     fn lower(&mut self, candidate: &Candidate) -> Result<Recipe, Refusal> {
         let mut recipe = self.scheme(candidate)?;
         if !matches!(recipe.program, Program::Vendor { .. }) {

@@ -1,4 +1,4 @@
-//! SpTRSV as an operation: which problems it has, its kernels, and the way from a problem to its schemes.
+//! SpTRSV as an operation: its problems, its kernels, and the way from a problem to its schemes.
 
 use super::families::OWN;
 use super::{MODEL, SptrsvLowerer, features};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub struct SptrsvOperation;
 
-/// Triangular solves of the vendors.
+/// The vendors' routines for triangular solves.
 static VENDORS: [VendorLibrary; 2] = [
     VendorLibrary {
         id: "sptrsv.cusparse",
@@ -95,12 +95,12 @@ impl TunableProblem for Sptrsv {
         Ok(Box::new(SptrsvLowerer::new(&matrix, *self, device.clone())?))
     }
 
-    /// A scheme packs its values, with their columns, in an order of its own.
+    /// A scheme packs its values, with their columns, in a scheme-specific order.
     fn bytes_per_candidate(&self, nnz: u64) -> Option<u64> {
         Some(nnz.max(1) * (4 + self.dtype.bytes()))
     }
 
-    /// Warps of a solve wait for one another, so that a hopeless one ends itself early.
+    /// Warps of a solve wait for one another, so a solve that is far too slow can end itself early.
     fn hopeless_factor(&self) -> f64 {
         3.0
     }

@@ -1,8 +1,8 @@
-//! Proof of forward progress: before a launch, in O(nnz), that no variable can wait for one that nobody will compute.
+//! Proof of forward progress: before a launch, in O(nnz), that no variable can wait for one that no worker will compute.
 //!
 //! A schedule is deadlock-free if there is an order of its tasks in which every parent comes before its children, every
-//! worker takes its tasks in that order, and the worker of the first unfinished task is always running. Then that task
-//! waits for nothing that is not done, and the rest follows by induction.
+//! worker takes its tasks in that order, and the worker of the first unfinished task is always running. Then that task waits
+//! only for finished tasks, and the rest follows by induction.
 
 use crate::ops::Refusal;
 use crate::sparse::Triangular;
@@ -14,9 +14,9 @@ pub enum Supply<'a> {
     /// All workers are on the device at once (`Step.resident`). Worker w takes `tasks[pointers[w]..pointers[w + 1]]` in
     /// turn, positions of the global order.
     Resident { pointers: &'a [u32], tasks: &'a [u32] },
-    /// Running workers draw positions from an atomic counter, in rising order and without gaps.
+    /// Running workers take positions from an atomic counter, in rising order and without gaps.
     Ticket,
-    /// Any worker, at any time: no task may wait for another of the same launch. Queues as for `Resident`.
+    /// Any worker, at any time: no task may wait for another task of the same launch. Queues as for `Resident`.
     Independent { pointers: &'a [u32], tasks: &'a [u32] },
 }
 
@@ -32,14 +32,14 @@ pub struct Launch<'a> {
 pub struct Order<'a> {
     /// Position of each variable's task in the global order, by solve index.
     pub position: &'a [u32],
-    /// The part of its task that computes each variable. A part takes its variables in solve order, so one may need an
-    /// earlier one of the same part; parts of one task run side by side, and may not need each other. Absent where a
-    /// task resolves nothing inside.
+    /// The part of its task that computes each variable. A part takes its variables in solve order, so a variable may need an
+    /// earlier one of the same part; parts of one task run concurrently, and may not need each other. Absent if tasks resolve
+    /// no dependencies inside.
     pub part: Option<&'a [u32]>,
     pub launches: &'a [Launch<'a>],
 }
 
-/// Refuses an order that could wait for ever, naming a row (of the matrix, counted from 0) that would.
+/// Refuses an order that could wait for ever, and names a row (of the matrix, counted from 0) that would.
 pub fn prove(system: &Triangular, order: &Order) -> Result<(), Refusal> {
     let rows = system.rows();
     if order.position.len() != rows || order.part.is_some_and(|part| part.len() != rows) {
@@ -113,9 +113,9 @@ fn queues(
     }
 }
 
-/// Every parent's task comes earlier, or the child's own part computes it.
+/// Every parent's task comes earlier, or the child's own part computes the parent.
 fn parents(system: &Triangular, order: &Order) -> Result<(), Refusal> {
-    // First position of the launch that each launch must have its parents before, where its tasks may not wait.
+    // First position of the launch before which parents must have been computed, if tasks of the launch may not wait.
     let independent: Vec<Range<u32>> = order
         .launches
         .iter()

@@ -1,38 +1,38 @@
-//! What tells systems apart that the paper's ten numbers take for alike: how rows spread over narrow and wide levels, dense
-//! tails, coefficients that grow where they are substituted, and how far back in levels rows reach.
+//! Features that distinguish systems for which the paper's ten numbers are alike: how rows are distributed over narrow and
+//! wide levels, dense tails, coefficients that grow when they are substituted, and how far back in levels rows reach.
 
 use super::System;
 
-/// Levels of at most so many rows are narrow, each by its own measure: a warp's, a block's, many blocks'.
+/// Levels of at most this many rows are narrow, by three measures: a warp's rows, a block's, many blocks'.
 pub const WIDTHS: [u32; 3] = [32, 256, 2048];
 
-/// Rows longer than so many times the mean are long.
+/// Rows longer than this many times the mean are long.
 pub const LONG: [u32; 2] = [4, 32];
 
-/// A row's sum of coefficients where it is no number, or larger.
+/// Replaces a row's sum of coefficients that is larger or not a number.
 const MOST_WEIGHT: f64 = 1e9;
 
-/// Shares are of 1; of a system without rows, or without what they are shares of, they are 0.
+/// Shares are fractions of 1; for a system without rows, or with nothing to take a share of, they are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StructureFeatures {
-    /// Rows in levels of at most `WIDTHS` rows.
+    /// Share of rows in levels of at most `WIDTHS` rows.
     pub rows_in_narrow: [f64; 3],
-    /// Levels of at most the first of `WIDTHS`.
+    /// Share of levels with at most the first of `WIDTHS` rows.
     pub narrow_levels: f64,
-    /// The most such levels one after the other.
+    /// The longest run of such levels.
     pub narrow_run: usize,
-    /// Entries, diagonals counted, in rows of more than `LONG` times the mean row.
+    /// Entries, including diagonals, in rows of more than `LONG` times the mean row.
     pub entries_in_long: [f64; 2],
-    /// Entries, diagonals counted, in the last hundredth of the levels: one level at least.
+    /// Entries, including diagonals, in the last hundredth of the levels: at least one level.
     pub entries_at_end: f64,
-    /// Sum of a row's |entries| over its |diagonal|, in the mean over rows.
+    /// Sum of a row's |entries| over its |diagonal|, on average over rows.
     pub weight: f64,
-    /// Rows of which that sum is above 1: substituting them makes errors grow, which closes windows.
+    /// Rows for which that sum is above 1: substituting them makes errors grow, which closes windows.
     pub heavy_rows: f64,
-    /// Levels from a row back to a row it depends on, over all entries: the median, and nine tenths are no more.
+    /// Levels from a row back to a row it depends on, over all entries: the median, and the 90th percentile.
     pub gap_median: usize,
     pub gap_most: usize,
-    /// Levels back to the earliest row that a row depends on, in the mean over rows that depend on any.
+    /// Levels back to the earliest row that a row depends on, on average over rows with dependencies.
     pub gap_earliest: f64,
 }
 
@@ -96,7 +96,7 @@ fn longest_run(widths: &[u32], most: u32) -> usize {
     widths.split(|&width| width > most).map(<[u32]>::len).max().unwrap_or(0)
 }
 
-/// The least value that at least so many are no more than, of counts by value.
+/// The least value for which the counts of values up to it reach at least this many.
 fn quantile(counts: &[usize], least: usize) -> usize {
     let mut sum = 0;
     let reached = |count: &usize| {

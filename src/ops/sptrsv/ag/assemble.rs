@@ -17,12 +17,12 @@ pub const PUBLISHES: u32 = 1 << 31;
 pub const COLLABORATES: u32 = 1 << 30;
 pub const STAGES: u32 = 1 << 29;
 
-/// A group with fewer entries fills no line of memory: each lane may as well read its own.
+/// A group with fewer entries does not fill a line of memory: each lane may as well read its own entries.
 const LEAST_STAGED: usize = 32;
 /// Shared memory that a warp's buffer may take, bytes; the rest is left to the L1 cache.
 const STAGE_BYTES: u64 = 8192;
 
-/// One scheme with all that it is assembled from.
+/// One scheme with everything that it is assembled from.
 pub(super) struct Lowering<'a> {
     pub(super) scheme: &'a Scheme,
     pub(super) system: &'a System,
@@ -73,7 +73,7 @@ impl Lowering<'_> {
         self.system.problem.dtype.bytes()
     }
 
-    /// Blocks of both kinds of launches must find room for the values of their nodes; what is left holds the buffers.
+    /// Blocks of both kinds of launches must have room for the values of their nodes; the remaining memory holds the buffers.
     fn shared_memory(&self) -> Result<SharedMemory, Refusal> {
         let span = if self.graph.span > 1 { self.graph.span } else { 0 };
         let most = self.system.device.shared_bytes_per_block;
@@ -152,7 +152,7 @@ impl Lowering<'_> {
     /// Array 0 has the tasks, array 1 the queues' pointers; a permuted system follows.
     fn arrays(&self, tasks: Vec<u32>) -> Vec<Array> {
         let scheme = self.scheme;
-        // All that the arrays depend on besides the system; the way of synchronising is not among it.
+        // Everything that the arrays depend on besides the system; the way of synchronising is not part of it.
         let strategy = format!(
             "{}_{}_{}_{}_{}_{}_{}",
             if scheme.reorder { "level" } else { "none" },
@@ -184,7 +184,7 @@ impl Lowering<'_> {
         arrays
     }
 
-    /// Nothing where no node publishes; two arrays in turn for sentinels, since each call resets the other's.
+    /// Empty if no node publishes; two arrays that alternate for sentinels, since each call resets the array of the next.
     fn scratch(&self) -> Vec<Scratch> {
         if !self.proved.publishes.contains(&true) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Lowers a scheme: keeps what schemes share, and proves of each schedule that none of its warps waits for ever.
+//! Lowers a scheme: keeps what schemes share, and proves for each schedule that none of its warps waits for ever.
 
 use super::assemble::{Lowering, MAX_ROWS};
 use super::prepare::Sync;
@@ -13,10 +13,10 @@ use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Launches of one call, at most: a graph of more takes longer to launch than any solve that is worth it.
+/// Most launches of one call: a graph of more takes longer to launch than any solve that is worth it.
 pub const MAX_LAUNCHES: usize = 1024;
 
-/// Bytes of graphs and of schedules that are kept for other schemes, each.
+/// Most bytes of graphs, and of schedules, that are kept for other schemes.
 const KEPT_BYTES: usize = 256 << 20;
 
 /// Lowers schemes of one system and keeps what they share.
@@ -27,7 +27,7 @@ pub struct AgLowerer {
     schedules: Vec<((bool, Merge, ScheduleOptions), Made<Proved>)>,
 }
 
-/// A kept piece of work, and the host time that it took: every recipe that uses it answers for it.
+/// A kept result, and the host time that it took: the preparation time of every recipe that uses it includes that time.
 struct Made<T> {
     it: Arc<T>,
     ms: f64,
@@ -39,7 +39,7 @@ impl<T> Clone for Made<T> {
     }
 }
 
-/// A schedule that cannot wait for ever, and which nodes somebody reads.
+/// A schedule that cannot wait for ever, and the nodes whose values others read.
 pub(super) struct Proved {
     pub(super) schedule: Schedule,
     pub(super) publishes: Vec<bool>,
@@ -65,7 +65,7 @@ impl AgLowerer {
         };
         let packing = Instant::now();
         let (program, arrays, scratch) = lowering.assemble()?;
-        // What was made in this call is in both clocks; the longer one is right.
+        // What was made in this call is counted by both clocks; the longer time is right.
         let own_ms = packing.elapsed().as_secs_f64() * 1e3;
         let lowering_ms = (kept_ms + own_ms).max(start.elapsed().as_secs_f64() * 1e3);
         let update_ms = permuted.map(|made| made.values_ms);
@@ -126,7 +126,7 @@ impl AgLowerer {
     }
 }
 
-/// Keeps the newest, as many as fit.
+/// Keeps the newest results, as many as fit.
 fn keep<K, T>(kept: &mut Vec<(K, Made<T>)>, key: K, made: Made<T>, bytes: impl Fn(&T) -> usize) {
     kept.push((key, made));
     let size = |kept: &[(K, Made<T>)]| kept.iter().map(|(_, made)| bytes(&made.it)).sum::<usize>();
@@ -158,7 +158,7 @@ fn refuse_early(scheme: &Scheme, system: &System) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The schedule as the proof wants it: a group is a task, a node a part of it.
+/// The schedule in the form that the proof needs: a group is a task, a node is a part of it.
 fn prove(
     system: &System,
     permuted: Option<&Permuted>,
@@ -192,8 +192,8 @@ fn prove(
     progress::prove(&system.triangular, &order)
 }
 
-/// Nodes that have to publish (section 4.2.2, elimination of synchronisation): those that a node of a waiting launch
-/// reads. Launches of one level read x itself, unless rows are permuted: there the work words are in their order.
+/// Nodes that have to publish (section 4.2.2, elimination of synchronisation): those that a node of a waiting launch reads.
+/// Launches of one level read x itself, unless rows are permuted: then the work words are in the order of the permuted rows.
 fn publishing(pattern: Pattern, graph: &Graph, schedule: &Schedule, permuted: bool) -> Vec<bool> {
     let mut publishes = vec![false; graph.nodes()];
     for kernel in schedule.kernels.iter().filter(|kernel| kernel.waits || permuted) {

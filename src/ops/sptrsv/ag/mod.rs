@@ -1,4 +1,4 @@
-//! AG-SpTRSV (TACO 2024) as a family: prepare, transform, schedule, select, each in its file; synchronised by values.
+//! AG-SpTRSV (TACO 2024) as a family: prepare, transform, schedule and select, each in a file; synchronisation by values.
 
 pub mod assemble;
 pub mod lower;
@@ -34,7 +34,7 @@ pub struct Scheme {
 }
 
 impl Scheme {
-    /// The scheme of a candidate; none where a parameter is missing or beyond the space.
+    /// The scheme of a candidate; `None` if a parameter is missing or outside the space.
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let text = |name| candidate.text(name);
         let scheme = Self {

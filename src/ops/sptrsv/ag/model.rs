@@ -1,4 +1,4 @@
-//! A simple model of a scheme's time: the path through the graph, the work beside it, the bytes, and the launches.
+//! A simple model of a scheme's time: the critical path through the graph, the total work, the bytes, and the launches.
 
 use super::Scheme;
 use super::prepare::Sync;
@@ -7,34 +7,34 @@ use super::text::LEVEL_WARPS;
 use super::transform::{Graph, Merge, Pattern};
 use crate::ops::sptrsv::System;
 
-/// Where the device's hop was not measured, nanoseconds: a guess that keeps the order of schemes.
+/// Assumed hop if the device's was not measured, nanoseconds: a guess that keeps the order of schemes.
 const HOP_NS: f64 = 300.0;
-/// Where its copy rate was not measured, GB/s.
+/// Assumed copy rate if the device's was not measured, GB/s.
 const COPY_GBPS: f64 = 1000.0;
-/// One more launch of a CUDA graph, nanoseconds; a guess.
+/// One more launch in a CUDA graph, nanoseconds; a guess.
 const LAUNCH_NS: f64 = 1500.0;
-/// From a task's first load to its first poll: three dependent loads. A guess; hidden unless work is what limits.
+/// From a task's first load to its first poll: three dependent loads. A guess; hidden unless work is the limit.
 const TASK_NS: f64 = 900.0;
 /// One round of a subwarp: a batch of entries, or a row's start and end. Guesses.
 const BATCH_NS: f64 = 25.0;
 const ROW_NS: f64 = 40.0;
 const SHUFFLE_NS: f64 = 12.0;
-/// Warps a multiprocessor that double the time of a hop by their polling. A guess.
+/// Warps per multiprocessor whose polling doubles the time of a hop. A guess.
 const CROWD_WARPS: f64 = 64.0;
 
-/// What the model knows of one computation graph.
+/// What the model reads of one computation graph.
 pub struct Profile {
     pub reorder: bool,
     pub merge: Merge,
     pub nodes: usize,
-    /// Nodes a level.
+    /// Nodes per level.
     pub widths: Vec<u32>,
     pub span: u32,
     /// Rows of a node, on average.
     rows: f64,
     /// Longest chain of rows inside a node, on average over nodes.
     chain: f64,
-    /// Entries of a row on the path, the diagonal counted: half way between the mean row and the mean over the system's
+    /// Entries of a row on the path, including the diagonal: half way between the mean row and the mean over the system's
     /// levels of their longest row, since a level waits for some row that is neither short nor always the longest.
     entries: f64,
 }
@@ -89,7 +89,7 @@ fn chain(pattern: Pattern, graph: &Graph, node: usize) -> usize {
     deepest
 }
 
-/// Launches that the partition of a scheme makes, and the levels that wait inside one.
+/// Launches that the partition of a scheme makes, and the levels that wait inside a launch.
 pub fn launches(profile: &Profile, scheme: &Scheme, system: &System) -> (usize, usize) {
     let groups = profile.widths.iter().map(|width| width.div_ceil(scheme.variant.ng));
     let kernels = partition(groups, scheme.alpha.most_groups(&system.device));
@@ -108,7 +108,7 @@ pub fn predict(
     let hop = if device.hop_ns > 0.0 { device.hop_ns } else { HOP_NS };
     let rate = if device.copy_gbps > 0.0 { device.copy_gbps } else { COPY_GBPS };
     let node = node_ns(profile, scheme);
-    // Every warp that polls takes a share of L2's ports from those that publish.
+    // Every warp that polls takes a share of the bandwidth of L2 from those that publish.
     let crowd = 1.0 + f64::from(scheme.variant.nw) / CROWD_WARPS;
     let path = profile.widths.len() as f64 * node + waiting as f64 * hop * crowd;
     // A launch of one level fills the device; the others have `nw` warps a multiprocessor.
@@ -133,12 +133,12 @@ fn node_ns(profile: &Profile, scheme: &Scheme) -> f64 {
     } else {
         let rounds = (profile.rows / lanes).ceil();
         let batches = (profile.entries / 4.0).ceil();
-        // Rows of a chunk go side by side but for the chain among them.
+        // Rows of a chunk are solved side by side, except for the chain among them.
         rounds.max(profile.chain) * ROW_NS + rounds * batches * BATCH_NS
     }
 }
 
-/// Bytes that a call moves at least, with what the scheme adds to them.
+/// Least bytes that a call moves, including what the scheme adds.
 fn bytes(profile: &Profile, scheme: &Scheme, system: &System) -> f64 {
     let value = system.problem.dtype.bytes() as f64;
     let (rows, nnz) = (system.triangular.rows() as f64, system.triangular.nnz() as f64);

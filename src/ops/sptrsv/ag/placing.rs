@@ -1,4 +1,4 @@
-//! Groups onto warps, the second hierarchy of AG-SpTRSV's schedules (section 4.4): ws_rr, ws_balance, ws_locality.
+//! Assigns groups to warps, the second hierarchy of AG-SpTRSV's schedules (section 4.4): ws_rr, ws_balance, ws_locality.
 
 use super::schedule::{Placement, Schedule, ScheduledLaunch};
 use super::transform::{Graph, Pattern};
@@ -10,11 +10,11 @@ pub(super) struct Placing<'a> {
     pattern: Pattern<'a>,
     graph: &'a Graph,
     placement: Placement,
-    /// Block of each node in the present kernel, for `Locality`; else unused.
+    /// Block of each node in the current kernel, for `Locality`; otherwise unused.
     block_of: Vec<u32>,
 }
 
-/// A node of another kernel, or one not placed yet.
+/// A node of another kernel, or one that is not placed yet.
 const NOWHERE: u32 = u32::MAX;
 
 impl<'a> Placing<'a> {
@@ -31,7 +31,7 @@ impl<'a> Placing<'a> {
             let nodes = schedule.group(group).iter();
             nodes.map(|&node| self.graph.entries(self.pattern, node as usize) as u64).sum()
         };
-        // One level has no parents in its own kernel.
+        // A single level has no parents in its own kernel.
         match (self.placement, kernel.waits) {
             (Placement::RoundRobin, _) => (0..groups.len()).map(|at| (at % warps) as u32).collect(),
             (Placement::Balance, _) | (Placement::Locality, false) => {
@@ -69,7 +69,7 @@ impl<'a> Placing<'a> {
             warp_of.push(loads.put(block, work as u64));
             nodes.iter().for_each(|&node| self.block_of[node as usize] = block);
         }
-        // The next kernel's groups find no parents here: what this one computed is there before they start.
+        // The groups of the next kernel have no parents here: what this kernel computed is complete before they start.
         for group in kernel.groups.clone() {
             for &node in schedule.group(group as usize) {
                 self.block_of[node as usize] = NOWHERE;
@@ -79,13 +79,13 @@ impl<'a> Placing<'a> {
     }
 }
 
-/// Entries given to each warp so far, with the least loaded warp of each block at hand.
+/// Entries given to each warp so far, and quick access to the least loaded warp of each block.
 struct Loads {
     warps_per_block: usize,
     of_warp: Vec<u64>,
     /// Load and warp of each block's least loaded.
     of_block: Vec<(u64, u32)>,
-    /// Blocks by that load; entries that are out of date are dropped when they come up.
+    /// Blocks by that load; entries that are out of date are dropped when they are found.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
@@ -114,7 +114,7 @@ impl Loads {
         0
     }
 
-    /// Gives the work to the block's least loaded warp, and says which that is.
+    /// Gives the work to the block's least loaded warp and returns that warp.
     fn put(&mut self, block: u32, work: u64) -> u32 {
         let (_, warp) = self.of_block[block as usize];
         self.of_warp[warp as usize] += work;

@@ -1,19 +1,19 @@
-//! AG-SpTRSV's first stage (section 4.2): code variants, that is how a warp works once it has its task.
+//! AG-SpTRSV's first stage (section 4.2): code variants, which say how a warp processes its task.
 
 use crate::domain::Candidate;
 
 /// Warps that solve on one multiprocessor, in one block.
 pub const NW: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Subwarps of a warp, each with a node of its own.
+/// Subwarps of a warp, each of which solves a node.
 pub const NG: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// When the lanes of a subwarp share a row: where a node's rows have more entries than this on average, the diagonal
-/// counted; otherwise each lane has a row of its own (section 4.2.1, `sw_rnnz`).
+/// When the lanes of a subwarp share a row: if a node's rows have more entries than this on average, including the diagonal;
+/// otherwise each lane takes a separate row (section 4.2.1, `sw_rnnz`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shared {
-    /// More than this many; 0 shares every row.
+    /// More than this many entries; 0 shares every row.
     Above(u32),
-    /// Infinity: a row a lane always.
+    /// Infinity: always one row per lane.
     Never,
 }
 
@@ -21,11 +21,12 @@ pub enum Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Read {
     Direct,
-    /// All lanes read all the group's entries into shared memory first, where they fit (collaborative read).
+    /// All lanes first read all of the group's entries into shared memory, where they fit (collaborative read).
     Shared,
 }
 
-/// How a value and the news of it travel; `kernels/sptrsv/wait.cuh`. Not the paper's: it has flags and fences.
+/// How a value is published with the mark that it is available; `kernels/sptrsv/wait.cuh`. Not as in the paper, which has
+/// flags and fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sync {
     Sentinel,
@@ -91,7 +92,7 @@ impl Shared {
 }
 
 impl Variant {
-    /// The variant of a candidate; none where a parameter is missing or beyond the space.
+    /// The variant of a candidate; `None` if a parameter is missing or outside the space.
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
         let (nw, ng) = (int("nw")?, int("ng")?);

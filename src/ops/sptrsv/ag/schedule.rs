@@ -12,21 +12,21 @@ use std::ops::Range;
 pub enum Grouping {
     /// In row order.
     Sequential,
-    /// Those with most entries first, so that nodes of one group are alike.
+    /// Nodes with most entries first, so that nodes of one group are alike.
     Balance,
 }
 
-/// How groups come to warps.
+/// How groups are assigned to warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Placement {
     RoundRobin,
-    /// The warp with the least entries so far.
+    /// To the warp with the fewest entries so far.
     Balance,
-    /// The least loaded warp of the blocks that hold its parents.
+    /// To the least loaded warp of the blocks that hold its parents.
     Locality,
 }
 
-/// Which levels get a kernel of their own: those with more groups than this times the warps that the device can hold.
+/// Which levels get a separate kernel: those with more groups than this times the warps that the device can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Alpha {
     Times(u32),
@@ -73,7 +73,7 @@ impl Alpha {
     }
 }
 
-/// Levels of each kernel. A level with too many groups stands alone, and runs of others are merged.
+/// Levels of each kernel. A level with too many groups gets a separate kernel, and runs of others are merged.
 pub fn partition(groups: impl Iterator<Item = u32>, most: u64) -> Vec<Range<u32>> {
     let mut kernels: Vec<Range<u32>> = Vec::new();
     let mut open = false;
@@ -89,7 +89,7 @@ pub fn partition(groups: impl Iterator<Item = u32>, most: u64) -> Vec<Range<u32>
     kernels
 }
 
-/// A launch: its groups, and the warps that take them.
+/// A launch: its groups, and the warps that process them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledLaunch {
     /// Positions in the order of groups.
@@ -108,15 +108,15 @@ impl ScheduledLaunch {
     }
 }
 
-/// Which warp does what, and when.
+/// Which warp processes which groups, and in which order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Nodes in the order of groups; those of group g are `nodes[group_ptr[g]..group_ptr[g + 1]]`, all of one level.
     pub nodes: Vec<u32>,
     pub group_ptr: Vec<u32>,
-    /// The launches, which cover the groups in turn.
+    /// The launches in order; together they cover all groups.
     pub kernels: Vec<ScheduledLaunch>,
-    /// For each kernel in turn, where each of its warps' groups begin in `queue`, and where the last one's end.
+    /// For each kernel in order, where each of its warps' groups begin in `queue`, and where the last warp's end.
     pub pointers: Vec<u32>,
     /// Groups of each warp, rising.
     pub queue: Vec<u32>,
@@ -171,7 +171,7 @@ impl Schedule {
         &self.pointers[kernel.pointers..=kernel.pointers + kernel.warps()]
     }
 
-    /// About what it occupies, bytes.
+    /// Approximate size in memory, bytes.
     pub fn bytes(&self) -> usize {
         4 * (self.nodes.len() + self.group_ptr.len() + self.pointers.len() + self.queue.len())
     }
@@ -217,15 +217,15 @@ fn by_level(pattern: Pattern, graph: &Graph, grouping: Grouping) -> Vec<u32> {
     }
     if grouping == Grouping::Balance {
         for (start, end) in starts.into_iter().zip(ends) {
-            // Stable, so that nodes alike stay in row order.
+            // Stable, so that similar nodes stay in row order.
             nodes[start..end].sort_by_key(|&node| Reverse(graph.entries(pattern, node as usize)));
         }
     }
     nodes
 }
 
-/// Blocks and warps of a launch. A waiting one has one block a multiprocessor, so all are resident and `nw` says how
-/// many warps of a multiprocessor solve (section 4.2.1). One level waits for nothing, and fills the device.
+/// Blocks and warps of a launch. A launch that waits has one block per multiprocessor, so all are resident and `nw` says how
+/// many warps of a multiprocessor solve (section 4.2.1). A launch of one level does not wait, and fills the device.
 fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> ScheduledLaunch {
     let count = groups.len() as u32;
     let (warps_per_block, most) = if waits {

@@ -1,4 +1,5 @@
-//! AG-SpTRSV's fourth stage (section 4.5): the full space counted, a reduced list by rules, each scheme's time predicted.
+//! AG-SpTRSV's fourth stage (section 4.5): counts the full space, reduces it to a list by rules, and predicts each scheme's
+//! time.
 
 use super::Scheme;
 use super::lower::MAX_LAUNCHES;
@@ -12,7 +13,7 @@ use crate::search::domain::Domain;
 use rayon::prelude::*;
 use std::collections::HashMap;
 
-/// Schemes of the reduced list, at most.
+/// Most schemes in the reduced list.
 pub const MOST: usize = 600;
 
 /// Partitions with a way to synchronise: packed words need an epoch, which a program of several launches lacks.
@@ -21,12 +22,12 @@ fn partitions() -> Vec<(Sync, Alpha)> {
     sentinel.chain([(Sync::Packed, Alpha::Infinite)]).collect()
 }
 
-/// Subwarps with the thresholds that they allow.
+/// Numbers of subwarps with the thresholds that they allow.
 fn subwarps() -> Vec<(u32, Shared)> {
     NG.into_iter().flat_map(|ng| thresholds(ng).into_iter().map(move |sw| (ng, sw))).collect()
 }
 
-/// The full space: every combination of every stage, none of them in memory.
+/// The full space: every combination of every stage, without storing any of them.
 pub struct Space {
     subwarps: Vec<(u32, Shared)>,
     merges: Vec<Merge>,
@@ -51,7 +52,7 @@ impl Space {
         self.radices().into_iter().map(|radix| radix as u64).product()
     }
 
-    /// The scheme of a number below `count`; each number has another.
+    /// The scheme of a number below `count`; different numbers give different schemes.
     pub fn nth(&self, number: u64) -> Option<Scheme> {
         let mut rest = usize::try_from(number).ok().filter(|_| number < self.count())?;
         let [nw, sub, read, reorder, merge, rg, ws, part] = self.radices().map(|radix| {
@@ -115,7 +116,7 @@ pub fn share(system: &System) -> Share {
     Share { scored, full, rules: rules() }
 }
 
-/// The rules in words, in the order they are applied.
+/// The rules as sentences, in the order in which they are applied.
 fn rules() -> Vec<String> {
     let cut = format!("ag: the {MOST} best predicted, spread over the kinds of scheme");
     let rules = [
@@ -131,7 +132,7 @@ fn rules() -> Vec<String> {
     rules.into_iter().map(str::to_owned).chain([cut]).collect()
 }
 
-/// Every graph worth a look, each once.
+/// Every graph worth trying, each once.
 fn profiles(system: &System) -> Vec<Profile> {
     let own = Pattern::of(&system.triangular);
     let (indptr, indices) = reordered(&system.triangular, &system.levels);
@@ -177,7 +178,7 @@ fn profiles(system: &System) -> Vec<Profile> {
     kept
 }
 
-/// The schemes of one graph that the rules leave, with their predictions.
+/// The schemes of one graph that pass the rules, with their predictions.
 fn of_profile(profile: &Profile, facts: &Facts, system: &System) -> Vec<(Scheme, f64)> {
     let mut scored = Vec::new();
     for (ng, sw_rnnz) in facts.subwarps(profile) {
@@ -196,14 +197,14 @@ fn of_profile(profile: &Profile, facts: &Facts, system: &System) -> Vec<(Scheme,
     scored
 }
 
-/// Partitions of a graph's levels that differ, with their launches and the levels that wait.
+/// Distinct partitions of a graph's levels, with their launches and the levels that wait.
 fn partitions_apart(
     profile: &Profile,
     ng: u32,
     system: &System,
 ) -> Vec<(Sync, Alpha, (usize, usize))> {
     let mut apart: Vec<(Sync, Alpha, (usize, usize))> = Vec::new();
-    // Infinity first: it is the plainest of those that come to the same.
+    // Infinity first: it is the simplest of those with the same result.
     for (sync, alpha) in partitions().into_iter().rev() {
         let probe = Scheme {
             variant: Variant { nw: 1, ng, sw_rnnz: Shared::Never, read: Read::Direct, sync },
@@ -222,9 +223,9 @@ fn partitions_apart(
     apart
 }
 
-/// What the rules ask of a system.
+/// What the rules read of a system.
 struct Facts {
-    /// Entries a row, the diagonal counted: mean, and standard deviation over mean.
+    /// Entries per row, including the diagonal: mean, and standard deviation over mean.
     mean: f64,
     variation: f64,
     /// Entries of a row that others wait for.
@@ -244,7 +245,7 @@ impl Facts {
     fn subwarps(&self, profile: &Profile) -> Vec<(u32, Shared)> {
         let near = (self.mean.max(1.0).log2().floor() as u32).min(5);
         let mut chosen = Vec::new();
-        // Rows that others wait for may be far longer than the mean, and want all the lanes that there are.
+        // Rows that others wait for may be far longer than the mean, and benefit from all lanes.
         let long = (self.on_path.max(1.0).log2().ceil() as u32).min(5);
         let mut exponents = vec![near.saturating_sub(1), near, (near + 1).min(5), long];
         exponents.sort_unstable();
@@ -252,7 +253,7 @@ impl Facts {
         chosen.extend(exponents.into_iter().map(|exponent| (32 >> exponent, Shared::Above(0))));
         for ng in NG {
             let lanes = 32 / ng;
-            // Beyond a quarter of the node's rows, subwarps come to few lanes with many rows each.
+            // Beyond a quarter of the node's rows, subwarps have few lanes with many rows each.
             if lanes <= profile.span && 4 * lanes >= profile.span.min(32) {
                 chosen.push((ng, Shared::Never));
                 let power = 1 << near;
@@ -291,7 +292,7 @@ impl Facts {
         pairs.collect()
     }
 
-    /// What the model cannot see, as a factor near 1: the plainer of two that it finds equal comes first.
+    /// What the model cannot see, as a factor near 1: of two schemes with equal predictions, the simpler comes first.
     fn preference(&self, scheme: &Scheme) -> f64 {
         let uneven = self.variation > 1.0;
         let placement = match scheme.placement {
@@ -320,8 +321,8 @@ impl Facts {
     }
 }
 
-/// Sorts by prediction, and makes each further scheme of one kind (graph and mode) count as a little slower than the
-/// one before it: the model cannot tell them apart, and a short search should see many kinds, not many of one.
+/// Sorts by prediction, and treats each further scheme of one kind (graph and mode) as slightly slower than the one before
+/// it: the model cannot distinguish them, and a short search should try many kinds, not many schemes of one kind.
 fn spread(scored: &mut [(Scheme, f64)]) {
     const STEP: f64 = 0.04;
     let by_prediction = |(a, x): &(Scheme, f64), (b, y): &(Scheme, f64)| {

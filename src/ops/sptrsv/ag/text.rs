@@ -14,38 +14,38 @@ pub const WAITING: &str = "ag_waiting";
 pub const INDIVIDUAL: u32 = 1;
 pub const COLLABORATIVE: u32 = 2;
 
-/// Warps of a block of a level's kernel. Nothing waits in it, so blocks may be many and small.
+/// Warps per block of a level's kernel. Nothing waits in it, so blocks may be many and small.
 pub const LEVEL_WARPS: u32 = 8;
 
-/// What decides the text of a program.
+/// What determines the text of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Text {
     pub dtype: Dtype,
     pub sync: Sync,
     pub ng: u32,
     pub nw: u32,
-    /// Modes of the waiting launches and of the levels' own; 0 where there is no such launch.
+    /// Modes of the waiting launches and of the launches of single levels; 0 if there is no such launch.
     pub waiting_modes: u32,
     pub level_modes: u32,
     /// Whether some group is read through shared memory.
     pub staged: bool,
 }
 
-/// What a matrix decides of a launch's operands; the default serves where only the text is wanted.
+/// Operands of a launch that depend on the matrix; the default serves if only the text is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     pub rows: u32,
-    /// Whether the system is permuted by level: it is then array 2 and those after it.
+    /// Whether the system is permuted by level: the permuted system is then array 2 and those after it.
     pub permuted: bool,
     /// Whether row s of the system is row `rows - 1 - s` of the matrix.
     pub reversed: bool,
     /// Whether some node publishes, so that there are work arrays.
     pub publishes: bool,
-    /// Where the launch's own queues begin among all.
+    /// Where the launch's queues begin among all queues.
     pub queue: u32,
     /// Warps of the launch.
     pub warps: u32,
-    /// Rows of the largest node; 0 where every node has one row.
+    /// Rows of the largest node; 0 if every node has one row.
     pub span: u32,
     /// Entries of a warp's buffer.
     pub stage: u32,
@@ -58,7 +58,7 @@ pub enum Kind {
     Level,
 }
 
-/// The program's text: an instance for each kind of launch that there is.
+/// The program's text: one instance for each kind of launch that occurs.
 pub fn source(text: &Text) -> String {
     let kinds = [(Kind::Waiting, text.waiting_modes), (Kind::Level, text.level_modes)];
     let (mut definitions, mut kernels) = (String::new(), Vec::new());
@@ -83,7 +83,7 @@ impl Text {
             }
             Sync::Packed => [Arg::Scratch(0), Arg::NULL, Arg::Epoch],
         };
-        // Typed only in the call: with typed parameters the compiler chooses registers otherwise.
+        // Typed only in the call: with typed parameters the compiler would choose other registers.
         let slots = |name, argument| {
             let passed = format!("static_cast<{settings}::Sync::Slot*>({name})");
             parameter_as("void*", name, argument, passed)
@@ -126,7 +126,7 @@ impl Text {
         if self.dtype == Dtype::F64 { "double" } else { "float" }
     }
 
-    /// Threads per block and blocks per multiprocessor that registers must leave room for.
+    /// Threads per block, and the blocks per multiprocessor that the registers must leave room for.
     fn launch_bounds(&self, kind: Kind) -> (u32, u32) {
         match kind {
             // 32 warps per block leave 64 registers per thread; with half of them the registers of a multiprocessor suffice.

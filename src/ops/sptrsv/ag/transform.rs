@@ -17,9 +17,9 @@ pub const POWERS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 pub enum Merge {
     /// Every `rb` rows.
     Fixed(u32),
-    /// Every 32 rows where they have at most this many entries on average; otherwise each by itself.
+    /// Every 32 rows if they have at most this many entries on average; otherwise each row alone.
     Average(u32),
-    /// Runs of rows with at most this many entries each, up to 32; a longer row by itself.
+    /// Runs of rows with at most this many entries each, up to 32 rows; a longer row alone.
     Threshold(u32),
 }
 
@@ -63,7 +63,7 @@ impl<'a> Pattern<'a> {
         &self.indices[self.indptr[row]..self.indptr[row + 1]]
     }
 
-    /// Entries of rows `first..end`, the diagonal counted.
+    /// Entries of rows `first..end`, including the diagonal.
     pub fn entries(self, first: usize, end: usize) -> usize {
         self.indptr[end] - self.indptr[first] + end - first
     }
@@ -78,14 +78,14 @@ pub struct Graph {
     pub node_of: Vec<u32>,
     /// Level of each node: one above the highest of its parents.
     pub level: Vec<u32>,
-    /// Nodes a level; none is zero.
+    /// Nodes per level; none is zero.
     pub widths: Vec<u32>,
     /// Rows of the largest node.
     pub span: u32,
 }
 
 impl Graph {
-    /// Merges rows and computes the levels anew: rows of several levels may have come into one node.
+    /// Merges rows and computes the levels anew: a node may contain rows of several levels.
     pub fn of(pattern: Pattern, merge: Merge) -> Self {
         let node_ptr = cut(pattern, merge);
         let nodes = node_ptr.len() - 1;
@@ -97,7 +97,7 @@ impl Graph {
             span = span.max(rows.len() as u32);
             node_of[rows.clone()].fill(node as u32);
             let columns = &pattern.indices[pattern.indptr[rows.start]..pattern.indptr[rows.end]];
-            // Columns of the node itself are its own business; all others belong to earlier nodes.
+            // Columns within the node itself are no dependencies; all others belong to earlier nodes.
             let parents = columns.iter().filter(|&&col| (col as usize) < rows.start);
             let above = parents.map(|&col| level[node_of[col as usize] as usize] + 1).max();
             level[node] = above.unwrap_or(0);
@@ -117,7 +117,7 @@ impl Graph {
         self.node_ptr[node] as usize..self.node_ptr[node + 1] as usize
     }
 
-    /// Entries of a node, the diagonal counted: what scheduling takes for its work.
+    /// Entries of a node, including the diagonal: its work, as scheduling counts it.
     pub fn entries(&self, pattern: Pattern, node: usize) -> usize {
         let rows = self.rows(node);
         pattern.entries(rows.start, rows.end)
@@ -135,7 +135,7 @@ impl Graph {
         others.map(|&col| self.node_of[col as usize] as usize)
     }
 
-    /// About what it occupies, bytes.
+    /// Approximate size in memory, bytes.
     pub fn bytes(&self) -> usize {
         4 * (self.node_ptr.len() + self.node_of.len() + self.level.len() + self.widths.len())
     }
@@ -171,7 +171,7 @@ fn cut(pattern: Pattern, merge: Merge) -> Vec<u32> {
     starts
 }
 
-/// The system renumbered by level: rows of one level stand together, in solve order among themselves.
+/// The system renumbered by level: rows of one level are adjacent, in solve order within the level.
 pub struct Permuted {
     /// Row of the permuted system by solve index.
     pub place_of: Vec<u32>,
@@ -182,9 +182,10 @@ pub struct Permuted {
     pub indices: Arc<[u32]>,
     pub values: ArrayData,
     pub diagonal: ArrayData,
-    /// Host time of all of it, milliseconds.
+    /// Host time of all steps, milliseconds.
     pub ms: f64,
-    /// The part that new values of the same pattern would take at most: gathering all entries again, columns as well.
+    /// Upper estimate of the part that new values of the same pattern require: gathering all entries again, including
+    /// columns.
     pub values_ms: f64,
 }
 
@@ -220,7 +221,7 @@ impl Permuted {
     }
 }
 
-/// Place of each solve index in level order, and the other way round.
+/// Place of each solve index in level order, and the inverse.
 fn by_level(levels: &Levels) -> (Vec<u32>, Vec<u32>) {
     let mut next: Vec<u32> = Vec::with_capacity(levels.widths.len());
     let mut sum = 0;
@@ -239,7 +240,7 @@ fn by_level(levels: &Levels) -> (Vec<u32>, Vec<u32>) {
     (place_of, solve_of)
 }
 
-/// The permuted pattern alone, columns of a row in any order: what selection looks at.
+/// The permuted pattern alone, with the columns of a row in any order: what selection reads.
 pub fn reordered(system: &Triangular, levels: &Levels) -> (Vec<usize>, Vec<u32>) {
     let (place_of, solve_of) = by_level(levels);
     let mut indptr = Vec::with_capacity(system.rows() + 1);

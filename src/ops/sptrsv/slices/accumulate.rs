@@ -1,11 +1,11 @@
-//! Sums of sparse rows in the order in which their columns first come up (Gustavson, TOMS 4(3), 1978), sorted at the end.
+//! Sums of sparse rows, with columns in order of first appearance (Gustavson, TOMS 4(3), 1978), sorted at the end.
 
 use super::equations::Segment;
 
 /// Sums of one equation by column: where a column stands in the list, if it is there since `begin`.
 pub struct Accumulator {
     stamp: u32,
-    /// Of each column: the stamp of the equation that has it, and where in that equation.
+    /// For each column: the stamp of the equation that contains it, and its place in that equation.
     seen: Vec<(u32, u32)>,
     terms: Vec<(u32, f64)>,
 }
@@ -33,7 +33,7 @@ impl Accumulators {
         self.known.len() + self.unknown.len()
     }
 
-    /// Appends the equation, its terms in b rising: packed as they are, they are read side by side.
+    /// Appends the equation with its terms in b rising, as they will be packed and read side by side.
     pub fn take_into(&mut self, segment: &mut Segment) {
         // Runs of rising columns, since every row that was added rises: a stable sort merges them.
         self.known.terms.sort_by_key(|&(col, _)| col);
@@ -47,7 +47,7 @@ impl Accumulator {
         Self { stamp: 0, seen: vec![(0, 0); columns], terms: Vec::new() }
     }
 
-    /// Forgets what an equation that grew too long has left behind, too.
+    /// Also discards what an equation that grew too long has left behind.
     pub fn begin(&mut self) {
         self.terms.clear();
         self.stamp = self.stamp.wrapping_add(1);
@@ -57,7 +57,7 @@ impl Accumulator {
         }
     }
 
-    /// Different columns since `begin`.
+    /// Distinct columns since `begin`.
     pub fn len(&self) -> usize {
         self.terms.len()
     }

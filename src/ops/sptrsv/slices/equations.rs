@@ -1,4 +1,4 @@
-//! Equations `x = P b + M x` in windows: the system, and what rewriting and splitting make of it.
+//! Equations `x = P b + M x` in windows: the system, and the results of rewriting and splitting it.
 
 use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
@@ -32,7 +32,7 @@ impl Terms {
         self.ptr.push(self.cols.len());
     }
 
-    /// Forgets all rows but the first few.
+    /// Discards all rows but the first few.
     pub fn truncate(&mut self, rows: usize) {
         self.ptr.truncate(rows + 1);
         let terms = self.ptr[rows];
@@ -76,16 +76,16 @@ pub struct Place {
     pub row: u32,
 }
 
-/// A system as equations, each an unknown's value out of entries of b and unknowns of earlier windows.
+/// A system as equations, each giving an unknown's value from entries of b and unknowns of earlier windows.
 ///
-/// The diagonal is divided out. Unknowns 0..n are the solve indices; partial sums of split equations follow. Equations
-/// stay where they were built: what moves is their `place`.
+/// The diagonal is divided out. Unknowns 0..n are the solve indices; partial sums of split equations follow. Equations stay
+/// where they were built: only their `place` changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Equations {
     pub segments: Vec<Segment>,
-    /// One an unknown.
+    /// One per unknown.
     pub places: Vec<Place>,
-    /// Row of the matrix that an unknown is x of; `None` for a partial sum.
+    /// Row of the matrix whose x the unknown is; `None` for a partial sum.
     pub rows: Vec<Option<u32>>,
     pub window_of: Vec<u32>,
     pub windows: u32,
@@ -114,12 +114,12 @@ impl Equations {
         self.places.is_empty()
     }
 
-    /// Terms kept, those of equations that were replaced included.
+    /// Terms stored, including those of equations that were replaced.
     pub fn terms(&self) -> usize {
         self.segments.iter().map(Segment::terms).sum()
     }
 
-    /// Bytes they take on the host.
+    /// Bytes that the terms take on the host.
     pub fn bytes(&self) -> u64 {
         (self.terms() * 12 + self.len() * 36) as u64
     }

@@ -1,4 +1,4 @@
-//! The `slices` family's predicted times: for the order of trials, not for promises.
+//! The `slices` family's predicted times: for the order of trials, not as promises.
 
 use super::lower::term_bytes;
 use super::rewrite::Rewrite;
@@ -8,7 +8,8 @@ use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
 use std::collections::HashMap;
 
-/// A coarse model: how far a rewriting goes is seen by rewriting some of the levels; what a window costs, from the hop.
+/// A coarse model: the effect of rewriting is estimated by rewriting some of the levels; the cost of a window follows from
+/// the hop.
 pub struct Estimate {
     levels: f64,
     rows: f64,
@@ -18,27 +19,27 @@ pub struct Estimate {
     reaches: HashMap<Rewrite, Reach>,
 }
 
-/// What the estimate of a scheme is made of.
+/// The components of a scheme's estimate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
-    /// Windows of the whole system, and rows of one.
+    /// Windows of the whole system, and rows per window.
     pub windows: f64,
     pub rows_a_window: f64,
-    /// Terms of an equation in the mean, and in unknowns of a window's longest.
+    /// Terms of an equation on average, and terms in unknowns of a window's longest equation.
     pub terms: f64,
     pub longest: f64,
-    /// Lanes of an equation, and steps that a window's longest takes on so many.
+    /// Lanes per equation, and steps that a window's longest equation takes on that many lanes.
     pub lanes: f64,
     pub steps: f64,
-    /// Slices of a window, and warps that there are for them.
+    /// Slices of a window, and the warps available for them.
     pub slices: f64,
     pub warps: f64,
-    /// Rounds that a window's slices take of the warps there are.
+    /// Rounds that a window's slices take on the available warps.
     pub rounds: f64,
-    /// Microseconds that windows take one after the other, and that all terms take to be read.
+    /// Microseconds of all windows in sequence, and of reading all terms.
     pub waiting_us: f64,
     pub bytes_us: f64,
-    /// Of launches beyond the first.
+    /// Microseconds of launches beyond the first.
     pub launches_us: f64,
 }
 
@@ -67,7 +68,7 @@ impl Estimate {
         self.reaches.keys().copied()
     }
 
-    /// What a rewriting comes to; what was not surveyed is taken for none.
+    /// The result of a rewriting; one that was not surveyed counts as no rewriting.
     pub fn reach(&self, how: Rewrite) -> Reach {
         let none = Reach { levels: 1.0, terms: 1.0, longest: 1.0 };
         self.reaches.get(&how).copied().unwrap_or(none)
@@ -78,7 +79,7 @@ impl Estimate {
         (self.levels / self.reach(how).levels).max(1.0)
     }
 
-    /// Of a candidate of this family.
+    /// The estimate for a candidate of this family.
     pub fn of_candidate(&self, candidate: &Candidate) -> Option<Parts> {
         (candidate.family == FAMILY)
             .then(|| Scheme::of(candidate))
@@ -110,13 +111,13 @@ impl Estimate {
         let group = f64::from(scheme.unroll);
         let a_window =
             hop + 40.0 * lanes.log2() + rounds * (250.0 + (steps / group).ceil() * 350.0);
-        // Waiting warps get into each other's way.
+        // Waiting warps slow each other down.
         let crowd = 1.0 + 0.01 * f64::from(scheme.warps);
         let aside = match (scheme.sync, scheme.take, scheme.pause) {
             (Sync::Sentinel, Take::Block | Take::Spread, 0) => 1.0,
             _ => 1.1,
         };
-        // A launch of its own takes a window of more than alpha x warps slices; each ends a launch of others, too.
+        // Windows of more than alpha x warps slices get a separate launch; each also ends a launch of other windows.
         let launches = match scheme.alpha {
             0 => 0.0,
             alpha => 3.0 * windows.min(windows * slices / (f64::from(alpha) * warps)),

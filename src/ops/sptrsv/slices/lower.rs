@@ -1,4 +1,4 @@
-//! Lowers a scheme: rewrites, splits and packs the system (what schemes share is kept), proves progress, lays the launches.
+//! Lowers a scheme: rewrites, splits and packs the system (shared results are kept), proves progress, and plans the launches.
 
 use super::equations::Equations;
 use super::pack::{Packed, Packing, pack};
@@ -15,16 +15,16 @@ use crate::ops::sptrsv::{System, no_candidate};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of rewritten and packed systems that are kept for the next schemes.
+/// Most bytes of rewritten and packed systems that are kept for later schemes.
 const KEPT_BYTES: u64 = 3 << 30;
 
-/// Threads a block of a launch that does not wait.
+/// Threads per block of a launch that does not wait.
 const WINDOW_BLOCK: u32 = 256;
 
-/// Most warps a block; more on a multiprocessor come as several blocks.
+/// Most warps per block; a multiprocessor with more warps has several blocks.
 const WARPS_A_BLOCK: u32 = 16;
 
-/// Keeps what schemes of one system share: each rewriting, each packing of it. Oldest go first.
+/// Keeps what schemes of one system share: each rewriting, and each packing of it. The oldest are dropped first.
 #[derive(Default)]
 pub struct SlicesLowerer {
     equations: Vec<(Rewrite, Arc<Equations>)>,
@@ -44,7 +44,7 @@ impl SlicesLowerer {
         let bare = Recipe::bare(candidate, Program::Cuda(program));
         let values_ms = equations_ms + packed.ms;
         let lowering_ms = values_ms + started.elapsed().as_secs_f64() * 1e3;
-        // New values go the whole way again but for the levels: the coefficients are functions of all values.
+        // New values require all steps again except the levels: the coefficients are functions of all values.
         Ok(Recipe { arrays, scratch, lowering_ms, update_ms: Some(values_ms), ..bare })
     }
 
@@ -81,7 +81,7 @@ impl SlicesLowerer {
         let packed: u64 = self.packed.iter().map(|(_, packed)| packed.bytes()).sum();
         let mut over = (equations + packed + bytes).saturating_sub(KEPT_BYTES);
         while over > 0 && !(self.packed.is_empty() && self.equations.is_empty()) {
-            // Packings first: they are made again faster than equations.
+            // Packings first: they are remade faster than equations.
             let gone = if self.packed.is_empty() {
                 self.equations.remove(0).1.bytes()
             } else {
@@ -135,7 +135,7 @@ impl Layout<'_> {
     }
 
     fn shared(&self, blocks: u32) -> Result<Step, Refusal> {
-        // Partial sums of split equations come on top of the unknowns that `legal` counts.
+        // Partial sums of split equations add to the unknowns that `legal` counts.
         let (work, most) = (self.work_bytes(), self.system.device.shared_bytes_per_block);
         if work > most {
             return Err(Refusal(format!(
@@ -152,7 +152,7 @@ impl Layout<'_> {
         })
     }
 
-    /// Launches in order: windows with many slices alone, runs of others together.
+    /// Launches in order: windows with many slices alone, runs of other windows together.
     fn launches(&self) -> Vec<Step> {
         let windows = &self.packed.window_start;
         let end = self.packed.slices();
@@ -171,7 +171,7 @@ impl Layout<'_> {
             steps.push(self.window(window[0], window[1]));
             first = window[1];
         }
-        // An empty system still is one launch, which does nothing.
+        // An empty system is still one launch, which does nothing.
         if first < end || steps.is_empty() {
             steps.push(self.waiting(first, end));
         }
@@ -207,7 +207,7 @@ impl Layout<'_> {
     }
 }
 
-/// Bytes that one call of a packed scheme streams in: what its predicted time starts from.
+/// Bytes that one call of a packed scheme streams in: the basis of its predicted time.
 pub fn term_bytes(dtype: Dtype) -> u64 {
     4 + dtype.bytes()
 }

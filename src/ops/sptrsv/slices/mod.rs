@@ -1,4 +1,4 @@
-//! The family `slices`: equations rewritten to few windows, a few of them a warp, the value itself the flag.
+//! The family `slices`: equations rewritten to few windows, a few equations per warp, with the value itself as the flag.
 //!
 //! Beyond the paper: rewriting (inverted blocks and dense tails are cases of it), splitting of long rows, and shared memory
 //! of one multiprocessor or one cluster as the place where unknowns are awaited.

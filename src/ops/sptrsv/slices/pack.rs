@@ -1,4 +1,4 @@
-//! Packing: equations into slices, the piece of work of one warp, with entries side by side as its lanes read them.
+//! Packing: equations into slices, the unit of work of one warp, with entries side by side as its lanes read them.
 
 use super::equations::{ByLevel, Equations};
 use crate::domain::Dtype;
@@ -12,13 +12,13 @@ use std::time::Instant;
 /// Column of an entry that is padding; `kNoTerm` of the kernel.
 pub const NO_TERM: u32 = u32::MAX;
 
-/// Steps of one kind in a slice, at most: they are counted with 16 bits.
+/// Most steps of one kind in a slice: they are counted with 16 bits.
 const MOST_STEPS: usize = u16::MAX as usize;
 
-/// Entries of a packed system, at most, so that steps are counted with 32 bits and memory stays in bounds.
+/// Most entries of a packed system, so that steps are counted with 32 bits and memory stays bounded.
 const MOST_ENTRIES: usize = 1 << 31;
 
-/// Entries for each term, at most, where they are many.
+/// Most packed entries per term, if there are many.
 const MOST_PADDING: usize = 4;
 const SMALL_ENTRIES: usize = 1 << 26;
 
@@ -27,22 +27,22 @@ const SMALL_ENTRIES: usize = 1 << 26;
 pub struct Packing {
     /// Entry lanes of a warp: 32, or fewer where lanes also spread over right-hand sides.
     pub width: u32,
-    /// Entry lanes an equation; 0 chooses for each slice.
+    /// Entry lanes per equation; 0 chooses for each slice.
     pub lanes: u32,
-    /// Steps an equation should take at most where lanes are chosen.
+    /// Most steps that an equation should take if lanes are chosen.
     pub steps: u32,
-    /// Warps that a window should keep busy where lanes are chosen.
+    /// Warps that a window should keep busy if lanes are chosen.
     pub warps: u32,
 }
 
-/// Slices in execution order, in arrays as the kernel takes them.
+/// Slices in execution order, in arrays as the kernel reads them.
 #[derive(Clone, Debug)]
 pub struct Packed {
-    /// Four words a slice: first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8.
+    /// Four words per slice: first slot, first step, b steps | x steps << 16, log2 lanes | rows << 8.
     pub meta: Arc<[u32]>,
     pub cols: Arc<[u32]>,
     pub vals: ArrayData,
-    /// Row of the matrix a slot stands for; all ones for a partial sum.
+    /// Row of the matrix that a slot belongs to; all ones for a partial sum.
     pub rows: Arc<[u32]>,
     /// First slice of each window, and the end.
     pub window_start: Vec<u32>,
@@ -145,7 +145,7 @@ fn slices_of(
         let (known, unknown) = (equations.known(row as usize), equations.unknown(row as usize));
         (known.0.len(), unknown.0.len())
     };
-    // Terms in b wait for nothing, so that they count half.
+    // Terms in b wait for nothing, so they count half.
     let length = |(known, unknown): (usize, usize)| unknown.max(known.div_ceil(2));
     rows.sort_by_cached_key(|&row| {
         let lengths = lengths(row);
@@ -184,7 +184,7 @@ impl Packing {
         while log < most && length.div_ceil(1 << log) > self.steps as usize {
             log += 1;
         }
-        // A narrow window leaves warps idle: more lanes an equation cost nothing there.
+        // A narrow window leaves warps idle: more lanes per equation cost nothing there.
         let warps = |log: u32| (rows << log) / self.width as usize;
         while log < most && warps(log + 1) < self.warps as usize && 2 << log <= length {
             log += 1;
@@ -210,7 +210,7 @@ struct Placing<'a> {
 }
 
 impl Placing<'_> {
-    /// Columns and values of all slices; `value` rounds to the type, if that has such a value.
+    /// Columns and values of all slices; `value` rounds to the type, if the type has such a value.
     fn entries<V: Copy + Default + Send + Sync>(
         &self,
         slices: &[Slice],
@@ -218,7 +218,7 @@ impl Placing<'_> {
         value: impl Fn(f64) -> Option<V> + Sync,
         array: impl Fn(Arc<[V]>) -> ArrayData,
     ) -> Result<(Arc<[u32]>, ArrayData), Refusal> {
-        // Made in place: a vector would be copied once more to become what recipes share.
+        // Built in place: a vector would be copied once more to become the array that recipes share.
         let (mut cols, mut vals): (Arc<[u32]>, Arc<[V]>) = rayon::join(
             || std::iter::repeat_n(NO_TERM, entries).collect(),
             || std::iter::repeat_n(V::default(), entries).collect(),
@@ -231,7 +231,7 @@ impl Placing<'_> {
         Ok((cols, array(vals)))
     }
 
-    /// Slices are cut out of the arrays and filled in parallel. `None`: a value has none of the type.
+    /// The arrays are divided into slices and filled in parallel. `None` if the type cannot represent a value.
     fn fill<V: Copy + Send + Sync>(
         &self,
         slices: &[Slice],
@@ -264,7 +264,7 @@ impl Placing<'_> {
                 let slots = unknown.iter().map(|&col| self.slot_of[col as usize]);
                 sorted.clear();
                 sorted.extend(slots.zip(factors.iter().copied()));
-                // The last to be known come last, and lanes side by side read side by side.
+                // Terms that become known last come last, and lanes side by side read neighbouring entries.
                 sorted.sort_unstable_by_key(|&(slot, _)| slot);
                 for (at, &(slot, factor)) in sorted.iter().enumerate() {
                     (unknown_cols[place(at)], unknown_vals[place(at)]) = (slot, value(factor)?);

@@ -3,12 +3,12 @@
 use super::pack::{NO_TERM, Packed, Packing};
 use crate::ops::Refusal;
 
-/// Refuses a packed system in which a slice would wait for one that is not of an earlier window, or reaches outside of
-/// what there is. `rows` is the length of b.
+/// Refuses a packed system in which a slice would wait for one that is not in an earlier window, or would read outside of the
+/// arrays. `rows` is the length of b.
 ///
-/// Warps take slices in rising order, and all warps are resident, or take slices by ticket. So the lowest slice that is
-/// not done is being worked on, and all it waits for is there. Windows that are launched by themselves do not wait at
-/// all: there it takes that the window is an earlier one, not just the slice.
+/// Warps take slices in rising order, and all warps are resident, or take slices by ticket. So the lowest unfinished slice is
+/// being worked on, and everything that it waits for is available. Windows with a separate launch do not wait at all: they
+/// require an earlier window, not just an earlier slice.
 pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refusal> {
     let width = packing.width as usize;
     let slices = packed.meta.chunks_exact(4);

@@ -1,16 +1,16 @@
 //! Rewriting: unknowns of the same window are substituted, so that many levels become one (the partitioned inverse of
 //! Alvarado and Schreiber, SIAM J. Sci. Comput. 14(2), 1993, with windows chosen by what a level costs on the device).
 //!
-//! A level costs a hop, however few its rows. Substituting a row's parents by their own equations makes it depend on
-//! rows further back: longer rows, fewer hops. Inverted diagonal blocks are the case of a window of consecutive rows, and
-//! a dense tail is one where substituting hardly adds a term. A window takes in the next level for as long as that
-//! lowers the mean cost of a level; the first term of the mean is what a window is worth, `window_ns`.
+//! A level costs a hop, however few its rows. Substituting a row's parents by their own equations makes it depend on rows
+//! further back: longer rows, fewer hops. Inverted diagonal blocks are the case of a window of consecutive rows, and a dense
+//! tail is one where substituting hardly adds a term. A window takes in the next level as long as that lowers the mean cost
+//! of a level; the first term of that mean is the fixed cost of a window, `window_ns`.
 //!
-//! What this does to rounding. Within a window a row is summed from terms of earlier windows and of b, not from its parents'
-//! computed values. Its rounding errors are relative to the window's terms, so the result is backward stable in the norm of a
-//! window; row by row only where rows do not cancel what is much larger than they are. Random right-hand sides show no such
-//! rows in well-behaved systems; one made to cancel does. Plans therefore state the measured error, the space leaves out
-//! systems that amplify, and `window_ns = 0` is substitution, row by row.
+//! Effect on rounding: within a window a row is summed from terms of earlier windows and of b, not from its parents' computed
+//! values. Its rounding errors are relative to the window's terms, so the result is backward stable in the norm of a window;
+//! row by row it is so only where rows do not cancel terms much larger than their result. Random right-hand sides do not
+//! produce such rows in well-behaved systems; one constructed to cancel does. Plans therefore state the measured error, the
+//! space leaves out systems that amplify, and `window_ns = 0` is substitution, row by row.
 //!
 //! Substituted coefficients are products along paths. Where they grow, so do the rounding errors of what cancels against
 //! them (Higham and Pothen, SIAM J. Sci. Comput. 15(1), 1994: the method is stable where the inverted parts are well
@@ -27,34 +27,34 @@ use std::time::Instant;
 /// Levels of at least this many rows are rewritten in parallel, by tasks of at least half as many.
 const PARALLEL_ROWS: usize = 256;
 
-/// Terms of a segment that narrow levels append to, after which the next begins.
+/// Terms of a segment that narrow levels append to, after which the next segment begins.
 const SEGMENT_TERMS: usize = 1 << 20;
 
-/// An equation's magnitude over that of the row it came from, at most.
+/// Largest ratio of an equation's magnitude to that of the row it came from.
 ///
-/// The magnitude is 1 + sum |m_j| g_j over the row's terms, g_j being the parent's magnitude where it is substituted and
-/// else 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. Eight bits
-/// are about what the verification leaves.
+/// The magnitude is 1 + sum |m_j| g_j over the row's terms, where g_j is the parent's magnitude if it is substituted and else
+/// 1: an upper bound of sum |P_k d_k| + sum |M_k|, and the same however rows of the system are scaled. The tolerance of the
+/// verification leaves about eight bits.
 const GROWTH: f64 = 256.0;
 
 /// Memory of the accumulators of all threads together, bytes.
 const ACCUMULATOR_BYTES: usize = 4 << 30;
 
-/// Terms of a whole rewritten system, at most: beyond it windows close at once.
+/// Most terms of a whole rewritten system: beyond it windows close at once.
 const MOST_TERMS: usize = 600_000_000;
 
-/// As many times the system's own terms, at most: beyond it memory is spent for little.
+/// Largest multiple of the system's own terms: beyond it memory is spent for little.
 const MOST_FILL: usize = 24;
 
-/// Terms that any system may come to whatever its own are.
+/// Number of terms that any system may reach, however few its own are.
 const FEW_TERMS: usize = 50_000_000;
 
 /// How far to rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rewrite {
-    /// What one window costs whatever is in it, nanoseconds; 0 leaves every level its own window.
+    /// Fixed cost of a window, nanoseconds; 0 makes every level a window.
     pub window_ns: u32,
-    /// Terms of an equation in unknowns, and of one in b, at most; an equation that is longer by itself may stay so.
+    /// Most terms of an equation in unknowns, and in b; an equation that is longer without rewriting may stay so.
     pub terms: u32,
 }
 
@@ -87,20 +87,20 @@ pub(super) struct WindowCost {
 impl WindowCost {
     pub(super) fn of(system: &System, how: Rewrite) -> Self {
         let element = system.problem.dtype.bytes() as f64;
-        // An entry streams in from memory; the unknown it multiplies comes from L2, at a few times that rate.
+        // An entry is streamed from memory; the unknown that it multiplies comes from L2, at a few times that rate.
         let bytes = 4.0 + element + 0.4 * element * f64::from(system.problem.rhs);
-        // GB/s are bytes a nanosecond. A device that could not be measured is taken for a slow one.
+        // GB/s are bytes per nanosecond. A device that could not be measured counts as a slow one.
         let rate = if system.device.copy_gbps > 0.0 { system.device.copy_gbps } else { 100.0 };
         let window_ns = f64::from(how.window_ns);
         Self { ns_a_term: bytes / rate, window_ns, spent_ns: 0.0, levels: 0 }
     }
 
-    /// Terms that cost as much as a window does.
+    /// Number of terms that cost as much as a window.
     pub(super) fn window_terms(&self) -> f64 {
         self.window_ns / self.ns_a_term
     }
 
-    /// Terms that the next level may have so that taking it in lowers the mean; `None` where no level is to join.
+    /// Most terms of the next level for which joining it lowers the mean; `None` if no level should join.
     fn most_terms(&self) -> Option<usize> {
         let most = (self.window_ns + self.spent_ns) / f64::from(self.levels) / self.ns_a_term;
         (self.levels > 0 && self.window_ns > 0.0).then_some(most as usize)
@@ -131,7 +131,7 @@ pub(super) struct Rewriting<'a> {
     window_of: Vec<u32>,
     /// Magnitude of each equation, see `GROWTH`.
     growth: Vec<f64>,
-    /// One a task that runs at the same time.
+    /// One per task that runs at the same time.
     accumulators: Vec<Accumulators>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// Takes the next level in: into the open window if that is cheaper, else into a new one, which it says.
+    /// Adds the next level: to the open window if that is cheaper, else to a new one; returns whether it is new.
     pub(super) fn take(&mut self, rows: &[u32], cost: &mut WindowCost) -> bool {
         let joined = cost.most_terms().and_then(|most| self.build(rows, Some(most)));
         match joined {
@@ -178,8 +178,8 @@ impl<'a> Rewriting<'a> {
         MOST_TERMS.min(FEW_TERMS.max(MOST_FILL * own))
     }
 
-    /// Builds the rows' equations and says how many terms they have. With `join`, parents of the open window are
-    /// substituted, and nothing is kept (`None`) where that takes more terms in all, or one equation gets too long.
+    /// Builds the rows' equations and returns their number of terms. With `join`, parents of the open window are substituted,
+    /// and nothing is kept (`None`) if that takes more terms in all, or one equation gets too long.
     fn build(&mut self, rows: &[u32], join: Option<usize>) -> Option<usize> {
         let join = join.map(|most| most.min(self.most_terms().saturating_sub(self.stored)));
         // Each row has a term at least.
@@ -212,12 +212,12 @@ impl<'a> Rewriting<'a> {
                 grown += factor * if substituted { self.growth[parent as usize] } else { 1.0 };
             }
             self.growth[row as usize] = grown;
-            // Coefficients that overflow are no comparison, and join nothing.
+            // Coefficients that overflow cannot be compared, and join nothing.
             !join || grown <= GROWTH * plain && grown.is_finite()
         })
     }
 
-    /// On this thread, at the end of the last segment.
+    /// On this thread, appended to the last segment.
     fn build_narrow(
         &mut self,
         rows: &[u32],
@@ -245,7 +245,7 @@ impl<'a> Rewriting<'a> {
         Some(terms)
     }
 
-    /// Shared out among tasks, each with a segment of its own.
+    /// Distributed among tasks, each with a separate segment.
     fn build_wide(
         &mut self,
         rows: &[u32],
@@ -263,7 +263,7 @@ impl<'a> Rewriting<'a> {
                 let kept = rows.iter().all(|&row| {
                     let fits = this.sum(row as usize, join.is_some(), sums);
                     let own = if fits { sums.terms() } else { MOST_TERMS + 1 };
-                    // More than is left for all: the others stop, too.
+                    // More than the budget for all tasks: the others stop, too.
                     let terms = total.fetch_add(own, Relaxed) + own;
                     let kept = join.is_none_or(|most| terms <= most);
                     if kept {

@@ -4,7 +4,7 @@ use super::pack::Packing;
 use super::rewrite::Rewrite;
 use crate::domain::Candidate;
 
-/// Where the unknowns that warps wait for are kept.
+/// Where the unknowns that warps wait for are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Global memory: the whole device works.
@@ -13,23 +13,23 @@ pub enum Scope {
     Shared { blocks: u32 },
 }
 
-/// How a warp comes by its slices.
+/// How a warp gets its slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Take {
-    /// Dealt; neighbouring slices go to warps of one block.
+    /// Assigned in advance; neighbouring slices go to warps of one block.
     Block,
-    /// Dealt; neighbouring slices go to different multiprocessors.
+    /// Assigned in advance; neighbouring slices go to different multiprocessors.
     Spread,
     /// By an atomic counter.
     Ticket,
 }
 
-/// How an unknown says that it is there.
+/// How an unknown is marked as available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sync {
-    /// By not being the sentinel.
+    /// It differs from the sentinel.
     Sentinel,
-    /// By the epoch beside it.
+    /// The epoch beside it is that of the call.
     Packed,
 }
 
@@ -67,17 +67,17 @@ impl Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
     pub rewrite: Rewrite,
-    /// Entry lanes an equation; 0 chooses for each slice.
+    /// Entry lanes per equation; 0 chooses for each slice.
     pub lanes: u32,
-    /// Solving warps a multiprocessor.
+    /// Solving warps per multiprocessor.
     pub warps: u32,
-    /// Unknowns that a lane loads before it looks at the first.
+    /// Unknowns that a lane loads before it examines the first.
     pub unroll: u32,
     pub take: Take,
     pub sync: Sync,
     pub scope: Scope,
     pub pause: u32,
-    /// Windows of more than this many slices a resident warp are launches of their own, without waiting (the paper's
+    /// Windows of more than this many slices per resident warp get a separate launch, without waiting (the paper's
     /// alpha_level); 0: all windows in one launch.
     pub alpha: u32,
 }
@@ -86,7 +86,7 @@ pub struct Scheme {
 pub const FAMILY: &str = "slices";
 
 impl Scheme {
-    /// The parameters of a candidate of this family; `None` where one is missing or no value of its domain.
+    /// The parameters of a candidate of this family; `None` if one is missing or has a value outside its domain.
     pub fn of(candidate: &Candidate) -> Option<Self> {
         let int = |name| candidate.int(name).and_then(|value| u32::try_from(value).ok());
         let (window_ns, terms) = (int("window_ns")?, int("terms")?);
@@ -138,7 +138,7 @@ impl Scheme {
     /// How equations share a warp for this many right-hand sides on this many multiprocessors.
     pub fn packing(&self, rhs: u32, multiprocessors: u32) -> Packing {
         let width = 32 / Columns::of(rhs).lanes;
-        // Rounded to one of two, so that schemes with different numbers of warps share their packed arrays.
+        // Rounded to one of two values, so that schemes with different numbers of warps share their packed arrays.
         let warps = match self.scope {
             Scope::Global => multiprocessors * 2,
             Scope::Shared { .. } => 32,
@@ -147,12 +147,12 @@ impl Scheme {
     }
 }
 
-/// How right-hand sides spread over a warp.
+/// How right-hand sides are distributed over a warp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// Lanes across right-hand sides.
     pub lanes: u32,
-    /// Right-hand sides a lane.
+    /// Right-hand sides per lane.
     pub a_lane: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The space of the `slices` family: every scheme counted, those worth trying listed by stated rules, each with a time.
+//! The space of the `slices` family: every scheme counted, those worth trying listed by explicit rules, each with a time.
 
 use super::estimate::Estimate;
 use super::rewrite::Rewrite;
@@ -24,10 +24,10 @@ const SCOPES: [Scope; 4] = [
 const PAUSES: [u32; 2] = [0, 1];
 const ALPHAS: [u32; 3] = [0, 8, 2];
 
-/// Rows a level up to which a single multiprocessor or a cluster may keep up.
+/// Rows per level up to which a single multiprocessor or a cluster may keep up.
 const NARROW: f64 = 64.0;
 
-/// Entries from which a system is large: rewriting it takes long enough to be done for few schemes only.
+/// Entries from which a system is large: rewriting it takes so long that it is done for few schemes only.
 const LARGE: usize = 1_000_000;
 const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
 
@@ -35,7 +35,7 @@ const LARGE_WINDOW_NS: [u32; 3] = [250, 500, 1000];
 /// skip them. Of the development set, systems up to 6e4 rewrite well and those from 4e9 do not.
 const AMPLIFIED: f64 = 1e6;
 
-/// Entries a row from which rows are long.
+/// Entries per row from which rows are long.
 const LONG_ROWS: f64 = 32.0;
 
 /// The parameters with their values, in the order in which they vary.
@@ -57,7 +57,7 @@ pub fn domains() -> Vec<Domain> {
     ]
 }
 
-/// Schemes of the whole product, whether legal or not.
+/// Schemes of the whole product, legal or not.
 fn full() -> u64 {
     let product = |lengths: &[usize]| lengths.iter().product::<usize>() as u64;
     let common = product(&[LANES.len(), WARPS.len(), UNROLL.len(), PAUSES.len()]);
@@ -73,11 +73,11 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     }
     let Scope::Shared { blocks } = scheme.scope else {
         return match (scheme.sync, scheme.take, scheme.alpha) {
-            // A graph's arguments are fixed when it is made: no epoch can change in it.
+            // A graph's arguments are fixed when it is made, so its epoch cannot change.
             (Sync::Packed, _, 1..) => {
                 Err("an epoch cannot change within a graph of several launches".to_owned())
             }
-            // Its one counter would go on where the launch before has left it.
+            // Its single counter would continue where the launch before has left it.
             (_, Take::Ticket, 1..) => Err("tickets are of a single launch".to_owned()),
             _ => Ok(()),
         };
@@ -100,7 +100,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
 
 /// The family's part of the space.
 pub fn share(system: &System, estimate: &Estimate) -> Share {
-    // In a fixed order: what is listed twice is kept once, whatever comes first.
+    // In a fixed order: duplicates are kept once, whichever comes first.
     let mut rewrites: Vec<Rewrite> = estimate.rewrites().collect();
     rewrites.sort_by_key(|how| (how.window_ns, how.terms));
     let mut scored: Vec<_> = listed(system, &rewrites)
@@ -148,10 +148,10 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
             (true, true) => &[0, 32],
         };
         for &lanes in lanes {
-            // One warp a multiprocessor, or all that fit, on the plain shape alone.
+            // One warp per multiprocessor, or all that fit, only for the plain shape.
             let ends = |warps: &u32| lanes == 0 || (2..=16).contains(warps);
             for warps in WARPS.into_iter().filter(ends) {
-                // So many warps leave registers for four loads in flight.
+                // This many warps leave registers for four loads in flight.
                 let unroll = if warps > 16 { 4 } else { plain.unroll };
                 list.push(Scheme { lanes, warps, unroll, ..plain });
             }
@@ -186,7 +186,7 @@ fn listed(system: &System, rewrites: &[Rewrite]) -> Vec<Scheme> {
     list
 }
 
-/// How large terms become that rows add up to the right-hand side: the largest |t_ij x_j| of a row summed, for b random in
+/// How large the terms become that add up to the right-hand side: the largest |t_ij x_j| of a row summed, for b random in
 /// [-1, 1). A function of the system alone, and the same however its rows are scaled together with b.
 fn amplification(system: &System) -> f64 {
     let triangular = &system.triangular;
@@ -202,17 +202,17 @@ fn amplification(system: &System) -> f64 {
     (0..triangular.rows()).map(|s| finite(row(s))).fold(0.0, f64::max)
 }
 
-/// Whether rewriting and packing take long: rows count as entries do, each has a term of its own.
+/// Whether rewriting and packing take long: rows count like entries, since each has a term of its own.
 fn is_large(system: &System) -> bool {
     system.triangular.nnz() + system.triangular.rows() > LARGE
 }
 
-/// Entries a row, the diagonal counted.
+/// Entries per row, including the diagonal.
 fn mean_terms(system: &System) -> f64 {
     1.0 + system.triangular.nnz() as f64 / system.triangular.rows().max(1) as f64
 }
 
-/// Rewritings worth a try; a system of one level has nothing to rewrite.
+/// Rewritings worth trying; a system of one level has nothing to rewrite.
 pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
     let mut all = vec![Rewrite { window_ns: 0, terms: TERMS[0] }];
     if system.levels.widths.len() <= 1 || amplification(system) > AMPLIFIED {

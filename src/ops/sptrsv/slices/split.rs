@@ -1,7 +1,7 @@
-//! Splitting: an equation far longer than a warp's stride becomes partial sums, each an unknown of its own.
+//! Splitting: an equation far longer than a warp's stride becomes partial sums, each a separate unknown.
 //!
-//! Terms are taken in the order in which they come to be known, so the partial sums of early terms are done long before
-//! the last term is, by other warps.
+//! Terms are taken in the order in which they become known, so other warps finish the partial sums of early terms long before
+//! the last term is known.
 
 use super::equations::{ByLevel, Equations, Place, Segment};
 use std::time::Instant;
@@ -12,12 +12,12 @@ const CHUNK: usize = 512;
 /// Equations of at most this many terms stay whole.
 const LONGEST: usize = 2 * CHUNK;
 
-/// Terms that stay in the equation itself, the last to be known.
+/// Terms that stay in the equation itself: the last to become known.
 const KEPT: usize = CHUNK / 2;
 
 /// Splits every equation above `LONGEST` terms; windows are counted anew.
 pub fn split(mut equations: Equations) -> Equations {
-    // A row of millions of terms has thousands of partial sums: those are summed up in parts, too.
+    // A row of millions of terms has thousands of partial sums, which are themselves summed in parts.
     while (0..equations.len()).any(|at| equations.unknown(at).0.len() > LONGEST) {
         equations = once(equations);
     }
@@ -59,7 +59,7 @@ struct Splitting {
 }
 
 impl Splitting {
-    /// The window after those of all these unknowns.
+    /// The first window after those of all these unknowns.
     fn after(&self, unknowns: impl Iterator<Item = u32>) -> u32 {
         unknowns.map(|unknown| self.windows[unknown as usize] + 1).max().unwrap_or(0)
     }

@@ -1,48 +1,48 @@
-//! What a rewriting comes to, seen by rewriting a sample of the levels.
+//! The effect of a rewriting, estimated by rewriting a sample of the levels.
 //!
-//! Windows depend on what is near them alone, so that runs of levels can be rewritten as [`super::rewrite::rewrite`] would
-//! rewrite all of them. A run stands for the stratum of levels that it lies in, however many terms its levels have: a
-//! stratum of wide levels is seen in few of them, one of narrow levels in many, and neither counts for the other. Windows
-//! that were not seen to their end are taken for as long as they would have become.
+//! Windows depend only on nearby levels, so runs of levels can be rewritten as [`super::rewrite::rewrite`] would rewrite all
+//! of them. A run represents the stratum of levels that it lies in, however many terms its levels have: a stratum of wide
+//! levels is sampled by few of them, one of narrow levels by many, and neither counts for the other. Windows that were not
+//! seen to their end are extrapolated to the length that they would have reached.
 
 use super::equations::ByLevel;
 use super::rewrite::{Rewrite, Rewriting, WindowCost};
 use crate::ops::sptrsv::System;
 use std::ops::Range;
 
-/// What a rewriting comes to, as far as some of the levels tell.
+/// The effect of a rewriting, as far as some of the levels show it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reach {
-    /// Levels a window.
+    /// Levels per window.
     pub levels: f64,
     /// Terms of an equation, in unknowns and in b.
     pub terms: f64,
-    /// Terms in unknowns of a window's longest equation, in the mean over windows: others wait for it.
+    /// Terms in unknowns of a window's longest equation, on average over windows: other equations wait for it.
     pub longest: f64,
 }
 
-/// How much a survey looks at.
+/// How much a survey reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// Terms that are built, about.
+    /// Approximate number of terms that are built.
     pub terms: usize,
-    /// Strata at most.
+    /// Most strata.
     pub strata: usize,
 }
 
-/// Chosen by the error over 22 generated systems, each rewritten with 250, 1000 and 4000 ns a window (`cargo bench --bench
-/// survey`): the absolute logarithm of what was seen over what came of it is 0.28 for windows and 0.12 for terms in the
-/// median, and no more than 0.69 and 0.39 for nine of ten. With 3 strata it is 0.19 and 0.24 (0.69 and 0.45), with 12 it is
-/// 0.38 and 0.12 (0.76 and 0.40).
+/// Chosen by the error over 22 generated systems, each rewritten with 250, 1000 and 4000 ns per window (`cargo bench --bench
+/// survey`): the absolute logarithm of estimate over result is 0.28 for windows and 0.12 for terms in the median, and no more
+/// than 0.69 and 0.39 for nine of ten. With 3 strata it is 0.19 and 0.24 (0.69 and 0.45), with 12 it is 0.38 and 0.12 (0.76
+/// and 0.40).
 pub const EFFORT: Effort = Effort { terms: 180_000, strata: 6 };
 
-/// Strata that there are in any case.
+/// Fewest strata.
 const FEWEST: usize = 3;
 
-/// Levels of a stratum that are looked at whatever they cost: fewer do not tell whether one joins the other.
+/// Levels of a stratum that are rewritten whatever they cost: fewer do not show whether one joins the other.
 const LEVELS: usize = 2;
 
-/// A window that was cut off is taken for as many times longer at most.
+/// Largest factor by which a window that was cut off is extrapolated.
 const MOST_GROWTH: f64 = 16.0;
 
 /// A window as it was seen, which may have been cut off at its end.
@@ -50,7 +50,7 @@ const MOST_GROWTH: f64 = 16.0;
 struct Window {
     first: usize,
     levels: usize,
-    /// Terms that its rows have rewritten.
+    /// Terms of its rows after rewriting.
     terms: usize,
     longest: usize,
     /// The longest equation, in unknowns or in b.
@@ -63,13 +63,13 @@ impl Window {
     }
 }
 
-/// A system as it comes, all of it: what a sample is held against.
+/// A whole system as given: what a sample is compared with.
 pub struct Ground<'a> {
     system: &'a System,
     by_level: ByLevel,
-    /// Terms of all levels before each, a row's own in b counted.
+    /// Terms of all levels before each level, including a row's own in b.
     terms: Vec<usize>,
-    /// Unknowns of the levels' longest rows, summed.
+    /// Unknowns of the longest row of each level, summed.
     longest: usize,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Ground<'a> {
         self.by_level.start[levels.end] - self.by_level.start[levels.start]
     }
 
-    /// What no rewriting comes to.
+    /// The figures of no rewriting.
     fn plain(&self) -> Reach {
         let all = 0..self.levels();
         Reach {
@@ -111,12 +111,12 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// Surveys a rewriting; a system that comes to few terms is rewritten whole, and what is told of it is exact.
+/// Surveys a rewriting; a system with few rewritten terms is rewritten whole, and its figures are exact.
 pub fn survey(ground: &Ground<'_>, how: Rewrite) -> Reach {
     survey_by(ground, how, EFFORT)
 }
 
-/// [`survey`] with an effort of one's own.
+/// [`survey`] with a chosen effort.
 pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
     if how.window_ns == 0 {
         return ground.plain();
@@ -128,7 +128,7 @@ pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
     let mut whole = Sums::default();
     let (mut stratum, mut from) = (0, 0);
     while from < levels {
-        // From here on until the terms are spent: through several strata where they are few.
+        // From here until the terms are spent: through several strata if they have few terms.
         let mut cost = WindowCost::of(system, how);
         let mut run: Vec<Window> = Vec::new();
         let mut level = from;
@@ -152,7 +152,7 @@ pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
                 window.terms += work.stored - built;
             }
             level += 1;
-            // Strata so far have a share each; what one leaves is the next one's.
+            // Strata so far have a share each; what one does not use is available to the next.
             spent = work.stored > effort.terms * (stratum + 1) / strata
                 && level - from.max(edge(stratum)) >= LEVELS.min(edge(stratum + 1) - edge(stratum));
         }
@@ -165,7 +165,7 @@ pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
     whole.reach(levels, system.triangular.rows())
 }
 
-/// Where strata begin, and the end: so many that their first levels alone do not spend the terms.
+/// Where strata begin, and the end: few enough that their first levels alone do not spend the terms.
 fn edges(ground: &Ground<'_>, effort: Effort) -> Vec<usize> {
     let levels = ground.levels();
     let least = |edges: &[usize]| -> usize {
@@ -181,8 +181,8 @@ fn edges(ground: &Ground<'_>, effort: Effort) -> Vec<usize> {
     edges
 }
 
-/// Strata that have a like share in levels and in terms, the mean of both: a dense end of few levels, which is most of the
-/// work of a factor, is seen by itself.
+/// Strata with equal shares of the mean of levels and terms: a dense end of few levels, which is most of the work of a
+/// factor, becomes a stratum.
 fn even(ground: &Ground<'_>, strata: usize) -> Vec<usize> {
     let levels = ground.levels();
     let all = ground.terms(0..levels).max(1) as f64;
@@ -209,27 +209,27 @@ fn even(ground: &Ground<'_>, strata: usize) -> Vec<usize> {
 struct Seen {
     /// Where the stratum begins in which it ended.
     stratum: usize,
-    /// Whether its last window was left before it closed.
+    /// Whether its last window was abandoned before it closed.
     cut: bool,
-    /// The end of the levels that it stands for.
+    /// The end of the levels that it represents.
     end: usize,
 }
 
 /// How windows grow that were cut off before they closed.
 struct Growth {
-    /// Terms that cost as much as a window.
+    /// Number of terms that cost as much as a window.
     most: f64,
     how: Rewrite,
 }
 
 impl Growth {
-    /// How many times as long a window becomes that was cut off; its equations become longer as it does.
+    /// Factor by which a window that was cut off becomes longer; its equations become longer by the same factor.
     ///
-    /// Each level that joins has some more terms than the one before, so that what substituting adds rises with the square
-    /// of the levels. A window closes where the last level has more terms than the mean and the window's own cost together,
-    /// which is where the terms added come to what the window costs; or where an equation reaches the most terms.
+    /// Each level that joins has some more terms than the one before, so the terms that substituting adds rise with the
+    /// square of the levels. A window closes at the level with more terms than the mean and the window's own cost together,
+    /// which is where the added terms equal the cost of the window; or when an equation reaches the most terms.
     fn of(&self, window: &Window, ground: &Ground<'_>) -> f64 {
-        // Of one level it is not known whether others join.
+        // A single level does not show whether others join.
         if window.levels < 2 {
             return 1.0;
         }
@@ -242,7 +242,7 @@ impl Growth {
     }
 }
 
-/// Sums over all levels, of what was seen and of what that stands for.
+/// Sums over all levels: of what was seen, and of what that represents.
 #[derive(Default)]
 struct Sums {
     windows: f64,
@@ -251,15 +251,15 @@ struct Sums {
 }
 
 impl Sums {
-    /// Adds a run; of what was not seen of its levels, those windows tell that began in the last stratum.
+    /// Adds a run; for its levels that were not seen, the windows that began in the last stratum are representative.
     ///
-    /// What rewriting adds goes by rows, and comes to the terms that all of those levels have anyway.
+    /// What rewriting adds is counted per row, and added to the terms that all of those levels have anyway.
     fn add(&mut self, mut run: Vec<Window>, seen: &Seen, ground: &Ground<'_>, growth: &Growth) {
         let tail = run.iter().position(|window| window.first >= seen.stratum);
         let tail = tail.unwrap_or(run.len().saturating_sub(1));
         let begin = run.get(tail).map_or(seen.end, |window| window.first);
-        // The last one is cut off. Where it was seen up to the end it counts as it is: a heavy level that ends a stratum is
-        // such. Else it tells something only where it is no shorter than those before it by then.
+        // The last window is cut off. If it was seen up to the end it counts as it is: a heavy level that ends a stratum is
+        // such a window. Otherwise it is informative only if it is already no shorter than those before it.
         let mut cut = None;
         if seen.cut
             && run.last().is_some_and(|last| last.range().end < seen.end)
@@ -275,7 +275,8 @@ impl Sums {
             self.longest += window.longest as f64;
             self.terms += window.terms as f64;
         }
-        // Of the sample: levels, rows, windows, terms added and longest equations; a window cut off counts as it would close.
+        // Of the sample: levels, rows, windows, terms added and longest equations; a window that was cut off counts as it
+        // would close.
         let mut sums = [0.0; 5];
         let whole = sample.iter().map(|window| (window, 1.0));
         let grown = cut.iter().map(|last| (last, growth.of(last, ground)));

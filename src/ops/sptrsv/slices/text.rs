@@ -1,4 +1,4 @@
-//! The text of a scheme's program, and what its kernels are given.
+//! The text of a scheme's program, and the operands of its kernels.
 
 use super::scheme::{Columns, Scheme, Scope, Sync, Take};
 use crate::domain::recipe::Arg;
@@ -7,11 +7,11 @@ use crate::ops::program::{
     EntryPoint, Operand, Setting, aggregate, number, parameter, program, settings,
 };
 
-/// Names of the settings of the kernel that waits, and of the one for a window, which need not.
+/// Names of the settings of the kernel that waits, and of the kernel for one window, which does not need to.
 const SOLVE: &str = "Solve";
 const SOLVE_WINDOW: &str = "SolveWindow";
 
-/// What a launch works on; the default serves where only the text is wanted.
+/// What a launch works on; the default serves if only the text is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range {
     /// The first slice, and the one behind the last.
@@ -28,7 +28,7 @@ pub struct Text<'a> {
     pub problem: &'a Sptrsv,
 }
 
-/// The text a compiler sees. The matrix is data, so one text serves all matrices of a problem.
+/// The text that the compiler sees. The matrix is data, so one text serves all matrices of a problem.
 pub fn source(scheme: &Scheme, problem: &Sptrsv) -> String {
     let text = Text { scheme, problem };
     let range = Range::default();
@@ -68,7 +68,7 @@ impl Text<'_> {
         self.global("solve", SOLVE, range)
     }
 
-    /// The kernel for one window, which need not wait.
+    /// The kernel for one window, which does not need to wait.
     pub fn window(&self, range: Range) -> EntryPoint {
         self.global("solve_window", SOLVE_WINDOW, range)
     }
@@ -78,7 +78,7 @@ impl Text<'_> {
             Sync::Sentinel => {
                 [Arg::Turn { even: 0, odd: 1 }, Arg::Turn { even: 1, odd: 0 }, Arg::U32(0)]
             }
-            // Never reset, so that there is no other.
+            // Never reset, so there is no second array.
             Sync::Packed => [Arg::Scratch(0), Arg::NULL, Arg::Epoch],
         };
         let [ticket, other_ticket] = match self.scheme.take {
