@@ -1,4 +1,4 @@
-//! The vendor's routines as things that can be queued, and the descriptors they see the loaded operands through.
+//! The vendor's routines in a form that can be queued, and the descriptors through which they see the loaded operands.
 
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
@@ -26,7 +26,7 @@ pub(super) enum Routine {
 }
 
 impl Routine {
-    /// Sets the algorithm up; all that it prepares is done on return.
+    /// Sets the algorithm up; all preparation is complete on return.
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
@@ -50,7 +50,7 @@ impl Routine {
         }
     }
 
-    /// Milliseconds that new values of the same pattern take again, where the routine keeps its own form of them.
+    /// Milliseconds that new values of the same pattern require again, if the routine keeps the matrix in its own form.
     pub(super) fn update_ms(&self) -> Option<f64> {
         match self {
             Self::Dense(gemm) => Some(gemm.densify_ms()),
@@ -78,7 +78,7 @@ pub(super) fn data_type(dtype: Dtype) -> u32 {
     }
 }
 
-/// The vendor's number of the type that sums of such elements are kept in, and that alpha and beta come in.
+/// The vendor's number of the type in which such elements are summed, which is also the type of alpha and beta.
 pub(super) fn compute_type(dtype: Dtype) -> u32 {
     data_type(if dtype == Dtype::F16 { Dtype::F32 } else { dtype })
 }

@@ -1,4 +1,4 @@
-//! The cubin cache: a folder of binaries by program digest, published by rename, each checked against its own digest.
+//! The cubin cache: a folder of binaries by program digest, published by rename, each verified by a stored digest.
 
 use super::nvrtc::Binary;
 use crate::domain::Digest;
@@ -16,7 +16,7 @@ pub struct Cache {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Figures {
-    /// Of the cubin's bytes: a torn or damaged pair is not used.
+    /// Digest of the cubin's bytes: a torn or damaged pair is not used.
     cubin_digest: Digest,
     registers: u32,
     spill_bytes: u32,
@@ -29,7 +29,7 @@ impl Cache {
         Self { folder: folder.to_owned() }
     }
 
-    /// The binary of a program, if it is there and whole; anything else means compiling again.
+    /// The binary of a program, if it is present and complete; otherwise the caller compiles again.
     pub fn get(&self, program: &Digest) -> Option<Binary> {
         let figures = std::fs::read(self.file(program, "json")).ok()?;
         let figures: Figures = match serde_json::from_slice(&figures) {
@@ -47,7 +47,7 @@ impl Cache {
         Some(Binary { cubin, registers, spill_bytes, log, ms })
     }
 
-    /// Keeps a binary. The figures are published after the cubin, so that whoever sees them finds it.
+    /// Stores a binary. The figures are published after the cubin, so a reader that finds them also finds the cubin.
     pub fn put(&self, program: &Digest, binary: &Binary) -> std::io::Result<()> {
         let figures = Figures {
             cubin_digest: Digest::of(&binary.cubin),
@@ -74,7 +74,7 @@ impl Cache {
         None
     }
 
-    /// Two hex digits of folder, so that none grows to a size that file systems dislike.
+    /// Subfolders are named by two hex digits, so that no folder grows too large for the file system.
     fn file(&self, program: &Digest, extension: &str) -> PathBuf {
         let name = program.to_string();
         self.folder.join(&name[..2]).join(format!("{name}.{extension}"))

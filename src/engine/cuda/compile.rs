@@ -1,4 +1,4 @@
-//! Compiling ahead: a few threads turn queued programs into cubins while the device measures others.
+//! Compiling ahead: a few threads compile queued programs to cubins while the device measures others.
 
 use super::cache::Cache;
 use super::nvrtc::{Binary, Nvrtc};
@@ -16,7 +16,7 @@ pub struct Job {
     pub options: Vec<String>,
 }
 
-/// A finished program: its binary, and whether that came from the cache.
+/// A finished program: its binary, and whether the binary came from the cache.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub binary: Arc<Binary>,
@@ -51,7 +51,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Digests wait here in the order asked for; a digest whose job is gone was taken by a waiter.
+    /// Digests wait here in the order of the requests; a digest without a job was taken by a waiter.
     queue: VecDeque<Digest>,
     entries: HashMap<Digest, Entry>,
     closing: bool,
@@ -110,14 +110,14 @@ impl Compiler {
         self.shared.changed.notify_all();
     }
 
-    /// Forgets what is queued but not begun.
+    /// Removes queued jobs that have not begun.
     pub fn clear_queue(&self) {
         let mut state = self.shared.lock();
         state.queue.clear();
         state.entries.retain(|_, entry| !matches!(entry, Entry::Waiting(_)));
     }
 
-    /// The binary of a job, compiled here if no thread has begun it. The error is the compiler's log.
+    /// The binary of a job, compiled on this thread if no other has begun it. The error is the compiler's log.
     pub fn wait(&self, job: &Job) -> Result<Done, String> {
         let mut state = self.shared.lock();
         loop {
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     fn run(&self, job: &Job) {
-        // A panic here must not leave waiters waiting: it becomes the program's error.
+        // A panic here must not block waiters for ever: it becomes the program's error.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.build(job)))
             .unwrap_or_else(|_| Err("the compiler thread panicked".to_owned()));
         self.lock().entries.insert(job.digest, Entry::Finished(result));

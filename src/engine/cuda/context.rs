@@ -1,4 +1,4 @@
-//! What lives on one device: its primary context and stream, and the buffers, events and modules made in it.
+//! The state of one device: its primary context and stream, and the buffers, events and modules created in them.
 
 use super::driver::Driver;
 use crate::engine::EngineError;
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CU
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-/// The primary context (which cuSPARSE's runtime shares) and the one stream that all work goes through.
+/// The primary context (which cuSPARSE's runtime shares) and the single stream for all work.
 pub(super) struct Context {
     pub(super) driver: Driver,
     pub(super) device: CUdevice,
@@ -45,7 +45,7 @@ impl Context {
         self.driver.check("cuCtxSetCurrent", code)
     }
 
-    /// Waits for all queued work; a fault in any of it comes out here.
+    /// Waits for all queued work; a fault in any of it is returned here.
     pub(super) fn synchronize(&self) -> Result<(), EngineError> {
         // SAFETY: the stream is ours.
         let code = unsafe { (self.driver.api.stream_synchronize)(self.stream) };
@@ -214,7 +214,7 @@ impl Event {
         self.context.driver.check("cuEventRecord", code)
     }
 
-    /// Microseconds from `earlier` to this event; both must have come to pass.
+    /// Microseconds from `earlier` to this event; both must have completed.
     pub(super) fn since_us(&self, earlier: &Self) -> Result<f64, EngineError> {
         let mut ms = 0f32;
         let elapsed = self.context.driver.api.event_elapsed;

@@ -1,4 +1,4 @@
-//! cuBLAS's functions, handle and version; opened only when a dense product is asked for, since it is large.
+//! cuBLAS's functions, handle and version; opened only when a dense product is requested, since the library is large.
 
 use super::context::Context;
 use super::cusparse::Opaque;
@@ -22,7 +22,7 @@ const CUBLAS_STATUS_SUCCESS: u32 = 0;
 const CUBLAS_STATUS_ALLOC_FAILED: u32 = 3;
 
 symbols! {
-    /// Enumerations travel as numbers, device arrays as addresses.
+    /// Enumerations are passed as numbers, device arrays as addresses.
     Api {
         property: "cublasGetProperty" (c_uint, *mut c_int);
         create: "cublasCreate_v2" (*mut Opaque);
@@ -89,7 +89,7 @@ impl Handle {
         // SAFETY: handle and stream are alive.
         let code = unsafe { (handle.api.set_stream)(raw, context.stream) };
         handle.check("cublasSetStream", code)?;
-        // Else products of binary16 may be added up in binary16 where the sum is split, which no tolerance allows for.
+        // Otherwise products of binary16 may be summed in binary16 where the sum is split, which no tolerance allows for.
         let mode = CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle is alive.
         let code = unsafe { (handle.api.set_math_mode)(raw, mode) };

@@ -1,4 +1,4 @@
-//! cuSPARSE's functions, handle and versions. Its statuses are sorted into what they mean for a candidate.
+//! cuSPARSE's functions, handle and versions. Its statuses are classified by their meaning for a candidate.
 
 use super::context::Context;
 use super::libraries::{Library, LibraryError, Search};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(super) type Opaque = *mut c_void;
 
 symbols! {
-    /// Enumerations travel as numbers; cudarc's constants name them where they are passed.
+    /// Enumerations are passed as numbers; cudarc's constants name them at the calls.
     Api {
         property: "cusparseGetProperty" (c_uint, *mut c_int);
         create: "cusparseCreate" (*mut Opaque);

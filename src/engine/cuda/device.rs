@@ -9,13 +9,13 @@ use std::sync::Arc;
 /// Bytes copied at a time by the calibration; far above any cache.
 const COPY_BYTES: u64 = 512 << 20;
 
-/// Copies of the calibration, of which the best counts.
+/// Copies of the calibration; the fastest counts.
 const COPIES: usize = 8;
 
-/// Registers a thread can have: an architectural constant since compute capability 3.5, which no attribute tells.
+/// Registers that a thread can have: an architectural constant since compute capability 3.5, which no attribute reports.
 const REGISTERS_PER_THREAD: u32 = 255;
 
-/// The versions of what the device is used through.
+/// The versions of the software that drives the device.
 pub(super) struct Software {
     /// `13.0/580.159.04`.
     pub(super) driver: String,
@@ -64,17 +64,18 @@ pub(super) fn describe(
         compiler: software.compiler,
         vendor: software.vendor,
         dense_vendor: software.dense_vendor,
-        // The evaluator knows the families, the engine does not.
+        // The evaluator knows the families; the engine does not.
         kernels: Default::default(),
     })
 }
 
-/// Bytes read + written by a large copy on the device, in GB/s: the best of several, since what disturbs only slows.
+/// Bytes read + written by a large copy on the device, in GB/s: the best of several, since disturbances only slow a copy
+/// down.
 fn copy_gbps(context: &Arc<Context>) -> Result<f64, EngineError> {
     let bytes = COPY_BYTES.min(context.free_bytes()? / 8) as usize & !3;
     let from = Buffer::new(context, bytes)?;
     let to = Buffer::new(context, bytes)?;
-    // Not zeros: some devices move those faster.
+    // Not zeros, which some devices move faster.
     context.fill(from.pointer, 0x9e37_79b9, bytes / 4)?;
     context.copy(&to, &from, bytes)?;
     let events =

@@ -1,4 +1,4 @@
-//! The CUDA driver as the engine uses it: every code checked, and each code sorted into what it means for the caller.
+//! The CUDA driver as the engine uses it: every code is checked and classified by its meaning for the caller.
 
 use super::libraries::{Library, LibraryError, Search};
 use super::symbols::symbols;
@@ -105,7 +105,7 @@ impl Driver {
         })
     }
 
-    /// Name and sentence of a driver code; codes newer than the driver have neither.
+    /// Name and description of a driver code; codes newer than the driver have neither.
     fn describe(&self, code: u32) -> String {
         let text = |function: unsafe extern "C" fn(c_uint, *mut *const c_char) -> u32| {
             let mut text: *const c_char = std::ptr::null();
@@ -155,7 +155,7 @@ impl Driver {
         Ok(text(&name))
     }
 
-    /// `0000:3b:00.0`, the name by which NVML knows the same device.
+    /// `0000:3b:00.0`, the name by which NVML identifies the same device.
     pub(super) fn bus_id(&self, device: CUdevice) -> Result<String, EngineError> {
         let mut name = [0 as c_char; 32];
         // SAFETY: the buffer is as long as said.
@@ -196,11 +196,11 @@ impl Driver {
         Ok(value.unsigned_abs())
     }
 
-    /// Sizes of a kernel's parameters in order, where the driver can tell.
+    /// Sizes of a kernel's parameters in order, if the driver can report them.
     pub(super) fn parameter_sizes(&self, function: CUfunction) -> Option<Vec<usize>> {
         let param_info = self.param_info?;
         let mut sizes = Vec::new();
-        // A kernel has at most 32764 bytes of parameters, so this ends even if the driver never says no.
+        // A kernel has at most 32764 bytes of parameters, so this ends even if the driver never reports an error.
         for index in 0..32_764 {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: out-pointers to locals; an index past the last is answered with an error.
@@ -213,7 +213,7 @@ impl Driver {
     }
 }
 
-/// Codes after which the context answers nothing but this code, so that the process has to end.
+/// Codes after which the context returns only this code, so the process has to end.
 fn is_sticky(code: u32) -> bool {
     use CUresult::*;
     const CONTAINED: u32 = 226;
@@ -238,7 +238,7 @@ fn is_sticky(code: u32) -> bool {
         || [CONTAINED, TENSOR_MEMORY_LEAK].contains(&code)
 }
 
-/// A C string in a fixed buffer; without a terminator, all of it.
+/// A C string in a fixed buffer; without a terminator, the whole buffer.
 fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,4 +1,4 @@
-//! What a plan keeps of a recipe's program: the launches by name, the text with its headers, the cubin.
+//! The parts of a recipe's program that a plan keeps: the launches by name, the text with its headers, the cubin.
 
 use super::compile::Done;
 use super::source;

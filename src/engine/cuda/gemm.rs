@@ -1,4 +1,4 @@
-//! The vendor's dense product: A scattered into a dense matrix once, then cuBLAS on the same B and C.
+//! The vendor's dense product: A is scattered into a dense matrix once, then cuBLAS multiplies it by the same B into C.
 
 use super::baseline::{Factors, data_type};
 use super::context::{Buffer, Context};
@@ -15,16 +15,16 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Threads a block of the scatter, a warp a row.
+/// Threads per block of the scatter, one warp per row.
 const THREADS: u32 = 256;
 
-/// Blocks of the scatter, at most; they stride over the rows.
+/// Most blocks of the scatter; they stride over the rows.
 const MOST_BLOCKS: usize = 8192;
 
 /// Rows of the dense A begin at multiples of this, as the library's fastest kernels want it.
 const ALIGNMENT: usize = 16;
 
-/// The dense A may take one part in so many of the memory that is left.
+/// The dense A may take at most one part in this many of the remaining memory.
 const SHARE: u64 = 4;
 
 /// The product set up on the loaded operands.
@@ -39,10 +39,10 @@ pub(super) struct Gemm {
     densify_ms: f64,
 }
 
-/// One call as the library takes it, all matrices in column order: C (m x n) from X (m x k) and Y (k x n).
+/// One call in the library's terms, all matrices in column order: C (m x n) from X (m x k) and Y (k x n).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
-    /// Whether X is the dense A (Y then is B), or the other way round.
+    /// Whether X is the dense A and Y is B, or the reverse.
     a_first: bool,
     /// How X is stored.
     operation: u32,
@@ -86,7 +86,7 @@ impl Shape {
 }
 
 impl Gemm {
-    /// Makes the dense A; all of it is done on return.
+    /// Makes the dense A; the work is complete on return.
     pub(super) fn new(
         context: &Arc<Context>,
         own: &OwnKernels,
@@ -105,7 +105,8 @@ impl Gemm {
         let bytes = (loaded.rows as u64).saturating_mul((leading * element) as u64);
         let most = context.free_bytes()? / SHARE;
         if bytes > most {
-            let why = format!("A dense takes {bytes} bytes, more than {most}, its share of memory");
+            let why =
+                format!("A made dense takes {bytes} bytes, more than its share of memory, {most}");
             return Err(refused(why));
         }
         // Whole words: rows are padded to 16 bytes.
@@ -134,7 +135,7 @@ impl Gemm {
         })
     }
 
-    /// What making A dense took.
+    /// Milliseconds that making A dense took.
     pub(super) fn densify_ms(&self) -> f64 {
         self.densify_ms
     }
@@ -174,7 +175,7 @@ impl Gemm {
     }
 }
 
-/// The library's number of how an algorithm, by its name in recipes, computes.
+/// How the library computes for an algorithm of a recipe, as the library's number.
 fn compute(algorithm: &str, dtype: Dtype) -> Result<u32, String> {
     match (algorithm, dtype) {
         ("cublas_dense", Dtype::F16 | Dtype::F32) => Ok(CUBLAS_COMPUTE_32F),
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
     use crate::engine::cuda::baseline::compute_type;
 
-    /// What the library computes, by its documentation, in f64.
+    /// What the library computes according to its documentation, in f64.
     fn gemm(shape: &Shape, a: &[f64], b: &[f64]) -> Vec<f64> {
         let (x, y) = if shape.a_first { (a, b) } else { (b, a) };
         let [ldx, ldy, ldc] = shape.leading.map(|leading| leading as usize);

@@ -16,8 +16,8 @@ unsafe impl Send for Graph {}
 // SAFETY: as above.
 unsafe impl Sync for Graph {}
 
-/// The last graphs that were recorded, with all the numbers that went into them. A trial compiles, verifies and times one
-/// program, and a graph of a thousand nodes is not worth recording three times.
+/// The last graphs that were recorded, with all the numbers that they were recorded from. A trial compiles, verifies and
+/// times one program, and a graph of a thousand nodes should not be recorded three times.
 #[derive(Default)]
 pub(super) struct Recording {
     last: Mutex<Option<Recorded>>,
@@ -29,7 +29,7 @@ struct Recorded {
 }
 
 impl Recording {
-    /// The graphs of these numbers, recorded if the last were of others.
+    /// The graphs of these numbers; records them if the last graphs were of other numbers.
     pub(super) fn of(
         &self,
         numbers: Vec<u64>,
@@ -41,7 +41,7 @@ impl Recording {
         {
             return Ok(recorded.graphs.clone());
         }
-        // Before the new ones, so that both need not fit the device together.
+        // Dropped before the new ones are made, so that both need not fit the device together.
         *last = None;
         let graphs = record()?;
         *last = Some(Recorded { numbers, graphs: graphs.clone() });
@@ -50,13 +50,13 @@ impl Recording {
 }
 
 impl Graph {
-    /// Records what `queue` queues instead of running it. Recording rather than building node by node, since a recorded
-    /// launch is the very launch that a single step makes: clusters and zeroing come along of themselves.
+    /// Records what `queue` queues instead of running it. Recorded rather than built node by node, since a recorded launch is
+    /// exactly the launch that a single step makes: clusters and zeroing are included without further code.
     pub(super) fn record(
         context: &Arc<Context>,
         queue: impl FnOnce() -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
-        // What other threads do with the driver is none of this recording's business.
+        // What other threads do with the driver must not affect this recording.
         const THREAD_LOCAL: u32 = 1;
         let api = &context.driver.api;
         // SAFETY: the stream is ours and records nothing yet.
@@ -64,7 +64,7 @@ impl Graph {
         context.driver.check("cuStreamBeginCapture", code)?;
         let queued = queue();
         let mut graph: CUgraph = std::ptr::null_mut();
-        // Also after a launch that failed: the stream must run again.
+        // Also after a launch that failed: the stream must leave recording mode.
         // SAFETY: out-pointer to a local; the stream records since above.
         let code = unsafe { (api.capture_end)(context.stream, &mut graph) };
         let ended = context.driver.check("cuStreamEndCapture", code);
@@ -80,14 +80,14 @@ impl Graph {
         }
         made?;
         let graph = Self { context: context.clone(), handle };
-        // Else the first launch would bring it to the device, perhaps inside the timer.
+        // Otherwise the first launch would upload it to the device, perhaps while it is timed.
         // SAFETY: graph and stream are alive.
         let code = unsafe { (api.graph_upload)(handle, context.stream) };
         context.driver.check("cuGraphUpload", code)?;
         Ok(graph)
     }
 
-    /// Queues all of it.
+    /// Queues the whole graph.
     pub(super) fn launch(&self) -> Result<(), EngineError> {
         let context = &self.context;
         // SAFETY: graph and stream are alive.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Modules kept before a new load unloads them all. They take device memory, and a later load seldom needs them.
+/// Number of loaded modules above which all are unloaded. Modules take device memory, and a later load seldom needs them.
 const MOST_MODULES: usize = 512;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(super) struct ProgramKernels {
 }
 
 impl LoadedPrograms {
-    /// The kernels of a program, compiled and loaded if they are not yet.
+    /// The kernels of a program, compiled and loaded if necessary.
     pub(super) fn of(
         &mut self,
         context: &Arc<Context>,
@@ -67,7 +67,7 @@ impl LoadedPrograms {
         Ok(ProgramKernels { digest: job.digest, done: code.done.clone(), kernels })
     }
 
-    /// Unloads all of them when there are too many.
+    /// Unloads all modules if there are too many.
     pub(super) fn trim(&mut self) {
         if self.modules.len() > MOST_MODULES {
             self.modules.clear();

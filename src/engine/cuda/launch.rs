@@ -30,8 +30,8 @@ unsafe impl Send for LoadedKernel {}
 unsafe impl Sync for LoadedKernel {}
 
 impl LoadedKernel {
-    /// A kernel of a loaded cubin. Opts in to all the dynamic shared memory that the device lets a block have, and to
-    /// clusters larger than every device has.
+    /// A kernel of a loaded cubin. Opts in to the maximum dynamic shared memory per block on this device, and to clusters
+    /// larger than the portable size.
     pub(super) fn of(
         context: &Arc<Context>,
         module: &Arc<Module>,
@@ -67,8 +67,8 @@ impl LoadedKernel {
         })
     }
 
-    /// Figures of this kernel launched as the step asks; refused where not one block would be resident, or where a grid
-    /// whose blocks wait for one another would not be resident whole.
+    /// Figures of this kernel launched as the step asks; refused if not one block would be resident, or if the blocks of a
+    /// grid wait for one another and cannot all be resident.
     pub(super) fn resources(
         &self,
         context: &Context,
@@ -92,7 +92,7 @@ impl LoadedKernel {
 /// An argument that differs from call to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Varying {
-    /// Two addresses in turn.
+    /// Two addresses that alternate.
     Turn { even: u64, odd: u64 },
     /// The number of the call, counted from 1.
     Epoch,
@@ -104,7 +104,7 @@ impl Varying {
         match self {
             Self::Turn { even, .. } if call.is_multiple_of(2) => even,
             Self::Turn { odd, .. } => odd,
-            // After 2^32 - 1 calls from 1 again: 0 is what a kernel takes for "never".
+            // After 2^32 - 1 calls the numbers start again from 1: for kernels, 0 means "never".
             Self::Epoch => u64::from(call % u32::MAX) + 1,
         }
     }
@@ -140,7 +140,7 @@ impl Launch {
         Self { context, kernel, grid, block, cluster: 1, shared_bytes: 0, arguments, varying }
     }
 
-    /// All that decides what it does: a graph that was recorded of the same numbers is the same graph.
+    /// Everything that determines what the launch does: graphs recorded from the same numbers are the same.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let geometry = self.grid.into_iter().chain(self.block);
         let geometry = geometry.chain([self.cluster, self.shared_bytes]).map(u64::from);
@@ -150,12 +150,12 @@ impl Launch {
         std::iter::once(self.kernel.function as u64).chain(geometry).chain(arguments)
     }
 
-    /// Queues it with the arguments that it always has.
+    /// Queues the launch with arguments that do not change between calls.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         self.enqueue_as(0)
     }
 
-    /// Queues it as part of call `call`, counted from 0.
+    /// Queues the launch as part of call `call`, counted from 0.
     pub(super) fn enqueue_as(&self, call: u32) -> Result<(), EngineError> {
         let mut arguments = self.arguments.clone();
         for &(at, varying) in &self.varying {
@@ -200,7 +200,7 @@ impl Launch {
     }
 }
 
-/// That `blocks` blocks along x make a cluster.
+/// The attribute for clusters of `blocks` blocks along x.
 pub(super) fn cluster_attribute(blocks: u32) -> CUlaunchAttribute {
     let mut value = CUlaunchAttributeValue { pad: [0; 64] };
     value.clusterDim.x = blocks;
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_cluster_is_described_as_the_driver_reads_it() {
         let mut attribute = cluster_attribute(16);
-        // SAFETY: it was written just so.
+        // SAFETY: the union's field was written in this form.
         let dimension = unsafe { attribute.value.clusterDim };
         assert_eq!((dimension.x, dimension.y, dimension.z), (16, 1, 1));
         let geometry = ([32, 1, 1], [64, 1, 1], 128);

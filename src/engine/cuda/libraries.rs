@@ -5,10 +5,10 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsStr};
 use std::path::{Path, PathBuf};
 
-/// Once mapped a library stays mapped: NVIDIA's leave threads and exit handlers behind that need their code.
+/// Libraries stay mapped: NVIDIA's leave threads and exit handlers behind that need their code.
 const FLAGS: i32 = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
 
-/// The libraries the engine can use; all but the driver's two may be absent on a host without a GPU.
+/// The libraries that the engine can use; all but the driver's two may be absent on a host without a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     Driver,
@@ -22,7 +22,7 @@ impl Library {
     pub const ALL: [Self; 5] =
         [Self::Driver, Self::Nvrtc, Self::Cusparse, Self::Cublas, Self::Nvml];
 
-    /// What people call it.
+    /// The usual name of the library.
     pub fn name(self) -> &'static str {
         match self {
             Self::Driver => "CUDA driver",
@@ -53,8 +53,8 @@ impl Library {
         }
     }
 
-    /// A library that this one needs, or opens by bare name while it works. It sits beside it, which need not be on the
-    /// loader's path, so it is mapped first by its full path and then found by its name.
+    /// A library that this one needs, or opens by bare name at run time. It is in the same folder, which need not be on the
+    /// loader's path, so it is mapped first by its full path and is then found by its name.
     fn companion(self) -> Option<&'static str> {
         match self {
             Self::Nvrtc => Some("libnvrtc-builtins.so."),
@@ -84,7 +84,7 @@ pub enum LibraryError {
     Call { path: String, call: &'static str, reason: String },
 }
 
-/// A library that is mapped, and the file it came from.
+/// A mapped library, and the file that it came from.
 pub struct Found {
     handle: Handle,
     path: PathBuf,
@@ -114,13 +114,13 @@ impl Found {
     }
 }
 
-/// Where to look, in order.
+/// Where to search, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// Files (used if their name fits) or folders, from the configuration; they win over everything else.
+    /// Files (used if their name fits) or folders, from the configuration; they take precedence over everything else.
     pub configured: Vec<PathBuf>,
-    /// Highest major version of NVRTC and of cuBLAS worth trying: a driver does not take the cubins of a later major
-    /// version, be they compiled here or in the library.
+    /// Highest major versions of NVRTC and cuBLAS worth trying: a driver does not accept the cubins of a later major version,
+    /// whether compiled here or contained in the library.
     pub cuda_major: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl Search {
         Self { configured: configured.to_vec(), cuda_major: None }
     }
 
-    /// Maps the first file that loads. A file that is there but broken is remembered and named in the error.
+    /// Maps the first file that loads. A file that exists but does not load is remembered and named in the error.
     pub fn open(&self, library: Library) -> Result<Found, LibraryError> {
         let names = self.names(library);
         let mut broken = None;
@@ -147,7 +147,7 @@ impl Search {
                 return Ok(found);
             }
         }
-        // The loader's own search cannot tell absent from broken, so its failures are not remembered.
+        // The loader's own search cannot distinguish absent from broken, so its failures are not remembered.
         for name in &names {
             if let Ok(found) = load(library, Path::new(name)) {
                 return Ok(found);
@@ -192,7 +192,7 @@ fn load(library: Library, file: &Path) -> Result<Found, LibraryError> {
     {
         map_companion(folder, prefix);
     }
-    // SAFETY: NVIDIA's libraries have no initialisers that ask anything of the caller.
+    // SAFETY: the initialisers of NVIDIA's libraries require nothing of the caller.
     let handle = unsafe { Handle::open(Some(file), FLAGS) }.map_err(|error| {
         LibraryError::Unloadable { path: file.display().to_string(), reason: error.to_string() }
     })?;
@@ -200,8 +200,7 @@ fn load(library: Library, file: &Path) -> Result<Found, LibraryError> {
     Ok(Found { handle, path })
 }
 
-/// Maps the companion. One that will not load is left to the library itself to
-/// report, in its own words, when it needs it.
+/// Maps the companion. If it does not load, the library reports this itself when it needs the companion.
 fn map_companion(folder: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -218,7 +217,7 @@ fn map_companion(folder: &Path, prefix: &str) {
     }
 }
 
-/// The file a handle was mapped from, as the dynamic linker knows it.
+/// The file that a handle was mapped from, according to the dynamic linker.
 fn mapped_path(handle: &Handle, library: Library) -> Option<PathBuf> {
     let witness = match library {
         Library::Driver => "cuInit",

@@ -1,4 +1,4 @@
-//! What a launch may ask of the device: geometry, shared memory, clusters, and blocks that must all be resident at once.
+//! What a launch may request: geometry, shared memory, clusters, and blocks that must all be resident at the same time.
 
 use super::context::Context;
 use super::launch::{LoadedKernel, cluster_attribute, configuration, refused};
@@ -6,10 +6,10 @@ use crate::domain::recipe::Step;
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUdevice_attribute as Limit;
 
-/// Blocks of a cluster at most, where the device has room (CUDA's own bound without its portable one of 8).
+/// Most blocks of a cluster, if the device has room (CUDA's own limit without its portable one of 8).
 const MOST_CLUSTER: u32 = 16;
 
-/// Checks the geometry against device and kernel; gives the threads of a block.
+/// Checks the geometry against device and kernel; returns the threads per block.
 pub(super) fn check(
     kernel: &LoadedKernel,
     context: &Context,
@@ -47,7 +47,7 @@ pub(super) fn check(
     Ok(threads as u32)
 }
 
-/// Blocks that a multiprocessor holds at once. Refused where that is none, and where a resident grid does not fit.
+/// Blocks that a multiprocessor holds at once. Refused if there are none, or if a grid that must be resident does not fit.
 pub(super) fn residency(
     kernel: &LoadedKernel,
     context: &Context,
@@ -121,9 +121,8 @@ fn check_cluster(step: &Step, has_clusters: bool) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Refuses a grid whose blocks wait for one another where the device holds only `room` of them: those would wait for
-/// blocks that never start. Nothing else runs on the device at the time, so what fits is resident without a cooperative
-/// launch.
+/// Refuses a grid whose blocks wait for one another if the device holds only `room` of them: those would wait for blocks that
+/// never start. Nothing else runs on the device at the time, so what fits is resident without a cooperative launch.
 fn check_resident(step: &Step, room: u64, each: &str) -> Result<(), EngineError> {
     let blocks = step.grid.iter().map(|&side| u64::from(side)).product::<u64>();
     if step.resident && blocks > room {

@@ -75,7 +75,7 @@ pub fn kernel_texts() -> Vec<(String, String)> {
 }
 
 impl CudaEngine {
-    /// The output's bytes as the last call left them, for tests that compare calls bit by bit.
+    /// The bytes of the output after the last call, for tests that compare calls bit by bit.
     pub fn output(&self) -> Result<Vec<u32>, EngineError> {
         self.context.bind()?;
         let loaded = self.loaded()?;
@@ -100,8 +100,7 @@ impl CudaEngine {
         settings: CallSettings,
     ) -> Result<Vec<(Call, Compiled)>, EngineError> {
         self.loaded()?;
-        // What can fail without memory first, then workspaces and scratch (which push out arrays), then arrays, then
-        // pointers.
+        // First what can fail without memory, then workspaces and scratch (which evict arrays), then arrays, then pointers.
         let mut ready = Vec::with_capacity(recipes.len());
         for recipe in recipes {
             ready.push(match &recipe.program {
@@ -132,7 +131,7 @@ impl CudaEngine {
             }
         });
         let calls = calls.collect::<Result<_, EngineError>>()?;
-        // So that the caller's clock sees scratch filled and graphs uploaded.
+        // So that the caller's clock includes filling scratch and uploading graphs.
         context.synchronize()?;
         Ok(calls)
     }
@@ -142,11 +141,11 @@ impl CudaEngine {
         recipe: &Recipe,
         settings: CallSettings,
     ) -> Result<(Call, Compiled), EngineError> {
-        // One recipe in, one call out.
+        // One recipe gives one call.
         self.calls(std::slice::from_ref(recipe), settings)?.pop().ok_or_else(nothing_loaded)
     }
 
-    /// The program's kernels, compiled and loaded, and what they take of the device.
+    /// The program's kernels, compiled and loaded, and the device resources that they need.
     fn ready<'a>(
         &mut self,
         recipe: &'a Recipe,
@@ -170,7 +169,7 @@ impl CudaEngine {
         Ok(Ready::Kernels(owner, own, compiled))
     }
 
-    /// The memory of the programs' own, in order.
+    /// The memory of each program, in order.
     fn memories(&mut self, ready: &[Ready<'_>]) -> Result<Vec<Arc<Memory>>, EngineError> {
         let owners: Vec<&Owner<'_>> = ready
             .iter()
@@ -197,7 +196,7 @@ impl Engine for CudaEngine {
     fn load(&mut self, operands: Operands) -> Result<(), EngineError> {
         self.context.bind()?;
         self.compiler.clear_queue();
-        // Before the upload, so that old and new need not fit together.
+        // Before the upload, so that old and new operands need not fit together.
         self.vendors.clear();
         self.loaded = None;
         self.scratches.clear();
@@ -210,7 +209,7 @@ impl Engine for CudaEngine {
 
     fn prepare(&mut self, recipes: &[Recipe]) {
         let jobs = recipes.iter().filter_map(|recipe| match &recipe.program {
-            // A text that cannot be assembled says so at `compile`.
+            // A text that cannot be assembled is reported by `compile`.
             Program::Cuda(program) => {
                 self.compiler.job(&program.source, program.max_registers).ok()
             }
@@ -226,7 +225,7 @@ impl Engine for CudaEngine {
         if let Program::Cuda(_) = recipe.program {
             let took = started.elapsed().as_secs_f64() * 1e3 - compiled.compile_ms;
             let loaded = self.loaded()?;
-            // What it uploaded itself gives way to what all of its arrays took, whichever recipe brought them.
+            // The upload time of this call is replaced by that of all its arrays, whichever recipe uploaded them.
             let beside = took - (loaded.uploading_ms() - before);
             compiled.prepare_ms = Some(beside.max(0.0) + loaded.arrays_ms(recipe));
         }
@@ -241,7 +240,7 @@ impl Engine for CudaEngine {
             Some(factors) => Some(self.call(recipe, CallSettings { factors, ..usual })?.0),
             None => None,
         };
-        // As on the first call of all: a result must not hang on what an earlier one left behind.
+        // As on the very first call: a result must not depend on what an earlier call left behind.
         call.refill()?;
         verify::verify(&self.context, &self.own, self.loaded()?, &call, bare.as_ref())
     }
@@ -283,8 +282,8 @@ impl Engine for CudaEngine {
 
 impl Drop for CudaEngine {
     fn drop(&mut self) {
-        // The fields free device memory, perhaps on another thread than the last call. A lost context refuses this and
-        // the frees alike; its memory goes with the process.
+        // Dropping the fields frees device memory, perhaps on another thread than that of the last call. A lost context
+        // refuses this call and the frees alike; its memory is released with the process.
         if let Err(error) = self.context.bind() {
             tracing::debug!(%error, "the context was lost before the engine closed");
         }

@@ -1,4 +1,4 @@
-//! NVML: the driver's release, and why the clocks are lower than they could be. Its absence costs only these facts.
+//! NVML: the driver's release, and why clocks are reduced. Without NVML only these facts are missing.
 
 use super::libraries::{Library, LibraryError, Search};
 use super::symbols::symbols;
@@ -14,9 +14,9 @@ symbols! {
     }
 }
 
-/// Reasons that make a sample worthless, since the hardware protects itself: hardware slowdown, software and hardware
-/// thermal slowdown, power brake. Not among them, because they are the device's normal state: idle, application
-/// clocks, the software power cap (a busy H100 reaches it in every long kernel), sync boost, display clocks.
+/// Reasons that make a sample worthless, since the hardware protects itself: hardware slowdown, software and hardware thermal
+/// slowdown, power brake. Others are the device's normal state and not included: idle, application clocks, the software power
+/// cap (a busy H100 reaches it in every long kernel), sync boost, display clocks.
 const WORTHLESS: u64 = 0x8 | 0x20 | 0x40 | 0x80;
 
 pub(super) struct Nvml {
@@ -47,7 +47,7 @@ impl Nvml {
     }
 }
 
-/// Watches one device for throttling.
+/// Monitors one device for throttling.
 pub(super) struct Monitor {
     nvml: Nvml,
     device: *mut c_void,
@@ -65,7 +65,7 @@ impl Monitor {
         (code == 0).then_some(Self { nvml, device })
     }
 
-    /// Whether the device now runs slower than its normal state; `false` where NVML does not say.
+    /// Whether the device currently runs slower than in its normal state; `false` if NVML does not report it.
     pub(super) fn throttled(&self) -> bool {
         let mut reasons = 0;
         // SAFETY: out-pointer to a local; the handle is valid until NVML is shut down, which it never is.

@@ -32,7 +32,7 @@ pub struct Nvrtc {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     pub cubin: Vec<u8>,
-    /// Most registers a thread of any kernel in it.
+    /// Most registers per thread of any of its kernels.
     pub registers: u32,
     /// Bytes of spill stores and loads, summed over its kernels.
     pub spill_bytes: u32,
@@ -40,7 +40,7 @@ pub struct Binary {
     pub ms: f64,
 }
 
-/// A text that does not compile, in the compiler's words.
+/// A text that does not compile, with the compiler's log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{log}")]
 pub struct CompileError {

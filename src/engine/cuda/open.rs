@@ -1,4 +1,4 @@
-//! Opening the engine: which libraries, which device, the vendor's handle, and what the device is.
+//! Opening the engine: the libraries, the device, the vendor's handle, and the device's facts.
 
 use super::CudaEngine;
 use super::cache::Cache;
@@ -23,29 +23,32 @@ use std::sync::Arc;
 /// How to open the engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which device, as the driver counts them.
+    /// The device's number, as the driver counts.
     pub ordinal: u32,
-    /// Folder of the cubin cache; made if absent.
+    /// Folder of the cubin cache; created if absent.
     pub cache: PathBuf,
-    /// Library files and folders that go before all others.
+    /// Library files and folders that are searched before all others.
     pub libraries: Vec<PathBuf>,
     /// Threads that compile ahead.
     pub compile_threads: usize,
-    /// Most device memory for the reference result, bytes; without it, half of what the operands leave. A larger
-    /// reference is brought to the device in slices at each verification.
+    /// Most device memory for the reference result, bytes; if not set, half of what the operands leave. A larger reference is
+    /// copied to the device in slices at each verification.
     pub reference_bytes: Option<u64>,
 }
 
 impl CudaEngine {
-    /// Opens the device: driver, compiler, cuSPARSE (if there), the engine's own kernels, the
-    /// calibrations of copy and hop.
+    /// Opens the device: driver, compiler, cuSPARSE (if present), the engine's own kernels, and the calibrations of copy and
+    /// hop.
     pub fn open(options: Options) -> Result<Self, EngineError> {
         let missing = |error: LibraryError| refused(error.to_string());
         let mut search = Search::new(&options.libraries);
         let driver = Driver::open(&search).map_err(missing)?;
         let count = driver.device_count()?;
         if options.ordinal >= count {
-            return Err(refused(format!("there is no device {} of {count}", options.ordinal)));
+            return Err(refused(format!(
+                "device {} does not exist; the driver reports {count}",
+                options.ordinal
+            )));
         }
         let version = driver.version()?;
         search.cuda_major = Some(version.0);
@@ -85,7 +88,7 @@ impl CudaEngine {
     }
 }
 
-/// The throttle monitor and the driver's release, where NVML is there.
+/// The throttle monitor and the driver's release, if NVML is present.
 fn monitor(
     search: &Search,
     context: &Context,
@@ -93,7 +96,7 @@ fn monitor(
     let nvml = match Nvml::open(search) {
         Ok(nvml) => nvml,
         Err(error) => {
-            tracing::warn!(%error, "throttled samples cannot be told");
+            tracing::warn!(%error, "throttled samples cannot be detected without NVML");
             return Ok((None, None));
         }
     };
@@ -102,14 +105,15 @@ fn monitor(
     Ok((Monitor::new(nvml, &bus_id), release))
 }
 
-/// cuBLAS with its version, where it is there. Its handle is made when a dense product is asked for.
+/// cuBLAS with its version, if present. Its handle is created when a dense product is requested.
 fn dense_vendor(search: &Search) -> Option<String> {
     let version = Cublas::open(search).and_then(|library| library.version());
-    let version = version.inspect_err(|error| tracing::warn!(%error, "no dense products"));
+    let version = version
+        .inspect_err(|error| tracing::warn!(%error, "cuBLAS cannot be used: no dense products"));
     version.ok().map(|version| format!("cuBLAS {version}"))
 }
 
-/// The cuSPARSE handle or the reason for none, and its name with version.
+/// The cuSPARSE handle or the reason that there is none, and its name with version.
 fn vendor(
     search: &Search,
     context: &Arc<Context>,
@@ -124,7 +128,7 @@ fn vendor(
             Ok((Ok(handle), Some(format!("cuSPARSE {version}"))))
         }
         Err(error) => {
-            tracing::warn!(%error, "no vendor baseline");
+            tracing::warn!(%error, "cuSPARSE cannot be used: no vendor baseline");
             Ok((Err(error.to_string()), None))
         }
     }

@@ -15,11 +15,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// 16 bits, twice, that make a quiet NaN of an element of any type, which no arithmetic produces: hardware answers with all
-/// bits of the fraction set or passes an operand on. Nor is it the sentinel that some kernels wait on.
+/// 16 bits, repeated, that form a quiet NaN in an element of any type and that no arithmetic produces: hardware returns a NaN
+/// with all bits of the fraction set, or passes an operand on. It also differs from the sentinel that some kernels wait on.
 pub(super) const POISON: u32 = 0x7ffc_7ffc;
 
-/// Poisoned words behind C; a kernel that runs past the end changes them before it harms another buffer.
+/// Poisoned words behind C; a kernel that writes past the end changes them before it harms another buffer.
 pub(super) const GUARD_WORDS: usize = 4096;
 
 pub(super) struct Loaded {
@@ -27,7 +27,7 @@ pub(super) struct Loaded {
     pub(super) cols: usize,
     /// Columns of B and C; right-hand sides of a solve.
     pub(super) n: usize,
-    /// Entries of the sparse operand as kernels see it: for SpTRSV the strictly lower triangle in solve order.
+    /// Entries of the sparse operand as kernels read it: for SpTRSV the strictly lower triangle in solve order.
     pub(super) nnz: usize,
     pub(super) layout: Layout,
     pub(super) dtype: Dtype,
@@ -39,7 +39,7 @@ pub(super) struct Loaded {
     pub(super) diagonal: Option<Buffer>,
     pub(super) b: Buffer,
     pub(super) c: Buffer,
-    /// What C is before a verified call that adds to it.
+    /// The content of C before a verified call that adds to it.
     pub(super) c0: Option<Buffer>,
     pub(super) judge: Judge,
     arrays: HashMap<ArrayKey, Uploaded>,
@@ -53,15 +53,15 @@ struct Uploaded {
     ms: f64,
 }
 
-/// What a load may put on the device beside what kernels read.
+/// What a load may place on the device besides the operands that kernels read.
 pub(super) struct Room {
     /// See `Options`.
     pub(super) reference_bytes: Option<u64>,
-    /// Whether the vendor's routines are there to want the matrix in their own form.
+    /// Whether the vendor's routines are available, which need the matrix in their own form.
     pub(super) vendor: bool,
 }
 
-/// What a result is judged by.
+/// The reference that a result is judged by.
 pub(super) enum Judge {
     Product(Reference),
     Solution(Solution),
@@ -88,7 +88,7 @@ impl Loaded {
             (Problem::Sptrsv(problem), Expected::Solution(solve)) => {
                 Self::system(context, operands, &problem, &solve, room)
             }
-            (problem, _) => Err(refused(format!("`{problem}` came with another's reference"))),
+            (problem, _) => Err(refused(format!("the reference does not belong to `{problem}`"))),
         };
         context.synchronize()?;
         loaded
@@ -104,7 +104,10 @@ impl Loaded {
         let Spmm { n, dtype, layout, .. } = *spmm;
         let c0 = operands.c0.as_ref().filter(|_| spmm.accumulate);
         if spmm.accumulate != operands.c0.is_some() {
-            return Err(refused(format!("`{}` came with another's C", operands.problem)));
+            return Err(refused(format!(
+                "the initial C does not belong to `{}`",
+                operands.problem
+            )));
         }
         let (n, matrix) = (n as usize, &operands.matrix);
         let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -130,7 +133,7 @@ impl Loaded {
             b: dense(context, &operands.b, dtype)?,
             c: output(context, elements as usize, dtype)?,
             c0: c0.map(|c0| dense(context, c0, dtype)).transpose()?,
-            // Last: it takes a share of what the others leave.
+            // Last, since it takes a share of the memory that the others leave.
             judge: Judge::Product(Reference::upload(context, product, room.reference_bytes)?),
             arrays: HashMap::new(),
             uploading_ms: 0.0,
@@ -194,7 +197,7 @@ impl Loaded {
         if self.c0.is_some() { [ALPHA, BETA] } else { [1.0, 0.0] }
     }
 
-    /// Those of the call that must not read C, for a problem that adds to it.
+    /// The factors of the call that must not read C, for a problem that adds to it.
     pub(super) fn bare_factors(&self) -> Option<[f64; 2]> {
         self.c0.as_ref().map(|_| [ALPHA, 0.0])
     }
@@ -204,7 +207,7 @@ impl Loaded {
         words(self.elements(), self.dtype)
     }
 
-    /// Uploads the recipes' arrays that are not there yet. Where they do not fit, those of other recipes give way.
+    /// Uploads the recipes' arrays that are not on the device yet. If they do not fit, arrays of other recipes are freed.
     pub(super) fn upload_arrays(
         &mut self,
         context: &Arc<Context>,
@@ -235,7 +238,7 @@ impl Loaded {
                     ArrayData::F32(data) => Buffer::of(context, data)?,
                     ArrayData::F64(data) => Buffer::of(context, data)?,
                 };
-                // So that the clock sees the whole upload.
+                // So that the clock includes the whole upload.
                 context.synchronize()?;
                 let ms = started.elapsed().as_secs_f64() * 1e3;
                 self.uploading_ms += ms;
@@ -250,13 +253,13 @@ impl Loaded {
         self.uploading_ms
     }
 
-    /// What uploading all arrays of a recipe took, whichever recipe brought them first.
+    /// Milliseconds that uploading all arrays of a recipe took, whichever recipe uploaded them first.
     pub(super) fn arrays_ms(&self, recipe: &Recipe) -> f64 {
         let keys: HashSet<ArrayKey> = recipe.arrays.iter().map(ArrayKey::of).collect();
         keys.iter().filter_map(|key| self.arrays.get(key)).map(|uploaded| uploaded.ms).sum()
     }
 
-    /// Frees all arrays, for something that does not fit beside them.
+    /// Frees all arrays, to make room for something that does not fit beside them.
     pub(super) fn drop_arrays(&mut self) {
         self.arrays.clear();
     }
@@ -330,12 +333,12 @@ fn output(context: &Arc<Context>, elements: usize, dtype: Dtype) -> Result<Buffe
     Ok(c)
 }
 
-/// 32-bit words that hold so many elements.
+/// Number of 32-bit words that hold this many elements.
 fn words(elements: usize, dtype: Dtype) -> usize {
     (elements * dtype.bytes() as usize).div_ceil(4)
 }
 
-/// Row pointers as kernels take them.
+/// Row pointers as kernels read them.
 pub(super) fn row_pointers(indptr: &[usize]) -> Result<Vec<u32>, EngineError> {
     let nnz = indptr.last().copied().unwrap_or(0);
     if u32::try_from(nnz).is_err() {
@@ -344,7 +347,7 @@ pub(super) fn row_pointers(indptr: &[usize]) -> Result<Vec<u32>, EngineError> {
             u32::MAX
         )));
     }
-    // None is larger than the last: a canonical CSR's pointers never fall.
+    // No pointer is larger than the last: a canonical CSR's pointers never decrease.
     Ok(indptr.par_iter().map(|&pointer| pointer as u32).collect())
 }
 

@@ -8,7 +8,7 @@ use crate::domain::Dtype;
 use crate::engine::EngineError;
 use std::sync::Arc;
 
-/// One program that instantiates them all.
+/// One program that instantiates all of them.
 pub(super) const SOURCE: &str = r#"#include "engine/verify.cuh"
 #include "engine/residual.cuh"
 #include "engine/timing.cuh"
@@ -67,7 +67,7 @@ pub(super) struct OwnKernels {
     densify: [Arc<LoadedKernel>; 3],
     pub(super) residual_f32: Arc<LoadedKernel>,
     pub(super) residual_f64: Arc<LoadedKernel>,
-    /// The hop by a word of 32 bits and by one of 64.
+    /// The hop measured with words of 32 bits and of 64 bits.
     pub(super) hops: [Arc<LoadedKernel>; 2],
     pub(super) gate: Arc<LoadedKernel>,
     pub(super) sweep: Arc<LoadedKernel>,
@@ -108,7 +108,7 @@ impl OwnKernels {
     }
 }
 
-/// Where a type's kernel stands among the three.
+/// Index of a type's kernel among the three.
 fn place(dtype: Dtype) -> usize {
     match dtype {
         Dtype::F16 => 0,

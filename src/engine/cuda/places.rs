@@ -20,7 +20,7 @@ fn wheel_folders(nvidia: &Path) -> Vec<PathBuf> {
     folders_in(nvidia, "").into_iter().map(|package| package.join("lib")).collect()
 }
 
-/// Toolkit and site-packages folders, newest first. The environment may name roots of both kinds.
+/// Toolkit and site-packages folders, newest first. Environment variables may name roots of both kinds.
 pub(super) fn standard_folders() -> Vec<PathBuf> {
     let mut toolkits: Vec<PathBuf> = environment::toolkit_roots().collect();
     toolkits.push("/usr/local/cuda".into());
@@ -44,7 +44,7 @@ pub(super) fn standard_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Subfolders whose name starts with `prefix`, later versions first; none where the folder cannot be read.
+/// Subfolders whose name starts with `prefix`, later versions first; empty if the folder cannot be read.
 fn folders_in(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! What this host has for the CUDA engine, for `doctor` and for the list of devices. Opens no context, never panics.
+//! Finds out what this host has for the CUDA engine, for `doctor` and the list of devices. Opens no context, never panics.
 
 use super::cublas::Cublas;
 use super::cusparse::Cusparse;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 /// Libraries and devices as found.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// One for each of `Library::ALL`.
+    /// One entry for each of `Library::ALL`.
     pub libraries: Vec<LibraryReport>,
     pub devices: Vec<DeviceReport>,
-    /// Why there are no devices, where the driver is there but says so.
+    /// Why there are no devices, if the driver is present but reports an error.
     pub device_problem: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct LibraryFacts {
     pub version: String,
 }
 
-/// A device that an engine could be opened on.
+/// A device on which an engine could be opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceReport {
     pub id: DeviceId,
@@ -45,7 +45,7 @@ pub struct DeviceReport {
     pub memory_bytes: u64,
 }
 
-/// Looks for everything. `configured` are the configured library files and folders.
+/// Searches for all libraries and devices. `configured` are the configured library files and folders.
 pub fn probe(configured: &[PathBuf]) -> Probe {
     let mut search = Search::new(configured);
     let driver = Driver::open(&search);
@@ -74,7 +74,7 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
     Probe { libraries, devices, device_problem }
 }
 
-/// The devices of this host; none, with the reason in the log, where there is no working driver.
+/// The devices of this host; empty if there is no working driver, with the reason in the log.
 pub fn devices(configured: &[PathBuf]) -> Vec<DeviceReport> {
     let driver = match Driver::open(&Search::new(configured)) {
         Ok(driver) => driver,

@@ -1,4 +1,4 @@
-//! Judging a triangular solve: one call for each of two right-hand sides, each by its componentwise backward error.
+//! Judging a triangular solve: one call for each of two right-hand sides, judged by its componentwise backward error.
 
 use super::context::{Buffer, Context};
 use super::launch::{Launch, refused};
@@ -15,20 +15,20 @@ use std::sync::Arc;
 /// `kResidualWarps` of kernels/engine/residual.cuh: rows that a block takes at a time.
 const ROWS_PER_BLOCK: usize = 8;
 
-/// What a solution must satisfy, beside the system that kernels read.
+/// What a solution is judged by, besides the system that kernels read.
 pub(super) struct Solution {
     pub(super) problem: Sptrsv,
     /// Solve index s is row n - 1 - s of b and x.
     pub(super) reversed: bool,
-    /// Both right-hand sides as they came; `Loaded::b`, which kernels could spoil, holds a copy of one.
+    /// Both right-hand sides as generated; `Loaded::b`, which kernels could overwrite, holds a copy of one of them.
     pub(super) sides: [Buffer; 2],
-    /// What the vendor's routine takes, where there is one. It is brought to the device with the rest, not when the
-    /// routine is first set up: a client of the routine has it there, so it is no preparation to be counted.
+    /// The operands of the vendor's routine, if there is one. They are uploaded with the rest, not when the routine is first
+    /// set up: a client of the routine already has them on the device, so this upload is not preparation.
     pub(super) raw: Option<Raw>,
 }
 
 /// The triangle of the matrix that the problem names, with its diagonal, in the matrix's own order and the problem's type:
-/// what a client of the vendor's routine would hand to it.
+/// what a client of the vendor's routine would pass to it.
 pub(super) struct Raw {
     pub(super) nnz: usize,
     pub(super) row_ptr: Buffer,
@@ -64,10 +64,11 @@ impl Raw {
 }
 
 impl Solution {
-    /// Two calls for each right-hand side on a poisoned x, in turn; the worst of all. Afterwards b holds the first again.
+    /// Two calls for each right-hand side on a poisoned x, alternating; the worst of all counts. Afterwards b holds the first
+    /// again.
     ///
-    /// A scheme's two work arrays take turns and each call empties the other's: only the third call and the fourth find
-    /// what an earlier one was to reset.
+    /// The two work arrays of a scheme alternate and each call resets the other call's array: only the third and fourth calls
+    /// use what an earlier call should have reset.
     pub(super) fn verify(
         &self,
         context: &Arc<Context>,
@@ -81,7 +82,7 @@ impl Solution {
             call_poisoned(context, loaded, call, None)?;
             self.judge(context, own, loaded, side, &mut findings)
         });
-        // Also where the call was refused or cut short: what is timed next must solve for the first.
+        // Also if the call was refused or ended early: what is timed next must solve for the first right-hand side.
         let restored = context.copy(&loaded.b, &self.sides[0], self.sides[0].bytes);
         judged.and(restored)?;
         Ok(findings.check)

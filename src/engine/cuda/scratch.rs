@@ -1,4 +1,5 @@
-//! Device memory of a recipe's own, how many calls have used it, and the word by which a waiting kernel says it gave up.
+//! The device memory of each recipe, the number of calls that have used it, and the word that a waiting kernel sets to give
+//! up.
 
 use super::context::{Buffer, Context};
 use super::graph::Recording;
@@ -9,14 +10,14 @@ use crate::engine::EngineError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The memory of the recipes in use: those of one trial or one final. Another recipe's takes its place, so that a load of
-/// a thousand candidates needs no more than one of them does.
+/// The memory of the recipes in use: those of one trial or one final. It is freed for the next recipes, so that a load of a
+/// thousand candidates needs no more than one of them does.
 #[derive(Default)]
 pub(super) struct Scratches {
     kept: Vec<(Key, Arc<Memory>)>,
 }
 
-/// Recipes of one candidate and one program text share their memory: they are one recipe, lowered twice.
+/// Recipes of one candidate with the same program text share their memory: they are one recipe, lowered twice.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     candidate: Candidate,
@@ -25,11 +26,11 @@ struct Key {
     watched: bool,
 }
 
-/// Whose memory it is.
+/// The candidate that the memory belongs to.
 pub(super) struct Owner<'a> {
     pub(super) recipe: &'a Recipe,
     pub(super) program: &'a CudaProgram,
-    /// Of the program's text.
+    /// Digest of the program's text.
     pub(super) digest: Digest,
 }
 
@@ -37,17 +38,17 @@ pub(super) struct Owner<'a> {
 pub(super) struct Memory {
     context: Arc<Context>,
     buffers: Vec<(Buffer, Scratch)>,
-    /// `Arg::Status`: 0 unless a call gave up since the last refill. Each recipe has its own, so that in a batch of
-    /// several one that gives up does not end the others.
+    /// `Arg::Status`: 0 unless a call gave up since the last refill. Each recipe has a separate word, so that in a batch of
+    /// several recipes one that gives up does not end the others.
     status: Option<Buffer>,
     /// Calls queued since the last refill.
     calls: AtomicU32,
-    /// The program as a graph on this memory, where it has several steps.
+    /// The program as a graph on this memory, if it has several steps.
     pub(super) recording: Recording,
 }
 
 impl Scratches {
-    /// The memory of each of these, allocated and filled where it is not there yet; all other is freed first.
+    /// The memory of each of these recipes, allocated and filled if necessary; all other memory is freed first.
     pub(super) fn take(
         &mut self,
         context: &Arc<Context>,
@@ -57,7 +58,7 @@ impl Scratches {
         self.kept.retain(|(key, _)| keys.contains(key));
         let mut taken = Vec::with_capacity(keys.len());
         for key in keys {
-            // Also those made in this very loop: one recipe may be asked for twice.
+            // Also those made in this loop: the same recipe may be requested twice.
             if let Some((_, memory)) = self.kept.iter().find(|(kept, _)| *kept == key) {
                 taken.push(memory.clone());
                 continue;
@@ -69,7 +70,7 @@ impl Scratches {
         Ok(taken)
     }
 
-    /// Frees all of it.
+    /// Frees all memory.
     pub(super) fn clear(&mut self) {
         self.kept.clear();
     }
@@ -86,7 +87,7 @@ impl Key {
     }
 }
 
-/// Whether a kernel of the program can say that it gave up.
+/// Whether a kernel of the program can report that it gave up.
 pub(super) fn watched(program: &CudaProgram) -> bool {
     program.steps.iter().any(|step| step.args.contains(&Arg::Status))
 }
@@ -98,7 +99,7 @@ impl Memory {
         watched: bool,
     ) -> Result<Self, EngineError> {
         let buffers = scratch.iter().map(|&scratch| {
-            // Whole words, since it is filled by words.
+            // Whole words, since filling works on words.
             let bytes =
                 usize::try_from(scratch.bytes).ok().and_then(|b| b.checked_next_multiple_of(4));
             let bytes = bytes
@@ -116,7 +117,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Brings everything to the state before the first call.
+    /// Resets everything to the state before the first call.
     pub(super) fn refill(&self) -> Result<(), EngineError> {
         for (buffer, scratch) in &self.buffers {
             self.context.fill(buffer.pointer, scratch.fill, buffer.bytes / 4)?;
@@ -133,7 +134,7 @@ impl Memory {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Device address of a scratch.
+    /// Device address of a scratch buffer.
     pub(super) fn address(&self, index: usize) -> Result<u64, EngineError> {
         let buffer = self.buffers.get(index).map(|(buffer, _)| buffer.pointer);
         buffer.ok_or_else(|| refused(format!("the recipe has no scratch {index}")))
@@ -145,7 +146,7 @@ impl Memory {
         address.ok_or_else(|| refused("the program has no status word".to_owned()))
     }
 
-    /// Whether a call gave up since the last refill; waits for all queued work where the program can say so.
+    /// Whether a call gave up since the last refill; waits for all queued work if the program can report this.
     pub(super) fn gave_up(&self) -> Result<bool, EngineError> {
         let Some(status) = &self.status else { return Ok(false) };
         let mut word = [0u32];

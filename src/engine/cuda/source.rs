@@ -1,7 +1,8 @@
-//! Kernel text: the headers of `kernels/`, embedded; what a program includes; digests of it; and all of it in one piece.
+//! Kernel text: the embedded headers of `kernels/`, the headers that a program includes, their digests, and the text in one
+//! piece.
 //!
 //! A header is named by its path below `kernels/` (`#include "spmm/row_split.cuh"`), and so it is included everywhere.
-//! What stands in angle brackets is the compiler's own.
+//! Names in angle brackets are the compiler's own headers.
 
 use crate::domain::Digest;
 use rust_embed::RustEmbed;
@@ -42,13 +43,13 @@ pub fn unit(source: &str) -> Result<Unit, SourceError> {
     Ok(Unit { text: source.to_owned(), headers })
 }
 
-/// Digest of a family's headers and all they include: what makes stored plans of the family stale when it changes.
+/// Digest of a family's headers and all that they include: stored plans of the family become stale when it changes.
 pub fn family_digest(headers: &[&str]) -> Result<Digest, SourceError> {
     let includes: String = headers.iter().map(|h| format!("#include \"{h}\"\n")).collect();
     closure_digest(&includes)
 }
 
-/// Digest of the headers that a program reaches, its own few lines left out; of its own text where it reaches none.
+/// Digest of the headers that a program reaches, without the program's own lines; if it reaches none, of its own text.
 ///
 /// For a program that includes one header this is that header's `family_digest`.
 pub fn closure_digest(source: &str) -> Result<Digest, SourceError> {
@@ -79,7 +80,7 @@ pub fn inlined(source: &str) -> Result<String, SourceError> {
     Ok(text)
 }
 
-/// Bytes of spills that the headers of a program allow it: the sum of their `// spills: N bytes allowed` lines.
+/// Bytes of spills that the headers of a program allow: the sum of their `// spills: N bytes allowed` lines.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let lines = unit.headers.iter().flat_map(|header| header.text.lines()).chain(unit.text.lines());
     lines
@@ -91,7 +92,7 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
 }
 
 fn hash_headers(hasher: &mut blake3::Hasher, unit: &Unit) {
-    // By name, so that the order of inclusion does not count.
+    // Sorted by name, so that the order of inclusion does not matter.
     let by_name: BTreeMap<&str, &str> =
         unit.headers.iter().map(|header| (header.name.as_str(), header.text.as_str())).collect();
     for (name, text) in by_name {
@@ -100,7 +101,7 @@ fn hash_headers(hasher: &mut blake3::Hasher, unit: &Unit) {
     }
 }
 
-/// Length first, so that no two sequences of texts run together into the same bytes.
+/// Length first, so that no two sequences of texts give the same bytes.
 fn hash_text(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());
@@ -132,7 +133,7 @@ fn inline(
                 out.push_str(&format!("// {name}\n"));
                 inline(&body, name, seen, out)?;
             }
-            // Alone in one file the pragma means nothing, and compilers warn of it.
+            // In a single file the pragma has no meaning, and compilers warn about it.
             None if line.trim() == "#pragma once" => {}
             None => {
                 out.push_str(line);

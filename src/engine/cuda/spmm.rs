@@ -10,7 +10,7 @@ use cudarc::cusparse::sys::cusparseSpMMAlg_t;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Names of the algorithms in recipes, and the vendor's numbers. Their results need not repeat bit by bit.
+/// Names of the algorithms in recipes, and the vendor's numbers. Their results need not be identical from call to call.
 const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
     ("default", cusparseSpMMAlg_t::CUSPARSE_SPMM_ALG_DEFAULT),
     ("csr_alg1", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG1),
@@ -18,7 +18,7 @@ const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
     ("csr_alg3", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG3),
 ];
 
-/// One algorithm, set up on the loaded operands. What `preprocess` finds stays with its own matrix descriptor.
+/// One algorithm, set up on the loaded operands. The result of `preprocess` belongs to the algorithm's own matrix descriptor.
 pub(super) struct Spmm {
     handle: Arc<Handle>,
     a: Descriptor,
@@ -35,7 +35,7 @@ unsafe impl Send for Spmm {}
 unsafe impl Sync for Spmm {}
 
 impl Spmm {
-    /// Makes descriptors and workspace, and runs the algorithm's preprocessing.
+    /// Creates descriptors and workspace, and runs the algorithm's preprocessing.
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,

@@ -28,7 +28,7 @@ static ONE_F64: f64 = 1.0;
 enum Kind {
     /// One right-hand side, b and x as vectors.
     Vector,
-    /// Any number, b and x as matrices.
+    /// Any number of them, b and x as matrices.
     Matrix,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Spsv {
     kind: Kind,
     operation: u32,
     dtype: Dtype,
-    /// What the analysis found; it points into the workspace.
+    /// The result of the analysis; it points into the workspace.
     plan: Descriptor,
     matrix: Descriptor,
     b: Descriptor,
@@ -52,7 +52,7 @@ unsafe impl Send for Spsv {}
 unsafe impl Sync for Spsv {}
 
 impl Spsv {
-    /// Makes descriptors and workspace and runs the analysis to its end, so that the caller's clock sees all of it.
+    /// Creates descriptors and workspace and completes the analysis, so that the caller's clock includes all of it.
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
@@ -87,7 +87,7 @@ impl Spsv {
         &self.handle.library.api
     }
 
-    /// The factor of b: a static host number, as the handle's default pointer mode wants it.
+    /// The factor of b: a static host number, as the handle's default pointer mode requires.
     fn one(&self) -> *const c_void {
         match self.dtype {
             Dtype::F64 => std::ptr::from_ref(&ONE_F64).cast(),
@@ -202,7 +202,7 @@ impl Spsv {
     fn check(&self, stage: &str, status: u32) -> Result<(), EngineError> {
         let call = match self.kind {
             Kind::Vector => format!("cusparseSpSV_{stage}"),
-            // This order is where it differs from other uses of the routine, so a refusal should name it.
+            // This order is where it differs from other uses of the routine, so the error of a refusal should name it.
             Kind::Matrix => format!("cusparseSpSM_{stage} with b and x in row order"),
         };
         self.handle.check(&call, status)
@@ -231,8 +231,8 @@ fn plan(handle: &Arc<Handle>, kind: Kind) -> Result<Descriptor, EngineError> {
     Ok(Descriptor { raw, destroy, _handle: handle.clone() })
 }
 
-/// The matrix with the triangle and the diagonal of the problem; of the other triangle, and of the diagonal if it is a
-/// unit one, the library reads nothing.
+/// The matrix with the triangle and the diagonal of the problem; the library does not read the other triangle, nor a unit
+/// diagonal.
 fn triangle(
     handle: &Arc<Handle>,
     raw: &Raw,

@@ -1,4 +1,4 @@
-//! A recipe's program on the loaded operands: its launches, one by one or as a CUDA graph, and whether its kernels gave up.
+//! A recipe's program on the loaded operands: its launches, single or as a CUDA graph, and whether its kernels gave up.
 
 use super::context::Context;
 use super::graph::Graph;
@@ -10,7 +10,7 @@ use crate::domain::recipe::{Arg, Recipe, Step};
 use crate::engine::EngineError;
 use std::sync::Arc;
 
-/// How long a kernel may wait, in nanoseconds, where the caller names no limit.
+/// How long a kernel may wait if the caller gives no limit, nanoseconds.
 const DEFAULT_WAIT_NS: u64 = 1_000_000_000;
 
 /// When a waiting kernel gives up.
@@ -20,7 +20,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// `give_up_us` and what a first call may cost beyond a later one: caches and page tables are cold.
+    /// `give_up_us` and the additional cost of a first call: caches and page tables are cold.
     pub(super) fn verifying(give_up_us: Option<f64>) -> Self {
         Self::after(give_up_us, 5_000_000)
     }
@@ -49,19 +49,19 @@ pub(super) struct CallSettings {
 pub(super) struct Steps {
     context: Arc<Context>,
     launches: Vec<Launch>,
-    /// Pointer and words of what must be zeroed before each call.
+    /// Pointer and number of words of what must be zeroed before each call.
     zero: Option<(u64, usize)>,
     memory: Arc<Memory>,
-    /// For several launches, all of them: one graph, or two where calls alternate. For a single launch none, since the
+    /// All launches, if there are several: one graph, or two if calls alternate. Not used for a single launch, since the
     /// launch itself is cheaper.
     graphs: Arc<[Graph]>,
     deadline: Deadline,
-    /// The candidate, for the error when its kernel gives up.
+    /// The candidate, for the error if its kernel gives up.
     name: String,
 }
 
 impl Steps {
-    /// The recipe's arrays must have been uploaded. Kernels are those of the program's steps.
+    /// The recipe's arrays must have been uploaded. `kernels` are those of the program's steps.
     pub(super) fn of(
         context: &Arc<Context>,
         owner: &Owner<'_>,
@@ -106,7 +106,7 @@ impl Steps {
         (0..kinds).map(|call| Graph::record(&self.context, || self.queue(call))).collect()
     }
 
-    /// Queues one call, with the zeroing it needs.
+    /// Queues one call, including the zeroing it needs.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         let call = self.memory.next_call();
         match self.graphs.len() {
@@ -122,18 +122,18 @@ impl Steps {
         self.launches.iter().try_for_each(|launch| launch.enqueue_as(call))
     }
 
-    /// Entries of the driver's queue that one call takes, about.
+    /// Approximate number of entries in the driver's queue that one call takes.
     pub(super) fn entries(&self) -> usize {
         self.launches.len() + usize::from(self.zero.is_some())
     }
 
-    /// Brings the recipe's own memory to the state before the first call.
+    /// Resets the recipe's memory to the state before the first call.
     pub(super) fn refill(&self) -> Result<(), EngineError> {
         self.memory.refill()
     }
 
-    /// Fails if a kernel of an earlier call gave up. Its flags and partial results are useless to the next call, so the
-    /// memory is filled again first.
+    /// Fails if a kernel of an earlier call gave up. The flags and partial results of that call are useless to the next one,
+    /// so the memory is refilled first.
     pub(super) fn watch(&self) -> Result<(), EngineError> {
         if !self.memory.gave_up()? {
             return Ok(());
@@ -174,7 +174,7 @@ impl ArgumentSource<'_> {
         if let Some(expected) = &kernel.parameter_sizes
             && *expected != sizes
         {
-            // Launched so, the driver would read past the arguments.
+            // With these sizes the driver would read past the arguments.
             return Err(refused(format!(
                 "kernel `{}` takes arguments of {expected:?} bytes, but the recipe passes {sizes:?}",
                 step.entry
@@ -241,7 +241,7 @@ impl ArgumentSource<'_> {
     }
 }
 
-/// A factor in the type that sums of the problem's type are kept in.
+/// A factor in the type in which elements of the problem's type are summed.
 fn factor(value: f64, dtype: Dtype) -> u64 {
     match dtype {
         Dtype::F16 | Dtype::F32 => u64::from((value as f32).to_bits()),

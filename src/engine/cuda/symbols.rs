@@ -2,7 +2,7 @@
 //!
 //! cudarc supplies the types and constants; ARCHITECTURE.md ("CUDA libraries") says why its loader is not used.
 
-/// Declares a table of function pointers and `load`, which resolves all of them from one library and keeps it mapped.
+/// Declares a table of function pointers and `load`, which resolves all of them in one library and keeps it mapped.
 macro_rules! symbols {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $symbol:literal ($($arg:ty),* $(,)?);)* }) => {
         $(#[$meta])*

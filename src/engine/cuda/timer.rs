@@ -1,4 +1,4 @@
-//! Timing single calls with CUDA events: gated batches, adaptive repetition, cache policy, throttled batches dropped.
+//! Timing single calls with CUDA events: gated batches, adaptive repetition, cache policy; throttled batches are discarded.
 //!
 //! An event's time is taken when the stream reaches it. If the host queues event, kernel, event one by one on an idle
 //! stream, a short kernel's interval holds the host's launch latency (several microseconds). So each batch starts with
@@ -15,26 +15,26 @@ use crate::domain::{L2Policy, Timing};
 use crate::engine::EngineError;
 use std::sync::Arc;
 
-/// Calls of one batch, at most. The driver's queue holds about a thousand entries; a call takes at most about ten
-/// (sweep, two events, zeroing, the vendor's kernels), and a full queue would block the host before the gate opens.
+/// Most calls of one batch. The driver's queue holds about a thousand entries; a call takes at most about ten (sweep, two
+/// events, zeroing, the vendor's kernels), and a full queue would block the host before the gate opens.
 const MOST_CALLS: usize = 48;
 
-/// Entries of one batch, at most, where calls are graphs: each of their launches may take one.
+/// Most queue entries of one batch if calls are graphs: each of their launches may take one.
 const MOST_ENTRIES: usize = 10 * MOST_CALLS;
 
-/// Entries that every call has: sweep, start, end.
+/// Entries of every call: sweep, start, end.
 const OWN_ENTRIES: usize = 3;
 
-/// Measured time of one batch, about: short enough to follow the clocks, long enough to pay for reading them.
+/// Approximate measured time of one batch: short enough to follow the clocks, long enough to be worth reading them.
 const BATCH_US: f64 = 10_000.0;
 
-/// How long the gate stays closed at most.
+/// The longest time for which the gate stays closed.
 const GATE_NS: u64 = 50_000_000;
 
-/// Threads a block of the sweep.
+/// Threads per block of the sweep.
 const SWEEP_THREADS: u32 = 256;
 
-/// Something that can be queued again and again.
+/// An operation that can be queued repeatedly.
 pub(super) enum Call {
     Steps(Steps),
     Vendor(Arc<Routine>, Factors),
@@ -48,7 +48,7 @@ impl Call {
         }
     }
 
-    /// Before a call that must not build on earlier ones.
+    /// Resets the state, before a call that must not depend on earlier ones.
     pub(super) fn refill(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.refill(),
@@ -56,7 +56,7 @@ impl Call {
         }
     }
 
-    /// After calls: whether each came to its end.
+    /// After calls: fails if one of them did not complete.
     pub(super) fn watch(&self) -> Result<(), EngineError> {
         match self {
             Self::Steps(steps) => steps.watch(),
@@ -64,7 +64,7 @@ impl Call {
         }
     }
 
-    /// How many of these a batch holds.
+    /// How many of these calls a batch holds.
     fn most(&self) -> usize {
         match self {
             Self::Steps(steps) => most_calls(steps.entries()),
@@ -78,7 +78,7 @@ pub(super) struct Timer {
     flag: HostFlag,
     gate: Launch,
     sweep: Launch,
-    /// Behind the sweep's pointers.
+    /// The buffers that the sweep's pointers refer to.
     _swept: Buffer,
     _sink: Buffer,
     /// Start and end of each call of a batch.
@@ -124,7 +124,8 @@ impl Timer {
         effort: &Effort,
         policy: L2Policy,
     ) -> Result<Timing, EngineError> {
-        // Verified before, so the kernel is loaded and its operands are on the device: one call tells.
+        // It was verified before, so the kernel is loaded and its operands are on the device: one call suffices for an
+        // estimate.
         let first = self.batch(&[call], policy)?.us;
         if first.iter().any(|us| effort.gives_up_at(*us)) {
             return Timing::of(first, 0)
@@ -137,7 +138,7 @@ impl Timer {
         let calls = calls_per_batch(estimate_us, call.most());
         let (mut kept, mut dropped) = (Vec::with_capacity(most), 0usize);
         let mut spent_us = 0.0;
-        // A device that throttles without end gets twice the samples to come back, not for ever.
+        // A device that throttles continuously is given twice the samples to recover, then this ends.
         while kept.len() < most && kept.len() + dropped < 2 * most {
             let budget_us = effort.budget_ms * 1e3;
             let enough = kept.len() >= least && spent_us >= budget_us;
@@ -156,7 +157,8 @@ impl Timer {
         timing(kept, dropped)
     }
 
-    /// Samples of several calls in turn: A B C A B C ..., `rounds` kept of each; a throttled round is dropped whole.
+    /// Samples of several calls in rotation: A B C A B C ..., `rounds` kept of each; a throttled round is discarded as a
+    /// whole.
     pub(super) fn pair(
         &mut self,
         calls: &[Call],
@@ -181,7 +183,7 @@ impl Timer {
             let fitting = turns_per_batch.clamp(1, rounds - done);
             let mut us = Vec::with_capacity(round.len() * fitting);
             let mut throttled = false;
-            // Each round begins with another contender, so that none always runs on what one other left in L2.
+            // Each round begins with another call, so that none always runs after the same other one, on what it left in L2.
             let order: Vec<usize> = (0..round.len() * fitting)
                 .map(|turn| (turn + (done + turn / round.len())) % round.len())
                 .collect();
@@ -204,7 +206,7 @@ impl Timer {
     }
 
     fn warm_up(&self, call: &Call, times: u32, policy: L2Policy) -> Result<(), EngineError> {
-        // At least once even for no warm-ups: the driver loads code lazily, which must not happen behind the gate.
+        // At least once even without warm-ups: the driver loads code lazily, which must not happen behind the gate.
         for _ in 0..times.max(1) {
             if policy == L2Policy::Cold {
                 self.sweep.enqueue()?;
@@ -247,8 +249,8 @@ impl Timer {
     }
 }
 
-/// Whether each call of a batch came to its end. Each different one is asked, also after one that did not: it has to
-/// start again, too.
+/// Whether each call of a batch completed. Each distinct one is checked, also after one that did not complete: it has to be
+/// reset, too.
 fn watch(calls: &[&Call]) -> Result<(), EngineError> {
     let mut all = Ok(());
     for (at, call) in calls.iter().enumerate() {

@@ -16,12 +16,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A library's handle, or why there is none.
+/// A library's handle, or the reason that there is none.
 pub(super) type Opened<H> = Result<Arc<H>, String>;
 
 pub(super) struct Vendors {
     cusparse: Opened<Handle>,
-    /// Opened when a dense product is first asked for; only a library that is not there is remembered as a failure.
+    /// Opened when a dense product is first requested; only the absence of the library is remembered as a failure.
     cublas: Option<Opened<cublas::Handle>>,
     search: Search,
     /// Algorithms set up on the loaded operands.
@@ -33,23 +33,23 @@ impl Vendors {
         Self { cusparse, cublas: None, search, routines: HashMap::new() }
     }
 
-    /// Whether the sparse routines are there to want the matrix in their own form.
+    /// Whether the sparse routines are available, which need the matrix in their own form.
     pub(super) fn has_sparse(&self) -> bool {
         self.cusparse.is_ok()
     }
 
-    /// Forgets what was set up on the operands.
+    /// Drops what was set up on the operands.
     pub(super) fn clear(&mut self) {
         self.routines.clear();
     }
 
-    /// What a routine that was set up has to do again for new values.
+    /// Milliseconds of the work that new values require of a routine that was set up.
     pub(super) fn update_ms(&self, algorithm: &str) -> Option<f64> {
         self.routines.get(algorithm).and_then(|routine| routine.update_ms())
     }
 
-    /// The routine; where recipes' arrays leave it no memory, they give way. What opening a library took is told apart as
-    /// time of compiling: it is done once for all matrices.
+    /// The routine; if recipes' arrays leave no memory for it, they are freed. The time of opening a library is reported
+    /// separately, as compile time: it is spent once for all matrices.
     pub(super) fn routine(
         &mut self,
         context: &Arc<Context>,
@@ -112,12 +112,12 @@ fn handle<H>(opened: &Opened<H>) -> Result<&Arc<H>, EngineError> {
     opened.as_ref().map_err(|reason| refused(reason.clone()))
 }
 
-/// The handle, or that there is no library, which will not change. What may be otherwise the next time is an error.
+/// The handle, or that there is no library, which will not change. What may differ next time is an error.
 fn open(search: &Search, context: &Arc<Context>) -> Result<Opened<cublas::Handle>, EngineError> {
     match Cublas::open(search) {
         Ok(library) => Ok(Ok(Arc::new(cublas::Handle::new(library, context)?))),
         Err(error @ LibraryError::Absent { .. }) => {
-            tracing::warn!(%error, "no dense products");
+            tracing::warn!(%error, "cuBLAS cannot be used: no dense products");
             Ok(Err(error.to_string()))
         }
         Err(error) => Err(refused(error.to_string())),

@@ -12,16 +12,16 @@ use std::sync::Arc;
 /// `kVerifyThreads` of kernels/engine/verify.cuh.
 pub(super) const THREADS: u32 = 256;
 
-/// Blocks of a comparison, at most; each leaves one partial.
+/// Most blocks of a comparison; each leaves one partial result.
 const MOST_BLOCKS: usize = 1024;
 
 /// `Partial` of verify.cuh as three words: error (f64), worst, unwritten.
 type Partial = [u64; 3];
 
-/// Bytes of reference on the device at a time, where all of it does not fit.
+/// Bytes of reference on the device at a time, if all of it does not fit.
 const SLICE_BYTES: u64 = 256 << 20;
 
-/// Bytes of reference an element: value f64, scale f32.
+/// Bytes of reference per element: value f64, scale f32.
 const REFERENCE_BYTES: u64 = 12;
 
 /// The reference result on the device, all of it or `capacity` elements at a time.
@@ -30,13 +30,13 @@ pub(super) struct Reference {
     scale: Buffer,
     /// Elements that `value` and `scale` hold.
     capacity: usize,
-    /// Whether they hold the whole reference already.
+    /// Whether they already hold the whole reference.
     resident: bool,
     host: Arc<Product>,
 }
 
 impl Reference {
-    /// Whole if it takes at most half of what is left, so that recipes have room for arrays; else room for a slice.
+    /// Whole if it takes at most half of the remaining memory, so that recipes have room for arrays; else room for a slice.
     pub(super) fn upload(
         context: &Arc<Context>,
         host: Arc<Product>,
@@ -57,8 +57,8 @@ impl Reference {
     }
 }
 
-/// Makes a call on poisoned memory and judges all of C; for a solve one call for each right-hand side. `bare` is the call
-/// of a product that adds to C with a beta of 0: then C must not be read, be it NaN, so it finds poison everywhere.
+/// Makes a call on poisoned memory and judges all of C; for a solve, one call per right-hand side. `bare` is the call of a
+/// product that adds to C, with a beta of 0: such a call must not read C, even if C is NaN, so all of C is poisoned.
 pub(super) fn verify(
     context: &Arc<Context>,
     own: &OwnKernels,
@@ -80,7 +80,7 @@ pub(super) fn verify(
     Ok(findings.check)
 }
 
-/// Judges all of C by the reference, without the part of it that an initial C has.
+/// Judges all of C by the reference, without the part that comes from an initial C.
 fn compare(
     context: &Arc<Context>,
     own: &OwnKernels,
@@ -115,9 +115,10 @@ fn compare(
     findings.look_behind(loaded)
 }
 
-/// Poisons C and the guard and makes one call; with an `initial` C, the guard alone, and C is what it was first. What such
-/// a call leaves out is then wrong, not unwritten. A fault of the kernel comes out here, before anything else can be
-/// blamed for it, and so does a call that its watchdog cut short: what that left in C says nothing of the kernel.
+/// Poisons C and the guard and makes one call; with an `initial` C, only the guard is poisoned and C holds the initial
+/// values. Elements that such a call leaves out are then wrong, not unwritten. A fault of the kernel is returned here, before
+/// anything else can be blamed for it, and so is a call that its watchdog ended: what that left in C says nothing about the
+/// kernel.
 pub(super) fn call_poisoned(
     context: &Context,
     loaded: &Loaded,
@@ -133,12 +134,12 @@ pub(super) fn call_poisoned(
     call.watch()
 }
 
-/// Blocks of a kernel that has this much work, one at least.
+/// Blocks of a kernel for this much work, at least one.
 pub(super) fn blocks(wanted: usize) -> u32 {
     wanted.clamp(1, MOST_BLOCKS) as u32
 }
 
-/// What the judging kernels' blocks left, gathered into one verdict.
+/// The partial results of the judging kernel's blocks, combined into one verdict.
 pub(super) struct Findings {
     partials: Buffer,
     pub(super) check: Check,
@@ -150,12 +151,12 @@ impl Findings {
         Ok(Self { partials, check: Check { rel_error: 0.0, unwritten: 0, worst: 0 } })
     }
 
-    /// Where a judging kernel leaves a partial for each block.
+    /// Where a judging kernel leaves a partial result per block.
     pub(super) fn pointer(&self) -> u64 {
         self.partials.pointer
     }
 
-    /// Reads the partials once the kernel has ended.
+    /// Reads the partial results once the kernel has ended.
     pub(super) fn take(&mut self, blocks: u32) -> Result<(), EngineError> {
         let mut words = vec![0u64; blocks as usize * 3];
         self.partials.read(0, &mut words)?;
@@ -165,7 +166,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Anything behind C that is no longer poison outdoes every other error. An odd element of 16 bits shares C's last
+    /// Any word behind C that is no longer poison outweighs every other error. An odd element of 16 bits shares C's last
     /// word, so the other half of that word is behind C, too; zeroing C by words may have zeroed it.
     pub(super) fn look_behind(&mut self, loaded: &Loaded) -> Result<(), EngineError> {
         let element = loaded.dtype.bytes() as usize;
@@ -186,7 +187,7 @@ fn spoiled(guard: &[u16], shared: usize) -> Option<usize> {
     guard.iter().enumerate().position(|each| !whole(each))
 }
 
-/// Of equal errors the lowest index stays, whatever the order of the blocks.
+/// Of equal errors the lowest index is kept, whatever the order of the blocks.
 fn add(check: &mut Check, error: f64, worst: u64, unwritten: u64) {
     let lower = error == check.rel_error && error > 0.0 && worst < check.worst;
     if error > check.rel_error || lower {

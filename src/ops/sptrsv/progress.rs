@@ -146,7 +146,7 @@ fn parents(system: &Triangular, order: &Order) -> Result<(), Refusal> {
 }
 
 fn unplaced(system: &Triangular, s: usize) -> Refusal {
-    Refusal(format!("row {} is in no launch: nobody would compute it", system.original(s)))
+    Refusal(format!("row {} is in no launch, so it would never be computed", system.original(s)))
 }
 
 #[cfg(test)]

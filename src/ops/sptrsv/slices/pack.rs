@@ -103,11 +103,15 @@ pub fn pack(equations: &Equations, dtype: Dtype, how: Packing) -> Result<Packed,
     }
     let longest = slices.iter().map(|slice| slice.b_steps.max(slice.x_steps)).max().unwrap_or(0);
     if longest > MOST_STEPS {
-        return Err(Refusal(format!("a slice takes {longest} steps, at most {MOST_STEPS}")));
+        return Err(Refusal(format!(
+            "a slice takes {longest} steps; at most {MOST_STEPS} are possible"
+        )));
     }
     let entries = steps * how.width as usize;
     if entries > MOST_ENTRIES {
-        return Err(Refusal(format!("{entries} packed entries, at most {MOST_ENTRIES}")));
+        return Err(Refusal(format!(
+            "{entries} packed entries; at most {MOST_ENTRIES} are possible"
+        )));
     }
     if entries > SMALL_ENTRIES && entries > MOST_PADDING * equations.terms() {
         return Err(Refusal(format!(

@@ -78,7 +78,7 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
                 Err("an epoch cannot change within a graph of several launches".to_owned())
             }
             // Its single counter would continue where the launch before has left it.
-            (_, Take::Ticket, 1..) => Err("tickets are of a single launch".to_owned()),
+            (_, Take::Ticket, 1..) => Err("tickets need a single launch".to_owned()),
             _ => Ok(()),
         };
     };
@@ -87,7 +87,9 @@ pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
         * system.problem.dtype.bytes();
     let most = system.device.shared_bytes_per_block;
     if work > most {
-        return Err(format!("the unknowns take {work} bytes of shared memory, at most {most}"));
+        return Err(format!(
+            "the unknowns take {work} bytes of shared memory; at most {most} are available"
+        ));
     }
     let capability =
         system.device.compute_capability.split('.').next().and_then(|s| s.parse().ok());
