@@ -23,6 +23,7 @@ pub use sparsetune_core::{
     domain, engine, environment, evaluator, learn, ops, search, sparse, wire,
 };
 
+pub mod charts;
 pub mod cli;
 pub mod http;
 pub mod pool;

@@ -18,7 +18,8 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("service", &["domain", "sparse", "learn", "search", "ops", "store", "pool"]),
     ("wire", &["domain"]),
     ("tuner", &["domain", "sparse", "pool", "store", "service"]),
-    ("http", &["domain", "service", "wire"]),
+    ("charts", &[]),
+    ("http", &["domain", "service", "wire", "charts"]),
     ("cli", &["all"]),
 ];
 

@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
             }
         }
         if let Some(file) = &self.args.svg {
-            save(file, &picture::draw(&runs))?;
+            save(file, &picture::draw(&runs)?)?;
         }
         let failed = runs.iter().filter(|run| run.error.is_some()).count();
         anyhow::ensure!(failed == 0, "{failed} of {} runs failed", runs.len());

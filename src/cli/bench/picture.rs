@@ -1,166 +1,190 @@
-//! A suite as one SVG of two panels: speed-up over the vendor, and the roofline; a dot a run, coloured by class.
-
-mod roofline;
-mod speedups;
+//! A suite as one SVG of two panels: speed-up over the vendor, and the roofline; a dot per run, coloured by class.
 
 use super::report::place;
 use super::run::Run;
+use crate::charts::{Label, Scale, Tick};
+use askama::Template;
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
-const WIDTH: f64 = 960.0;
+/// Pixels of the drawing, which is 960 wide and 900 high. The legend begins right of the panels.
 const LEFT: f64 = 64.0;
-/// Where the panels end and the legend begins.
 const RIGHT: f64 = 810.0;
-const GAP: f64 = 78.0;
-const SPEEDUPS: Rows = Rows { top: 48.0, bottom: 400.0 };
-const ROOFLINE: Rows = Rows { top: 400.0 + GAP, bottom: 850.0 };
-const HEIGHT: f64 = 850.0 + 50.0;
+const SPEEDUPS: [f64; 2] = [48.0, 400.0];
+const ROOFLINE: [f64; 2] = [478.0, 850.0];
 /// Distinguishable with colour blindness (Okabe and Ito); repeated if there are more classes.
 const COLOURS: [&str; 7] =
     ["#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#555555"];
 
-/// Where a panel stands.
-#[derive(Clone, Copy)]
-struct Rows {
+/// The whole picture: a file of its own, with no script and nothing to fetch.
+#[derive(Template)]
+#[template(path = "pictures/suite.svg")]
+struct Suite<'a> {
+    panels: [Panel; 2],
+    legend: Vec<Entry<'a>>,
+}
+
+struct Panel {
+    heading: &'static str,
     top: f64,
     bottom: f64,
+    /// Labelled grid lines across and down.
+    rows: Vec<Label>,
+    columns: Vec<Label>,
+    lines: Vec<Line>,
+    dots: Vec<Dot>,
 }
 
-/// Both panels: a text of its own, with no script and nothing to fetch. Runs without a time are in neither, those
-/// without a vendor's time only in the second.
-pub fn draw(runs: &[Run]) -> String {
-    let mut drawing = Drawing::of(runs);
-    speedups::panel(&mut drawing, runs, SPEEDUPS);
-    roofline::panel(&mut drawing, runs, ROOFLINE);
-    drawing.legend();
-    drawing.svg.push_str("</svg>\n");
-    drawing.svg
-}
-
-/// A logarithmic axis: values from `low` to `high` go from pixel `from` to pixel `to`.
-struct Axis {
-    low: f64,
-    high: f64,
+/// A line from the panel's left edge to its right edge, with a text at its right end.
+struct Line {
+    class: &'static str,
     from: f64,
     to: f64,
+    text: String,
 }
 
-impl Axis {
-    /// Whole powers of the base around all values, at least one apart.
-    fn around(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for value in values {
-            (low, high) = (low.min(value.log(base).floor()), high.max(value.log(base).ceil()));
-        }
-        if low > high {
-            (low, high) = (0.0, 1.0);
-        }
-        let high = if low == high { high + 1.0 } else { high };
-        Self { low: base.powf(low), high: base.powf(high), from, to }
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let part = (value / self.low).ln() / (self.high / self.low).ln();
-        self.from + (self.to - self.from) * part
-    }
-
-    /// The powers of the base that are on it.
-    fn powers(&self, base: f64) -> impl Iterator<Item = f64> {
-        let power = |value: f64| value.log(base).round() as i32;
-        (power(self.low)..=power(self.high)).map(move |power| base.powi(power))
-    }
+/// One run; its title appears under the pointer.
+struct Dot {
+    x: f64,
+    y: f64,
+    colour: &'static str,
+    title: String,
 }
 
-/// The text so far, and which class has which colour. Writing to a String cannot fail.
-struct Drawing<'a> {
-    svg: String,
-    /// In the order of the tables.
-    classes: Vec<&'a str>,
+/// A class and its colour.
+struct Entry<'a> {
+    class: &'a str,
+    colour: &'static str,
+    y: f64,
 }
 
-impl<'a> Drawing<'a> {
-    fn of(runs: &'a [Run]) -> Self {
-        let shown = runs.iter().filter(|run| run.figures.is_some());
-        let classes: BTreeSet<(usize, &str)> = shown.map(|run| place(&run.class)).collect();
-        let svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-        );
-        Self { svg, classes: classes.into_iter().map(|(_, class)| class).collect() }
-    }
+/// Both panels. Runs without a time are in neither, those without a vendor's time only in the second.
+pub fn draw(runs: &[Run]) -> Result<String, askama::Error> {
+    let shown = runs.iter().filter(|run| run.figures.is_some());
+    // In the order of the tables.
+    let classes: BTreeSet<(usize, &str)> = shown.map(|run| place(&run.class)).collect();
+    let legend: Vec<Entry> = classes
+        .into_iter()
+        .enumerate()
+        .map(|(at, (_, class))| Entry {
+            class,
+            colour: COLOURS[at % COLOURS.len()],
+            y: SPEEDUPS[0] + 18.0 * at as f64 + 10.0,
+        })
+        .collect();
+    let dot = |x: f64, y: f64, run: &Run, words: &str| {
+        let entry = legend.iter().find(|entry| entry.class == run.class);
+        let colour = entry.map_or(COLOURS[0], |entry| entry.colour);
+        Dot { x, y, colour, title: format!("{}, {}: {words}", run.matrix, run.task) }
+    };
+    Suite { panels: [speedups(runs, dot), roofline(runs, dot)], legend }
+        .render()
+        .map(|svg| svg + "\n")
+}
 
-    fn colour(&self, class: &str) -> &'static str {
-        let at = self.classes.iter().position(|known| *known == class).unwrap_or_default();
-        COLOURS[at % COLOURS.len()]
-    }
-
-    fn heading(&mut self, rows: Rows, text: &str) {
-        let y = rows.top - 16.0;
-        let text = escaped(text);
-        let _ = writeln!(self.svg, "<text x=\"{LEFT}\" y=\"{y}\" font-size=\"15\">{text}</text>");
-    }
-
-    /// A line across the panel and what it stands for.
-    fn across(&mut self, y: f64, colour: &str, label: &str) {
-        let _ = writeln!(
-            self.svg,
-            "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            LEFT - 6.0,
-            y + 4.0
-        );
-    }
-
-    /// A line down the panel, and its label below.
-    fn down(&mut self, x: f64, rows: Rows, label: &str) {
-        let Rows { top, bottom } = rows;
-        let _ = writeln!(
-            self.svg,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom}\" stroke=\"#ddd\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
-            bottom + 16.0
-        );
-    }
-
-    /// One run; its words appear under the pointer.
-    fn dot(&mut self, x: f64, y: f64, run: &Run, words: &str) {
-        let _ = writeln!(
-            self.svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{}\" fill-opacity=\"0.8\"><title>{}, {}: {}</title></circle>",
-            self.colour(&run.class),
-            escaped(&run.matrix),
-            escaped(&run.task),
-            escaped(words)
-        );
-    }
-
-    fn legend(&mut self) {
-        let x = RIGHT + 20.0;
-        for (row, class) in self.classes.clone().into_iter().enumerate() {
-            let y = SPEEDUPS.top + 18.0 * row as f64 + 10.0;
-            let _ = writeln!(
-                self.svg,
-                "<circle cx=\"{x}\" cy=\"{:.1}\" r=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"{y}\">{}</text>",
-                y - 4.0,
-                self.colour(class),
-                x + 10.0,
-                escaped(class)
-            );
-        }
+/// Speed-up over the vendor, sorted, on a logarithmic scale.
+fn speedups(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
+    let [top, bottom] = SPEEDUPS;
+    let mut sorted: Vec<(f64, &Run)> = runs
+        .iter()
+        .filter_map(|run| Some((run.figures.as_ref()?.speedup.filter(|s| *s > 0.0)?, run)))
+        .collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // 1 is among them: the line that separates wins from losses.
+    let values = sorted.iter().map(|(speedup, _)| *speedup).chain([1.0]);
+    let y = Scale::enclosing(values, 2.0, bottom, top);
+    let step = (RIGHT - LEFT) / sorted.len().max(1) as f64;
+    let at = |place: usize| LEFT + step * (place as f64 + 0.5);
+    Panel {
+        heading: "Speed-up over the vendor, sorted",
+        top,
+        bottom,
+        rows: labels(y.powers(2.0), "x"),
+        columns: Vec::new(),
+        lines: vec![Line { class: "axis", from: y.at(1.0), to: y.at(1.0), text: String::new() }],
+        dots: sorted
+            .iter()
+            .enumerate()
+            .map(|(place, (speedup, run))| {
+                dot(at(place), y.at(*speedup), run, &format!("{speedup:.2}x"))
+            })
+            .collect(),
     }
 }
 
-/// Text as XML has it.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+/// A run in the roofline panel.
+struct Performance<'a> {
+    run: &'a Run,
+    /// Operations per compulsory byte.
+    intensity: f64,
+    gflops: f64,
+    limit_fraction: f64,
+}
+
+impl<'a> Performance<'a> {
+    /// `None` without a time or operations: a logarithmic axis has no zero.
+    fn of(run: &'a Run) -> Option<Self> {
+        let (figures, flops) = (run.figures.as_ref()?, run.flops()?);
+        let intensity = flops / figures.bytes as f64;
+        let gflops = flops / figures.us / 1e3;
+        let limit_fraction = figures.limit_fraction;
+        (flops > 0.0 && intensity.is_finite() && gflops.is_finite()).then_some(Self {
+            run,
+            intensity,
+            gflops,
+            limit_fraction,
+        })
+    }
+}
+
+/// The roofline (Williams, Waterman and Patterson, CACM 52(4), 2009) with the device's measured copy rate as its roof.
+/// Runs that reuse data in a cache may stand above it.
+fn roofline(runs: &[Run], dot: impl Fn(f64, f64, &Run, &str) -> Dot) -> Panel {
+    let [top, bottom] = ROOFLINE;
+    let shown: Vec<Performance> = runs.iter().filter_map(Performance::of).collect();
+    let x = Scale::enclosing(shown.iter().map(|run| run.intensity), 2.0, LEFT, RIGHT);
+    let mut rates: Vec<f64> =
+        runs.iter().filter_map(|run| Some(run.figures.as_ref()?.copy_gbps)).collect();
+    rates.retain(|rate| *rate > 0.0);
+    rates.sort_by(f64::total_cmp);
+    // A server measures its devices anew when it starts: rates that are the same but for noise are one roof.
+    rates.dedup_by(|a, b| *a < *b * 1.02);
+    let roofs = rates.iter().flat_map(|rate| x.ends().map(|intensity| rate * intensity));
+    let values = shown.iter().map(|run| run.gflops).chain(roofs);
+    let y = Scale::enclosing(values, 10.0, bottom, top);
+    let roof = |rate: &f64| {
+        let [from, to] = x.ends().map(|intensity| y.at(rate * intensity));
+        Line { class: "roof", from, to, text: format!("copy {rate:.0} GB/s") }
+    };
+    Panel {
+        heading: "Roofline: GFLOP/s by operations per compulsory byte",
+        top,
+        bottom,
+        rows: labels(y.powers(10.0), ""),
+        columns: labels(x.powers(2.0), ""),
+        lines: rates.iter().map(roof).collect(),
+        dots: shown
+            .iter()
+            .map(|shown| {
+                let words = format!(
+                    "{:.2} GFLOP/s at {:.2} flop/byte, {:.0} % of its limit",
+                    shown.gflops,
+                    shown.intensity,
+                    100.0 * shown.limit_fraction
+                );
+                dot(x.at(shown.intensity), y.at(shown.gflops), shown.run, &words)
+            })
+            .collect(),
+    }
+}
+
+fn labels(ticks: impl Iterator<Item = Tick>, unit: &str) -> Vec<Label> {
+    ticks.map(|tick| Label { at: tick.at, text: format!("{}{unit}", tick.value) }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::run;
-    use super::{Axis, draw};
+    use super::draw;
 
     #[test]
     fn each_run_is_a_dot_in_both_panels() {
@@ -169,22 +193,12 @@ mod tests {
             run("f32", "a", "n", Some(3.0)),
             run("f32", "a", "failed", None),
         ];
-        let svg = draw(&runs);
-        assert_eq!(svg.matches("<title>m &amp; n, f32: 0.50x").count(), 1, "{svg}");
+        let svg = draw(&runs).unwrap();
+        assert_eq!(svg.matches("<title>m &#38; n, f32: 0.50x").count(), 1, "{svg}");
         assert_eq!(svg.matches("<title>").count(), 4, "{svg}");
-        assert!(svg.contains(">b &lt;c&gt;</text>") && svg.contains("copy 2 GB/s"), "{svg}");
+        assert!(svg.contains(">b &#60;c&#62;</text>") && svg.contains("copy 2 GB/s"), "{svg}");
         // 600 operations, 5000 bytes, 10 us.
         assert!(svg.contains("<title>n, f32: 0.06 GFLOP/s at 0.12 flop/byte, 25 %"), "{svg}");
-        assert!(draw(&[]).ends_with("</svg>\n"));
-    }
-
-    #[test]
-    fn axes_hold_whole_powers() {
-        let axis = Axis::around([0.7, 9.0].into_iter(), 2.0, 100.0, 0.0);
-        assert_eq!((axis.low, axis.high), (0.5, 16.0));
-        assert_eq!(axis.powers(2.0).collect::<Vec<_>>(), [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]);
-        assert!((axis.at(0.5) - 100.0).abs() < 1e-9 && (axis.at(2.0) - 60.0).abs() < 1e-9);
-        let one = Axis::around([1.0].into_iter(), 10.0, 0.0, 1.0);
-        assert_eq!((one.low, one.high), (1.0, 10.0));
+        assert!(draw(&[]).unwrap().ends_with("</svg>\n"));
     }
 }

@@ -1,6 +1,6 @@
 //! Bar charts with two axes, shared by histograms and profiles.
 
-use super::scale::{Scale, Tick};
+use crate::charts::{Label, Scale, Tick};
 use crate::http::dashboard::format;
 use askama::Template;
 
@@ -8,8 +8,6 @@ use askama::Template;
 pub const LEFT: f64 = 58.0;
 pub const RIGHT: f64 = 548.0;
 pub const TOP: f64 = 14.0;
-/// Minimum distance in pixels between the labels of two ticks.
-const APART: f64 = 72.0;
 
 /// One bar. The soft part is drawn behind the full one and shows a second figure.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,13 +19,6 @@ pub struct Bar {
     /// Upper end of the soft part, at or above that of the full part.
     pub soft_y: f64,
     pub title: String,
-}
-
-/// A labelled place on an axis.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Label {
-    pub at: f64,
-    pub text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Template)]
@@ -59,17 +50,6 @@ pub fn label(tick: Tick) -> Label {
     Label { at: tick.at, text: compact(tick.value) }
 }
 
-/// Drops labels that would overlap, from left to right.
-pub fn thinned(labels: impl IntoIterator<Item = Label>) -> Vec<Label> {
-    let mut kept: Vec<Label> = Vec::new();
-    for label in labels {
-        if kept.last().is_none_or(|last| label.at - last.at >= APART) {
-            kept.push(label);
-        }
-    }
-    kept
-}
-
 /// `500`, `2k`, `3M`: short axis labels.
 fn compact(value: f64) -> String {
     if value >= 1e6 {
@@ -94,13 +74,6 @@ mod tests {
     fn axis_labels_are_short() {
         let values = [1.0, 500.0, 1000.0, 16_384.0, 2.5e6];
         assert_eq!(values.map(compact), ["1", "500", "1k", "16.4k", "2.5M"]);
-    }
-
-    #[test]
-    fn labels_do_not_overlap() {
-        let label = |at| Label { at, text: String::new() };
-        let kept = thinned([0.0, 20.0, 71.0, 80.0, 150.0, 160.0].map(label));
-        assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 80.0, 160.0]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Times of several plans side by side.
 
-use super::bars::{self, Label};
-use super::scale::Scale;
+use crate::charts::{Label, Scale, thinned};
 use crate::http::dashboard::format;
 use askama::Template;
 
@@ -74,7 +73,7 @@ pub fn of(summary: String, groups: &[Group]) -> Option<Comparison> {
     }
     let ticks = across.ticks(6).into_iter();
     let x_labels = ticks.map(|tick| Label { at: tick.at, text: format::round_micros(tick.value) });
-    let x_labels = bars::thinned(x_labels);
+    let x_labels = thinned(x_labels);
     Some(Comparison { summary, height: y + 28.0, axis_y: y, names, bars, x_labels, logarithmic })
 }
 

@@ -3,7 +3,7 @@
 mod axes;
 mod cells;
 
-use super::scale::Scale;
+use crate::charts::Scale;
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Outcome, Trial, TrialCount, TrialState};
 use crate::http::dashboard::format;

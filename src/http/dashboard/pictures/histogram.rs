@@ -1,7 +1,7 @@
 //! Histogram of row lengths.
 
-use super::bars::{self, Bar, Bars, Label};
-use super::scale::Scale;
+use super::bars::{self, Bar, Bars};
+use crate::charts::{Label, Scale, thinned};
 use crate::domain::profile::LengthBin;
 use crate::http::dashboard::format;
 
@@ -38,7 +38,7 @@ pub fn of(bins: &[LengthBin], longest: u64) -> Option<Bars> {
         bottom: BOTTOM,
         x_name: "entries per row",
         y_name: "rows (log)",
-        x_labels: bars::thinned(x_labels),
+        x_labels: thinned(x_labels),
         y_labels: bars::count_labels(&up),
         bars: bins.iter().map(bar).collect(),
     })

@@ -1,7 +1,7 @@
 //! Chart of the number of rows in each level of a triangular solve.
 
 use super::bars::{self, Bar, Bars};
-use super::scale::Scale;
+use crate::charts::{Scale, thinned};
 use crate::domain::profile::{LevelBin, LevelProfile};
 use crate::http::dashboard::format;
 
@@ -20,7 +20,7 @@ pub fn of(triangle: &str, rows: u64, profile: &LevelProfile) -> Option<Bars> {
     };
     // With few levels, ticks could otherwise be fractions.
     let ticks = across.ticks(8).into_iter().filter(|tick| tick.value.fract() == 0.0);
-    let x_labels = bars::thinned(ticks.map(bars::label));
+    let x_labels = thinned(ticks.map(bars::label));
     Some(Bars {
         summary: format!("Levels of the {triangle} triangle. {}", summary(rows, profile)),
         bottom: BOTTOM,

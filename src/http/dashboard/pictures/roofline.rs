@@ -3,8 +3,7 @@
 //! The only roof is the measured copy bandwidth. Peak arithmetic throughput is not measured, so no compute roof is drawn.
 
 use super::super::format;
-use super::bars::{self, Label};
-use super::scale::Scale;
+use crate::charts::{Label, Scale, Tick, thinned};
 use askama::Template;
 
 const LEFT: f64 = 72.0;
@@ -31,8 +30,8 @@ pub struct Mark {
 #[template(path = "pictures/roofline.html")]
 pub struct Roofline {
     description: String,
-    across: Vec<(f64, String)>,
-    up: Vec<(f64, String)>,
+    across: Vec<Label>,
+    up: Vec<Label>,
     /// Ends of the roof.
     roof: [f64; 4],
     roof_label: String,
@@ -79,8 +78,9 @@ impl Roofline {
         for (point, place) in points.iter_mut().zip(places) {
             point.label_y = place;
         }
-        let named = |ticks: Vec<super::scale::Tick>| {
-            ticks.into_iter().map(|tick| (tick.at, short(tick.value))).collect()
+        let named = |ticks: Vec<Tick>| {
+            let label = |tick: Tick| Label { at: tick.at, text: short(tick.value) };
+            ticks.into_iter().map(label).collect()
         };
         Some(Self {
             description: points.iter().map(|p| p.label.as_str()).collect::<Vec<_>>().join("; "),
@@ -151,7 +151,7 @@ impl Times {
         let description = labelled.collect::<Vec<_>>().join("; ");
         let ticks = x.ticks(4).into_iter();
         let ticks = ticks.map(|tick| Label { at: tick.at, text: format::round_micros(tick.value) });
-        let (ticks, axis_y) = (bars::thinned(ticks), 4.0 + rows.len() as f64 * ROW);
+        let (ticks, axis_y) = (thinned(ticks), 4.0 + rows.len() as f64 * ROW);
         Self { description, axis_y, bound, rows, ticks, logarithmic }
     }
 }

@@ -1,4 +1,5 @@
-//! Linear and logarithmic axes that map values to positions, and their ticks.
+//! Axes, ticks and labels of the SVG charts: the dashboard and `bench --svg` draw with these, and both write their markup
+//! with the templates of `web/templates/pictures`.
 
 /// An axis that maps values to pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,11 +11,32 @@ pub struct Scale {
     logarithmic: bool,
 }
 
-/// A labelled position on an axis.
+/// A value's position on an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
     pub value: f64,
     pub at: f64,
+}
+
+/// A text at a position on an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    pub at: f64,
+    pub text: String,
+}
+
+/// Minimum distance in pixels between neighbouring labels.
+const APART: f64 = 72.0;
+
+/// Drops labels that would overlap, from left to right.
+pub fn thinned(labels: impl IntoIterator<Item = Label>) -> Vec<Label> {
+    let mut kept: Vec<Label> = Vec::new();
+    for label in labels {
+        if kept.last().is_none_or(|last| label.at - last.at >= APART) {
+            kept.push(label);
+        }
+    }
+    kept
 }
 
 impl Scale {
@@ -31,6 +53,24 @@ impl Scale {
         Self { low, high, from, to, logarithmic: true }
     }
 
+    /// A logarithmic axis between the whole powers of `base` that enclose all values, at least one power apart.
+    pub fn enclosing(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            (low, high) = (low.min(value.log(base).floor()), high.max(value.log(base).ceil()));
+        }
+        if low > high {
+            (low, high) = (0.0, 1.0);
+        }
+        let high = if low == high { high + 1.0 } else { high };
+        Self::logarithmic(base.powf(low), base.powf(high), from, to)
+    }
+
+    /// The values at the two ends of the axis.
+    pub fn ends(&self) -> [f64; 2] {
+        [self.low, self.high]
+    }
+
     /// The position of a value, clamped to the ends of the axis.
     pub fn at(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
@@ -39,6 +79,15 @@ impl Scale {
             (value - self.low) / (self.high - self.low)
         };
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
+    }
+
+    /// The powers of `base` within the range of a logarithmic axis.
+    pub fn powers(&self, base: f64) -> impl Iterator<Item = Tick> {
+        let power = |value: f64| value.log(base).round() as i32;
+        (power(self.low)..=power(self.high)).map(move |power| {
+            let value = base.powi(power);
+            Tick { value, at: self.at(value) }
+        })
     }
 
     /// About `most` round values within the range.
@@ -74,7 +123,7 @@ impl Scale {
 
 #[cfg(test)]
 mod tests {
-    use super::Scale;
+    use super::{Label, Scale, thinned};
 
     fn values(scale: Scale, most: usize) -> Vec<f64> {
         scale.ticks(most).into_iter().map(|tick| tick.value).collect()
@@ -103,5 +152,22 @@ mod tests {
         assert!(Scale::linear(3.0, 3.0, 0.0, 1.0).at(3.0).is_finite());
         assert!(Scale::logarithmic(0.0, 0.0, 0.0, 1.0).at(0.0).is_finite());
         assert!(!values(Scale::linear(3.0, 3.0, 0.0, 1.0), 3).is_empty());
+    }
+
+    #[test]
+    fn enclosing_axes_end_at_whole_powers() {
+        let axis = Scale::enclosing([0.7, 9.0].into_iter(), 2.0, 100.0, 0.0);
+        assert_eq!(axis.ends(), [0.5, 16.0]);
+        let powers: Vec<f64> = axis.powers(2.0).map(|tick| tick.value).collect();
+        assert_eq!(powers, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]);
+        assert!((axis.at(0.5) - 100.0).abs() < 1e-9 && (axis.at(2.0) - 60.0).abs() < 1e-9);
+        assert_eq!(Scale::enclosing([1.0].into_iter(), 10.0, 0.0, 1.0).ends(), [1.0, 10.0]);
+    }
+
+    #[test]
+    fn labels_do_not_overlap() {
+        let label = |at| Label { at, text: String::new() };
+        let kept = thinned([0.0, 20.0, 71.0, 80.0, 150.0, 160.0].map(label));
+        assert_eq!(kept.iter().map(|label| label.at).collect::<Vec<_>>(), [0.0, 80.0, 160.0]);
     }
 }
