@@ -4,7 +4,7 @@ use super::problem::op_parser;
 use super::show::{right, table};
 use super::{ServerArgs, say};
 use crate::domain::LearnedModel;
-use crate::domain::learned::Op;
+use crate::domain::Op;
 use crate::wire::{
     Activation, AnalyticModel, HeldOut, LearnedModel as Learned, Model, Models, Ranked,
 };

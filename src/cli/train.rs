@@ -7,7 +7,7 @@ use super::local::{InHand, Local};
 use super::problem::op_parser;
 use super::{INTERRUPTED, ServerArgs, models, say};
 use crate::domain::JobState;
-use crate::domain::learned::Op;
+use crate::domain::Op;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::service::Service;
 use crate::wire::WholeModel;

@@ -1,7 +1,6 @@
 //! Learned models: identity, training data, and evaluation on held-out data.
 
-pub use super::Op;
-use super::{DeviceClass, Digest, JobId, Problem, Timestamp};
+use super::{DeviceClass, Digest, JobId, Op, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -125,9 +125,9 @@ impl From<Training> for Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::learned::{Op, Scope};
+    use crate::domain::learned::Scope;
     use crate::domain::training::Activate;
-    use crate::domain::{DeviceClass, TrainRequest};
+    use crate::domain::{DeviceClass, Op, TrainRequest};
 
     #[test]
     fn either_kind_is_read_back_as_what_it_was() {

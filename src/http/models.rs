@@ -5,8 +5,8 @@ use super::App;
 use super::error::{Kind, Problem};
 use super::etag;
 use super::extract::{Json as JsonBody, MaybeJson, Path, Query};
-use crate::domain::learned::{Op, Scope};
-use crate::domain::{DeviceClass, ModelId};
+use crate::domain::learned::Scope;
+use crate::domain::{DeviceClass, ModelId, Op};
 use crate::service::{ModelStanding, Ranked, ServiceError};
 use crate::wire::{
     self, ActivateRequest, Activation, Activations, LearnedModel, Model, ModelKind, Models,

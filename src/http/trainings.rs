@@ -4,10 +4,10 @@ use super::App;
 use super::error::Problem;
 use super::extract::{Json as JsonBody, given};
 use super::jobs;
-use crate::domain::learned::{Op, Scope};
+use crate::domain::learned::Scope;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{
-    DeviceClass, JobId, JobState, ModelId, Timestamp, TrainRequest, Training, WorkKind,
+    DeviceClass, JobId, JobState, ModelId, Op, Timestamp, TrainRequest, Training, WorkKind,
 };
 use axum::extract::State;
 use axum::http::StatusCode;

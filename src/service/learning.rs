@@ -1,10 +1,10 @@
 //! Use cases of learned models: list them, and change which one is in use.
 
 use super::{Page, PageRequest, Result, Service, ServiceError};
-use crate::domain::learned::{Activation, Learner, Op, Scope};
+use crate::domain::learned::{Activation, Learner, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Timestamp, TrainRequest, Training,
-    Work,
+    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Op, Timestamp, TrainRequest,
+    Training, Work,
 };
 use crate::learn::ModelFile;
 use crate::ops::features;

@@ -2,9 +2,8 @@
 
 use crate::measured::ROWS;
 use crate::world::{World, device};
-use sparsetune::domain::learned::{
-    Activation, DataUsed, HeldOut, Learner, MODEL_VERSION, Op, Scope,
-};
+use sparsetune::domain::Op;
+use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, MODEL_VERSION, Scope};
 use sparsetune::domain::training::Activate;
 use sparsetune::domain::*;
 use sparsetune::learn::{Forest, Model, ModelFile, file};

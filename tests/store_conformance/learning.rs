@@ -3,7 +3,8 @@
 use crate::Sqlite;
 use crate::plans::key;
 use crate::words::*;
-use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, Op, Scope};
+use sparsetune::domain::Op;
+use sparsetune::domain::learned::{Activation, DataUsed, HeldOut, Learner, Scope};
 use sparsetune::domain::*;
 use sparsetune::store::{Fence, PageRequest, Retention, RollBack, Store, StoreError};
 

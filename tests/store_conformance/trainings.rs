@@ -3,9 +3,11 @@
 use crate::Sqlite;
 use crate::learning::{activation, model, scope};
 use crate::words::{self, LEASE, of_cpu, page};
-use sparsetune::domain::learned::{Activation, Op, Scope};
+use sparsetune::domain::learned::{Activation, Scope};
 use sparsetune::domain::training::{Activate, TrainingStage};
-use sparsetune::domain::{JobState, ModelId, Timestamp, TrainRequest, Training, Work, WorkKind};
+use sparsetune::domain::{
+    JobState, ModelId, Op, Timestamp, TrainRequest, Training, Work, WorkKind,
+};
 use sparsetune::store::{
     ActivationQuery, Change, Claim, Fence, Finish, JobFilter, Listener, NewModel, PageRequest,
     Queue, Retention, Store, StoreError, Submission,

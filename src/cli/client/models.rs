@@ -2,8 +2,8 @@
 
 use super::{Answer, Client, accepted};
 use crate::domain::JobState;
+use crate::domain::Op;
 use crate::domain::job::Progress;
-use crate::domain::learned::Op;
 use crate::domain::training::TrainingStage;
 use crate::wire::{ActivateRequest, Activation, Models, RollBackRequest, WholeModel};
 use anyhow::Context;

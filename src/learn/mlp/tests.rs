@@ -4,7 +4,8 @@ use super::super::Row;
 use super::super::file::{Model, ModelFile, VERSION};
 use super::*;
 use crate::domain::DeviceClass;
-use crate::domain::learned::{Op, Scope};
+use crate::domain::Op;
+use crate::domain::learned::Scope;
 
 fn row(candidate: &str, us: f64) -> Row {
     Row { candidate: candidate.to_owned(), own: Vec::new(), us, predicted_us: 1.0 }

@@ -83,9 +83,9 @@ fn span(stage: TrainingStage) -> [f64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::learned::{Op, Scope};
+    use crate::domain::learned::Scope;
     use crate::domain::training::{Activate, TrainRequest};
-    use crate::domain::{DeviceClass, Timestamp};
+    use crate::domain::{DeviceClass, Op, Timestamp};
 
     #[test]
     fn progress_never_decreases_and_reports_when_to_stop() {

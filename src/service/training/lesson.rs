@@ -2,7 +2,8 @@
 
 use super::handle::TrainingHandle;
 use super::{Halt, replay, verdict};
-use crate::domain::learned::{HeldOut, Importance, Learner, Op, RankerScore, Scope};
+use crate::domain::Op;
+use crate::domain::learned::{HeldOut, Importance, Learner, RankerScore, Scope};
 use crate::domain::training::TrainingStage;
 use crate::learn::folds::split;
 use crate::learn::judge::{self, Evaluation, Train, cross_validate};

@@ -165,7 +165,7 @@ pub(super) fn suffices(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::learned::Op;
+    use crate::domain::Op;
     use crate::domain::{
         Candidate, DeviceClass, Digest, Dtype, JobFeatures, JobId, Layout, Problem, Spmm,
     };

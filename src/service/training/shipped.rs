@@ -125,7 +125,8 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::learned::{DataUsed, HeldOut, Learner, Op, Scope};
+    use crate::domain::Op;
+    use crate::domain::learned::{DataUsed, HeldOut, Learner, Scope};
     use crate::domain::{DeviceClass, ModelId};
     use crate::learn::{Forest, Model, file};
     use crate::service::ServiceSettings;

@@ -99,7 +99,8 @@ pub(super) fn better(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::learned::{AtK, DataUsed, MODEL_VERSION, Op, Scope};
+    use crate::domain::Op;
+    use crate::domain::learned::{AtK, DataUsed, MODEL_VERSION, Scope};
     use crate::domain::{DeviceClass, Digest, ModelId, Timestamp};
 
     fn judged(name: &str, at_1: f64, at_10: f64) -> RankerScore {

@@ -5,9 +5,9 @@ mod rows;
 use super::SqliteStore;
 use super::codec;
 use super::{events, models};
-use crate::domain::learned::{Activation, Op, Scope};
+use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
-    CandidateId, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Timestamp,
+    CandidateId, DeviceClass, JobFeatures, JobId, LearnedModel, ModelId, Op, Timestamp,
 };
 use crate::store::{
     ActivationQuery, DescribedJob, Learning, Page, PageRequest, PutToUse, Result, RollBack,
