@@ -100,7 +100,7 @@ impl Constraint for Registers {
     fn detail(&self) -> Option<String> {
         let known = self.facts.compiled.len();
         (known > 0).then(|| {
-            format!("{known} judged by figures of the compiler, the others by an estimate")
+            format!("{known} judged by the compiler's own figures, the others by an estimate")
         })
     }
 }
