@@ -1,6 +1,6 @@
 //! Pages, fragments and the API behind them on a store of 10,000 jobs and 1,000,000 trials: times and bytes.
 //!
-//! One connection, one request at a time: what one person waits for, the network left out. The store is made through the
+//! One connection, one request at a time: what one person waits for, without the network. The store is made through the
 //! store's own traits and kept in `target/bench-dashboard` for the next run.
 //! Run with `cargo bench --bench dashboard`; arguments after `--`: `--jobs N`, `--requests N`, `--rebuild`, `--serve`
 //! (stay up afterwards, for a browser).
@@ -72,7 +72,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// The server on the store, which is made where there is none of this size.
+/// The server on the store, which is created if there is none of this size.
 async fn open(folder: &Path, wanted: &Wanted) -> Result<(Running, Known), Error> {
     let sign = folder.join(format!("known-{}.json", wanted.jobs));
     if wanted.rebuild || !sign.exists() {
@@ -85,7 +85,7 @@ async fn open(folder: &Path, wanted: &Wanted) -> Result<(Running, Known), Error>
     let flags = [("server.listen", "127.0.0.1:0".into()), ("data.dir", dir.into())];
     let config = Config::load(None, &flags)?;
     let running = start(&config, CancellationToken::new(), |_, _| Vec::new()).await?;
-    // Devices are of those that a worker told of lately; it does at every start.
+    // The list shows devices that a worker reported recently; a worker does so at every start.
     fill::devices(&running.service).await?;
     if let Ok(text) = std::fs::read_to_string(&sign) {
         return Ok((running, serde_json::from_str(&text)?));
@@ -97,7 +97,7 @@ async fn open(folder: &Path, wanted: &Wanted) -> Result<(Running, Known), Error>
     Ok((running, known))
 }
 
-/// Every page and fragment, and what of the API says the same.
+/// Every page and fragment, and the parts of the API with the same content.
 fn questions(known: &Known) -> Vec<(&'static str, String)> {
     let Known { job, large, wide, running, matrix, plan, deep, .. } = known;
     vec![
@@ -169,7 +169,7 @@ async fn measure(client: &Client, url: &str, page: bool, requests: usize) -> Res
     let ask = |coding: &'static str| {
         client.get(url).header(ACCEPT, accept).header(ACCEPT_ENCODING, coding)
     };
-    // Not counted: a connection is made, pages of the store are read for the first time.
+    // Not counted: the connection is opened and pages of the store are read for the first time.
     let first = ask("gzip").send().await?;
     if !first.status().is_success() {
         return Err(format!("answers {}", first.status()).into());
@@ -180,7 +180,7 @@ async fn measure(client: &Client, url: &str, page: bool, requests: usize) -> Res
     let mut times = Vec::with_capacity(requests);
     for _ in 0..requests {
         let sent = Instant::now();
-        // As browsers ask.
+        // With the headers that browsers send.
         ask("gzip").send().await?.bytes().await?;
         times.push(sent.elapsed());
     }

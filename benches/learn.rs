@@ -32,7 +32,7 @@ const ROWS: usize = 125;
 /// Candidates of a large space.
 const SPACE: usize = 1500;
 
-/// The shipped models, as a server has them.
+/// The shipped models, as a server loads them.
 const SPMM: &[u8] = include_bytes!("../config/models/h100-80gb-spmm.json");
 const SPTRSV: &[u8] = include_bytes!("../config/models/h100-80gb-sptrsv.json");
 
@@ -51,7 +51,7 @@ const SOLVED: [&str; 4] = [
     "elasticity:nx=16,ny=16,nz=16,seed=1",
 ];
 
-/// Times that each space is described and scored.
+/// Number of times that each space is described and scored.
 const TIMES: usize = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -120,8 +120,7 @@ impl Asked {
     }
 }
 
-/// Describes and scores the spaces one after the other, again and again: as in a server, what is asked is not what was asked
-/// just before.
+/// Describes and scores the spaces in turn, repeatedly: as in a server, a request differs from the one just before.
 fn in_turn(model: &[u8], all: &[Asked]) -> Result<(), Box<dyn Error>> {
     let file = ModelFile::parse(model)?;
     let Model::Lambdamart(forest) = &file.model else {
@@ -153,7 +152,7 @@ fn in_turn(model: &[u8], all: &[Asked]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Microseconds that work takes.
+/// Microseconds that the work takes.
 fn us<T>(work: impl FnOnce() -> T) -> f64 {
     let started = Instant::now();
     black_box(work());
@@ -193,7 +192,7 @@ fn drawn(at: u64) -> Described {
     Described { shared: group.shared, own: group.rows.into_iter().map(|row| row.own).collect() }
 }
 
-/// Some features are flags and sizes of few values, as those of candidates are, and some are continuous; a dozen decide.
+/// Some features are flags and sizes of few values, like those of candidates, and some are continuous; a dozen matter.
 fn group(at: u64, rows: usize) -> Group {
     let mut random = Stream::new(3, at);
     let shared: Vec<f32> = (0..SHARED).map(|_| random.normal() as f32).collect();

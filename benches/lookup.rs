@@ -1,6 +1,6 @@
 //! Load on `GET /v1/plans?...` for a known plan, beside a bare axum handler that returns the same bytes.
 //!
-//! Server and load generator share the machine and take turns over the two routers, so whatever slows one slows both.
+//! Server and load generator share the machine and alternate between the two routers, so whatever slows one slows both.
 //! Run with `cargo bench --bench lookup`; arguments after `--`: seconds a round, connections.
 
 use axum::Router;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 3;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Error> {
-    // cargo adds --bench of its own.
+    // cargo adds a `--bench` argument.
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let seconds = Duration::from_secs(numbers.next().unwrap_or(5));
     let connections = numbers.next().unwrap_or(32) as usize;
@@ -86,7 +86,7 @@ async fn serve(folder: &std::path::Path) -> Result<(Running, String), Error> {
     Ok((running, format!("/v1/plans?matrix={digest}&op=spmm&n=32&dtype=f32&layout=row&device=cpu")))
 }
 
-/// What axum can do at best: one route, no layer, the bytes at hand.
+/// The best that axum can do: one route, no layer, and the bytes in memory.
 async fn bare(body: Bytes) -> Result<SocketAddr, Error> {
     let answer = move || async move { ([(header::CONTENT_TYPE, "application/json")], body) };
     let router = Router::new().route("/v1/plans", get(answer));
@@ -100,7 +100,7 @@ async fn fetch(address: SocketAddr, path: &str) -> Result<Bytes, Error> {
     Ok(reqwest::get(format!("http://{address}{path}")).await?.error_for_status()?.bytes().await?)
 }
 
-/// Requests answered and the time each took.
+/// Requests answered, and the time that each took.
 struct Round {
     elapsed: Duration,
     times_ns: Vec<u64>,
@@ -124,7 +124,7 @@ async fn load(
     Ok(Round { elapsed: began.elapsed(), times_ns })
 }
 
-/// One kept connection, one request at a time. As little of a client as can be: what it costs, both servers lose.
+/// One kept connection, one request at a time. The client is minimal: its cost slows both servers alike.
 async fn client(address: SocketAddr, path: String, until: Instant) -> Result<Vec<u64>, Error> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
@@ -151,7 +151,7 @@ async fn client(address: SocketAddr, path: String, until: Instant) -> Result<Vec
     }
 }
 
-/// Bytes of the whole answer, once its head is there.
+/// Bytes of the whole answer, once its head has arrived.
 fn length(answer: &[u8]) -> Option<usize> {
     let head = memchr::memmem::find(answer, b"\r\n\r\n")?;
     let text = std::str::from_utf8(&answer[..head]).ok()?;
@@ -160,7 +160,7 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(head + 4 + line.parse::<usize>().ok()?)
 }
 
-/// Prints the median round; gives its rate.
+/// Prints the median round and returns its rate.
 fn tell(name: &str, rounds: &mut [Round]) -> f64 {
     let rate = |round: &Round| round.times_ns.len() as f64 / round.elapsed.as_secs_f64();
     rounds.sort_by(|a, b| rate(a).total_cmp(&rate(b)));

@@ -1,11 +1,11 @@
-//! How far surveys of rewritings are off: the absolute logarithm of what a sample of the levels tells over what rewriting all
-//! of them comes to. Run by hand; slow, since every system is rewritten whole, too:
+//! Error of surveys of rewritings: the absolute logarithm of the estimate from a sample of the levels over the result of
+//! rewriting all of them. Run by hand; slow, since every system is also rewritten as a whole:
 //!
 //! ```text
 //! cargo bench --bench survey -- [SPEC or FILE...]
 //! ```
 //!
-//! Of files the lower triangles are taken, with a unit diagonal. Without any, systems of many kinds are generated.
+//! Of files the lower triangles are used, with a unit diagonal. Without arguments, systems of many kinds are generated.
 
 #[path = "../tests/fixture/gpu.rs"]
 mod fixture;
@@ -47,7 +47,7 @@ const USUAL: [&str; 22] = [
     "ilu0_poisson3d:nx=80,ny=80,nz=80,seed=2",
     "ilu0_elasticity:nx=20,ny=20,nz=20,seed=2",
 ];
-/// Nanoseconds a window, and most terms.
+/// Nanoseconds per window, and most terms.
 const REWRITINGS: [(u32, u32); 3] = [(250, 1024), (1000, 256), (4000, 1024)];
 const STRATA: [usize; 3] = [3, 6, 12];
 
@@ -108,7 +108,7 @@ fn bring(source: &str) -> Result<(Csr, Diagonal), Box<dyn Error>> {
     Ok((Spec::parse(source)?.generate()?, Diagonal::NonUnit))
 }
 
-/// What a rewriting of all levels comes to.
+/// The result of rewriting all levels.
 fn rewritten(system: &System, how: Rewrite) -> Reach {
     let whole = rewrite(system, how);
     let terms: usize = whole.segments.iter().map(|segment| segment.terms()).sum();

@@ -1,4 +1,4 @@
-// What every kernel has at hand: integer types, the lanes of a warp, the clock, relaxed accesses, and the last arrival.
+// Shared by all kernels: integer types, the lanes of a warp, the clock, relaxed accesses, and the last arrival.
 #pragma once
 
 namespace sparsetune {
@@ -44,8 +44,9 @@ __device__ __forceinline__ void store_relaxed(u64* at, u64 word) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word));
 }
 
-// Whether this thread's group of kGroup lanes is the last of `expected` groups to have left its results in global memory.
-// The same answer in the whole group. The last resets the counter for the next call, and sees what all others have left.
+// Whether this thread's group of kGroup lanes is the last of `expected` groups to have stored its results in global
+// memory. The whole group gets the same answer. The last group resets the counter for the next call and sees the
+// results of all others.
 template <int kGroup>
 __device__ __forceinline__ bool last_group_to_arrive(u32* arrived, u32 expected) {
     __threadfence();
@@ -60,7 +61,7 @@ __device__ __forceinline__ bool last_group_to_arrive(u32* arrived, u32 expected)
     return before + 1 == expected;
 }
 
-// As `last_group_to_arrive`, for whole blocks.
+// Like `last_group_to_arrive`, for whole blocks.
 __device__ __forceinline__ bool last_block_to_arrive(u32* arrived, u32 expected) {
     __threadfence();
     __syncthreads();

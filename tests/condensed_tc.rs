@@ -1,5 +1,5 @@
-//! Family `condensed_tc` executed on the host: recipes' own arrays, walked as the kernel's lanes walk them, with the
-//! fragments of PTX's MMAs written down, against the oracle.
+//! Family `condensed_tc` executed on the host: the recipes' own arrays, walked as the kernel's lanes walk them, with explicit
+//! fragments of PTX's MMAs, and compared with the oracle.
 
 #[path = "fixture/gpu.rs"]
 mod fixture;
@@ -41,7 +41,7 @@ fn tf32(value: f32) -> f32 {
     f32::from_bits((value.to_bits() + 0x1000) & !0x1fff)
 }
 
-/// What tensor cores do with a sum that does not fit: they cut it off.
+/// What tensor cores do with a sum that does not fit: they truncate it.
 fn truncated(value: f64) -> f32 {
     let near = value as f32;
     if f64::from(near).abs() > value.abs() { f32::from_bits(near.to_bits() - 1) } else { near }
@@ -290,7 +290,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
 
 fn candidates(problem: &Spmm) -> Vec<Candidate> {
     let all = CondensedTcs.candidates(problem).into_iter();
-    // Stages and warps change no result, and one of each is enough; so is one packing for the other widths.
+    // Stages and warps do not change results, so one of each is enough; so is one packing for the other widths.
     let packed =
         |it: &Candidate| it.text("order") == Some("length") && it.int("residue") == Some(2);
     all.filter(|it| it.int("stages") == Some(2) && it.int("warps") == Some(2))

@@ -1,7 +1,7 @@
 //! Every CUDA kernel family against the float64 oracle on a real device: odd shapes, empty rows, one huge row, any n.
 //!
-//! Skips with a message where there is no device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th candidate (default 7),
-//! `SPARSETUNE_KERNELS_ONLY=text` only candidates whose text holds that (`row_split`, `m1=8`).
+//! Skips with a message if there is no device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th candidate (default 7),
+//! `SPARSETUNE_KERNELS_ONLY=text` only candidates whose text contains it (`row_split`, `m1=8`).
 
 #[path = "fixture/product.rs"]
 mod product;
@@ -49,7 +49,7 @@ fn matrices() -> Vec<(&'static str, Csr)> {
     ]
 }
 
-/// f32 for every matrix, width and layout, and two of the others in turn, so that there are not seven times as many.
+/// f32 for every matrix, width and layout, and two of the others in rotation, so that there are not seven times as many.
 fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
     let plain = |dtype| Spmm::new(n, dtype, layout);
     let adding = |dtype| Spmm { accumulate: true, ..plain(dtype) };
@@ -65,7 +65,7 @@ fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
     vec![plain(Dtype::F32), first, second]
 }
 
-/// What was tried and what of it was wrong.
+/// The number of candidates tried, and those with wrong results.
 #[derive(Default)]
 struct Tried {
     every: usize,
@@ -95,7 +95,7 @@ impl Tried {
         let candidates = space::enumerate(spmm, DeviceKind::Cuda).into_iter();
         let candidates = candidates.filter(legal).filter(wanted);
         let vendor = space::vendor(matrix, spmm, &device).into_iter().filter(wanted);
-        // Another residue each time, so that all candidates have their turn over the problems.
+        // A different residue each time, so that all candidates are tried over the problems.
         let chosen = candidates.skip(self.problems % self.every).step_by(self.every);
         let recipes: Vec<Recipe> =
             chosen.chain(vendor).filter_map(|c| lowerer.lower(&c).ok()).collect();
@@ -122,7 +122,7 @@ impl Tried {
             Ok(check) => format!("{label}: {check:?}, allowed {:.2e}", tolerance(spmm)),
             Err(error) => format!("{label}: {error}"),
         };
-        // How the vendor rounds in these two is the vendor's to say.
+        // The vendor does not document how it rounds in these two cases.
         if vendor && (spmm.dtype == Dtype::F16 || spmm.tf32) {
             println!("the vendor's: {fault}");
         } else {

@@ -2,7 +2,7 @@
 //!
 //! A result is judged by its componentwise backward error on two right-hand sides. Skips with a message where there is no
 //! device. `SPARSETUNE_KERNELS_EVERY=k` tries every k-th scheme of each space (default 97), beside one of each way to take,
-//! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` takes matrices of that name alone, for a sanitizer.
+//! wait and launch; `SPARSETUNE_KERNELS_ON=ragged` uses only matrices of that name, for a sanitizer.
 
 use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
@@ -165,9 +165,9 @@ fn every_scheme_solves_and_repeats_itself() {
             let mut candidates: Vec<Candidate> =
                 space.scored.into_iter().map(|(candidate, _)| candidate).collect();
             candidates.sort();
-            // Another start each time, so that all schemes have their turn somewhere.
+            // A different start each time, so that all schemes are tried somewhere.
             offset = (offset + 13) % every.max(1);
-            // One of each way to take, to wait, to launch, and then every so many.
+            // One scheme for each way to take, to wait and to launch, and then every k-th.
             let mut ways = std::collections::BTreeSet::new();
             let chosen = |(i, candidate): &(usize, &Candidate)| {
                 let way = ["scope", "take", "sync", "alpha", "pause", "read", "ws"];

@@ -6,7 +6,7 @@ use sparsetune::sparse::read::{Limits, read_path};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the table differs for a reason: complex values are refused by the readers.
+/// Where the table differs for a known reason: complex values are refused by the readers.
 const COMPLEX: [&str; 4] = ["qc324", "young1c", "cholmod_cha", "cholmod_csa"];
 
 fn folder() -> PathBuf {

@@ -3,8 +3,8 @@
 //!
 //! SpMM's spaces have thousands of texts; every `SPARSETUNE_NVRTC_EVERY`-th (default 16) is compiled, chosen by digest.
 //!
-//! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail where `CI` or
-//! `SPARSETUNE_REQUIRE_NVRTC` is set, and else say that they were skipped.
+//! `SPARSETUNE_NVRTC` names the library or its folder. Without NVRTC the tests fail if `CI` or `SPARSETUNE_REQUIRE_NVRTC` is
+//! set, and otherwise report that they were skipped.
 
 #[path = "fixture/nvrtc.rs"]
 mod fixture;
@@ -19,7 +19,7 @@ use sparsetune::engine::cuda::source;
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
-/// A kernel text: what it is called in a failure, the source, and the register cap it asks for.
+/// A kernel text: its name in a failure, the source, and the register cap that it asks for.
 type KernelText = (String, String, Option<u32>);
 
 fn kernel_texts() -> Vec<KernelText> {
@@ -30,7 +30,7 @@ fn kernel_texts() -> Vec<KernelText> {
     engine.chain(chosen(sparsetune::ops::spmm::space::kernel_texts())).chain([hostile]).collect()
 }
 
-/// The same of an unchanged space every time, so that what was compiled is found again.
+/// Always the same sample of an unchanged space, so that compiled texts are found in the cache.
 fn chosen(texts: Vec<KernelText>) -> impl Iterator<Item = KernelText> {
     let named = std::env::var("SPARSETUNE_NVRTC_EVERY").ok().and_then(|every| every.parse().ok());
     let every: u64 = named.unwrap_or(16).max(1);
@@ -41,7 +41,7 @@ fn chosen(texts: Vec<KernelText>) -> impl Iterator<Item = KernelText> {
     })
 }
 
-/// What is wrong with one text on one architecture.
+/// The faults of one text on one architecture.
 fn fault(nvrtc: &Nvrtc, (label, text, cap): &KernelText, architecture: &str) -> Option<String> {
     let unit = match source::unit(text) {
         Ok(unit) => unit,
@@ -137,7 +137,7 @@ fn programs_are_compiled_once_ahead_and_found_again() {
     assert!(compiler.wait(&bad).expect_err("does not compile").contains("error"));
     drop(compiler);
 
-    // Another process' compiler takes all of it from the folder; a damaged cubin is compiled again.
+    // The compiler of another process takes everything from the folder; a damaged cubin is compiled again.
     let damaged = std::fs::read_dir(folder.path().join(&jobs[0].digest.to_string()[..2]))
         .expect("the cache's folder")
         .flatten()

@@ -1,7 +1,7 @@
 //! Compiles every text of family `condensed_tc` for sm_80 and sm_90 with NVRTC, which needs no GPU: none may spill.
 //!
-//! `SPARSETUNE_NVRTC` names the library or its folder; without it the test says that it was skipped, or fails where `CI`
-//! or `SPARSETUNE_REQUIRE_NVRTC` is set.
+//! `SPARSETUNE_NVRTC` names the library or its folder; without it the test reports that it was skipped, or fails if `CI` or
+//! `SPARSETUNE_REQUIRE_NVRTC` is set.
 
 #[path = "fixture/nvrtc.rs"]
 mod fixture;

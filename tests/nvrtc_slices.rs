@@ -14,7 +14,7 @@ use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope, Sync, Take};
 use sparsetune::ops::sptrsv::slices::text::source;
 use std::collections::BTreeMap;
 
-/// One text, what it is called in a failure, the architecture, and the registers a thread that it may take.
+/// One text, its name in a failure, the architecture, and the registers per thread that it may take.
 struct Job {
     label: String,
     text: String,
@@ -60,7 +60,7 @@ fn jobs() -> Vec<Job> {
                 let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
                 let problem = Sptrsv { rhs, dtype, triangle, diagonal, transpose: false };
                 for scheme in schemes(unroll, rhs == 1 && unroll == 4) {
-                    // 32 warps of a multiprocessor with 65,536 registers have 64 a thread, 16 have 128.
+                    // With 65,536 registers per multiprocessor, 32 warps have 64 registers per thread and 16 have 128.
                     let slim = unroll == 4 && (rhs == 1 || scheme.sync == Sync::Sentinel);
                     let most = if slim { 64 } else { 128 };
                     let text = source(&scheme, &problem);

@@ -1,7 +1,7 @@
 //! Compiles the kernel texts of a sample of the family `ag` for sm_80 and sm_90 with NVRTC, which needs no GPU.
 //!
-//! As in `nvrtc.rs`: `SPARSETUNE_NVRTC` names the library; without it the test says that it was skipped, or fails where
-//! `CI` or `SPARSETUNE_REQUIRE_NVRTC` is set.
+//! As in `nvrtc.rs`: `SPARSETUNE_NVRTC` names the library; without it the test reports that it was skipped, or fails if `CI`
+//! or `SPARSETUNE_REQUIRE_NVRTC` is set.
 
 #[path = "fixture/nvrtc.rs"]
 mod fixture;
@@ -13,8 +13,8 @@ use sparsetune::engine::cuda::source;
 use sparsetune::ops::sptrsv::ag::prepare::{NG, Sync};
 use sparsetune::ops::sptrsv::ag::text::{Text, source as text_of};
 
-/// Texts in which every value of every parameter meets every value of each other in some order: all of them would be
-/// some 1700, and take minutes.
+/// A sample in which every value of every parameter occurs with every value of each other: all texts would be about 1700, and
+/// take minutes.
 fn texts() -> Vec<String> {
     let mut texts = Vec::new();
     let mut number = 0u32;
@@ -25,7 +25,7 @@ fn texts() -> Vec<String> {
                     for nw in [8, 32] {
                         number += 1;
                         let waiting_modes = 1 + number % 3;
-                        // Packed words come with one launch alone.
+                        // Packed words are possible only in a single launch.
                         let level_modes = if sync == Sync::Packed { 0 } else { (number / 3) % 4 };
                         let text = Text { dtype, sync, ng, nw, waiting_modes, level_modes, staged };
                         texts.push(text_of(&text));

@@ -1,6 +1,7 @@
-//! Compiles every text of the family `tiled` for sm_80 and sm_90, all types and with alpha and beta; no spill and no stack.
+//! Compiles every text of the family `tiled` for sm_80 and sm_90, in all types and with alpha and beta; no spills and no
+//! stack.
 //!
-//! As `nvrtc.rs`, skips where there is no NVRTC unless it is required.
+//! As in `nvrtc.rs`, the test is skipped without NVRTC unless NVRTC is required.
 
 #[path = "fixture/nvrtc.rs"]
 mod fixture;

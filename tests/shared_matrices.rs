@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Matrices with complex values, and what the refusal must speak of.
+/// Matrices with complex values, and what the refusal must mention.
 const COMPLEX: [&str; 4] = ["qc324", "young1c", "cholmod_cha", "cholmod_csa"];
 
 fn folder() -> PathBuf {

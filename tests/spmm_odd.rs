@@ -1,5 +1,5 @@
-//! SpMM on odd matrices and with odd parameters: every prediction is a time, every parameter that no kernel was written for
-//! is refused, and looking at a pattern stays cheap.
+//! SpMM on odd matrices and with odd parameters: every prediction is a valid time, every parameter value without a kernel is
+//! refused, and inspecting a pattern stays cheap.
 
 #[path = "fixture/gpu.rs"]
 mod fixture;
@@ -67,7 +67,7 @@ fn every_prediction_is_a_time() {
     }
 }
 
-/// The candidate with one parameter changed to what its domain does not list.
+/// The candidate with one parameter changed to a value outside its domain.
 fn changed(candidate: &Candidate) -> Vec<Candidate> {
     let values = [0, -1, 3, 33, 1 << 31, u32::MAX.into(), 1 << 32, i64::MAX, i64::MIN];
     let texts = ["", "nothing"];

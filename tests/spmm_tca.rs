@@ -1,4 +1,4 @@
-//! Family `tca` from outside: which candidates a problem has, what they are lowered to, and that all of their texts compile.
+//! Family `tca` from outside: the candidates of a problem, their recipes, and that all of their texts compile.
 
 #[path = "fixture/gpu.rs"]
 mod fixture;
@@ -77,7 +77,7 @@ fn a_recipe_has_a_warp_for_every_share_and_no_more_blocks_than_it_needs() {
         let recipe = lowerer.lower(&candidate).expect("lowers");
         let Program::Cuda(program) = &recipe.program else { panic!("{candidate} runs on a GPU") };
         let step = &program.steps[0];
-        // 3 to 5 nonzeros a row: a warp each, and 400 warps fill their blocks.
+        // 3 to 5 nonzeros per row: one warp each, and 400 warps fill their blocks.
         let warps = candidate.int("warps").expect("a parameter") as u32;
         assert_eq!((step.grid, step.block), ([400 / warps, 1, 1], [32 * warps, 1, 1]));
         assert!(step.args.ends_with(&[Arg::Alpha, Arg::Beta]), "{candidate}");

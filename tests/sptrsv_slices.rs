@@ -1,4 +1,4 @@
-//! Rewritten, split and packed systems, worked through on the host as the kernel works through them.
+//! Rewritten, split and packed systems, solved on the host in the same steps as in the kernel.
 
 #[path = "fixture/gpu.rs"]
 mod fixture;
@@ -284,7 +284,7 @@ fn a_slice_of_too_many_steps_is_refused() {
 
 #[test]
 fn coefficients_beyond_the_type_are_refused() {
-    // The reciprocal of 1e-39 is no single number, though 1e-39 is one.
+    // The reciprocal of 1e-39 overflows single precision, although 1e-39 is representable.
     let matrix = Csr::new(1, 1, vec![0, 1], vec![0], vec![1e-39]).expect("a matrix");
     for (dtype, packs) in [(Dtype::F32, false), (Dtype::F64, true)] {
         let equations = equations(&system(&matrix, Sptrsv { dtype, ..LOWER }), 0, 64);
@@ -292,7 +292,7 @@ fn coefficients_beyond_the_type_are_refused() {
     }
 }
 
-/// Launches take all slices, each once and in order, with as many arguments as the kernel has.
+/// Launches cover all slices, each once and in order, with as many arguments as the kernel has.
 fn assert_launches_all(recipe: &Recipe) {
     let Program::Cuda(program) = &recipe.program else { panic!("not for this device") };
     let slices = match &recipe.arrays[0].data {
@@ -325,7 +325,7 @@ fn assert_launches_all(recipe: &Recipe) {
 fn every_listed_scheme_is_lowered() {
     for (spec, rhs, multiprocessors, most_steps) in [
         ("ilu0_poisson2d:nx=40,ny=40,seed=1", 1, 132, 1),
-        // So few that some windows, but not all, are launches of their own.
+        // So few that some windows, but not all, get a separate launch.
         ("ilu0_random:n=12000,per_row=4,seed=1", 3, 1, 20),
         ("banded:n=1,half=0", 33, 132, 1),
     ] {
@@ -372,8 +372,8 @@ fn a_survey_tells_what_rewriting_comes_to() {
         let found = (seen.levels, seen.terms, seen.longest);
         assert_eq!(found, (levels, terms, longest), "{window_ns}");
     }
-    // Seen in parts. Runs of levels of as many terms each, pooled, gave windows of twice the levels for the first, and two thirds
-    // of the terms for the second: narrow levels, whose windows are deep, counted for more than they are.
+    // Sampled. Runs of levels with equal numbers of terms, pooled, gave windows of twice the levels for the first, and two
+    // thirds of the terms for the second: narrow levels, whose windows are deep, counted for more than their share.
     let off = |seen: f64, real: f64| (seen / real).ln().abs();
     for (spec, window_ns, windows, by_terms) in [
         ("ilu0_poisson2d:nx=300,ny=300,seed=1", 1000, 0.6, 0.2),

@@ -16,7 +16,7 @@ const LARGE: u32 = 1500;
 const WIDE: u32 = 50_000;
 const HOUR_MS: i64 = 3_600_000;
 
-/// What the questions name.
+/// Names that the requests use.
 #[derive(Serialize, Deserialize)]
 pub struct Known {
     pub trials: u64,
@@ -27,7 +27,7 @@ pub struct Known {
     pub running: String,
     pub matrix: String,
     pub plan: String,
-    /// Cursor of the list of jobs, half of it gone through.
+    /// Cursor in the middle of the list of jobs.
     pub deep: String,
 }
 
@@ -56,7 +56,7 @@ pub async fn fill(service: &Service, jobs: usize) -> Result<Known, Error> {
         matrices.push(service.upload(body, Some(format!("matrix {number}"))).await?.matrix);
     }
     let mut maker = Maker { service, template, matrices, jobs, trials: 0 };
-    // The ids of what the questions ask for, of the last job of its kind.
+    // The ids that the requests use, each of the last job of its kind.
     let (mut job, mut plan, mut large, mut wide, mut running) = Default::default();
     for number in 0..jobs {
         let made = maker.job(number).await?;
@@ -88,7 +88,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// How the job ends: most succeed; the last few are under way or wait.
+    /// How the job ends: most succeed; the last few are running or queued.
     fn state(&self, number: usize) -> JobState {
         match number {
             _ if number + 6 > self.jobs => JobState::Queued,
@@ -108,7 +108,7 @@ impl Maker<'_> {
         if state == JobState::Queued {
             return Ok(job);
         }
-        // Those that run do so for ever: nobody works here.
+        // Running jobs stay so for ever: no worker exists here.
         let queue = Queue::Device(device.id.clone());
         let claim =
             store.claim(&queue, "bench", 10_000 * HOUR_MS, u32::MAX).await?.ok_or("no job")?;
@@ -143,7 +143,7 @@ impl Maker<'_> {
 
     fn asked(&self, number: usize, device: &Device) -> Job {
         let matrix = self.matrices[number % MATRICES].digest;
-        // Plans of a matrix have keys of their own: as many as there are widths and devices.
+        // Each plan of a matrix has a distinct key: there are as many as there are widths and devices.
         let n = 1 + (number / (3 * MATRICES)) as u32;
         let problem = match self.template.problem {
             Problem::Spmm(spmm) => Problem::Spmm(Spmm { n, ..spmm }),
@@ -201,7 +201,7 @@ impl Maker<'_> {
     }
 }
 
-/// As jobs leave them: a few of a hundred failed, two fifths measured with 20 samples, the rest pruned.
+/// Trials as jobs leave them: a few per hundred failed, two fifths measured with 20 samples, the rest pruned.
 fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
     let trial = |ordinal: u32| {
         let noise = f64::from((ordinal * 7919 + seed as u32 * 104_729) % 1000) / 1000.0;
@@ -222,7 +222,7 @@ fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
     (0..count).map(trial).collect()
 }
 
-/// Every ordinal another one, of three families with the parameters that those of GPUs have.
+/// A different candidate for each ordinal, from three families with the parameters of the GPU families.
 fn candidate(ordinal: u32) -> Candidate {
     let family = ["row_split", "nnz_split", "row_panel"][ordinal as usize % 3];
     let digit = |place: u32, base: u32| (ordinal / 3 / place) % base;
@@ -277,7 +277,7 @@ fn best(trials: &[Trial]) -> Result<Best, Error> {
     Ok(Best { candidate: candidate.clone(), median_us, speedup: Some(2.0) })
 }
 
-/// Matrix Market text of a band; the rows tell one from another.
+/// Matrix Market text of a band; the number of rows makes each distinct.
 fn band(rows: usize) -> Bytes {
     let mut lines = Vec::new();
     for row in 1..=rows {

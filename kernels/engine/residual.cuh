@@ -13,7 +13,7 @@ static_assert(kResidualWarps * 32 == kVerifyThreads, "both judges reduce over bl
 // Entries above which a row is shared by all warps of its block: one long row must not keep one warp busy for seconds.
 constexpr u32 kLongRow = 2048;
 
-// What one (row, right-hand side) amounts to: T x - b as an unevaluated sum hi + lo, and |T||x| + |b|. The pair carries
+// The balance of one (row, right-hand side): T x - b as an unevaluated sum hi + lo, and |T||x| + |b|. The pair carries
 // about 106 bits, so that the check's own rounding does not count beside that of a float64 solution. `Balance` is the
 // sum-and-product scheme Dot2 (Ogita, Rump and Oishi, SIAM J. Sci. Comput. 26, 2005).
 struct Balance {
@@ -27,7 +27,7 @@ struct Balance {
     }
 
     __device__ void add_product(double a, double x) {
-        // Rounded by itself: fused with the sum that follows, it would not be the number that `fma` completes.
+        // Rounded separately: fused with the sum that follows, it would not be the number that `fma` completes.
         const double product = __dmul_rn(a, x);
         add(product, fma(a, x, -product));
         scale += fabs(product);
@@ -80,7 +80,7 @@ __device__ inline Partial judge(const System<T>& t, u32 s, u32 j, Balance sum, u
     const double weight = (static_cast<double>(t.row_ptr[s + 1] - t.row_ptr[s]) + 8.0) / 8.0;
     double error = fabs(sum.hi + sum.lo) / (sum.scale + kTiny) / weight;
     const double infinity = __longlong_as_double(0x7ff0000000000000ll);
-    // Written so that NaN ends here, and so that a scale beyond the range excuses nothing.
+    // Written so that NaN takes this branch, and so that a scale beyond the range excuses nothing.
     if (!(error >= 0.0) || !(sum.scale < infinity)) error = infinity;
     return {error, at, static_cast<u64>(is_poisoned(x, poison))};
 }
@@ -89,7 +89,7 @@ __device__ inline Partial judge(const System<T>& t, u32 s, u32 j, Balance sum, u
 template <typename T>
 __device__ inline void residual(const System<T>& t, u32 poison, Partial* partials) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    // Lanes side by side take neighbouring right-hand sides, which lie side by side; the rest of the warp other entries.
+    // Adjacent lanes take neighbouring right-hand sides, adjacent in memory; the rest of the warp takes other entries.
     u32 width = 1;
     while (width < t.rhs && width < 32) width *= 2;
     const u32 column = lane % width, lane_entry = lane / width, entries = 32 / width;

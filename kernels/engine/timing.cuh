@@ -1,4 +1,4 @@
-// What the timer needs on the device: a gate that holds the stream while the host queues, and a sweep of the L2 cache.
+// Device code of the timer: a gate that holds the stream while the host queues, and a sweep of the L2 cache.
 // maps:    gate: one thread; sweep: grid-stride over 16-byte words
 // needs:   gate: a word of mapped host memory
 // refuses: nothing

@@ -25,7 +25,7 @@ __device__ inline Partial worse(const Partial& a, const Partial& b) {
     return result;
 }
 
-// Leaves the worst of a block's findings in its place of `partials`; all threads of the block take part.
+// Stores the worst of a block's findings in its place of `partials`; all threads of the block take part.
 __device__ inline void reduce(const Partial& mine, Partial* partials) {
     __shared__ Partial shared[kVerifyThreads];
     shared[threadIdx.x] = mine;

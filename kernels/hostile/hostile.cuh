@@ -35,7 +35,7 @@ extern "C" __global__ void hostile_wrong(float* c, u64 elements) {
     }
 }
 
-// Leaves the result as it found it.
+// Leaves the result unchanged.
 extern "C" __global__ void hostile_unwritten(float* c, u64 elements) {
     if (elements == 0) {
         c[0] = 0.0f;

@@ -37,7 +37,7 @@ struct Nonzeros {
 // In what follows a lane holds kWidth columns, kOctets lanes share a row of B, a product takes kEights blocks of 8 nonzeros, and
 // kAligned says that rows of B are aligned for vectors of kWidth.
 
-// Which column a lane's element e is: vectors where rows of B are aligned for them; else elements dealt round the kOctets lanes
+// Which column a lane's element e is: vectors where rows of B are aligned for them; else elements go cyclically to the kOctets lanes
 // that read a row of B, so that what they load together is contiguous.
 template <int kWidth, int kOctets, bool kAligned>
 __device__ __forceinline__ u32 column(u32 first, u32 octet, u32 e) {

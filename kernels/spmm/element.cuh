@@ -65,7 +65,7 @@ struct Vector {
         word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
     }
 
-    // Of what the same kernel writes: the read-only path may not be taken.
+    // For what the same kernel writes: the read-only path must not be used.
     __device__ __forceinline__ void load_written(const T* from) {
         if constexpr (kBytes == 2) {
             word[0] = __ldcg(reinterpret_cast<const u16*>(from));

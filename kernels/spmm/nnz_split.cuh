@@ -9,7 +9,7 @@
 
 namespace sparsetune {
 
-// Sums that one group adds: a row of more segments has them added in bundles of so many, and then the bundles.
+// Sums that one group adds: a row with more segments adds them in bundles of this many, and then adds the bundles.
 constexpr u32 kBundle = 64;
 
 // The long rows. Segment s is `bounds[2 s]..bounds[2 s + 1]` of the entries, belongs to long row `owner[s]` and leaves its

@@ -15,7 +15,7 @@ enum class Output {
     kColumns,      // columns, through shared memory
 };
 
-// Where B's tile begins and how far its rows lie apart; a staged panel is a tile of its own.
+// Where B's tile begins, and the distance between its rows; a staged panel is a separate tile.
 template <typename T>
 struct Dense {
     const T* b;
@@ -74,7 +74,7 @@ struct RowSplit {
 };
 
 // The rows of block `row_block` in the columns of tile `tile`. `order` is a permutation of the rows, or null for the natural
-// order (which Output::kColumns needs). Rows with more than `longest` entries are left to others.
+// order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks.
 template <typename Config, typename T = typename Config::Value>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
                                           const u32* __restrict__ cols, const T* __restrict__ vals,

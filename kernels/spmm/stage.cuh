@@ -9,7 +9,7 @@
 
 namespace sparsetune {
 
-// Columns of a panel that one block copies: its shared memory stays far below the 48 KiB that need no asking for.
+// Columns of a panel that one block copies: its shared memory stays far below the 48 KiB that need no opt-in.
 template <int kPanel>
 constexpr int kStagedColumns = kPanel < 32 ? kPanel : 32;
 

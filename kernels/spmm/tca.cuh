@@ -52,7 +52,7 @@ struct TcaOperands {
 
 // Feed from registers: a lane loads the two rows of B that its pairs of D come from, and nothing passes through shared memory.
 // The lanes of one block of nonzeros that differ in the octet read next to each other: 128 bytes of a row where kEights is 1,
-// 16 where it is 8, whose neighbours the next warp or the next step reads from L1. Warps of a row need not meet.
+// 16 where it is 8, whose neighbours the next warp or the next step reads from L1. Warps of a row need not synchronise.
 template <int kEights, int kWidth, bool kAligned, bool kAccumulate>
 __device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<kAccumulate>& of) {
     constexpr u32 kStep = 8 * kEights;

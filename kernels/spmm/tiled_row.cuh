@@ -103,11 +103,11 @@ struct TiledRow {
             at += kLanes;
             now = group(places, vals, at, end);
         }
-        // Nobody may overwrite what others still read.
+        // No thread may overwrite what others still read.
         __syncthreads();
     }
 
-    // Parts of a tile meet in scratch: the last to arrive adds all of them in their order, so that the sum is the same in
+    // Parts of a tile are combined in scratch: the last to arrive adds all of them in order, so that the sum is the same in
     // every call, and stores. True for that block, whose `row` then holds the totals.
     __device__ __forceinline__ bool combine(Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 part,
                                             u32 split) {

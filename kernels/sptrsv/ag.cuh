@@ -23,7 +23,7 @@ constexpr int kModeCollaborative = 2;
 
 // What a program sets, checked, and what follows from it:
 //   Value    float or double
-//   Sync     how a value and the news of it travel, of wait.cuh
+//   Sync     how a value is published and awaited, of wait.cuh
 //   kNg      nodes that a warp solves at a time
 //   kWaits   whether some node may need one of the same launch
 //   kModes   which modes occur, so that the others cost no registers
@@ -210,7 +210,7 @@ struct AgSolver : AgArguments<Config> {
         for (int u = 0; u < kUnroll; ++u) sum += batch.val[u] * batch.got[u];
     }
 
-    // Publishes first: others wait for that, nobody for the rest.
+    // Publishes first: others wait for that, but not for the rest.
     __device__ __forceinline__ void finish(u32 row, Value value) {
         if (publishes) Sync::store(this->work + row, this->epoch, value);
         if (this->span > 1) local[row - first] = present_bits(value);
@@ -244,7 +244,7 @@ struct AgSolver : AgArguments<Config> {
                 accumulate(batch, sum);
             }
             begin = head.end;
-            // What is half summed must not be published: whoever reads it would take it for the value.
+            // A partial sum must not be published: a reader would take it for the value.
             if (Config::kWaits && __any_sync(mask, lost)) return;
 #pragma unroll
             for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
@@ -353,7 +353,7 @@ struct AgSolver : AgArguments<Config> {
                     individually(last);
                 }
             }
-            // All lanes meet before the buffers are used again; one that gave up takes the warp with it.
+            // All lanes meet before the buffers are used again; if one gave up, the whole warp ends.
             if (Config::kWaits) {
                 if (__any_sync(kAllLanes, watchdog.expired)) return;
             }

@@ -16,14 +16,14 @@ constexpr u32 kNoTerm = 0xffffffffu;  // column of a padding entry
 
 // How a warp gets its slices.
 enum class Take {
-    kBlock,   // dealt; neighbouring slices go to warps of one block
-    kSpread,  // dealt; neighbouring slices go to different multiprocessors
+    kBlock,   // assigned in advance; neighbouring slices go to warps of one block
+    kSpread,  // assigned in advance; neighbouring slices go to different multiprocessors
     kTicket,  // by an atomic counter
 };
 
 // What a program sets, checked, and what follows from it:
 //   Value      float or double
-//   Sync       how a value and the news of it travel, of wait.cuh
+//   Sync       how a value is published and awaited, of wait.cuh
 //   kRhsLanes  lanes across right-hand sides
 //   kColumns   right-hand sides per lane
 //   kUnroll    steps in flight
@@ -90,7 +90,7 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 
 // A copy of the work array in the shared memory of each block of one cluster: a value is pushed to all copies (distributed
-// shared memory), and everybody polls their own, a few tens of nanoseconds away. With one block it is that block's alone.
+// shared memory), and each block polls its own copy, a few tens of nanoseconds away. A single block has the only copy.
 template <typename ValueType, int kCluster>
 struct SharedWork {
     using Word = typename Bits<ValueType>::Word;
@@ -219,7 +219,7 @@ __device__ __forceinline__ bool add_unknown(const Terms<Config>& terms, u32 colu
 #pragma unroll
             for (int c = 0; c < Config::kColumns; ++c) {
                 const u32 j = column + c * Config::kRhsLanes;
-                // What is there is not looked at again.
+                // What is available is not examined again.
                 if (!Sync::unpack(found[u][c], epoch, value)) {
                     found[u][c] = work.load(static_cast<u64>(terms.col[u]) * rhs + j);
                 }
@@ -273,7 +273,7 @@ __device__ __forceinline__ void solve_slices(const Slices<typename Config::Value
             if (t > 0) terms.fetch(a, lane.x_at + t * Config::kWidth, lane.x_steps - t);
             there = add_unknown<Config>(terms, column, a.rhs, work, epoch, watchdog, sum);
         }
-        // One lane that gives up takes its warp along: nothing half-summed is published.
+        // If one lane gives up, its whole warp ends: no partial sum is published.
         if (!__all_sync(kAllLanes, there)) return;
 #pragma unroll
         for (int c = 0; c < Config::kColumns; ++c) {
@@ -317,7 +317,7 @@ __device__ __forceinline__ void slices_shared(const Slices<typename Config::Valu
     for (u32 i = threadIdx.x; i < slots * a.rhs; i += blockDim.x) words[i] = Bits<Value>::kAbsent;
     __syncthreads();
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    // Nobody may push into a copy that is still being emptied.
+    // No block may push into a copy that is still being reset.
     if (kCluster > 1) cluster_barrier();
 #endif
     const u32 warp = (threadIdx.x / 32) * kCluster + blockIdx.x;

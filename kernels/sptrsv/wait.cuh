@@ -1,12 +1,13 @@
 // Waiting for a value that another thread computes, without flags, fences or locks; and the watchdog that ends a wait.
 //
-// A value and the news that it is there travel in ONE aligned access, which the device carries out whole. So nothing has
+// A value and the mark that it is available form ONE aligned access, which the device carries out whole. So nothing has
 // to be ordered against anything: relaxed loads and stores at device scope suffice, and no fence is paid for on either
 // side. The other way (store the value, fence, set a flag; see the flag, fence, load the value) costs two trips to L2 on
 // each side of every level. The accesses are volatile to the compiler but clobber no memory: loads of the matrix may
 // move across them, which is what keeps them in flight during a wait. The pointers must be to global memory.
 //
-// Nobody waits for ever only where whoever computes the value is running or done: see `ops/sptrsv/progress.rs`.
+// A wait is certain to end only if the thread that computes the value is running or done: see
+// `ops/sptrsv/progress.rs`.
 #pragma once
 #include "device.cuh"
 
@@ -49,8 +50,8 @@ struct alignas(16) PackedDouble {
     u64 epoch;
 };
 
-// 128-bit accesses are whole by the instruction set's word since PTX 8.3. A compiler before that has only the aligned
-// vector access of 16 bytes, which the hardware carries out in one piece though no text promises it.
+// 128-bit accesses are guaranteed to be indivisible since PTX 8.3. An older compiler has only the aligned vector
+// access of 16 bytes, which the hardware carries out in one piece although no document promises it.
 #if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1203)
 __device__ __forceinline__ PackedDouble load_relaxed(const PackedDouble* at) {
     PackedDouble word;
@@ -80,8 +81,8 @@ __device__ __forceinline__ void store_relaxed(PackedDouble* at, PackedDouble wor
 }
 #endif
 
-// Both kinds of synchronisation have the same face:
-//   Slot               an element of the work array, one a variable (and right-hand side)
+// Both kinds of synchronisation have the same interface:
+//   Slot               an element of the work array, one per variable (and right-hand side)
 //   kResets            whether a call must make the other call's slots absent again (two arrays in turn)
 //   load, unpack       apart, so that several loads can be in flight before the first is looked at
 //   store              publishes
@@ -144,9 +145,9 @@ struct Packed<double> {
     static __device__ __forceinline__ void reset(Slot*) {}
 };
 
-// Ends a wait that lasts too long. A thread asks `gives_up` after each poll that found nothing; most of the time that is
-// an addition. Every kLook-th time it looks at the clock and at the status of the call, which whoever gives up sets to
-// 1, so that all waiting threads leave soon after the first. Once expired it stays so.
+// Ends a wait that lasts too long. A thread calls `gives_up` after each poll that found nothing; most of the time
+// that is an addition. Every kLook-th time it reads the clock and the status of the call, which a thread that gives
+// up sets to 1, so that all waiting threads leave soon after the first. Once expired it stays expired.
 struct Watchdog {
     static constexpr u32 kLook = 64;
     static_assert((kLook & (kLook - 1)) == 0, "the misses are counted with a mask");

@@ -7,7 +7,7 @@ use sparsetune::sparse::Csr;
 use sparsetune::sparse::oracle::Product;
 use std::sync::Arc;
 
-/// One thread an element of C, the row the slow index. `STORE` is what it does with its sum.
+/// One thread per element of C, with the row as the slow index. `STORE` is what it does with its sum.
 const BODY: &str = r#"
 extern "C" __global__ void spmm(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
                                 const float* b, float* c, const unsigned* order, unsigned rows,
@@ -45,7 +45,7 @@ pub struct Case {
     pub spmm: Spmm,
 }
 
-/// A random matrix with about `row_nnz` entries a row, B, and the product.
+/// A random matrix with about `row_nnz` entries per row, B, and the product.
 pub fn case(rows: usize, cols: usize, row_nnz: usize, n: usize, layout: Layout) -> Case {
     let mut random = Lcg(rows as u64 * 31 + n as u64);
     let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ impl Case {
             "#define B_AT(r, j) {b_at}\n#define C_AT(r, j) {c_at}\n{}",
             BODY.replace("STORE", store)
         );
-        // Backwards, to see that arrays arrive.
+        // Reversed, to see that arrays arrive.
         let order: Arc<[u32]> = (0..self.rows as u32).rev().collect();
         let elements = self.rows as u64 * u64::from(self.spmm.n);
         let [rows, cols] = [self.rows, self.cols].map(|count| Arg::U32(count as u32));

@@ -1,6 +1,6 @@
 //! Runs the CUDA engine on a real device: verification that catches what it must, timing, cuSPARSE, refusals, a fault.
 //!
-//! Without a device it says so and passes. `SPARSETUNE_CUDA_LIBRARIES` names library folders, separated by colons.
+//! Without a device it reports this and passes. `SPARSETUNE_CUDA_LIBRARIES` names library folders, separated by colons.
 
 mod case;
 #[path = "../fixture/product.rs"]
@@ -53,7 +53,7 @@ fn open(cache: &Path, reference_bytes: Option<u64>) -> CudaEngine {
     CudaEngine::open(options).expect("the engine opens")
 }
 
-/// All in one test: a fault loses the context of every engine in the process, so it comes last.
+/// All in one test: a fault loses the context of every engine in the process, so the fault comes last.
 #[test]
 fn the_engine_on_a_device() {
     println!("{:#?}", probe(&libraries()));

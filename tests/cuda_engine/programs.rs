@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 const BLOCK: u32 = 128;
 
-/// Half of each sum in the first kernel, the rest in the second, which also clears what the next call adds to. A call that
-/// does not find its scratch cleared says so by the status, which the engine looks at after every batch.
+/// Half of each sum in the first kernel, the rest in the second, which also clears what the next call adds to. A call whose
+/// scratch is not cleared reports it in the status, which the engine reads after every batch.
 const HALVES: &str = r#"
 extern "C" __global__ void first(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
                                  const float* b, float* mine, unsigned* status, unsigned rows, unsigned n) {
@@ -40,7 +40,7 @@ extern "C" __global__ void second(const unsigned* row_ptr, const unsigned* col_i
 }
 "#;
 
-/// One row a block; says by the status where the epoch is not one more than the last call's.
+/// One row per block; reports in the status if the epoch is not one more than that of the last call.
 const EPOCH: &str = r#"
 extern "C" __global__ void epochs(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
                                   const float* b, float* c, unsigned* last, unsigned* status, unsigned n,
@@ -58,7 +58,8 @@ extern "C" __global__ void epochs(const unsigned* row_ptr, const unsigned* col_i
 }
 "#;
 
-/// One row a block, each waiting for `flag` before it begins; who waits too long says so, and nobody waits any longer.
+/// One row per block, each waiting for `flag` before it begins; a block that waits too long sets the status, which ends all
+/// waits.
 const WAITING: &str = r#"
 extern "C" __global__ void waiting(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
                                    const float* b, float* c, volatile unsigned* flag, volatile unsigned* status,
@@ -80,7 +81,7 @@ extern "C" __global__ void waiting(const unsigned* row_ptr, const unsigned* col_
 }
 "#;
 
-/// One row a block; a wrong result unless the block knows its cluster to have as many blocks as asked for.
+/// One row per block; the result is wrong unless the block's cluster has as many blocks as requested.
 const CLUSTER: &str = r#"
 extern "C" __global__ void clusters(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
                                     const float* b, float* c, unsigned rows, unsigned n, unsigned expected) {
@@ -98,7 +99,7 @@ extern "C" __global__ void clusters(const unsigned* row_ptr, const unsigned* col
 }
 "#;
 
-/// The texts compile where there is a compiler and no device. `SPARSETUNE_NVRTC` names the library or its folder.
+/// The texts compile without a device if there is a compiler. `SPARSETUNE_NVRTC` names the library or its folder.
 #[test]
 fn the_texts_compile() {
     let named = std::env::var_os("SPARSETUNE_NVRTC").map(std::path::PathBuf::from);
@@ -143,7 +144,7 @@ fn shape(case: &Case) -> [Arg; 2] {
     [Arg::U32(case.rows as u32), Arg::U32(case.spmm.n)]
 }
 
-/// Two launches, `add` being how the second treats C.
+/// Two launches; `add` is how the second treats C.
 fn halves(case: &Case, add: &str, [mine, other]: [Arg; 2]) -> Recipe {
     let elements = case.rows as u32 * case.spmm.n;
     let [rows, n] = shape(case);
@@ -166,7 +167,7 @@ fn turns(engine: &mut CudaEngine, case: &Case) {
     let zeroed = altered(halves(case, "+=", TURNS), |program| program.zero_output = true);
     assert!(right(engine.verify(&zeroed, None).expect("verifies")));
     assert!(!right(engine.verify(&halves(case, "+=", TURNS), None).expect("verifies")));
-    // Without turns the first call is right, and every later one finds what it left itself.
+    // Without alternation the first call is right, and every later one finds its own results.
     let fixed = halves(case, "=", [Arg::Scratch(0), Arg::Scratch(1)]);
     assert!(right(engine.verify(&fixed, None).expect("verifies")));
     let found = engine.time(&fixed, &EFFORT);
@@ -177,7 +178,7 @@ fn turns(engine: &mut CudaEngine, case: &Case) {
         let one = engine.time(&case.kernel(STORE), &EFFORT).expect("times").median_us;
         println!("{policy}: a graph of two kernels {graph:.2} us, one kernel {one:.2} us");
     }
-    // The same recipe twice shares its memory and its turns.
+    // The same recipe twice shares its memory and its alternation.
     let pair =
         engine.pair(&[two.clone(), case.kernel(STORE), two.clone()], 11, None).expect("pairs");
     assert!(pair.iter().all(|timing| timing.samples_us.len() == 11));
@@ -209,7 +210,7 @@ fn epochs(engine: &mut CudaEngine, case: &Case) {
     }
     let wrong = engine.verify(&of(Arg::U32(2)), None);
     assert!(matches!(wrong, Err(EngineError::Watchdog(_))), "{wrong:?}");
-    // Recorded once, an epoch would stand still.
+    // A recorded epoch would not advance.
     let twice = altered(counting, |program| program.steps.push(step(Arg::Epoch)));
     match engine.compile(&twice) {
         Err(EngineError::Refused(reason)) => println!("refused: {reason}"),
@@ -226,7 +227,7 @@ fn waiting(case: &Case, name: &str, raises: u32, steps: usize) -> Recipe {
     recipe(name, program, &[Scratch { bytes: 4, fill: 0 }])
 }
 
-/// A kernel that waits for what never comes ends itself, and the engine goes on.
+/// A kernel that waits for a value that never arrives ends itself, and the engine goes on.
 fn watchdog(engine: &mut CudaEngine, case: &Case) {
     for steps in [1, 3] {
         let raised = waiting(case, "raised", 1, steps);
@@ -244,7 +245,7 @@ fn watchdog(engine: &mut CudaEngine, case: &Case) {
         let effort = Effort { give_up_us: Some(500.0), ..EFFORT };
         let stopped = engine.time(&lost, &effort);
         assert!(matches!(stopped, Err(EngineError::Watchdog(_))), "{stopped:?}");
-        // One that gives up ends neither the others of a batch nor the engine.
+        // A call that gives up ends neither the other calls of a batch nor the engine.
         let stopped = engine.pair(&[raised.clone(), lost.clone(), case.kernel(STORE)], 3, None);
         assert!(matches!(&stopped, Err(EngineError::Watchdog(why)) if why.starts_with("lost")));
         let timing = engine.time(&raised, &EFFORT).expect("times");

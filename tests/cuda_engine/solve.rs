@@ -10,7 +10,7 @@ use sparsetune::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Forward substitution, one thread a right-hand side. `STORE` is what it does with x.
+/// Forward substitution, one thread per right-hand side. `STORE` is what it does with x.
 const BODY: &str = r#"
 extern "C" __global__ void solve(const unsigned* row_ptr, const unsigned* col_idx, const T* values,
                                  const T* diagonal, const T* b, T* c, unsigned rows, unsigned rhs,
@@ -55,7 +55,7 @@ fn problem(rhs: u32, dtype: Dtype) -> Sptrsv {
     Sptrsv { rhs, dtype, triangle, diagonal, transpose: false }
 }
 
-/// About `row_nnz` entries a row in both triangles, small beside the diagonal; every fifth row has nothing else.
+/// About `row_nnz` entries per row in both triangles, small beside the diagonal; every fifth row has only its diagonal.
 fn matrix(rows: usize, row_nnz: usize) -> Csr {
     let draws = operand::random(rows * (row_nnz + 1), 11);
     let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
@@ -175,7 +175,7 @@ fn mistakes(engine: &mut CudaEngine, dtype: Dtype) {
         // Right for the first right-hand side, whatever is asked.
         let check = verify("x = known[row * rhs + j]; c[row * rhs + j] = x;");
         assert!(check.rel_error > 1e-3 && check.unwritten == 0, "{check:?}");
-        // A kernel that spoils b is judged by what b was, and spoils it for nobody else.
+        // A kernel that overwrites b is judged by the original b, and later calls get the original, too.
         let check = verify("c[row * rhs + j] = x; ((T*)b)[row * rhs + j] = 0;");
         assert!(case.right(check), "{check:?}");
         let check = verify(STORE);
@@ -211,7 +211,7 @@ fn long_row(engine: &mut CudaEngine, dtype: Dtype) {
         engine.verify(&routine(rhs), None).expect("verifies");
         println!("one row of {rows}, {rhs}, {dtype}: verified in {:.1?}", started.elapsed());
         if dtype == Dtype::F64 {
-            // One term of 200,000 lost.
+            // One term of 200,000 is left out.
             let lost = "if (s == rows - 1) x += values[row_ptr[s]] * c[j] / diagonal[s]; c[row * rhs + j] = x;";
             let check = engine.verify(&case.kernel(lost), None).expect("verifies");
             assert!(

@@ -16,7 +16,7 @@ use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
 use std::sync::Arc;
 
-/// One thread an element of C, the row the slow index. `STORE` is what it does with its sum, `at` being its place.
+/// One thread per element of C, with the row as the slow index. `STORE` is what it does with its sum, `at` is its place.
 const BODY: &str = r#"
 #include "spmm/element.cuh"
 using namespace sparsetune;
@@ -140,7 +140,7 @@ fn verification(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
     assert!(!right(&check) && check.unwritten == n, "{spmm:?}: {check:?}");
 
     if spmm.accumulate {
-        // C is NaN where beta is 0, so that a product with it shows.
+        // C is NaN where beta is 0, so that a product that reads it is detected.
         let check =
             verify("c[at] = narrow<T>(beta == Sum<T>(0) ? sum + beta * widen(c[at]) : sum);");
         assert_eq!(check.rel_error, f64::INFINITY, "{spmm:?}: {check:?}");
@@ -175,8 +175,8 @@ fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
             println!("{algorithm} {consent:?}: {median_us:.2} us, error {:.1e}", check.rel_error);
             assert_eq!(check.unwritten, 0, "{algorithm} {consent:?}");
             let own_sparse = algorithm.starts_with("csr");
-            // cuSPARSE does not say that a sum of binary16 which several blocks make is rounded once; cuBLAS may cut
-            // operands off where it makes tf32 of them, which is twice as far as rounding.
+            // cuSPARSE does not document that a sum of binary16 made by several blocks is rounded once; cuBLAS may truncate
+            // operands when it converts them to tf32, which is twice as far off as rounding.
             let slack = match consent.dtype {
                 Dtype::F16 if own_sparse => 4.0,
                 Dtype::F32 if consent.tf32 => 2.0,

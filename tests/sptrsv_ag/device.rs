@@ -7,17 +7,17 @@ use sparsetune::ops::sptrsv::ag::text::WAITING;
 
 const ROW_BITS: u32 = STAGES - 1;
 
-/// The memory of a device that runs one recipe again and again.
+/// The memory of a device that runs one recipe repeatedly.
 pub struct Device<'a> {
     system: &'a System,
     recipe: &'a Recipe,
     program: &'a CudaProgram,
-    /// Work words, absent until published; two arrays in turn, or one whose epochs make it absent at each call.
+    /// Work words, absent until published; two arrays that alternate, or one whose epochs make it absent at each call.
     work: Vec<Vec<Option<f64>>>,
     calls: u32,
 }
 
-/// One launch as its arguments describe it.
+/// One launch as described by its arguments.
 struct Launch<'a> {
     row_ptr: Vec<u32>,
     cols: Vec<u32>,
@@ -133,7 +133,7 @@ impl<'a> Device<'a> {
     }
 }
 
-/// A warp: the group it is at, and which rows of it are solved.
+/// A warp: its current group, and which rows of that group are solved.
 struct Warp {
     group: usize,
     end: usize,
@@ -141,8 +141,8 @@ struct Warp {
 }
 
 impl Launch<'_> {
-    /// Warps take turns, in an order that changes with the call; each goes on as far as it can. A launch that does not
-    /// wait may run in any order at all, so its warps run one after the other, last first.
+    /// Warps run in turn, in an order that changes with the call; each goes on as far as it can. A launch that does not wait
+    /// may run in any order, so its warps run one after the other, the last first.
     fn run(
         &self,
         b: &[f64],
@@ -171,7 +171,7 @@ impl Launch<'_> {
         }
     }
 
-    /// One visit: every lane of the present group takes what there is.
+    /// One visit: every lane of the current group takes the values that are available.
     fn advance(
         &self,
         warp: &mut Warp,
@@ -196,7 +196,7 @@ impl Launch<'_> {
                     continue;
                 }
                 let Some(value) = self.solve(row, first, local, b, x, work) else {
-                    // A subwarp that shares rows takes them in turn; lanes with rows of their own go on.
+                    // A subwarp that shares rows takes them in order; lanes with separate rows go on.
                     if task[1] & COLLABORATES != 0 {
                         break;
                     }
@@ -241,7 +241,7 @@ impl Launch<'_> {
         }
     }
 
-    /// The row's value, where all that it needs is there.
+    /// The row's value, if all values that it needs are available.
     fn solve(
         &self,
         row: usize,

@@ -18,7 +18,7 @@ fn sample(first: u64, step: u64) -> Vec<Candidate> {
     numbers.map(|number| space.nth(number).expect("in the space").candidate()).collect()
 }
 
-/// Solves three right-hand sides in turn on the interpreted device; false where the scheme was refused.
+/// Solves three right-hand sides in turn on the interpreted device; `false` if the scheme was refused.
 fn solves(name: &str, system: &System, lowerer: &mut AgLowerer, candidate: &Candidate) -> bool {
     let recipe = match lowerer.lower(candidate, system) {
         Ok(recipe) => recipe,
@@ -48,7 +48,7 @@ fn schemes_of_the_whole_space_solve_odd_systems() {
     let systems: Vec<_> = [Dtype::F64, Dtype::F32].into_iter().flat_map(systems::systems).collect();
     systems.par_iter().enumerate().for_each(|(at, (name, system))| {
         let mut lowerer = AgLowerer::default();
-        // A prime step, another start for each system: every parameter value meets every shape in the end.
+        // A prime step, and another start for each system: every parameter value meets every shape in the end.
         let solved: Vec<bool> = sample(at as u64 * 131, 8191)
             .iter()
             .map(|candidate| solves(name, system, &mut lowerer, candidate))

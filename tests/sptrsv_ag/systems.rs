@@ -5,7 +5,7 @@ use sparsetune::domain::{Device, DeviceId, DeviceKind, Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::sparse::Csr;
 
-/// Numbers that a seed fixes (SplitMix64).
+/// Pseudorandom numbers from a seed (SplitMix64).
 pub struct Stream(pub u64);
 
 impl Stream {
@@ -59,7 +59,7 @@ pub fn problem(dtype: Dtype) -> Sptrsv {
     Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false }
 }
 
-/// Entries below and above the diagonal, so that every triangle is one: `columns` says which lie below it in each row.
+/// Entries below and above the diagonal, so that both triangles are systems; `columns` says which lie below it in each row.
 fn matrix(n: usize, columns: impl Fn(usize, &mut Stream) -> Vec<usize>) -> Csr {
     let mut stream = Stream(n as u64);
     let mut rows: Vec<Vec<u32>> = (0..n).map(|row| vec![row as u32]).collect();
@@ -87,7 +87,7 @@ fn matrix(n: usize, columns: impl Fn(usize, &mut Stream) -> Vec<usize>) -> Csr {
     Csr::new(n, n, indptr, indices, values).expect("sorted rows")
 }
 
-/// Matrices by name: every shape that a schedule can stumble over.
+/// Matrices by name: every shape that could be difficult for a schedule.
 pub fn matrices() -> Vec<(&'static str, Csr)> {
     let below = |row: usize, many: usize, stream: &mut Stream| -> Vec<usize> {
         if row == 0 {
