@@ -1,4 +1,4 @@
-//! The library's front door: read a matrix, tune it in this process, get a plan.
+//! The library's entry point: read a matrix, tune it in this process, get a plan.
 
 mod matrix;
 mod workers;
@@ -20,21 +20,21 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Time between two looks at a running job.
+/// Interval at which a running job is polled.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time for the worker and its evaluator to end when a tuner is dropped.
+/// Time limit for the worker and its evaluator to end when a tuner is dropped.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Why there is no plan.
+/// Why no plan was created.
 #[derive(Debug, thiserror::Error)]
 pub enum TunerError {
     #[error("{path} cannot be read as a matrix: {source}")]
     Read { path: PathBuf, source: ReadError },
     #[error("the arrays are not a canonical CSR: {0}")]
     Csr(#[from] CsrError),
-    #[error("`{spec}` is no specification of a matrix: {source}")]
+    #[error("`{spec}` is not a valid matrix specification: {source}")]
     Specification { spec: String, source: SpecError },
-    #[error("no matrix can be generated: {0}")]
+    #[error("the matrix cannot be generated: {0}")]
     Generate(#[from] GenerateError),
     #[error("{path} cannot be used as a data folder: {source}")]
     Folder { path: PathBuf, source: std::io::Error },
@@ -54,7 +54,7 @@ pub enum TunerError {
     Cancelled,
 }
 
-/// How a [`Tuner`] is set up. Made by [`Tuner::options`].
+/// The configuration of a [`Tuner`]. Created by [`Tuner::options`].
 #[derive(Clone, Debug, Default)]
 pub struct TunerOptions {
     data: Option<PathBuf>,
@@ -63,22 +63,23 @@ pub struct TunerOptions {
 }
 
 impl TunerOptions {
-    /// Keeps matrices, trials and plans in this folder, which has the form of a server's `--data`. Without it they are kept in
-    /// a temporary folder that goes with the tuner.
+    /// Keeps matrices, trials and plans in this folder, which has the format of a server's `--data` folder. Without it, they
+    /// are kept in a temporary folder that is removed with the tuner.
     #[must_use]
     pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data = Some(folder.into());
         self
     }
 
-    /// The `sparsetune` binary that measures, where it is not found by itself ([`Tuner`] says where it is looked for).
+    /// The `sparsetune` binary that runs the measurements, if it is not found automatically ([`Tuner`] describes the
+    /// search).
     #[must_use]
     pub fn evaluator(mut self, binary: impl Into<PathBuf>) -> Self {
         self.evaluator = Some(binary.into());
         self
     }
 
-    /// A CUDA library (driver, NVRTC, cuSPARSE, cuBLAS), or a folder of them, used before those that the system finds.
+    /// A CUDA library (driver, NVRTC, cuSPARSE, cuBLAS), or a folder with them, that takes precedence over the system's.
     #[must_use]
     pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
         self.libraries.push(path.into());
@@ -254,7 +255,7 @@ impl TunerOptions {
     }
 }
 
-/// Cargo puts examples and tests one folder below the binary. A bare name is looked up on the `PATH` when it is started.
+/// Cargo puts examples and tests one folder below the binary. A bare name is searched on the `PATH` when it is started.
 fn beside_this_program() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let folders = program.ancestors().skip(1).take(3);
@@ -269,14 +270,14 @@ async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
     let settings = ServiceSettings {
         limits: Limits { spool: Some(uploads.clone()), ..Limits::default() },
         temp_dir: uploads,
-        // Nothing here would carry a training through.
+        // No trainer runs here to execute a training.
         learning: LearningSettings { retrain_trials: 0, ..LearningSettings::default() },
         ..ServiceSettings::default()
     };
     let service = Service::new(Arc::new(store), Arc::new(blobs), settings);
-    // Without them the analytic model ranks.
+    // Without the shipped models, the analytic model ranks.
     if let Err(error) = service.ship_models().await {
-        tracing::warn!(%error, "the models that ship with sparsetune were not taken in");
+        tracing::warn!(%error, "the models shipped with sparsetune could not be imported");
     }
     Ok(service)
 }

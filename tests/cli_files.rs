@@ -116,7 +116,7 @@ fn wrong_usage_is_2_and_a_missing_server_is_1() {
     // Port 9 is discard; nobody serves it here.
     let output = sparsetune(&["ready", "--server", "http://127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("no answer from http://127.0.0.1:9"));
+    assert!(text(&output.stderr).contains("no response from http://127.0.0.1:9"));
     let output = sparsetune(&["ready", "--server", "https://127.0.0.1:9"]);
     assert!(text(&output.stderr).contains("not https"), "{}", text(&output.stderr));
 }

@@ -1,4 +1,4 @@
-//! The typed configuration: defaults < file < environment < flags, refused at start with every mistake named by its key.
+//! The typed configuration: defaults < file < environment < flags. All mistakes are reported at startup, each with its key.
 
 mod layers;
 mod sanity;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// The built-in file: every key, and what it means.
+/// The built-in file, which contains every key with an explanation.
 pub const DEFAULTS: &str = include_str!("../../config/default.toml");
 
 const SQLITE: &str = "sqlite://";
@@ -132,7 +132,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// An API token as configured; never shown.
+/// A configured API token; never displayed.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct Token(String);
@@ -147,7 +147,7 @@ impl Token {
     const HASHED: &'static str = "blake3:";
     const SHORTEST: usize = 16;
 
-    /// What the server keeps of it; `None` when it is neither a hash nor long enough to be a secret.
+    /// The hash that the server keeps; `None` if the text is neither a hash nor long enough to be a secret.
     pub fn hash(&self) -> Option<blake3::Hash> {
         match self.0.strip_prefix(Self::HASHED) {
             Some(hex) => blake3::Hash::from_hex(hex).ok(),
@@ -158,7 +158,7 @@ impl Token {
 }
 
 impl Worker {
-    /// What the store knows this process by.
+    /// The name of this process in the store.
     pub fn name(&self) -> String {
         if !self.name.is_empty() {
             return self.name.clone();
@@ -180,7 +180,7 @@ impl Data {
         }
     }
 
-    /// Where uploads wait to be read.
+    /// Folder in which uploads wait to be parsed.
     pub fn uploads(&self) -> PathBuf {
         self.dir.join("uploads")
     }
@@ -208,7 +208,7 @@ impl Evaluator {
 }
 
 impl Telemetry {
-    /// Where spans go; `None` when they stay here.
+    /// The endpoint to which spans are exported; `None` if they are not exported.
     pub fn otlp_endpoint(&self) -> Option<&str> {
         (!self.otlp_endpoint.is_empty()).then_some(self.otlp_endpoint.as_str())
     }
@@ -218,7 +218,7 @@ fn chosen(path: &str) -> Option<&Path> {
     (!path.is_empty()).then(|| Path::new(path))
 }
 
-/// Every mistake of a configuration, one a line, each with its key.
+/// All mistakes of a configuration, one per line, each with its key.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("the configuration is refused:{}", .0.iter().map(|mistake| format!("\n  {mistake}")).collect::<String>())]
+#[error("the configuration is invalid:{}", .0.iter().map(|mistake| format!("\n  {mistake}")).collect::<String>())]
 pub struct ConfigError(pub Vec<String>);

@@ -1,8 +1,8 @@
-//! What a client takes, and what it would rather have: the lists of `Accept` and `Accept-Encoding`, with their weights.
+//! The media types and encodings that a client accepts: the lists of `Accept` and `Accept-Encoding`, with their weights.
 
 use axum::http::{HeaderMap, HeaderName, header};
 
-/// The weight given to any of these names; `None` where none of them is named. Names are in lower case.
+/// The weight given to any of these names; `None` if none of them is listed. Names are in lower case.
 fn weight(headers: &HeaderMap, header: HeaderName, names: &[&str]) -> Option<f32> {
     let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
     let ranges = values.flat_map(elements).filter_map(|element| {
@@ -14,7 +14,7 @@ fn weight(headers: &HeaderMap, header: HeaderName, names: &[&str]) -> Option<f32
     ranges.reduce(f32::max)
 }
 
-/// The elements of a list; a comma within quotes is no end.
+/// The elements of a list; a comma within quotes does not separate.
 fn elements(list: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     list.split(move |c| {
@@ -23,21 +23,21 @@ fn elements(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A weight; one that cannot be read asks for nothing.
+/// A weight; one that cannot be parsed counts as 0.
 fn quality(parameter: &str) -> Option<f32> {
     let (name, value) = parameter.split_once('=')?;
     let value = name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse::<f32>().ok())?;
     Some(value.filter(|value| (0.0..=1.0).contains(value)).unwrap_or(0.0))
 }
 
-/// Whether the client wants a page: browsers name HTML on every navigation, programs do not.
+/// Whether the client wants a page: browsers list HTML on every navigation, programs do not.
 pub fn prefers_html(headers: &HeaderMap) -> bool {
     let html = weight(headers, header::ACCEPT, &["text/html"]).unwrap_or(0.0);
     let json = weight(headers, header::ACCEPT, &["application/json"]).unwrap_or(0.0);
     html > 0.0 && html >= json
 }
 
-/// Whether the client takes gzip, and would not rather have the bytes as they are.
+/// Whether the client accepts gzip and does not prefer the uncompressed bytes.
 pub fn takes_gzip(headers: &HeaderMap) -> bool {
     let named = |names| weight(headers, header::ACCEPT_ENCODING, names);
     let gzip = named(&["gzip", "x-gzip"]).or_else(|| named(&["*"])).unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! What can be tuned: the operations with their fields, as clients need them to build a request or a form, and the kernels.
+//! The catalogue: the operations with their fields, as clients need them to build a request or a form, and the kernels.
 
 use super::error::Problem;
 use super::etag;

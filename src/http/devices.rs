@@ -1,4 +1,4 @@
-//! Devices: what the workers of this store run on.
+//! Devices: the hardware that the workers of this store use.
 
 use super::App;
 use super::error::Problem;

@@ -1,4 +1,4 @@
-//! The outermost layer: request id, log line, latency, panics, security headers, and the last form of every error.
+//! The outermost layer: request id, log line, latency, panics, security headers, and the final form of every error.
 
 use super::dashboard::{Viewer, wants_page};
 use super::error::{Kind, Problem, finish};
@@ -23,8 +23,8 @@ use tracing::field::Empty;
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Makes request ids: a number drawn at start and a counter, since a random id each time would cost more than the
-/// rest of this layer.
+/// Generates request ids from a number drawn at start and a counter, because a random id for each request would cost more
+/// than the rest of this layer.
 struct RequestIds {
     run: u32,
     next: AtomicU64,
@@ -37,7 +37,7 @@ impl RequestIds {
         HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("none"))
     }
 
-    /// The client's own id if it is one that can stand in a log and in a URI.
+    /// The client's own id, if it can be written to a log and used in a URI.
     fn of(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(&REQUEST_ID) {
             Some(given) if is_plain(given.as_bytes()) => given.clone(),
@@ -46,13 +46,13 @@ impl RequestIds {
     }
 }
 
-/// The caller's span, if the caller is one of those let in: who may not ask shall not choose what is traced either.
+/// The caller's span, only if the caller is authorised: others must not decide what is traced.
 fn traceparent(access: &Access, request: &Request) -> Option<HeaderValue> {
     let given = request.headers().get(&TRACEPARENT).and_then(caller)?;
     access.trusts(request).then_some(given)
 }
 
-/// A value that can stand in a log: W3C's has hex digits and dashes, 55 of them and seldom more.
+/// A value that can be written to a log. A W3C value consists of hex digits and dashes, normally 55 of them.
 fn caller(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     let plain = bytes.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b'-');
@@ -117,7 +117,7 @@ where
             metrics: Arc::clone(&self.shared.metrics),
         };
         seen.span = seen.open();
-        // The log line is written outside the span, whose fields it has itself.
+        // The log line is written outside the span, because it contains the same fields.
         let inner = AssertUnwindSafe(self.inner.call(request).instrument(seen.span.clone()));
         Box::pin(async move {
             let response = match inner.catch_unwind().await {
@@ -136,15 +136,15 @@ fn panicked(panic: &(dyn Any + Send)) -> Problem {
     Problem::internal(format!("a handler panicked: {}", text.as_deref().unwrap_or("no message")))
 }
 
-/// What is remembered of a request until its answer leaves.
+/// The request's data that is needed when its response is sent.
 struct Seen {
     at: Instant,
     id: HeaderValue,
     method: Method,
-    /// Who gets errors as pages.
+    /// Whether errors are sent as pages.
     viewer: Option<Viewer>,
     route: Option<MatchedPath>,
-    /// The caller's span, as W3C's Trace Context writes it: a field, which whoever exports spans goes on from.
+    /// The caller's span in the form of W3C Trace Context, recorded as a field from which an exporter continues the trace.
     traceparent: Option<HeaderValue>,
     span: tracing::Span,
     metrics: Arc<Metrics>,
@@ -159,13 +159,13 @@ impl Seen {
         self.route.as_ref().map(MatchedPath::as_str)
     }
 
-    /// The service fills in `job` when one is submitted.
+    /// The service fills in `job` when a job is submitted.
     fn open(&self) -> tracing::Span {
         let (id, method, route) = (self.id(), &self.method, self.route().unwrap_or("unmatched"));
         let (job, status) = (Empty, Empty);
         let traceparent = self.traceparent.as_ref().and_then(|value| value.to_str().ok());
-        // Reads make no span at the usual level: what they log themselves is rare, and lookups come by the thousand. But
-        // a caller who traces its own request sees ours.
+        // Reads open no span at the usual level: they log little themselves, and lookups come by the thousand. A caller that
+        // traces its own request still sees ours.
         let quiet = matches!(self.method, Method::GET | Method::HEAD) && traceparent.is_none();
         if quiet {
             tracing::debug_span!("request", id, %method, route, traceparent, job, status)
@@ -186,7 +186,8 @@ impl Seen {
         response
     }
 
-    /// One line a request: failures of the server loud, changes and refusals seen, successful reads only on demand.
+    /// Writes one line per request: server failures as errors, changes and refusals at the usual level, successful reads
+    /// only on demand.
     fn log(&self, status: StatusCode, took: Duration) {
         let (id, route) = (self.id(), self.route().unwrap_or("unmatched"));
         let (method, status, took_us) = (&self.method, status.as_u16(), took.as_micros() as u64);
@@ -199,8 +200,8 @@ impl Seen {
     }
 }
 
-/// What is sent with every answer. Most are data: nothing in them may run, be framed, or be taken for another type.
-/// Pages bring a content security policy of their own.
+/// Headers of every response. Most responses are data: nothing in them may run, be framed, or be interpreted as another
+/// type. Pages bring their own content security policy.
 fn secure(headers: &mut HeaderMap) {
     let fixed = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -212,12 +213,12 @@ fn secure(headers: &mut HeaderMap) {
     }
 }
 
-/// The fallback of paths that have no route.
+/// The fallback for paths that have no route.
 pub async fn no_route() -> Problem {
     Problem::new(Kind::NotFound, "no route has this path; GET / lists them")
 }
 
-/// Methods a resource does not have. axum adds the Allow header to either answer.
+/// The answer to methods that a resource does not support. axum adds the Allow header.
 pub async fn no_method(method: Method) -> Response {
     if method == Method::OPTIONS {
         return StatusCode::NO_CONTENT.into_response();

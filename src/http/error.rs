@@ -1,8 +1,7 @@
-//! Errors on the wire: RFC 9457 problem+json, and the only place that knows which failure has which status code.
+//! Errors on the wire: RFC 9457 problem+json, and the only place that maps failures to status codes.
 //!
-//! A handler returns a `Problem`; the edge adds the request's id as `instance` and writes the body. What comes out of
-//! a layer or of axum as a bare status (405, 413, a timeout) is turned into the problem of that status there too, so no
-//! error leaves in another form.
+//! A handler returns a `Problem`; the edge adds the request's id as `instance` and writes the body. A bare status from a
+//! layer or from axum (405, 413, a timeout) is converted there to the problem of that status, so every error has this form.
 
 use super::dashboard::{Rendered, Viewer, failure_page};
 use crate::service::ServiceError;
@@ -14,14 +13,14 @@ use serde_json::{Map, Value, json};
 /// The media type of every error.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// How to be let in.
+/// The challenge of a 401 response.
 pub const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"sparsetune\"");
-/// Seconds to wait before asking again.
+/// Seconds that a client should wait before it retries.
 const LATER: HeaderValue = HeaderValue::from_static("5");
-/// The same for a full disk, which somebody has to clear first.
+/// The same for a full disk, which an operator has to clear first.
 const MUCH_LATER: HeaderValue = HeaderValue::from_static("60");
 
-/// What went wrong, in the classes a client can tell apart. Each is a `type` of `/problems/…` in openapi.yaml.
+/// The classes of errors that a client can distinguish. Each is a `type` of `/problems/…` in openapi.yaml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     InvalidParameter,
@@ -125,7 +124,7 @@ impl Kind {
         format!("/problems/{}", self.facts().0)
     }
 
-    /// The kind that a bare status from a layer stands for.
+    /// The kind for a bare status from a layer.
     fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::UNAUTHORIZED => Self::Unauthorized,
@@ -140,28 +139,28 @@ impl Kind {
         }
     }
 
-    /// What to say when a layer gave nothing but the status.
+    /// The detail for a bare status from a layer.
     const fn bare_detail(self) -> &'static str {
         match self {
             Self::NotFound => "no route has this path; GET / lists them",
             Self::MethodNotAllowed => "the Allow header lists the methods of this resource",
             Self::SlowClient => "the body did not arrive in time",
-            Self::TooLarge => "the body, decompressed, is larger than this server takes",
+            Self::TooLarge => "the decompressed body is larger than this server accepts",
             Self::UnsupportedMediaType => "Content-Encoding may be gzip, zstd or identity",
-            Self::TimedOut => "the server did not finish in the time it allows itself",
+            Self::TimedOut => "the server did not finish within its time limit",
             Self::MalformedBody => "the request could not be read",
-            _ => "the server could not answer; its log has more under this instance",
+            _ => "the server could not answer; its log has details under this instance",
         }
     }
 }
 
-/// An error as the client will see it, but for the instance.
+/// An error as the client sees it, without the instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     kind: Kind,
     detail: String,
     extensions: Map<String, Value>,
-    /// What the log is told and the client is not.
+    /// The cause, which is logged but not sent to the client.
     cause: Option<String>,
 }
 
@@ -178,7 +177,7 @@ impl Problem {
         self
     }
 
-    /// What went wrong, for people.
+    /// A description for people.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -187,12 +186,12 @@ impl Problem {
         self.kind
     }
 
-    /// A failure that is the server's own: its cause goes to the log, the client gets a generic sentence.
+    /// A failure of the server: its cause is logged, and the client gets a generic sentence.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         Self::new(Kind::Internal, Kind::Internal.bare_detail()).caused(cause)
     }
 
-    /// A problem whose cause is for the log alone.
+    /// A problem whose cause is only logged.
     fn caused(self, cause: impl std::fmt::Display) -> Self {
         Self { cause: Some(cause.to_string()), ..self }
     }
@@ -226,7 +225,7 @@ impl Problem {
     }
 }
 
-/// The body is written at the edge, which knows the request's id; until then the problem travels as an extension.
+/// The edge writes the body, because it knows the request's id; until then the problem is carried as an extension.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.kind.status().into_response();
@@ -248,7 +247,8 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Gives an error response its body: a page for whoever looks at pages, else problem+json. Anything else passes unchanged.
+/// Gives an error response its body: a page for clients that want pages, otherwise problem+json. Other responses pass
+/// unchanged.
 pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Response {
     let status = response.status();
     let rendered = response.extensions().get::<Rendered>().is_some();
@@ -261,7 +261,7 @@ pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Re
         Problem::new(kind, kind.bare_detail())
     });
     problem.log_cause(instance);
-    // A layer's bare 503 comes without.
+    // A layer's bare 503 does not have this header.
     if problem.kind == Kind::TimedOut {
         parts.headers.insert(header::RETRY_AFTER, LATER);
     }
@@ -274,7 +274,7 @@ pub fn finish(response: Response, instance: &str, viewer: Option<&Viewer>) -> Re
         }
         return page;
     }
-    // A bare 4xx that is none of ours (417 of a library, say) is told as the kind nearest to it.
+    // An unexpected bare 4xx (for example 417 from a library) is reported as the nearest kind.
     parts.status = problem.kind.status();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));

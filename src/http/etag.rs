@@ -1,11 +1,11 @@
-//! Entity tags, the digest of what is sent, and 304 for a client that has it.
+//! Entity tags from digests of the content, and 304 for a client that already has it.
 
 use crate::domain::Digest;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
-/// The tag of some bytes: 128 bits of their BLAKE3, quoted.
+/// The tag of some bytes: 128 bits of their BLAKE3 hash, quoted.
 pub fn of(bytes: &[u8]) -> HeaderValue {
     named(&Digest::of(bytes))
 }
@@ -20,7 +20,7 @@ pub fn named(digest: &Digest) -> HeaderValue {
     HeaderValue::try_from(quoted).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// Whether `If-None-Match` names this tag, or `*`. Weak comparison, as RFC 9110 asks for this header.
+/// Whether `If-None-Match` contains this tag, or is `*`. Uses weak comparison, as RFC 9110 requires for this header.
 pub fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let tag = opaque(tag.as_bytes());
     headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {
@@ -35,7 +35,7 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// 200 with the body, or 304 without, under one tag.
+/// 200 with the body or 304 without, both with the tag.
 pub fn respond(
     headers: &HeaderMap,
     tag: HeaderValue,
@@ -56,7 +56,7 @@ pub fn respond(
     response
 }
 
-/// `respond` with the tag taken from the bytes.
+/// [`respond`] with a tag computed from the bytes.
 pub fn tagged(
     headers: &HeaderMap,
     media_type: &'static str,
@@ -68,7 +68,8 @@ pub fn tagged(
     respond(headers, of(&bytes), media_type, cache, bytes)
 }
 
-/// [`tagged`] for what a layer compresses as it leaves. The tag is of the text then, not of the bytes: a weak one.
+/// [`tagged`] for content that a layer compresses afterwards. The tag identifies the text rather than the bytes, so it is
+/// weak.
 pub fn weak(
     headers: &HeaderMap,
     media_type: &'static str,
@@ -80,7 +81,7 @@ pub fn weak(
     let tag = format!("W/{}", of(&bytes).to_str().unwrap_or("\"\""));
     let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("W/\"\""));
     let mut response = respond(headers, tag, media_type, cache, bytes);
-    // The layer says so only of what it could compress, which a 304 is not.
+    // The compression layer adds this header only to responses that it could compress, and a 304 is not one of them.
     let vary = HeaderValue::from_static("accept-encoding");
     response.headers_mut().insert(header::VARY, vary);
     response
@@ -105,7 +106,7 @@ mod tests {
         assert!(given(format!("\"x\", {text}")));
         let weak = HeaderValue::try_from(format!("W/{text}")).unwrap();
         let has = HeaderMap::from_iter([(header::IF_NONE_MATCH, weak.clone())]);
-        assert!(matches(&has, &weak) && matches(&has, &tag), "the comparison is a weak one");
+        assert!(matches(&has, &weak) && matches(&has, &tag), "the comparison is weak");
         assert!(!given("\"x\"".to_owned()) && !given(text.trim_matches('"').to_owned()));
     }
 }

@@ -22,7 +22,7 @@ pub struct EventsQuery {
     after: Option<u64>,
 }
 
-/// The data of one event; the event's name says which member it has.
+/// The data of one event; the event's name tells which member is present.
 #[derive(Debug, Serialize)]
 struct EventOut {
     seq: u64,
@@ -52,7 +52,7 @@ impl From<Event> for EventOut {
     }
 }
 
-/// The number to go on after. A browser that reconnects repeats the URL it was given, so the header wins.
+/// The event number to resume after. A browser that reconnects repeats its original URL, so the header takes precedence.
 fn resume_after(headers: &HeaderMap, query: &EventsQuery) -> Result<u64, Problem> {
     let asked = number("after", query.after.or(Some(0)))?;
     match headers.get(LAST_EVENT_ID) {
@@ -65,7 +65,7 @@ fn resume_after(headers: &HeaderMap, query: &EventsQuery) -> Result<u64, Problem
 }
 
 const LAST_EVENT_ID: &str = "last-event-id";
-/// Numbers of events are signed in every store and in most clients.
+/// Event numbers are signed integers in every store and in most clients.
 const LAST_NUMBER: u64 = i64::MAX as u64;
 
 fn number(parameter: &str, given: Option<u64>) -> Result<u64, Problem> {
@@ -84,10 +84,10 @@ pub async fn stream(
     let after = resume_after(&headers, &query)?;
     let ended = app.service.work(&id).await?.state().is_final();
     let mut events = app.service.events(&id, after).await?;
-    // The first event is waited for only where it is at hand, or the headers would wait for it too.
+    // Waits for the first event only if it is immediately available; otherwise the headers would be delayed too.
     let first = if ended { events.next().await } else { None };
     if ended && first.is_none() {
-        // EventSource reconnects when a stream ends; 204 is how it is told that nothing more will come.
+        // EventSource reconnects when a stream ends; 204 tells it that no more events will follow.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     Ok(sse(&app, stream::iter(first).chain(events).map(frame)))
@@ -100,7 +100,7 @@ fn sse(
 ) -> Response {
     let open = Open::event_stream();
     let frames = frames.take_until(app.shutdown.clone().cancelled_owned()).inspect(move |_| {
-        // Held by the stream as long as somebody reads it.
+        // Held by the stream as long as a client reads it.
         let _ = &open;
     });
     Sse::new(frames)
@@ -108,7 +108,7 @@ fn sse(
         .into_response()
 }
 
-/// A failure within the stream is its last event: the status line has long been sent.
+/// A failure within the stream is sent as its last event, because the status line has long been sent.
 fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
     let framed = match event {
         Ok(event) => {

@@ -1,4 +1,5 @@
-//! Extractors that refuse in problem+json: bodies with the JSON pointer of the mistake, queries and paths with the name.
+//! Extractors that reject with problem+json: for bodies with the JSON pointer of the mistake, for queries and paths with the
+//! name.
 
 use super::error::{Kind, Problem};
 use crate::domain::{Digest, JobId, ModelId, PlanId};
@@ -32,14 +33,12 @@ fn no_json() -> Problem {
 
 async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
     Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Problem::new(Kind::TooLarge, "a JSON body this large is not read")
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(Kind::TooLarge, "the JSON body is too large"),
         _ => Problem::new(Kind::MalformedBody, rejection.body_text()),
     })
 }
 
-/// A JSON body, or none at all: every member of it may be absent, and so may the whole.
+/// A JSON body or none: every member may be absent, and so may the whole body.
 pub struct MaybeJson<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson<T> {
@@ -49,7 +48,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson
         let is_json = is_json(&request);
         let bytes = bytes(request, state).await?;
         match bytes.is_empty() {
-            // Clients that send nothing need not say what kind of nothing.
+            // A client that sends no body need not send a content type.
             true => Ok(Self(T::default())),
             false if is_json => parse(&bytes).map(Self),
             false => Err(no_json()),
@@ -95,7 +94,7 @@ fn pointer(path: &SerdePath) -> String {
     out
 }
 
-/// A query string, each of its parameters known.
+/// A query string in which every parameter must be known.
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
@@ -107,7 +106,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 }
 
 impl<T: DeserializeOwned> Query<T> {
-    /// The query of a URI, for handlers that look at it before they parse it.
+    /// The query of a URI, for handlers that inspect it before they parse it.
     pub fn of(uri: &axum::http::Uri) -> Result<Self, Problem> {
         match axum::extract::Query::try_from_uri(uri) {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
@@ -119,15 +118,15 @@ impl<T: DeserializeOwned> Query<T> {
     }
 }
 
-/// The innermost message: the outer ones only say that a query string could not be read.
+/// The innermost message: the outer ones only say that a query string could not be parsed.
 fn root(error: &(dyn Error + 'static)) -> String {
     error.to_string()
 }
 
-/// The one path parameter of a route.
+/// The only path parameter of a route.
 pub struct Path<T>(pub T);
 
-/// A name that can stand in a path.
+/// A name that can be used in a path.
 pub trait PathName: Sized {
     const WHAT: &'static str;
     fn parse(text: &str) -> Option<Self>;
@@ -157,7 +156,7 @@ impl PathName for PlanId {
     }
 }
 
-/// What ships with sparsetune is named by people, the rest by UUIDs.
+/// Models shipped with sparsetune have names chosen by people, all others have UUIDs.
 impl PathName for ModelId {
     const WHAT: &'static str = "a model's id: 1 to 100 of a-z, 0-9, '.', '_' and '-'";
 
@@ -170,7 +169,7 @@ impl PathName for ModelId {
     }
 }
 
-/// UUIDs have several spellings; an id has one, so that equal ids are equal text.
+/// A UUID can be written in several ways, but only one is accepted, so that equal ids are equal text.
 fn canonical_uuid(text: &str) -> Option<String> {
     let canonical = uuid::Uuid::try_parse(text).ok()?.hyphenated().to_string();
     (canonical == text).then_some(canonical)

@@ -1,8 +1,8 @@
-//! Who may ask: API tokens where there are any; else only this machine, and no web page acting through its browser.
+//! Access control: API tokens if any are configured; otherwise only local clients, and no web page of another site.
 //!
-//! A program sends its token as `Authorization: Bearer`. A browser cannot do so on navigation: it signs in at `/login`
-//! and sends a cookie. Since a browser sends that along whoever makes it ask, a cookie changes something only where
-//! `Origin` is this server.
+//! A program sends its token as `Authorization: Bearer`. A browser cannot do so on navigation: it signs in at `/login` and
+//! then sends a cookie. Because a browser sends cookies with every request, whichever page caused it, a request with a
+//! cookie may change something only if its `Origin` is this server.
 
 use super::dashboard::by_tls;
 use super::error::{Kind, Problem};
@@ -17,20 +17,20 @@ use std::net::IpAddr;
 use std::task::{Context, Poll};
 use tower::{Layer, Service};
 
-/// Paths that answer without a token: what an orchestrator asks, and where a browser signs in.
+/// Paths that need no token: the checks of an orchestrator, and the sign-in of a browser.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/login"];
-/// What the page for signing in looks like is no secret.
+/// The files of the sign-in page are not secret.
 const OPEN_FILES: &str = "/static/";
 
-/// Whom to let in.
+/// Who is admitted.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Bearers of one of these tokens, and browsers that signed in with one.
+    /// Programs with one of these tokens, and browsers that signed in with one.
     Tokens(Tokens),
-    /// Everybody who can reach a loopback address. A browser can, on behalf of any page it shows: by a form post
-    /// (told by its Origin) or by a name of the page's own that resolves to 127.0.0.1 (told by Host).
+    /// Everyone who can reach a loopback address. A browser can do so on behalf of any page that it shows: by a form post
+    /// (detected by its Origin) or by a name of the page's own that resolves to 127.0.0.1 (detected by Host).
     Loopback,
-    /// Everybody, as the operator chose with `insecure`. Pages of other sites still may not post.
+    /// Everyone, as the operator chose with `insecure`. Pages of other sites still may not post.
     Everybody,
 }
 
@@ -38,7 +38,7 @@ impl Access {
     fn check(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         match self {
-            // Nobody is signed in by another site.
+            // No other site may sign a user in.
             Self::Tokens(_) if is_open(request.uri().path()) => check_origin(request),
             Self::Tokens(known) if !headers.contains_key(header::AUTHORIZATION) => {
                 check_cookie(known, request)
@@ -52,7 +52,7 @@ impl Access {
         }
     }
 
-    /// Whether this comes from somebody who may ask for anything. What is open to all tells nothing of who asks.
+    /// Whether the request comes from an authorised client. Open paths do not reveal who asks.
     pub fn trusts(&self, request: &Request) -> bool {
         let open = matches!(self, Self::Tokens(_)) && is_open(request.uri().path());
         !open && self.check(request).is_ok()
@@ -75,9 +75,9 @@ fn no_token() -> Problem {
     Problem::new(Kind::Unauthorized, "send Authorization: Bearer and one of the server's tokens")
 }
 
-/// A request that brings no token of its own, but perhaps a cookie.
+/// A request without a token, but perhaps with a cookie.
 fn check_cookie(known: &Tokens, request: &Request) -> Result<(), Problem> {
-    // A name may come more than once: other paths and other servers of this host set cookies too.
+    // A name may occur more than once: other paths and other servers of this host set cookies too.
     if !cookies(request.headers()).any(|session| known.opened(session)) {
         return Err(no_token());
     }
@@ -85,7 +85,7 @@ fn check_cookie(known: &Tokens, request: &Request) -> Result<(), Problem> {
     if is_safe(request.method()) || request.headers().contains_key(header::ORIGIN) {
         return Ok(());
     }
-    let detail = "a cookie alone changes nothing: the Origin header is missing";
+    let detail = "a cookie without an Origin header does not permit changes";
     Err(Problem::new(Kind::CrossOrigin, detail))
 }
 
@@ -94,7 +94,7 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// The authority the client believes it talks to. Browsers always name one.
+/// The authority that the client addresses. Browsers always send one.
 fn host(request: &Request) -> Option<Authority> {
     if let Some(authority) = request.uri().authority() {
         return Some(authority.clone());
@@ -110,7 +110,7 @@ fn check_host(request: &Request) -> Result<(), Problem> {
         Some(authority) if is_loopback(authority.host()) => Ok(()),
         _ => Err(Problem::new(
             Kind::UnknownHost,
-            "without API tokens this server answers only to localhost, 127.0.0.1 and [::1]",
+            "without API tokens this server answers only requests to localhost, 127.0.0.1 and [::1]",
         )),
     }
 }
@@ -131,7 +131,7 @@ fn check_origin(request: &Request) -> Result<(), Problem> {
     }
     let Some(origin) = request.headers().get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().ok().and_then(|text| text.split_once("://"));
-    // Where the proxy in front says that this came by https, a page that did not is another site's.
+    // If the proxy in front reports https, a page that was loaded without it belongs to another site.
     let origin = origin.filter(|(scheme, _)| *scheme == "https" || !by_tls(request.headers()));
     match (origin.and_then(|(_, text)| text.parse::<Authority>().ok()), host(request)) {
         (Some(origin), Some(host)) if origin == host => Ok(()),
@@ -226,7 +226,7 @@ mod tests {
         for bad in ["", "a=b", COOKIE, &format!("{COOKIE}=x"), &format!("x{COOKIE}={value}")] {
             assert_eq!(ask("GET", bad, &[]), Some(Kind::Unauthorized), "{bad}");
         }
-        // A wrong bearer is not made good by a cookie, and what a browser holds is no token.
+        // A valid cookie does not compensate for a wrong token, and the value of a browser's cookie is not a token.
         for wrong in ["Bearer wrong", &format!("Bearer {value}")] {
             let bearer = [("authorization", wrong)];
             assert_eq!(ask("GET", &good, &bearer), Some(Kind::Unauthorized));
@@ -250,7 +250,7 @@ mod tests {
         };
         assert_eq!(post("https://a.example", "https"), None);
         assert_eq!(post("http://a.example", "HTTPS, http"), Some(Kind::CrossOrigin));
-        // A proxy may be silent, or know only the last hop.
+        // A proxy may send no header, or know only the previous hop.
         assert_eq!(post("http://a.example", ""), None);
         assert_eq!(post("https://a.example", "http"), None);
     }

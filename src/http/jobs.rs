@@ -1,4 +1,4 @@
-//! Jobs: ask for a plan, watch it being found, cancel.
+//! Jobs: submission, progress, cancellation.
 
 use super::App;
 use super::error::{Kind, Problem};
@@ -19,7 +19,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for.
+/// The request for a job.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobIn {
@@ -74,7 +74,7 @@ impl TryFrom<JobIn> for JobRequest {
     }
 }
 
-/// A job of either kind; its member `kind` says which.
+/// A job of either kind; its member `kind` tells which.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum WorkOut {
@@ -91,14 +91,14 @@ impl From<Work> for WorkOut {
     }
 }
 
-/// A job as it stands.
+/// The current state of a job.
 #[derive(Debug, Serialize)]
 pub struct JobOut {
     kind: WorkKind,
     id: JobId,
     matrix: Digest,
     problem: wire::Problem,
-    /// The device the job was given to.
+    /// The device that the job was assigned to.
     device: DeviceId,
     search: SearchOut,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -223,14 +223,14 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// 202 while the job is to be waited for; 200 when it has ended, which an idempotency key may well find.
+/// 202 while the job has not ended; 200 if it has, which is common with a repeated idempotency key.
 pub fn with_work(work: impl Into<Work>) -> Response {
     let work = work.into();
     let ended = work.state().is_final();
     answer(if ended { StatusCode::OK } else { StatusCode::ACCEPTED }, work)
 }
 
-/// The job, where it is found, and when to ask again while it has not ended.
+/// The job, its address, and when to poll again while it has not ended.
 pub fn answer(status: StatusCode, work: Work) -> Response {
     let location = (header::LOCATION, format!("/v1/jobs/{}", work.id()));
     let live = !work.state().is_final();
@@ -252,7 +252,7 @@ pub async fn submit(
     Ok(with_work(submitted.job))
 }
 
-/// Which kinds a list shows. Without it, jobs that tune: what they look like is what clients of the first version know.
+/// The kinds in a list. The default is tuning jobs, because clients of the first version know only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Listed {
@@ -289,13 +289,13 @@ pub async fn list(
     Ok(Json(Page::from(app.service.works(&filter, &page).await?)))
 }
 
-/// A training has neither a matrix nor a device: to ask for it by one is a mistake.
+/// A training has neither a matrix nor a device, so a filter by one is a mistake.
 fn check_filter(filter: &JobFilter) -> Result<(), Problem> {
     let given = [("matrix", filter.matrix.is_some()), ("device", filter.device.is_some())];
     match given.into_iter().find(|(_, given)| *given && filter.kind == Some(WorkKind::Train)) {
         None => Ok(()),
         Some((name, _)) => {
-            let detail = format!("trainings are not listed by {name}");
+            let detail = format!("trainings cannot be filtered by {name}");
             Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some(name)))
         }
     }

@@ -1,4 +1,4 @@
-//! Lookup by hash, and the cache that lets it answer without touching the store: serialized answers by query string.
+//! Lookup by digest, and the cache that lets it answer without the store: serialised answers by query string.
 
 use super::App;
 use super::error::Problem;
@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// The parameters of a lookup: a problem's fields beside these.
+/// The parameters of a lookup, besides a problem's fields.
 struct LookupIn {
     matrix: Digest,
     problem: ProblemIn,
@@ -31,7 +31,7 @@ struct LookupIn {
     predicted: Option<bool>,
 }
 
-/// By hand, since serde's flattened structs take numbers for text in a query, and know no unknown names.
+/// Implemented by hand: serde's flattened structs require text for numbers in a query, and do not detect unknown names.
 impl<'de> Deserialize<'de> for LookupIn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Parameters;
@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for LookupIn {
                         "predicted" => once("predicted", &mut predicted, &mut map)?,
                         name if problem.take(name, &mut map)? => {}
                         name => {
-                            let why = format!("there is no parameter `{name}` of a lookup");
+                            let why = format!("a lookup has no parameter `{name}`");
                             return Err(A::Error::custom(why));
                         }
                     }
@@ -98,18 +98,18 @@ impl TryFrom<LookupIn> for LookupQuery {
     }
 }
 
-/// How long an answer stands when this process knows of no change: another process may share the store.
+/// How long an answer is valid if this process knows of no change: another process may share the store.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// Bounds of the cache. Keys are clients' text, so both count and bytes are bounded.
+/// Bounds of the cache. Keys are chosen by clients, so both their count and their size are bounded.
 const MAX_ANSWERS: usize = 4096;
 const MAX_BYTES: usize = 64 << 20;
-/// Longer query strings are no lookup that is asked often, and would make keys the larger part of the cache.
+/// Longer query strings are not frequent lookups, and would make keys the larger part of the cache.
 const MAX_QUERY: usize = 1024;
 
-/// The epoch of the plans, and the time: what an answer is judged old by.
+/// The epoch of the plans, and the time: together they decide whether an answer is still valid.
 type Moment = (u64, Instant);
 
-/// A serialized answer; clones share the bytes.
+/// A serialised answer; clones share the bytes.
 #[derive(Clone)]
 struct Answer {
     body: Bytes,
@@ -125,7 +125,7 @@ impl Answer {
     }
 }
 
-/// One query's answer and the right to renew it, so that a thousand askers of an old answer cost one lookup.
+/// The answer to one query and a lock for renewing it, so that a thousand requests for an outdated answer cause one lookup.
 #[derive(Default)]
 struct Slot {
     answer: RwLock<Option<Answer>>,
@@ -139,8 +139,8 @@ impl Slot {
     }
 }
 
-/// Answers by raw query string. Two read locks and no write: a hit takes half the time that it takes in `moka`, which records
-/// every read (0.34 against 0.66 microseconds, two million hits of one thread over 64 queries).
+/// Answers by raw query string. A hit takes two read locks and no write lock, which is half the time of `moka`, because that
+/// records every read (0.34 against 0.66 microseconds, two million hits of one thread over 64 queries).
 #[derive(Default)]
 pub struct LookupCache {
     slots: RwLock<HashMap<Box<str>, Arc<Slot>>>,
@@ -152,7 +152,7 @@ impl LookupCache {
         slots.get(query)?.current(moment)
     }
 
-    /// The query's slot, made if there is room; `None` when the cache is full of answers that still stand.
+    /// The slot of a query, created if there is room; `None` if the cache is full of valid answers.
     fn slot(&self, query: &str, moment: Moment) -> Option<Arc<Slot>> {
         if query.len() > MAX_QUERY {
             return None;
@@ -162,7 +162,7 @@ impl LookupCache {
             return Some(Arc::clone(slot));
         }
         if is_full(&slots) {
-            // Slots being filled have no answer yet, but somebody holds them.
+            // Slots being filled have no answer yet, but a request holds them.
             slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.current(moment).is_some());
             if is_full(&slots) {
                 return None;
@@ -186,12 +186,12 @@ fn is_full(slots: &HashMap<Box<str>, Arc<Slot>>) -> bool {
     slots.len() >= MAX_ANSWERS || slots.values().map(bytes).sum::<usize>() >= MAX_BYTES
 }
 
-/// Takes the whole request because extractors for headers and query would copy both.
+/// Takes the whole request, because extractors for headers and query would copy both.
 pub async fn lookup(State(app): State<App>, request: Request) -> Result<Response, Problem> {
     let query = request.uri().query().unwrap_or_default();
     let answer = match app.lookups.current(query, moment(&app)) {
         Some(answer) => {
-            // The service counts the lookups it makes; these it never sees.
+            // The service counts the lookups that reach it; answers from the cache do not.
             app.metrics.count_kept_lookup(answer.grade);
             answer
         }
@@ -235,7 +235,7 @@ async fn renew(app: &App, uri: &Uri, query: &str) -> Result<Answer, Problem> {
 async fn ask(app: &App, uri: &Uri) -> Result<Answer, Problem> {
     let Query(input) = Query::<LookupIn>::of(uri)?;
     let query = LookupQuery::try_from(input)?;
-    // Read before the lookup: a plan stored meanwhile makes this answer old at once, never young for ever.
+    // Read before the lookup: a plan stored in the meantime makes this answer outdated at once, rather than valid forever.
     let (epoch, at) = moment(app);
     let lookup = app.service.lookup(&query).await?;
     let grade = lookup.grade;
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_full_cache_lets_go_of_old_answers_only() {
         let (cache, start) = (LookupCache::default(), Instant::now());
-        // The test's own time, however long its work takes.
+        // A clock of the test's own, so that the result does not depend on its speed.
         let now = (7, start + TRUSTED_FOR);
         put(&cache, "old", (7, start));
         for i in 1..MAX_ANSWERS {

@@ -1,4 +1,4 @@
-//! Matrices: upload as a stream, facts, lists, pictures, removal.
+//! Matrices: streamed upload, facts, lists, pictures, deletion.
 
 use super::App;
 use super::error::{Kind, Problem};
@@ -19,7 +19,7 @@ pub struct UploadQuery {
     name: Option<String>,
 }
 
-/// Longest name of a matrix, in characters.
+/// Maximum length of a matrix's name, in characters.
 const MAX_NAME: usize = 200;
 
 fn checked_name(name: Option<String>) -> Result<Option<String>, Problem> {
@@ -79,7 +79,7 @@ pub struct SpyQuery {
     size: Option<u32>,
 }
 
-/// Pixels a side when the client does not say, and the bounds.
+/// Default size of a picture in pixels per side, and the permitted range.
 const SPY_SIZE: u32 = 512;
 const SPY_SIZES: std::ops::RangeInclusive<u32> = 16..=2048;
 
@@ -95,6 +95,6 @@ pub async fn spy(
         return Err(Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("size")));
     }
     let png = app.service.spy_png(&digest, size).await?;
-    // The digest names the content, so the picture of one size can change only with the code that draws it.
+    // The digest identifies the content, so a picture of one size changes only with the drawing code.
     Ok(super::etag::tagged(&headers, "image/png", "private, max-age=86400", png))
 }

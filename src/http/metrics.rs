@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text form: the recorder, the names, and handles kept so that requests look nothing up.
+//! Metrics in Prometheus text format: the recorder, the names, and handles that are kept so that requests need no lookup.
 
 use crate::domain::{Grade, JobState, WorkKind};
 use axum::http::Method;
@@ -19,7 +19,7 @@ const LOOKUPS: &str = "sparsetune_lookups_total";
 const JOBS: &str = "sparsetune_jobs";
 const QUEUE_DEPTH: &str = "sparsetune_queue_depth";
 const BUILD: &str = "sparsetune_build_info";
-// The rest is recorded by the service and by the pool.
+// The service and the pool record the other metrics.
 const JOBS_SUBMITTED: &str = "sparsetune_jobs_submitted_total";
 const JOBS_ENDED: &str = "sparsetune_jobs_ended_total";
 const JOB_SECONDS: &str = "sparsetune_job_seconds";
@@ -34,7 +34,7 @@ const TRAINING_SECONDS: &str = "sparsetune_training_seconds";
 const MODEL_IN_USE: &str = "sparsetune_model_in_use";
 const RESTARTS: &str = "sparsetune_evaluator_restarts_total";
 
-/// Upper bounds of every histogram: one without them would be rendered as quantiles, which cannot be added up.
+/// Upper bounds of every histogram: without bounds it would be rendered as quantiles, which cannot be aggregated.
 const BUCKETS: [(&str, &[f64]); 6] = [
     // A cached lookup takes tens of microseconds, an upload minutes.
     (
@@ -63,7 +63,7 @@ const GRADES: [(Grade, &str); 5] = [
     (Grade::None, "none"),
 ];
 
-/// The process' recorder. The facade has one per process, so servers that share a process (tests) share it.
+/// The recorder of the process. The metrics facade permits one per process, so servers in one process (tests) share it.
 fn recorder() -> Result<PrometheusHandle, &'static BuildError> {
     static RECORDER: OnceLock<Result<PrometheusHandle, BuildError>> = OnceLock::new();
     let recorder = RECORDER.get_or_init(|| {
@@ -86,17 +86,17 @@ fn describe() {
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "Time to the first byte of the answer.");
     describe_gauge!(CONNECTIONS, "Connections open.");
     describe_gauge!(EVENT_STREAMS, "Event streams of jobs that are open.");
-    describe_gauge!(UPLOADS_RUNNING, "Uploads that are being taken in.");
+    describe_gauge!(UPLOADS_RUNNING, "Uploads in progress.");
     describe_counter!(
         LOOKUPS,
-        "Plan lookups by grade of the match, and by what answered: the cache of answers or the store."
+        "Plan lookups by grade of the match and by source of the answer: cache or store."
     );
     describe_gauge!(JOBS, "Jobs in the store by state.");
-    describe_gauge!(QUEUE_DEPTH, "Jobs that wait for a worker.");
-    describe_gauge!(BUILD, "Always 1; the label tells the version that runs.");
+    describe_gauge!(QUEUE_DEPTH, "Jobs waiting for a worker.");
+    describe_gauge!(BUILD, "Always 1; the label is the running version.");
     describe_counter!(
         JOBS_SUBMITTED,
-        "Jobs queued by this process; equal ones under way count once."
+        "Jobs queued by this process; equal concurrent jobs count once."
     );
     describe_counter!(JOBS_ENDED, "Jobs whose end this process wrote, by state.");
     describe_histogram!(
@@ -110,8 +110,8 @@ fn describe() {
         Unit::Seconds,
         "Time from a trial's start to its outcome in the store, by state and kernel family."
     );
-    describe_counter!(QUARANTINED, "Candidates set aside because they hung or crashed a device.");
-    describe_counter!(UPLOADS, "Uploads by what came of them.");
+    describe_counter!(QUARANTINED, "Candidates quarantined because they hung or crashed a device.");
+    describe_counter!(UPLOADS, "Uploads by outcome.");
     describe_histogram!(UPLOAD_BYTES, Unit::Bytes, "Size of an upload, decompressed.");
     describe_histogram!(
         PARSE_SECONDS,
@@ -126,15 +126,16 @@ fn describe() {
     );
     describe_gauge!(
         MODEL_IN_USE,
-        "1 where a learned model ranks, by operation, class of device and learner; 0 where it did once."
+        "1 if a learned model is in use, by operation, device class and learner; 0 if it was in use before."
     );
     describe_counter!(
         RESTARTS,
-        "Evaluator processes started again after a kill or a crash, by device."
+        "Evaluator processes restarted after a kill or a crash, by device."
     );
 }
 
-/// What has not happened yet is 0, not absent: a rate needs the step from 0 to 1. Restarts begin with their evaluator.
+/// Metrics of events that have not happened yet are 0 rather than absent: a rate needs the step from 0 to 1. Restarts are
+/// registered with their evaluator.
 fn begin_at_zero() {
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     for name in [JOBS_SUBMITTED, QUARANTINED] {
@@ -160,7 +161,7 @@ fn begin_at_zero() {
     }
 }
 
-/// Something open, counted until it is dropped.
+/// Counts something open until this value is dropped.
 pub struct Open(Gauge);
 
 impl Open {
@@ -188,7 +189,7 @@ impl Drop for Open {
     }
 }
 
-/// Handles of everything this room counts.
+/// Handles of all metrics that this module records.
 pub struct Metrics {
     recorder: PrometheusHandle,
     lookups: [Counter; GRADES.len()],
@@ -197,7 +198,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Installs the recorder on first use. Fails where another recorder holds the process.
+    /// Installs the recorder on first use. Fails if the process has another recorder.
     pub fn new(paths: impl IntoIterator<Item = &'static str>) -> Result<Self, &'static BuildError> {
         Ok(Self {
             recorder: recorder()?,
@@ -211,20 +212,20 @@ impl Metrics {
         })
     }
 
-    /// A lookup answered from the cache.
+    /// Counts a lookup answered from the cache.
     pub fn count_kept_lookup(&self, grade: Grade) {
         if let Some(at) = GRADES.iter().position(|(known, _)| *known == grade) {
             self.lookups[at].increment(1);
         }
     }
 
-    /// One answered request; `route` is the matched path, never the path as the client wrote it.
+    /// Records one answered request; `route` is the matched path, never the path that the client wrote.
     pub fn time_request(&self, route: Option<&str>, method: &Method, status: u16, took: Duration) {
         let route = route.and_then(|path| self.routes.get(path)).unwrap_or(&self.unmatched);
         route.record(method, status, took);
     }
 
-    /// The gauges of jobs that tune as the store has them now; a state that is not listed has no job.
+    /// Sets the gauges of tuning jobs to the store's counts; a state that is not listed has no job.
     pub fn set_jobs(&self, counts: &[(WorkKind, JobState, u64)]) {
         for state in JobState::ALL {
             let listed = counts.iter().find(|count| (count.0, count.1) == (WorkKind::Tune, state));
@@ -240,13 +241,13 @@ impl Metrics {
         self.recorder.render()
     }
 
-    /// Moves samples into buckets; without it they pile up until somebody scrapes.
+    /// Moves samples into buckets; without this they would accumulate until the next scrape.
     pub fn upkeep(&self) {
         self.recorder.run_upkeep();
     }
 }
 
-/// Histograms of one route by method and status, registered as they first occur.
+/// Histograms of one route by method and status, registered when they first occur.
 struct RouteTimes {
     route: &'static str,
     seen: RwLock<Vec<((&'static str, u16), Histogram)>>,
@@ -260,7 +261,7 @@ impl RouteTimes {
     fn record(&self, method: &Method, status: u16, took: Duration) {
         let key = (label(method), status);
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        // A route answers with a handful of statuses, so a scan beats a hash.
+        // A route answers with a handful of statuses, so a scan is faster than a hash.
         if let Some((_, times)) = seen.iter().find(|(known, _)| *known == key) {
             return times.record(took.as_secs_f64());
         }
@@ -274,7 +275,7 @@ impl RouteTimes {
     }
 }
 
-/// Clients may invent methods; labels may not grow with them.
+/// Clients may invent methods, so other methods share one label.
 fn label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

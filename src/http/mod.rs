@@ -43,27 +43,27 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// How much and how long a request may be.
+/// Limits on the size and duration of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of an uploaded matrix, after Content-Encoding is undone.
+    /// Maximum size in bytes of an uploaded matrix, after decompression.
     pub upload_bytes: usize,
-    /// Bytes of a JSON body, likewise.
+    /// Maximum size in bytes of a JSON body, after decompression.
     pub json_bytes: usize,
     pub uploads_at_once: usize,
-    /// Connections at once; further ones wait to be accepted.
+    /// Maximum number of connections; further ones wait to be accepted.
     pub connections: usize,
-    /// Time for a request's headers, which is also how long an idle connection is kept.
+    /// Time limit for a request's headers, and for an idle connection.
     pub headers: Duration,
-    /// Time for an answer, but for uploads and event streams.
+    /// Time limit for an answer, except for uploads and event streams.
     pub answer: Duration,
     pub upload: Duration,
     pub sse_keep_alive: Duration,
-    /// Time that requests in flight have once shutdown has begun.
+    /// Time that running requests have to finish after shutdown has begun.
     pub shutdown: Duration,
 }
 
-/// What every handler can reach; clones share it.
+/// State shared by all handlers; clones share it.
 #[derive(Clone)]
 pub struct App(Arc<Shared>);
 
@@ -74,7 +74,7 @@ pub struct Shared {
     metrics: Arc<Metrics>,
     lookups: LookupCache,
     uploads: Arc<Semaphore>,
-    /// Cancelled when the server shall stop; event streams end then.
+    /// Cancelled when the server should stop; event streams end then.
     shutdown: CancellationToken,
 }
 

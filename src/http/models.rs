@@ -1,5 +1,5 @@
-//! The models that rank candidates: how well the analytic ones did by their own plans, which were learned, and which of
-//! those are in use.
+//! The models that rank candidates: the accuracy of the analytic ones according to their plans, the learned ones, and which
+//! of them are in use.
 
 use super::App;
 use super::error::{Kind, Problem};
@@ -18,11 +18,11 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use serde::Deserialize;
 
-/// Learned models that are listed, of those that were asked for.
+/// Maximum number of learned models in a list.
 const LISTED: usize = 200;
-/// Activations of a scope that are told.
+/// Maximum number of activations in a scope's history.
 const HISTORY: u32 = 100;
-/// Characters of a reason.
+/// Maximum length of a reason, in characters.
 const REASON: usize = 200;
 /// A model's file never changes under its id.
 const FOREVER: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
@@ -72,7 +72,7 @@ fn unknown(id: &ModelId) -> Problem {
     ServiceError::NotFound { what: "model", id: id.to_string() }.into()
 }
 
-/// A learned model, with what it goes by and what became of its scope.
+/// A learned model, with its feature importances and the history of its scope.
 pub async fn show(
     State(app): State<App>,
     Path(id): Path<ModelId>,
@@ -86,7 +86,7 @@ pub async fn show(
     }))
 }
 
-/// The file that another server could use.
+/// The model's file, for use by another server.
 pub async fn file(
     State(app): State<App>,
     Path(id): Path<ModelId>,
@@ -116,7 +116,7 @@ fn reason(given: Option<String>) -> Result<String, Problem> {
     Err(Problem::new(Kind::InvalidBody, detail).with("pointer", Some("/reason")))
 }
 
-/// Takes the newest change of the model in use back.
+/// Rolls back the newest activation of a scope.
 pub async fn roll_back(
     State(app): State<App>,
     JsonBody(body): JsonBody<RollBackRequest>,
@@ -133,7 +133,7 @@ pub struct ActivationsQuery {
     device_class: DeviceClass,
 }
 
-/// Which models were in use, newest first.
+/// The activations of a scope, newest first.
 pub async fn activations(
     State(app): State<App>,
     Query(query): Query<ActivationsQuery>,

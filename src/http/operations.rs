@@ -1,4 +1,4 @@
-//! What operators and newcomers ask for: health, readiness, metrics, the API's description, an index.
+//! Endpoints for operators and new users: health, readiness, metrics, the API's description, an index.
 
 use super::App;
 use super::error::Problem;
@@ -10,15 +10,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
-/// The contract, as it stands at the top of the repository.
+/// The OpenAPI document at the top of the repository.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
-/// Alive: the process answers. Says nothing of the store.
+/// Alive: the process answers. Does not check the store.
 pub async fn healthz() -> Json<Status> {
     Json(Status { status: Health::Ok })
 }
 
-/// Ready: the store answers, blobs can be written, and every configured device has opened or failed, one of them well.
+/// Ready: the store answers, blobs can be written, and every configured device has opened or failed, with at least one open.
 pub async fn readyz(State(app): State<App>) -> Result<Json<Status>, Problem> {
     app.service.ready().await?;
     Ok(Json(Status { status: Health::Ready }))

@@ -1,13 +1,13 @@
-//! Cursor pages: `?limit=&cursor=` in, `{items, next?}` out.
+//! Cursor pagination: `?limit=&cursor=` in requests, `{items, next?}` in answers.
 
 use super::error::{Kind, Problem};
 use crate::service::{Page, PageRequest};
 use crate::wire;
 use serde::Deserialize;
 
-/// Items on a page when the client does not say.
+/// Default number of items on a page.
 pub const DEFAULT_LIMIT: u32 = 50;
-/// The most items on a page.
+/// Maximum number of items on a page.
 pub const MAX_LIMIT: u32 = 500;
 
 /// The query of a list without filters.
@@ -33,7 +33,7 @@ pub fn page_request(limit: Option<u32>, cursor: Option<String>) -> Result<PageRe
     Ok(PageRequest { after: cursor, limit })
 }
 
-/// A page of domain values as a page of wire values.
+/// Converts a page of domain values to a page of wire values.
 impl<D, T: From<D>> From<Page<D>> for wire::Page<T> {
     fn from(page: Page<D>) -> Self {
         Self { items: page.items.into_iter().map(T::from).collect(), next: page.next }

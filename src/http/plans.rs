@@ -1,4 +1,4 @@
-//! Plans: one by its id, those of a matrix, and what they keep.
+//! Plans: by id and by matrix, and the blobs that they name.
 
 use super::App;
 use super::error::Problem;
@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
-/// A plan never changes under its id (retuning makes another), so clients may keep it without asking again.
+/// A plan never changes under its id (retuning creates another), so clients may keep it without revalidation.
 pub async fn show(
     State(app): State<App>,
     Path(id): Path<PlanId>,
@@ -24,7 +24,7 @@ pub async fn show(
     Ok(etag::tagged(&headers, "application/json", FOR_EVER, body.into()))
 }
 
-/// What is known of a matrix: the newest plan of each problem, device class and cache policy.
+/// The newest plan of each problem, device class and cache policy for a matrix.
 pub async fn of_matrix(
     State(app): State<App>,
     Path(digest): Path<Digest>,
@@ -35,18 +35,18 @@ pub async fn of_matrix(
 
 const FOR_EVER: &str = "private, max-age=86400, immutable";
 
-/// Source, cubin or an array of a plan, as it is read from the disk: arrays may be as large as their matrix.
+/// Source, cubin or an array of a plan, streamed from the disk: arrays may be as large as their matrix.
 pub async fn blob(
     State(app): State<App>,
     PathPair(id, digest): PathPair<PlanId, Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // The tag of the bytes without reading them: the name of a blob is their digest.
+    // The tag is known without reading the bytes: a blob is named by its digest.
     let tag = etag::named(&digest);
     let kind = HeaderValue::from_static("application/octet-stream");
     let cache = HeaderValue::from_static(FOR_EVER);
     if etag::matches(&headers, &tag) {
-        // Nothing is opened for a client that has it.
+        // Nothing is opened for a client that already has it.
         app.service.check_plan_blob(&id, &digest).await?;
         return Ok(etag::respond(&headers, tag, kind, cache, Body::empty()));
     }

@@ -1,17 +1,17 @@
-//! The mathematical problem on the wire, read by jobs (a JSON object) and by lookups (query parameters) alike.
+//! The mathematical problem on the wire, used by jobs (a JSON object) and lookups (query parameters).
 
 use super::error::{Kind, Problem as Refusal};
 use crate::domain::Problem;
 use crate::domain::catalog::operation::{Draft, Misfit};
 use serde::Deserialize;
 
-/// A problem as clients write it: one flat object, whose `op` decides which other members are needed or out of place.
+/// A problem as clients write it: one flat object, whose `op` decides which other members are required or not permitted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct ProblemIn(pub Draft);
 
 impl ProblemIn {
-    /// The problem of a JSON body that holds it under `/problem`.
+    /// The problem under `/problem` in a JSON body.
     pub fn of_body(&self) -> Result<Problem, Refusal> {
         self.0.read().map_err(|Misfit { field, fault }| {
             Refusal::new(Kind::InvalidBody, fault.to_string())
@@ -19,7 +19,7 @@ impl ProblemIn {
         })
     }
 
-    /// The problem of a query's parameters.
+    /// The problem in the parameters of a query.
     pub fn of_query(&self) -> Result<Problem, Refusal> {
         self.0.read().map_err(|Misfit { field, fault }| {
             Refusal::new(Kind::InvalidParameter, fault.to_string()).with("parameter", Some(field))

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-/// The digest names the content, so the answer can change only with the code that makes it.
+/// The digest identifies the content, so the answer changes only with the code that computes it.
 pub async fn show(
     State(app): State<App>,
     Path(digest): Path<Digest>,

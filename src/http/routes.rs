@@ -1,19 +1,19 @@
 //! The route table, and the layers of each class of route.
 //!
 //! Around everything, from the outside in:
-//! 1. edge: request id, latency, panics, headers, problem+json. Outermost, so that it sees every answer there is,
-//!    those of the other layers and of the fallbacks too.
-//! 2. guard: tokens, Host, Origin. Before anything of the request is read or decompressed.
+//! 1. edge: request id, latency, panics, headers, problem+json. Outermost, so that it sees every response, including
+//!    those of the other layers and of the fallbacks.
+//! 2. guard: tokens, Host, Origin. Checked before anything of the request is read or decompressed.
 //!
-//! Around a handler, by the class of its route:
-//! 3. a time limit: short where the answer is at hand, long for uploads, none for event streams.
+//! Around a handler, depending on the class of its route:
+//! 3. a time limit: short for immediate answers, long for uploads, none for event streams.
 //! 4. decompression of the body (Content-Encoding gzip, zstd), only where a body is read.
-//! 5. the limit of the body's size, inside decompression: it counts what the handler would have to hold, so a small
-//!    body that unpacks to a large one is cut off at the limit like any other.
-//! 6. compression of the answer, only of pages and of the API's description: files are embedded compressed, and what
-//!    the API gives is small or has a compressed form of its own.
+//! 5. the body size limit, inside decompression: it counts the bytes that the handler would have to hold, so a small
+//!    body that decompresses to a large one is cut off at the limit like any other.
+//! 6. compression of the response, only for pages and the API's description: files are embedded compressed, and other
+//!    answers are small or have a compressed form of their own.
 //!
-//! The limit on uploads at once is taken by the handler, since it must last as long as the body is read.
+//! The handler itself limits concurrent uploads, because this limit must apply as long as the body is read.
 
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
@@ -32,7 +32,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
-/// Every path, as axum and OpenAPI both write them.
+/// Every path, as written by both axum and OpenAPI.
 pub const PATHS: &[&str] = &[
     "/",
     "/healthz",
@@ -63,7 +63,7 @@ pub const PATHS: &[&str] = &[
     "/v1/models/{id}/activate",
 ];
 
-/// The methods of a path; `None` for one that is not in the table.
+/// The methods of a path; `None` if it is not in the table.
 fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
     let limits = &app.limits;
     let quick = |methods: MethodRouter<App>| methods.route_layer(answer_within(limits.answer));
@@ -99,7 +99,7 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
     })
 }
 
-/// The whole service as a router.
+/// The complete service as a router.
 pub fn router(app: App) -> Router {
     let around = ServiceBuilder::new()
         .layer(EdgeLayer::new(app.metrics.clone(), app.access.clone()))
@@ -119,7 +119,7 @@ pub fn router(app: App) -> Router {
     routed.fallback(no_route).method_not_allowed_fallback(no_method).layer(around).with_state(app)
 }
 
-/// Pages and the API's description are compressed as they leave, so a tag of theirs is weak ([`super::etag::weak`]).
+/// Pages and the API's description are compressed when they are sent, so their tags are weak ([`super::etag::weak`]).
 fn page(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     methods.route_layer(
         ServiceBuilder::new()
@@ -128,13 +128,13 @@ fn page(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
     )
 }
 
-/// The server's own slowness, hence 503.
+/// The server itself is too slow, hence 503.
 fn answer_within(limit: Duration) -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, limit)
 }
 
 fn upload(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
-    // An upload takes as long as its client does, hence 408.
+    // The duration of an upload depends on the client, hence 408.
     let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, app.limits.upload);
     methods.route_layer(
         ServiceBuilder::new()
@@ -149,7 +149,7 @@ fn json_body(methods: MethodRouter<App>, app: &App) -> MethodRouter<App> {
         ServiceBuilder::new()
             .layer(RequestDecompressionLayer::new())
             .layer(RequestBodyLimitLayer::new(app.limits.json_bytes))
-            // The layer above is the limit; axum's own would be a second one, on the same bytes.
+            // The layer above is the limit; axum's own would be a second one on the same bytes.
             .layer(DefaultBodyLimit::disable()),
     )
 }

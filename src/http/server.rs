@@ -1,7 +1,7 @@
-//! Connections: accepted up to a number, headers read within a time, ended gracefully.
+//! Connections: limited in number, with a time limit for headers, and closed gracefully.
 //!
-//! hyper is driven here rather than by `axum::serve`, which sets no timer (a client could send its headers for ever)
-//! and waits without end for connections at shutdown.
+//! hyper is used directly instead of `axum::serve`, which sets no timer (a client could send its headers forever) and waits
+//! indefinitely for connections at shutdown.
 
 use super::metrics::Open;
 use super::{App, Limits, router};
@@ -18,10 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How often samples are moved into the metrics' buckets.
+/// Interval at which samples are moved into the buckets of the metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(1);
 
-/// A bound listener, not yet accepting.
+/// A bound listener that does not accept connections yet.
 pub struct Server {
     listener: TcpListener,
 }
@@ -31,12 +31,12 @@ impl Server {
         Ok(Self { listener: TcpListener::bind(address).await? })
     }
 
-    /// The address in use, which tells the port when 0 was asked for.
+    /// The address in use, which contains the actual port if 0 was requested.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `app`'s shutdown begins, then lets requests in flight finish within the limit.
+    /// Serves until `app`'s shutdown begins, then lets running requests finish within the limit.
     pub async fn run(self, app: App) {
         let (limits, shutdown, metrics) = (app.limits, app.shutdown.clone(), app.metrics.clone());
         let upkeep = shutdown.clone().run_until_cancelled_owned(async move {
@@ -50,7 +50,7 @@ impl Server {
         let (connections, _) = tokio::join!(connections, upkeep);
         connections.close();
         if tokio::time::timeout(limits.shutdown, connections.wait()).await.is_err() {
-            tracing::warn!(left = connections.len(), "requests were still in flight at shutdown");
+            tracing::warn!(left = connections.len(), "requests were still running at shutdown");
         }
     }
 
@@ -75,7 +75,7 @@ impl Server {
                 }
                 Err(error) if is_of_one_client(&error) => {}
                 Err(error) => {
-                    // Out of file handles, most likely; accepting again at once would spin.
+                    // Probably out of file handles; accepting again immediately would spin.
                     tracing::error!(%error, "cannot accept connections");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
@@ -87,7 +87,7 @@ impl Server {
     async fn next(&self, places: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
         let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
         let (stream, _) = self.listener.accept().await?;
-        // Answers are written whole; waiting to fill a segment would only delay them.
+        // Responses are written in one piece, so waiting to fill a segment would only delay them.
         stream.set_nodelay(true)?;
         Ok((stream, place))
     }

@@ -1,8 +1,9 @@
-//! What a token is known by: the hash that a bearer is compared with, and what a browser holds instead of the token.
+//! How tokens are verified: the hash that a bearer token is compared with, and the session value that a browser holds
+//! instead of the token.
 //!
-//! A browser sends its cookies to every port of a host, and keeps them in a file. So it is given no token but a value
-//! made of the token's hash and a key that this server alone has: good for pages here, for nothing elsewhere, and for as
-//! long as the token is one of the configuration's.
+//! A browser sends its cookies to every port of a host, and stores them in a file. Therefore it gets not the token but a
+//! value derived from the token's hash and a key known only to this server: it is valid for pages of this server only, and
+//! only as long as the token is configured.
 
 use axum::http::{HeaderMap, header};
 use std::fmt;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// The cookie that holds a session.
 pub const COOKIE: &str = "sparsetune_session";
 
-/// The tokens of the configuration. Comparing BLAKE3 hashes takes the same time whatever they hold.
+/// The configured tokens. Comparing BLAKE3 hashes takes constant time.
 #[derive(Clone)]
 pub struct Tokens(Arc<[Known]>);
 
@@ -21,7 +22,7 @@ struct Known {
     session: blake3::Hash,
 }
 
-/// A session in a log would let its reader in.
+/// A session in a log would admit everyone who reads the log.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens(..)")
@@ -29,7 +30,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// `key` is the server's own secret; under another one all sessions have ended.
+    /// `key` is the server's secret; changing it ends all sessions.
     pub fn new(hashes: impl IntoIterator<Item = blake3::Hash>, key: &[u8; 32]) -> Self {
         let known = |token: blake3::Hash| {
             let session = blake3::keyed_hash(key, token.as_bytes());
@@ -38,12 +39,12 @@ impl Tokens {
         Self(hashes.into_iter().map(known).collect())
     }
 
-    /// Whether this is one of the tokens. Every one is compared, so the time does not tell which one was near.
+    /// Whether this is one of the tokens. All are compared, so the time does not reveal which one was close.
     pub fn knows(&self, token: &[u8]) -> bool {
         self.session(token).is_some()
     }
 
-    /// What a browser gets for this token; `None` for one that is not known.
+    /// The session value for this token; `None` for an unknown token.
     pub fn session(&self, token: &[u8]) -> Option<blake3::Hash> {
         let given = blake3::hash(token);
         self.0.iter().fold(
@@ -54,14 +55,14 @@ impl Tokens {
         )
     }
 
-    /// Whether a browser got this for one of the tokens.
+    /// Whether this is the session value of one of the tokens.
     pub fn opened(&self, session: &[u8]) -> bool {
         let Ok(given) = blake3::Hash::from_hex(session) else { return false };
         self.0.iter().fold(false, |hit, known| hit | (known.session == given))
     }
 }
 
-/// The values of all cookies of our name.
+/// The values of all cookies with our name.
 pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let pairs = headers.get_all(header::COOKIE).iter();
     pairs.flat_map(|value| value.as_bytes().split(|&byte| byte == b';')).filter_map(|pair| {
@@ -76,12 +77,12 @@ pub fn cookie(session: &blake3::Hash, secure: bool) -> String {
     set_cookie(&session.to_hex(), "", secure)
 }
 
-/// `Set-Cookie` that takes it away.
+/// `Set-Cookie` that removes the session.
 pub fn no_cookie(secure: bool) -> String {
     set_cookie("", "; Max-Age=0", secure)
 }
 
-/// Lax: a link from elsewhere leads to the page, not to the sign-in. What changes something needs our Origin anyway.
+/// Lax: a link from another site leads to the page instead of the sign-in. Changes require our Origin anyway.
 fn set_cookie(value: &str, age: &str, secure: bool) -> String {
     let secure = if secure { "; Secure" } else { "" };
     format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Lax{age}{secure}")
@@ -103,7 +104,7 @@ mod tests {
         assert!(!here.opened(hash.to_hex().as_bytes()), "the configuration may have the hash");
         assert!(here.session(b"unknown").is_none() && !here.opened(b""));
         assert_ne!(session, here.session(b"other").unwrap().to_hex());
-        // After the token has left the configuration, or on another server, it opens nothing.
+        // After the token has been removed from the configuration, or on another server, the session is invalid.
         assert!(!Tokens::new([blake3::hash(b"other")], &[1; 32]).opened(session.as_bytes()));
         assert!(!Tokens::new([hash], &[2; 32]).opened(session.as_bytes()));
         assert!(Tokens::new([hash], &[1; 32]).opened(session.as_bytes()), "it outlives a restart");

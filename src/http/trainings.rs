@@ -1,4 +1,4 @@
-//! Trainings: jobs that make models of recorded trials. They are submitted here and served under `/v1/jobs`.
+//! Trainings: jobs that train models on recorded trials. They are submitted here and served under `/v1/jobs`.
 
 use super::App;
 use super::error::Problem;
@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for.
+/// The request for a training.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainIn {
@@ -30,7 +30,7 @@ pub struct TrainIn {
 /// Progress is sent in thousandths.
 const WHOLE: u32 = 1000;
 
-/// A training as it stands.
+/// The current state of a training.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct TrainingOut {
     kind: WorkKind,
@@ -44,7 +44,7 @@ pub struct TrainingOut {
     progress: PerMille,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// The model that came of it.
+    /// The trained model.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<ModelId>,
     activated: bool,
@@ -67,7 +67,7 @@ struct PerMille {
 impl From<Training> for TrainingOut {
     fn from(training: Training) -> Self {
         let Scope { op, device_class } = training.request.scope;
-        // Saturating, and 0 of what is no number.
+        // The cast saturates, and turns NaN into 0.
         let done = (training.progress.clamp(0.0, 1.0) * f64::from(WHOLE)).floor() as u32;
         let time = |at: Option<Timestamp>| at.map(|at| at.to_rfc3339());
         Self {
@@ -92,8 +92,8 @@ impl From<Training> for TrainingOut {
     }
 }
 
-/// 202 for a new training; 200 with the one of the same operation and class that is queued or running already, 409 where that
-/// one was asked for otherwise.
+/// 202 for a new training; 200 with the existing one if its operation and class are already being trained; 409 if that one
+/// has other parameters.
 pub async fn submit(
     State(app): State<App>,
     JsonBody(body): JsonBody<TrainIn>,

@@ -1,4 +1,4 @@
-//! Trials: every candidate of a job, pruned by what, or what came of it.
+//! Trials: every candidate of a job, with the constraint that pruned it or the outcome of its trial.
 
 use super::App;
 use super::error::{Kind, Problem};

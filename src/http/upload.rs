@@ -1,4 +1,5 @@
-//! One upload under way: a place among the few that run at once, and the body as a stream with its failures kept apart.
+//! An upload in progress: a permit that limits concurrent uploads, and the body as a stream whose failures are reported
+//! separately.
 
 use super::error::{Kind, Problem};
 use super::metrics::Open;
@@ -13,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Holds its place until dropped.
+/// Holds its permit until dropped.
 pub struct Upload {
     _place: OwnedSemaphorePermit,
     _open: Open,
@@ -21,14 +22,14 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Refuses at once when all places are taken: a queue of open uploads would only hold memory and time out.
+    /// Refuses immediately if all permits are taken: queued uploads would only hold memory and time out.
     pub fn begin(places: &Arc<Semaphore>, request: Request) -> Result<Self, Problem> {
         if content_type(&request).starts_with("multipart/") {
             let detail = "send the matrix itself as the body (curl -T FILE), not a form";
             return Err(Problem::new(Kind::UnsupportedMediaType, detail));
         }
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
-            Problem::new(Kind::Busy, "as many uploads as this server takes at once are running")
+            Problem::new(Kind::Busy, "the server's limit of concurrent uploads is reached")
         })?;
         Ok(Self {
             _place: place,
@@ -37,8 +38,8 @@ impl Upload {
         })
     }
 
-    /// Runs `ingest` on the body. A failure of the body itself (too large, broken compression, connection lost) is
-    /// told as what it is, not as whatever `ingest` makes of a stream that ended early.
+    /// Runs `ingest` on the body. A failure of the body itself (too large, broken compression, connection lost) is reported
+    /// as such, instead of the error that `ingest` returns for a stream that ended early.
     pub async fn run<T, F, Fut>(self, ingest: F) -> Result<T, Problem>
     where
         F: FnOnce(std::pin::Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>) -> Fut,
@@ -73,10 +74,10 @@ fn problem_of(error: &axum::Error) -> Problem {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if error.is::<http_body_util::LengthLimitError>() {
-            let detail = "the body, decompressed, is larger than server.max_upload_bytes";
+            let detail = "the decompressed body is larger than server.max_upload_bytes";
             return Problem::new(Kind::TooLarge, detail);
         }
         cause = error.source();
     }
-    Problem::new(Kind::MalformedBody, format!("the body broke off: {error}"))
+    Problem::new(Kind::MalformedBody, format!("the body was interrupted: {error}"))
 }

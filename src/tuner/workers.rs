@@ -1,4 +1,4 @@
-//! Workers of a process: each opens its device by an evaluator, then works on jobs until it is told to stop.
+//! Workers of a process: each opens its device in an evaluator, then runs jobs until it is stopped.
 
 use crate::domain::DeviceId;
 use crate::pool::{Evaluator, EvaluatorSpec};
@@ -9,16 +9,16 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// The loops of a process's workers; each ends by itself once the token is cancelled.
+/// The loops of a process's workers; each ends when the token is cancelled.
 pub type WorkerLoops = Vec<BoxFuture<'static, ()>>;
 
-/// Workers that are not yet started.
+/// Workers that have not been started yet.
 pub struct Workers {
     members: Vec<EvaluatorSpec>,
     tx: mpsc::UnboundedSender<Opened>,
 }
 
-/// What became of opening a device.
+/// The result of opening a device.
 struct Opened {
     device: DeviceId,
     error: Option<String>,
@@ -27,23 +27,23 @@ struct Opened {
 /// Waits for the devices to open.
 pub struct Opening {
     wanted: usize,
-    /// The devices were found, not named: one that does not work is left out.
+    /// The devices were detected rather than named: a device that does not open is left out.
     automatic: bool,
     rx: mpsc::UnboundedReceiver<Opened>,
 }
 
-/// Why there is no device to work on.
+/// Why there is no usable device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpeningError {
     #[error("device {device}: {error}")]
     Device { device: DeviceId, error: String },
-    #[error("no device could be opened; `sparsetune doctor` says what is missing")]
+    #[error("no device could be opened; run `sparsetune doctor` for details")]
     NoDevice,
 }
 
 impl Workers {
-    /// One worker for each evaluator. `automatic` says that the devices were found, not named: one that does not open is then
-    /// left out.
+    /// Creates one worker for each evaluator. `automatic` means that the devices were detected rather than named: a device
+    /// that does not open is then left out.
     pub fn new(members: Vec<EvaluatorSpec>, automatic: bool) -> (Self, Opening) {
         let (tx, rx) = mpsc::unbounded_channel();
         let opening = Opening { wanted: members.len(), automatic, rx };
@@ -55,7 +55,7 @@ impl Workers {
         let Self { members, tx } = self;
         let one = |spec: EvaluatorSpec| {
             let (service, stop, tx) = (service.clone(), stop.clone(), tx.clone());
-            // Noted before any of them opens: the process is not ready until the last one has.
+            // Registered before any of them opens: the process is not ready until all of them have.
             let coming = service.opening(spec.device.clone());
             async move {
                 let device = spec.device.clone();
@@ -63,11 +63,11 @@ impl Workers {
                 let Some(opened) = stop.run_until_cancelled(opening).await else { return };
                 drop(coming);
                 let error = opened.as_ref().err().map(ToString::to_string);
-                // Nobody listens once the startup result is known; the log has it too.
+                // Nobody receives this once the startup result is known, but it is also logged.
                 let _ = tx.send(Opened { device: device.clone(), error });
                 match opened {
                     Ok(worker) => worker.run(stop).await,
-                    Err(error) => tracing::error!(%device, %error, "the device is not worked on"),
+                    Err(error) => tracing::error!(%device, %error, "the device is not used"),
                 }
             }
             .boxed()
@@ -77,14 +77,14 @@ impl Workers {
 }
 
 impl Opening {
-    /// Waits until every device is open or has failed, or the workers were told to stop.
+    /// Waits until every device is open or has failed, or the workers are stopped.
     ///
     /// # Errors
-    /// A device that was named has failed, or all of those found.
+    /// A named device has failed, or all detected ones have.
     pub async fn verdict(mut self) -> Result<(), OpeningError> {
         let mut open = 0;
         for _ in 0..self.wanted {
-            // The senders are gone when the workers were told to stop first.
+            // The senders are dropped if the workers are stopped first.
             let Some(Opened { device, error }) = self.rx.recv().await else { return Ok(()) };
             match error {
                 None => open += 1,
@@ -100,7 +100,7 @@ impl Opening {
     /// [`Self::verdict`]; an error also cancels `stop`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::verdict`].
     pub async fn verdict_or_stop(self, stop: CancellationToken) -> Result<(), OpeningError> {
         let verdict = self.verdict().await;
         if verdict.is_err() {

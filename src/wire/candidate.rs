@@ -1,4 +1,4 @@
-//! A candidate: a kernel family, its parameters, and which part it has in comparisons.
+//! A candidate: a kernel family, its parameters, and its role in comparisons.
 
 use crate::domain;
 use crate::domain::candidate::VENDOR;
@@ -15,23 +15,23 @@ pub struct Candidate {
     pub family: String,
     #[serde(default)]
     pub params: BTreeMap<String, Param>,
-    /// Earlier servers do not say; their candidates are read as `own`.
+    /// Earlier servers do not send this; their candidates are read as `own`.
     #[serde(default)]
     pub role: Role,
 }
 
-/// Whose routine a candidate is, and whether speed-ups are over it.
+/// Whether a candidate is a vendor routine, and whether speed-ups are relative to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A kernel of ours.
+    /// A kernel of this project.
     #[default]
     Own,
-    /// A routine of the vendor's for the problem as it is. Speed-ups are over the fastest of these.
+    /// A vendor routine for the original problem. Speed-ups are relative to the fastest of these.
     Baseline,
-    /// A routine of the vendor's that first changes the problem: the dense product of a matrix made dense. It competes, and
-    /// no speed-up is over it.
+    /// A vendor routine for a converted problem: the dense product of a densified matrix. It competes, but no speed-up is
+    /// relative to it.
     Vendor,
 }
 

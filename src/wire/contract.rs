@@ -1,4 +1,4 @@
-//! Compares the wire types with the schemas of `openapi.yaml`: names, required members, types, nulls and words of lists.
+//! Compares the wire types with the schemas of `openapi.yaml`: names, required members, types, nulls and enumerated values.
 
 use super::*;
 use crate::domain::{Digest, TrialFilter};
@@ -28,7 +28,7 @@ impl<T: JsonSchema> JsonSchema for Open<T> {
     }
 }
 
-/// Its schemas are made from the catalogue of operations, and compared with it.
+/// These schemas are generated from the catalogue of operations and compared with it.
 impl JsonSchema for Problem {
     fn schema_name() -> Cow<'static, str> {
         "TuningProblem".into()
@@ -39,23 +39,23 @@ impl JsonSchema for Problem {
     }
 }
 
-/// A schema, with references followed and equivalent spellings made one.
+/// A schema with references resolved and equivalent spellings unified.
 #[derive(Debug, Default)]
 struct Shape {
     nullable: bool,
     types: BTreeSet<String>,
-    /// The words that a text may be, where they are listed.
+    /// The permitted strings, if they are enumerated.
     words: Option<BTreeSet<String>>,
     /// Members by name, and whether they are required.
     members: BTreeMap<String, (bool, Shape)>,
-    /// Of a list.
+    /// The schema of the elements of an array.
     items: Option<Box<Shape>>,
-    /// Of an object with free names.
+    /// The schema of the values of an object with arbitrary names.
     values: Option<Box<Shape>>,
     either: Vec<Shape>,
 }
 
-/// A document with schemas, and which of its definitions were used.
+/// A document with schemas, and the names of its definitions that were used.
 struct Document {
     root: Value,
     used: BTreeSet<String>,
@@ -110,7 +110,7 @@ impl Document {
         shape.simplified()
     }
 
-    /// Definitions that no compared schema led to.
+    /// Definitions that no compared schema refers to.
     fn unused(&self, definitions: &str) -> BTreeSet<String> {
         let all = self.root.pointer(definitions).unwrap().as_object().unwrap();
         all.keys().filter(|name| !self.used.contains(*name)).cloned().collect()
@@ -150,7 +150,7 @@ impl Shape {
         self.either.is_empty() && !self.types.contains("object") && !self.types.contains("array")
     }
 
-    /// A choice that is none is what it is a choice of; one of scalars is a scalar of several types.
+    /// Removes a choice with only one alternative, and merges a choice between scalars into one scalar of several types.
     fn simplified(mut self) -> Self {
         let nulls = self.either.iter().filter(|one| one.is_only_null()).count();
         self.nullable |= nulls > 0;
@@ -167,7 +167,7 @@ impl Shape {
         self.types.is_empty() && self.either.is_empty()
     }
 
-    /// What is told otherwise in the file than by a type, `at` such a place.
+    /// Collects the differences between this type and the schema in the file at position `at`.
     fn differences(&self, file: &Self, at: &str, found: &mut Vec<String>) {
         if self.is_anything() {
             return;
@@ -185,7 +185,7 @@ impl Shape {
             let at = format!("{at}/{name}");
             match (self.members.get(name), file.members.get(name)) {
                 (Some((needed, ours)), Some((listed, theirs))) => {
-                    // What may be absent is never null: `given` and `skip_serializing_if` see to that.
+                    // A member that may be absent is never null: `given` and `skip_serializing_if` ensure this.
                     let null = (*needed && ours.nullable, theirs.nullable);
                     if needed != listed || null.0 != null.1 {
                         found.push(format!("{at}: required {needed}/{listed}, nullable {null:?}"));
@@ -193,7 +193,11 @@ impl Shape {
                     ours.differences(theirs, &at, found);
                 }
                 (ours, _) => {
-                    let place = if ours.is_some() { "in no schema" } else { "of no type" };
+                    let place = if ours.is_some() {
+                        "missing in the schema"
+                    } else {
+                        "missing in the type"
+                    };
                     found.push(format!("{at} is {place}"));
                 }
             }
@@ -214,7 +218,7 @@ impl Shape {
     }
 }
 
-/// A type's schema as answers have it.
+/// The schema of a type in responses.
 fn sent<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12()
         .for_serialize()
@@ -223,7 +227,7 @@ fn sent<T: JsonSchema>() -> Value {
         .into()
 }
 
-/// A type's schema as requests have it.
+/// The schema of a type in requests.
 fn received<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().for_deserialize();
     settings.into_generator().into_root_schema_for::<T>().into()
@@ -235,7 +239,7 @@ fn answer(path: &str) -> String {
     format!("/paths/{path}/get/responses/200/content/application~1json/schema")
 }
 
-/// Members that are text in the types and a list of words in the file.
+/// Members that are strings in the types and enumerations in the file.
 fn listed(at: &str) -> Option<BTreeSet<String>> {
     let words = |words: &[&str]| Some(words.iter().map(|&word| word.to_owned()).collect());
     if at == "Index/name" {
@@ -248,7 +252,7 @@ fn listed(at: &str) -> Option<BTreeSet<String>> {
     if place != "Trial" && !place.ends_with("/trial") && !place.ends_with("/trials/items[]") {
         return None;
     }
-    // The states of trials, and `tried` for all but one of them.
+    // The states of trials, and `tried` for all states but one.
     let mut states = Document::of(received::<TrialFilter>()).at("").words?;
     states.remove("tried");
     if member == "counted_as" {
@@ -257,7 +261,7 @@ fn listed(at: &str) -> Option<BTreeSet<String>> {
     (member == "state" || member == "counted_as").then_some(states)
 }
 
-/// Puts the words of [`listed`] in their places.
+/// Inserts the values of [`listed`].
 fn list_words(shape: &mut Shape, at: &str) {
     shape.words = listed(at).or(shape.words.take());
     for (name, (_, member)) in &mut shape.members {

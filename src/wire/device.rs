@@ -1,11 +1,11 @@
-//! Devices, their workers, and what is quarantined on them.
+//! Devices, their workers, and the quarantined candidates.
 
 use super::Candidate;
 use crate::domain;
 use crate::domain::{DeviceClass, DeviceId, DeviceKind, Digest, JobId};
 use serde::{Deserialize, Serialize};
 
-/// Facts of a device, in a list or as the `device` of a plan.
+/// The description of a device, in a list or as the `device` of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Device {
@@ -25,9 +25,9 @@ pub struct Device {
     pub shared_bytes_per_multiprocessor: u64,
     pub l2_bytes: u64,
     pub memory_bytes: u64,
-    /// Measured copy, bytes read + written, 1e9 a second.
+    /// Measured copy bandwidth in GB/s (10^9 bytes per second), counting bytes read and written.
     pub copy_gbps: f64,
-    /// Measured time from one multiprocessor's store to another's dependent load, nanoseconds; 0 where not measured.
+    /// Measured time in nanoseconds from a store on one multiprocessor to a dependent load on another; 0 if not measured.
     #[serde(default)]
     pub hop_ns: f64,
     pub driver: String,
@@ -66,14 +66,14 @@ impl From<domain::Device> for Device {
     }
 }
 
-/// A device with the worker that serves it, and how it is.
+/// A device with the worker that serves it, and its status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorkerDevice {
     #[serde(flatten)]
     pub device: Device,
     pub worker: String,
-    /// Served by the very process that answers.
+    /// Whether the responding process serves the device.
     #[serde(default)]
     pub local: bool,
     pub online: bool,
@@ -85,7 +85,7 @@ pub struct WorkerDevice {
     /// Candidates that hung or killed a device of this class.
     #[serde(default)]
     pub quarantined: u64,
-    /// How often its evaluator was started again since this process serves it.
+    /// How often its evaluator was restarted since this process has served it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
 }

@@ -23,7 +23,7 @@ pub struct Matrix {
     pub created_at: String,
 }
 
-/// Features of LO-SpMM and AG-SpTRSV.
+/// Features as defined by LO-SpMM and AG-SpTRSV.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Features {
@@ -36,7 +36,7 @@ pub struct Features {
     pub bandwidth: u64,
     pub mean_offset: f64,
     pub neighbour_overlap: f64,
-    /// Of the lower triangle; absent for matrices that are not square.
+    /// Features of the lower triangle; absent for matrices that are not square.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<TriangleFeatures>,
 }

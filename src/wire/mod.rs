@@ -1,9 +1,10 @@
-//! The JSON of the HTTP API as types: each request and each answer once, for the server, its client and the tests.
+//! The JSON of the HTTP API as types: each request and each response is defined once, for the server, its client and the
+//! tests.
 //!
-//! Answers are read leniently and requests strictly: a client ignores members that it does not know and defaults those
-//! that an older server does not send, while a server refuses a request with an unknown member. Types of the domain whose
-//! stored form is also what clients see (`Limit`, `Validity`, ...) are used as they are; `contract.rs` compares all of
-//! them with `openapi.yaml`, so a new member of such a type cannot reach clients unnoticed.
+//! Responses are parsed leniently and requests strictly: a client ignores unknown members and uses defaults for those that
+//! an older server does not send, while a server refuses a request with an unknown member. Domain types whose stored form is
+//! also sent to clients (`Limit`, `Validity`, ...) are used directly; `contract.rs` compares all of them with
+//! `openapi.yaml`, so a new member of such a type cannot reach clients unnoticed.
 
 mod candidate;
 #[cfg(test)]
@@ -36,19 +37,19 @@ use std::fmt;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// The cursor of the next page; absent on the last.
+    /// The cursor of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// What `/healthz` and `/readyz` answer.
+/// The response of `/healthz` and `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Status {
     pub status: Health,
 }
 
-/// `ok` where the process answers, `ready` where it can do its work.
+/// `ok` if the process answers, `ready` if it can do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -57,20 +58,20 @@ pub enum Health {
     Ready,
 }
 
-/// What `GET /` answers to programs.
+/// The response of `GET /` for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Index {
     pub name: String,
     pub version: String,
     pub description: String,
-    /// Where the API's description is.
+    /// The address of the API's description.
     pub openapi: String,
     pub paths: Vec<String>,
 }
 
-/// A word of a list that later servers may extend: an unknown word is kept as text, so that it does not make the whole
-/// answer unreadable.
+/// A value of an enumeration that later servers may extend: an unknown value is kept as text, so that the whole response
+/// remains readable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Open<T> {
@@ -90,7 +91,7 @@ impl<T: Serialize> fmt::Display for Open<T> {
     }
 }
 
-/// Deserialises an `Option` of a request that may be absent but not null: absence is the one way to leave it out.
+/// Deserialises an optional member of a request that may be absent but not null: there is only one way to omit it.
 pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

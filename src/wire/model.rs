@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ModelKind {
-    /// By formulas and facts of the device; nothing was fitted to measurements.
+    /// By formulas and device properties; nothing was fitted to measurements.
     Analytic,
     Lambdamart,
     Mlp,
@@ -39,7 +39,7 @@ pub struct Models {
     pub items: Vec<Model>,
 }
 
-/// A model; its `kind` says which it is.
+/// A model; its `kind` tells which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -56,7 +56,7 @@ pub enum AnalyticKind {
     Analytic,
 }
 
-/// An analytic model on one class of device, and how well it predicted for the newest plans.
+/// An analytic model on one device class, and the accuracy of its predictions for the newest plans.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AnalyticModel {
@@ -89,7 +89,7 @@ impl From<ModelQuality> for AnalyticModel {
     }
 }
 
-/// A learned model, bound to one operation, one class of device and one version of the features.
+/// A learned model for one operation, one device class and one version of the features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LearnedModel {
@@ -101,18 +101,18 @@ pub struct LearnedModel {
     pub active: bool,
     pub data: DataUsed,
     pub quality: HeldOut,
-    /// How well it ranked here; absent where no plan tells.
+    /// The accuracy of its rankings here; absent if no plan reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranked: Option<Ranked>,
     pub seed: u64,
-    /// The id of the training that made it, or `shipped`.
+    /// The id of the training that created it, or `shipped`.
     pub origin: String,
     pub digest: Digest,
     pub created_at: String,
 }
 
 impl LearnedModel {
-    /// A model as it is listed.
+    /// A model as an item of a list.
     pub fn of(model: domain::LearnedModel, active: bool, ranked: Option<Ranked>) -> Self {
         let Scope { op, device_class } = model.scope;
         Self {
@@ -133,17 +133,17 @@ impl LearnedModel {
     }
 }
 
-/// How well a learned model ranked the trials of jobs that searched by it.
+/// The accuracy of a learned model's rankings in jobs that used it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ranked {
     pub plans: u64,
     pub trials: u64,
-    /// Null where no plan has one.
+    /// Null if no plan has one.
     pub rank_correlation: Option<f64>,
 }
 
-/// A learned model, and more of it than a list needs.
+/// A learned model with details that are not part of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WholeModel {
@@ -152,14 +152,14 @@ pub struct WholeModel {
     /// Largest first; empty for a perceptron.
     #[serde(default)]
     pub importance: Vec<Importance>,
-    /// Those of its scope, newest first.
+    /// The activations of its scope, newest first.
     #[serde(default)]
     pub activations: Vec<Activation>,
 }
 
 impl WholeModel {
-    /// The card as it ships beside a model's file, where no training of this store is its origin. An error names what this
-    /// version cannot read.
+    /// The model card that is shipped with a model's file, for models that were not trained in this store. An error names
+    /// the value that this version cannot interpret.
     pub fn card(&self) -> Result<domain::LearnedModel, String> {
         let model = self.model.clone();
         let learner = match model.kind {
@@ -201,7 +201,7 @@ impl WholeModel {
     }
 }
 
-/// What a model was trained on.
+/// The training data of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DataUsed {
@@ -209,7 +209,7 @@ pub struct DataUsed {
     pub matrices: u64,
     pub generated: u64,
     pub trials: u64,
-    /// When the newest of the trials was measured.
+    /// The time at which the newest trial was measured.
     pub newest: String,
 }
 
@@ -225,7 +225,7 @@ impl From<domain::learned::DataUsed> for DataUsed {
     }
 }
 
-/// How well models choose on patterns that were left out of their training.
+/// The quality of the models' choices on patterns that were held out of their training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldOut {
@@ -242,7 +242,7 @@ impl From<domain::learned::HeldOut> for HeldOut {
     }
 }
 
-/// One way to choose, and how well it did.
+/// One selection method and its quality.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ranker {
@@ -261,7 +261,7 @@ impl From<RankerScore> for Ranker {
     }
 }
 
-/// Time of the first choice over the best, less 1.
+/// Time of the first choice divided by the best time, minus 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Regret {
@@ -270,14 +270,14 @@ pub struct Regret {
     pub max: f64,
 }
 
-/// Which models were in use, newest first.
+/// Activations, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Activations {
     pub items: Vec<Activation>,
 }
 
-/// A model put to use; without one the analytic model ranks from then on.
+/// An activation of a model; without a model, the analytic one ranks from then on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Activation {
@@ -316,7 +316,7 @@ pub struct ActivateRequest {
 #[serde(deny_unknown_fields)]
 pub struct RollBackRequest {
     pub op: Op,
-    /// A device, a class in full, or `auto` where absent.
+    /// A device, a full class name, or `auto`, the default.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }

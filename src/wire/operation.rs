@@ -1,11 +1,11 @@
-//! The catalogue: operations with the fields of their problems, and their kernels.
+//! The catalogue: the operations with the fields of their problems, and their kernels.
 
 use crate::domain::catalog::family::{self, Catalogue, FamilyDescriptor, Flags, Provider, Values};
 use crate::domain::catalog::operation::{self, Op, Tuned, Value};
 use crate::domain::{DeviceKind, Param, SearchStrategy};
 use serde::Serialize;
 
-/// The whole answer.
+/// The complete response.
 #[derive(Debug, Serialize)]
 pub struct Operations {
     operations: Vec<Operation>,
@@ -48,7 +48,7 @@ pub struct Choice {
     sentence: &'static str,
 }
 
-/// A value that is tuned nowhere, on one kind of device, or with one value of another field.
+/// A value that cannot be tuned at all, on one kind of device, or together with one value of another field.
 #[derive(Debug, Serialize)]
 pub struct Limit {
     field: &'static str,
@@ -126,7 +126,7 @@ impl From<&operation::Limit> for Limit {
     }
 }
 
-/// One kernel. Several may share a `family`, the name that candidates carry.
+/// A kernel. Several kernels may share a `family`, the name used in candidates.
 #[derive(Debug, Serialize)]
 pub struct Family {
     kernel: &'static str,
@@ -141,7 +141,7 @@ pub struct Family {
     flags: FamilyFlags,
 }
 
-/// A parameter takes one of `values`, or an integer from `minimum`.
+/// A parameter takes one of `values`, or an integer of at least `minimum`.
 #[derive(Debug, Serialize)]
 pub struct Parameter {
     name: &'static str,

@@ -11,7 +11,7 @@ use crate::domain::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The answer: winner, measurements, baseline, limit, provenance.
+/// A plan: winner, measurements, baseline, limit, provenance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Plan {
@@ -36,7 +36,7 @@ pub struct Plan {
     pub predicted: Option<Predicted>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_error: Option<ModelError>,
-    /// What the model would take next, best first; only of a predicted plan.
+    /// The model's next choices, best first; only in a predicted plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Candidate>,
     pub funnel: Vec<FunnelStep>,
@@ -69,7 +69,8 @@ pub struct RunnerUp {
     pub ci95_us: Option<[f64; 2]>,
 }
 
-/// What the model expected of the candidate. Unlike the stored form it always says how many were passed over.
+/// The model's prediction for the candidate. Unlike the stored form, it always contains the number of candidates passed
+/// over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Predicted {
@@ -79,13 +80,13 @@ pub struct Predicted {
     pub passed_over: u32,
 }
 
-/// Where a plan comes from.
+/// The origin of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
-    /// The learned model that ranked, where one did.
+    /// The learned model that ranked, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
     pub version: String,
@@ -96,8 +97,8 @@ pub struct Provenance {
     pub search_seconds: f64,
 }
 
-/// All that is needed to run the kernel elsewhere; digests are of `/v1/plans/{id}/blobs/{digest}`. Unlike the stored form it
-/// has every list, empty or not.
+/// Everything needed to run the kernel elsewhere; digests refer to `/v1/plans/{id}/blobs/{digest}`. Unlike the stored form,
+/// it contains every list, even if empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Launch {
@@ -199,7 +200,7 @@ impl From<domain::plan::Launch> for Launch {
     }
 }
 
-/// The answer to a lookup. `none` is an answer too, with its reasons, not a 404 without them.
+/// The response to a lookup. `none` is also a regular response, with its reasons, instead of a 404.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Lookup {
@@ -208,7 +209,7 @@ pub struct Lookup {
     pub plan: Option<Plan>,
 }
 
-/// How well a lookup matched, and why not better.
+/// How well a lookup matched, and why there is no better match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Match {

@@ -1,11 +1,11 @@
-//! The problem as answers show it: with every field of its operation, defaults filled in.
+//! The problem in responses: with every field of its operation, defaults filled in.
 
 use crate::domain;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A problem that is written with all its fields; one that lacks some is read with their defaults. The stored form leaves
-/// out fields that came later, so that keys of old plans stay as they are.
+/// A problem that is written with all its fields; missing fields are read as their defaults. The stored form omits fields
+/// that were added later, so that keys of old plans remain unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Problem(pub domain::Problem);

@@ -1,23 +1,24 @@
-//! A trial: one candidate of a job, and what became of it.
+//! A trial: one candidate of a job and its outcome.
 
 use super::Candidate;
 use crate::domain;
 use crate::domain::{Outcome, TrialState};
 use serde::{Deserialize, Serialize};
 
-/// A candidate of a job, pruned by a constraint or tried. Which of the optional members it has follows from `state`.
+/// A candidate of a job, either pruned by a constraint or tried. Its `state` determines which optional members are present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Trial {
     /// `<job>/<ordinal>`.
     pub id: String,
     pub candidate: Candidate,
-    /// Speed-ups are over the fastest of these.
+    /// Whether the candidate is a baseline: speed-ups are relative to the fastest of these.
     #[serde(default)]
     pub baseline: bool,
     /// See [`TrialState::name`].
     pub state: String,
-    /// The kind that it counts as in a plan's `trials`: its state, or `stopped`. Empty where an earlier server does not say.
+    /// The category under which a plan's `trials` counts it: its state, or `stopped`. Empty if an earlier server does not
+    /// send it.
     #[serde(default)]
     pub counted_as: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +39,7 @@ pub struct Trial {
     pub occupancy: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocess_ms: Option<f64>,
-    /// Of `timed_out`: the kernel's own watchdog ended it, and the device is well.
+    /// For `timed_out`: the kernel's own watchdog ended it, and the device still works.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +106,7 @@ impl Trial {
     }
 }
 
-/// JSON has no infinity; a wrong result's error may be one, and `detail` says so then.
+/// JSON cannot represent infinity. The error of a wrong result may be infinite, and then `detail` says so.
 fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|value| value.is_finite())
 }

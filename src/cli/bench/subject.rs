@@ -1,4 +1,4 @@
-//! A matrix of a suite in memory, what its triangular system looks like, and its class by rows per level.
+//! A matrix of a suite in memory, the structure of its triangular system, and its class by rows per level.
 
 use super::npz;
 use super::suite::Source;
@@ -9,15 +9,15 @@ use crate::sparse::read::{Limits, read_path};
 use crate::sparse::{Csr, TriangleError, Triangular, digest, oracle};
 use anyhow::Context;
 
-/// Classes by rows / levels, with the least ratio of each: chains, narrow, medium, wide, nearly independent.
+/// Classes by rows / levels, with the smallest ratio of each: chains, narrow, medium, wide, nearly independent.
 pub const CLASSES: [(&str, f64); 5] =
     [("< 4", 0.0), ("4-32", 4.0), ("32-256", 32.0), ("256-2000", 256.0), (">= 2000", 2000.0)];
 
-/// A matrix in memory, with what was computed from it.
+/// A matrix in memory, with the values computed from it.
 pub struct Subject {
     source: Source,
     csr: Csr,
-    /// By the problem with one right-hand side: the others change nothing.
+    /// Indexed by the problem with one right-hand side, because the other fields do not matter.
     known: Vec<(Sptrsv, Shape)>,
 }
 
@@ -26,9 +26,9 @@ pub struct Subject {
 pub struct Shape {
     pub rows: usize,
     pub cols: usize,
-    /// Entries that a call reads: all of them, or those of the triangle, with its diagonal unless that is unit.
+    /// Entries that a call reads: all of them, or those of the triangle, without the diagonal if it is unit.
     pub nnz: usize,
-    /// Where rows depend on each other.
+    /// Present if rows depend on each other.
     pub levels: Option<usize>,
 }
 
@@ -77,16 +77,16 @@ impl Subject {
         Ok(shape)
     }
 
-    /// The largest |x| where b is random in [-1, 1), in float64: beyond the range of the problem's type no scheme can solve
-    /// the system. None for SpMM.
+    /// The largest |x| for random b in [-1, 1), computed in float64: if it exceeds the range of the problem's type, no
+    /// algorithm can solve the system. None for SpMM.
     pub fn growth(&self, problem: &Problem) -> Result<Option<f64>, TriangleError> {
         let Problem::Sptrsv(solve) = problem else { return Ok(None) };
         let system = Triangular::of(&self.csr, solve)?;
-        // A Weyl sequence: even enough, and the same every time.
+        // A Weyl sequence: evenly distributed and reproducible.
         let b =
             (1..=system.rows()).map(|row| (row as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0);
         let x = oracle::sptrsv(&system, &b.collect::<Vec<f64>>(), 1);
-        // A NaN, of infinities that cancelled, counts as infinite.
+        // A NaN, from infinities that cancelled, counts as infinite.
         Ok(Some(x.iter().fold(0.0, |most: f64, x| {
             if x.abs() <= most {
                 most
@@ -98,18 +98,19 @@ impl Subject {
         })))
     }
 
-    /// The digest by which a server will name it. As slow as reading.
+    /// The digest by which a server identifies it. As slow as reading.
     pub fn digest(&self) -> Digest {
         digest::digest(&self.csr, &digest::pattern_digest(&self.csr))
     }
 
-    /// Sends the matrix, a file as it is and a generated one as npz: text of that size would take longer than tuning.
+    /// Uploads the matrix, a file as it is and a generated one as npz, because text of that size would take longer than
+    /// tuning.
     pub async fn upload(&self, client: &Client, name: &str) -> anyhow::Result<(Digest, bool)> {
         let (uploaded, created) = match &self.source {
             Source::File(path) => client.upload_file(path).await?,
             Source::Generated(_) => {
                 let file =
-                    tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+                    tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
                 tokio::task::block_in_place(|| npz::write(&self.csr, file.as_file()))
                     .context("cannot write the matrix for its upload")?;
                 let body = tokio::fs::File::open(file.path()).await?;

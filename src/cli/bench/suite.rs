@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A suite as written.
+/// The content of a suite file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
     pub matrix: Vec<Entry>,
-    /// SpTRSV in f64 and f32 with one right-hand side, and in f64 with 16, where the file names none.
+    /// If the file names no problems: SpTRSV in f64 and f32 with one right-hand side, and in f64 with 16.
     #[serde(default = "solves")]
     pub problem: Vec<Task>,
 }
@@ -24,19 +24,19 @@ pub struct Suite {
 /// One matrix of a suite.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Entry {
-    /// Relative to the folder of matrices; or else `generate`.
+    /// Path relative to the folder of matrices; the alternative is `generate`.
     file: Option<PathBuf>,
     /// A specification, as `sparsetune generate` takes it.
     generate: Option<String>,
     name: Option<String>,
-    /// The class where rows do not depend on each other; where they do it is computed from rows and levels.
+    /// The class, if rows do not depend on each other; otherwise it is computed from rows and levels.
     class: Option<String>,
-    /// Fields that this matrix has instead of what a problem of the suite says.
+    /// Fields that override those of the suite's problems for this matrix.
     #[serde(flatten)]
     changes: Changes,
 }
 
-/// Fields that differ from matrix to matrix: those that the tables mark.
+/// Fields that differ from matrix to matrix; the tables mark them.
 #[derive(Clone, Debug, Default)]
 struct Changes(Vec<(&'static str, Value)>);
 
@@ -74,7 +74,7 @@ fn is_marked(field: &Field) -> bool {
     marks.any(|mark| mark.field == field.name)
 }
 
-/// Where a matrix comes from.
+/// The origin of a matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     File(PathBuf),
@@ -89,7 +89,7 @@ pub struct Task(Problem);
 impl TryFrom<Draft> for Task {
     type Error = Misfit;
 
-    /// What is absent is what suites take, or else what the API takes.
+    /// Missing fields get the defaults of suites, or else those of the API.
     fn try_from(draft: Draft) -> Result<Self, Misfit> {
         let suite = draft.op.descriptor().suite;
         let absent = |field: &Field| {
@@ -136,7 +136,7 @@ impl Entry {
             (None, Some(text)) => {
                 Ok(Source::Generated(Spec::parse(text).with_context(|| format!("`{text}`"))?))
             }
-            _ => anyhow::bail!("exactly one of `file` and `generate` must be there"),
+            _ => anyhow::bail!("exactly one of `file` and `generate` is required"),
         }
     }
 
@@ -152,12 +152,12 @@ impl Entry {
 }
 
 impl Task {
-    /// Whether its matrices are classed by rows per level instead of by what the suite says.
+    /// Whether its matrices are classed by rows per level instead of by the suite's classes.
     pub fn has_levels(&self) -> bool {
         self.0.op().descriptor().has_levels
     }
 
-    /// What all matrices of the suite have in common in it: `sptrsv f64 x16`, `spmm f32 n=32 row`, `spmm tf32 n=128 row`.
+    /// The fields that all matrices of the suite share: `sptrsv f64 x16`, `spmm f32 n=32 row`, `spmm tf32 n=128 row`.
     pub fn label(&self) -> String {
         let operation = self.0.op().descriptor();
         format!("{} {}", operation.name, self.0.say(operation.bench).join(" "))
@@ -218,7 +218,7 @@ mod tests {
         assert!(problem.ends_with(";layout=col;accumulate=true;tf32=true"), "{problem}");
     }
 
-    /// The suites that come with the project.
+    /// The suites that are part of the project.
     #[test]
     fn the_projects_suites_are_sound() {
         let solves = include_str!("../../../benches/suites/sptrsv.toml");

@@ -1,4 +1,4 @@
-//! Server-sent events as far as the API uses them: `event`, `id` and one-line `data`, frames ended by a blank line.
+//! Server-sent events as used by the API: `event`, `id` and one-line `data`, in frames that end with a blank line.
 
 use super::views::JobView;
 use crate::wire::Trial;
@@ -7,10 +7,10 @@ use reqwest::Response;
 use serde::Deserialize;
 use std::collections::VecDeque;
 
-/// A line longer than this is not ours.
+/// Maximum length of a line; the server sends no longer ones.
 const LONGEST_LINE: usize = 4 << 20;
 
-/// Something that happened to a job.
+/// An event of a job.
 #[derive(Clone, Debug)]
 pub enum Happening {
     Job(Box<JobView>),
@@ -37,7 +37,7 @@ impl Events {
                     return Ok(Some((frame.id, event)));
                 }
             }
-            match self.response.chunk().await.context("the event stream broke")? {
+            match self.response.chunk().await.context("the event stream was interrupted")? {
                 Some(chunk) => self.frames.push(&chunk)?,
                 None => return Ok(None),
             }
@@ -54,7 +54,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// What the frame tells; `None` for a kind of event this version does not know.
+    /// The content of the frame; `None` for a kind of event that this version does not know.
     fn happening(&self) -> anyhow::Result<Option<Happening>> {
         #[derive(Deserialize)]
         struct Data {
@@ -73,7 +73,7 @@ impl Frame {
     }
 }
 
-/// Takes bytes as they come, gives whole frames.
+/// Splits received bytes into complete frames.
 #[derive(Default)]
 struct Frames {
     line: Vec<u8>,
@@ -86,7 +86,7 @@ impl Frames {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
             if self.line.len() > LONGEST_LINE {
-                bail!("the event stream holds a line of more than {LONGEST_LINE} bytes");
+                bail!("the event stream contains a line of more than {LONGEST_LINE} bytes");
             }
             if self.line.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.line);
@@ -101,7 +101,7 @@ impl Frames {
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "" if line.is_empty() => {
-                // The number stays until another is given, as the standard has it.
+                // The number remains valid until another one is sent, as the standard requires.
                 let next = Frame { id: self.open.id, ..Frame::default() };
                 let frame = std::mem::replace(&mut self.open, next);
                 if !frame.data.is_empty() {
@@ -111,7 +111,7 @@ impl Frames {
             "id" => self.open.id = value.parse().unwrap_or(self.open.id),
             "event" => self.open.event = value.to_owned(),
             "data" => self.open.data.push_str(value),
-            // A comment keeps the connection alive; other fields are not used here.
+            // Comments keep the connection alive; other fields are not used here.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The client of the HTTP API: what `submit`, `lookup`, `tune` and `quickstart` speak with a server.
+//! The client of the HTTP API, used by `submit`, `lookup`, `tune`, `quickstart` and other commands.
 
 pub mod events;
 pub mod models;
@@ -15,19 +15,19 @@ use std::path::Path;
 use std::time::Duration;
 use views::JobView;
 
-/// Time to connect; answers themselves may take long (an upload is parsed before it is answered).
+/// Time limit for connecting; responses may take longer (an upload is parsed before the server responds).
 const CONNECT: Duration = Duration::from_secs(10);
-/// Most trials a page.
+/// Maximum number of trials per page.
 const PAGE: &str = "500";
 
-/// An answer: the part this program reads, and all of it for `--json`.
+/// A response: the part that this program uses, and the complete JSON for `--json`.
 #[derive(Clone, Debug)]
 pub struct Answer<T> {
     pub view: T,
     pub raw: Value,
 }
 
-/// One server.
+/// A server.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -35,12 +35,12 @@ pub struct Client {
     token: Option<String>,
 }
 
-/// RFC 9457, as far as a person wants to see it.
+/// An RFC 9457 problem, reduced to the members that are shown to users.
 #[derive(Debug, Deserialize)]
 struct Problem {
     title: Option<String>,
     detail: Option<String>,
-    /// JSON pointer of the member at fault.
+    /// JSON pointer of the invalid member.
     pointer: Option<String>,
     line: Option<u64>,
 }
@@ -51,7 +51,7 @@ impl Client {
         match server.scheme() {
             "http" => {}
             other => {
-                bail!("the client speaks http, not {other}: put a proxy that ends TLS in between")
+                bail!("the client supports http, not {other}: use a proxy that terminates TLS")
             }
         }
         if !server.path().ends_with('/') {
@@ -60,7 +60,7 @@ impl Client {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT)
             .user_agent(concat!("sparsetune/", env!("CARGO_PKG_VERSION")))
-            // The servers meant here are on this machine or in this network; a proxy would only be in the way.
+            // The servers used here are on this machine or in this network, so a proxy would only interfere.
             .no_proxy()
             .build()?;
         Ok(Self { http, server, token })
@@ -70,13 +70,13 @@ impl Client {
         self.server.as_str().trim_end_matches('/')
     }
 
-    /// The server's `/readyz`: `Ok(false)` while it answers that it is not ready.
+    /// The server's `/readyz`: `Ok(false)` while the server reports that it is not ready.
     pub async fn ready(&self) -> anyhow::Result<bool> {
         let response = self.send(self.request(Method::GET, "readyz", &[])?).await?;
         Ok(response.status() == StatusCode::OK)
     }
 
-    /// Uploads a matrix; also says whether it is new to the server.
+    /// Uploads a matrix, and returns whether it is new to the server.
     pub async fn upload(
         &self,
         body: Body,
@@ -98,7 +98,7 @@ impl Client {
             .with_context(|| file.display().to_string())
     }
 
-    /// Asks for a plan. `job` is the request's JSON; an equal one that is running is answered instead of a new one.
+    /// Submits a job. `job` is the JSON of the request; if an equal job is already running, that job is returned.
     pub async fn submit(&self, job: &Value) -> anyhow::Result<Answer<JobView>> {
         self.answer(self.request(Method::POST, "v1/jobs", &[])?.json(job)).await
     }
@@ -107,7 +107,7 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 
-    /// Asks for the end of a job or a training, and gives its state then; it may take a moment.
+    /// Cancels a job or a training and returns its current state; it may take a moment to end.
     pub async fn cancel(&self, id: &str) -> anyhow::Result<JobState> {
         self.state_by(Method::DELETE, id).await
     }
@@ -126,13 +126,13 @@ impl Client {
         Ok(self.answer::<Stands>(request).await?.view.state)
     }
 
-    /// Removes a stored matrix; what was measured of it stays.
+    /// Deletes a stored matrix; its measurements are kept.
     pub async fn delete_matrix(&self, digest: &Digest) -> anyhow::Result<()> {
         let request = self.request(Method::DELETE, &format!("v1/matrices/{digest}"), &[])?;
         accepted(self.send(request).await?).await.map(drop)
     }
 
-    /// Every candidate of a job, page after page.
+    /// All candidates of a job, read page by page.
     pub async fn trials(&self, id: &str) -> anyhow::Result<Vec<Answer<Trial>>> {
         let path = format!("v1/jobs/{id}/trials");
         let mut trials = Vec::new();
@@ -156,7 +156,7 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/plans/{id}"), &[])?).await
     }
 
-    /// `GET /v1/plans` by hash; `query` is the problem and the device.
+    /// `GET /v1/plans` by digest; `query` contains the problem and the device.
     pub async fn lookup(
         &self,
         matrix: &Digest,
@@ -168,7 +168,7 @@ impl Client {
         self.answer(self.request(Method::GET, "v1/plans", &all)?).await
     }
 
-    /// The event stream of a job from after `last`; `None` when there is nothing more to come.
+    /// The event stream of a job after event `last`; `None` if no more events will follow.
     pub async fn events(&self, id: &str, last: u64) -> anyhow::Result<Option<events::Events>> {
         let request = self
             .request(Method::GET, &format!("v1/jobs/{id}/events"), &[])?
@@ -196,7 +196,7 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        request.send().await.with_context(|| format!("no answer from {}", self.server()))
+        request.send().await.with_context(|| format!("no response from {}", self.server()))
     }
 
     async fn answer<T: DeserializeOwned>(
@@ -212,13 +212,14 @@ impl Client {
     ) -> anyhow::Result<(Answer<T>, StatusCode)> {
         let response = accepted(self.send(request).await?).await?;
         let status = response.status();
-        let raw: Value = response.json().await.context("the answer is not JSON")?;
-        let view = T::deserialize(&raw).context("the answer lacks something this version needs")?;
+        let raw: Value = response.json().await.context("the response is not JSON")?;
+        let view = T::deserialize(&raw)
+            .context("the response lacks a member that this version requires")?;
         Ok((Answer { view, raw }, status))
     }
 }
 
-/// Turns a refusal into an error that says what the server said.
+/// Turns a problem response into an error with the server's message.
 async fn accepted(response: Response) -> anyhow::Result<Response> {
     let status = response.status();
     if status.is_success() {
@@ -226,7 +227,7 @@ async fn accepted(response: Response) -> anyhow::Result<Response> {
     }
     let text = response.text().await.unwrap_or_default();
     let Ok(problem) = serde_json::from_str::<Problem>(&text) else {
-        bail!("the server answered {status}: {}", text.trim());
+        bail!("the server returned {status}: {}", text.trim());
     };
     let mut message = problem.detail.or(problem.title).unwrap_or_else(|| status.to_string());
     if let Some(line) = problem.line.filter(|line| !message.contains(&format!("line {line}"))) {
@@ -238,7 +239,7 @@ async fn accepted(response: Response) -> anyhow::Result<Response> {
     bail!("{message} ({})", status.as_u16());
 }
 
-/// The file's name without folders and known endings.
+/// The file's name without folders and known extensions.
 pub fn matrix_name(file: &Path) -> Option<String> {
     let mut name = file.file_name()?.to_str()?;
     for ending in [".gz", ".zst", ".mtx", ".npz", ".smtx", ".rb", ".rsa", ".rua"] {

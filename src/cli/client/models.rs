@@ -1,4 +1,4 @@
-//! Learned models and trainings, as the client asks for them.
+//! Client requests for learned models and trainings.
 
 use super::{Answer, Client, accepted};
 use crate::domain::JobState;
@@ -26,7 +26,7 @@ pub struct TrainingView {
 }
 
 impl Client {
-    /// Asks for a training; one of its scope that is under way is answered instead of a new one (`false`).
+    /// Submits a training; if one of its scope is already queued or running, that one is returned (`false`).
     pub async fn train(&self, request: &Value) -> anyhow::Result<(Answer<TrainingView>, bool)> {
         let asked = self.request(Method::POST, "v1/models/train", &[])?.json(request);
         let (answer, status) = self.answer_with_status(asked).await?;
@@ -37,7 +37,7 @@ impl Client {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 
-    /// All models: the analytic ones and the learned.
+    /// All models, analytic and learned.
     pub async fn models(&self) -> anyhow::Result<Answer<Models>> {
         self.answer(self.request(Method::GET, "v1/models", &[])?).await
     }
@@ -49,7 +49,7 @@ impl Client {
     pub async fn model_file(&self, id: &str) -> anyhow::Result<Vec<u8>> {
         let request = self.request(Method::GET, &format!("v1/models/{id}/file"), &[])?;
         let response = accepted(self.send(request).await?).await?;
-        Ok(response.bytes().await.context("the model broke off")?.into())
+        Ok(response.bytes().await.context("the download of the model was interrupted")?.into())
     }
 
     pub async fn activate(

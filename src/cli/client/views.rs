@@ -1,4 +1,4 @@
-//! What the command line reads of jobs. Members it does not know are left alone.
+//! Responses as used by the command line. Unknown members are ignored.
 
 use crate::domain::job::Progress;
 use crate::domain::{JobState, Stage, StoppedBy};

@@ -1,4 +1,4 @@
-//! How the layers become one configuration: read, laid over each other, compared with the built-in file.
+//! Combines the layers into one configuration: reads them, overlays them, and compares them with the built-in file.
 
 use super::{Config, ConfigError, DEFAULTS};
 use crate::environment;
@@ -26,14 +26,14 @@ impl Config {
         if let Some(path) = file {
             let name = path.display().to_string();
             if !path.is_file() {
-                return Err(ConfigError(vec![format!("{name}: there is no such file")]));
+                return Err(ConfigError(vec![format!("{name}: no such file")]));
             }
             let text = std::fs::read_to_string(path)
                 .map_err(|error| ConfigError(vec![format!("{name}: {error}")]))?;
             layers.add(&name, parse(&text, &name)?);
         }
         for (name, text) in &variables {
-            // Only names with a section are keys; SPARSETUNE_CONFIG and whatever else has the prefix are not.
+            // Only names with a section are keys; SPARSETUNE_CONFIG and other variables with the prefix are not.
             let key = name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"));
             if let Some(key) = key {
                 layers.add(name, nested(&key.to_lowercase().replace("__", "."), value(text)));
@@ -61,7 +61,7 @@ impl Config {
     }
 }
 
-/// All settings so far, and for each that is not the built-in file's the layer that it came from.
+/// All settings so far, and the layer of each setting that is not from the built-in file.
 struct Layers {
     settings: Table,
     sources: BTreeMap<String, String>,
@@ -72,14 +72,15 @@ impl Layers {
         Ok(Self { settings: parse(DEFAULTS, "config/default.toml")?, sources: BTreeMap::new() })
     }
 
-    /// A layer's settings replace those of earlier layers; what it does not name stays.
+    /// A layer's settings replace those of earlier layers; all others are kept.
     fn add(&mut self, from: &str, layer: Table) {
         merge(&mut self.settings, layer, "", &mut |key| {
             self.sources.insert(key, from.to_owned());
         });
     }
 
-    /// Keys that the built-in file does not have, and values of another type than there. serde would stop at the first.
+    /// Reports keys that the built-in file does not have, and values of another type than there. serde would stop at the
+    /// first mistake.
     fn misshapen(&self) -> Result<Vec<String>, ConfigError> {
         let mut mistakes = Vec::new();
         let known = Self::built_in()?.settings;
@@ -98,7 +99,7 @@ fn parse(text: &str, from: &str) -> Result<Table, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError(vec![format!("{from}: {error}")]))
 }
 
-/// One setting as the table that a file would have for it.
+/// One setting as a table, as it would be in a file.
 fn nested(key: &str, value: Value) -> Table {
     let (first, value) = match key.split_once('.') {
         Some((first, rest)) => (first, Value::Table(nested(rest, value))),
@@ -140,7 +141,7 @@ fn compare(known: &Table, given: &Table, at: &str, fault: &mut impl FnMut(&str, 
     for (name, value) in given {
         let key = join(at, name);
         match (known.get(name), value) {
-            (None, _) => fault(&key, "there is no such key".to_owned()),
+            (None, _) => fault(&key, "unknown key".to_owned()),
             (Some(Value::Table(known)), Value::Table(given)) => compare(known, given, &key, fault),
             (Some(wanted), value) if shape(wanted) != shape(value) => {
                 fault(&key, format!("must be {}, not {}", shape(wanted), shape(value)));
@@ -255,7 +256,7 @@ mod tests {
         let wrong = [("SPARSETUNE_SEARCH__TOPK", "1"), ("SPARSETUNE_SERVER__INSECURE", "maybe")];
         let refused = Config::layered(None, variables(&wrong), &[]).unwrap_err().to_string();
         assert!(
-            refused.contains("search.topk: there is no such key (SPARSETUNE_SEARCH__TOPK)"),
+            refused.contains("search.topk: unknown key (SPARSETUNE_SEARCH__TOPK)"),
             "{refused}"
         );
         assert!(refused.contains("server.insecure: must be true or false"), "{refused}");

@@ -1,4 +1,4 @@
-//! Which values make sense, each refused by its key; what has the wrong type never comes here.
+//! Checks that values are sensible, and reports each mistake with its key. Types have been checked before.
 
 use super::{Config, SQLITE};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tracing_subscriber::filter::Targets;
 
 impl Config {
-    /// Values of the right type that make no sense.
+    /// Values of the right type that are not sensible.
     pub(super) fn mistakes(&self) -> Vec<String> {
         let mut found = Mistakes(Vec::new());
         self.check_server(&mut found);
@@ -44,7 +44,7 @@ impl Config {
         ];
         for (key, path) in libraries {
             let there = path.is_none_or(Path::is_file);
-            found.unless(there, key, "there is no such file");
+            found.unless(there, key, "no such file");
         }
         self.check_telemetry(&mut found);
         if let Err(error) = log.filter.parse::<Targets>() {
@@ -57,10 +57,9 @@ impl Config {
         let telemetry = &self.telemetry;
         if let Some(endpoint) = telemetry.otlp_endpoint() {
             let key = "telemetry.otlp_endpoint";
-            let why =
-                "this binary was built without the export of spans (cargo build --features otel)";
+            let why = "this binary was built without span export (cargo build --features otel)";
             found.unless(cfg!(feature = "otel"), key, why);
-            // No TLS is linked in: a collector stands beside the server, and it is what speaks to the world.
+            // No TLS library is linked: the collector runs beside the server, and forwards the spans.
             let plain = reqwest::Url::parse(endpoint)
                 .is_ok_and(|url| url.scheme() == "http" && url.has_host());
             found.unless(plain, key, "must be an http:// URL, such as http://127.0.0.1:4318");
@@ -84,7 +83,7 @@ impl Config {
             !open || server.insecure,
             "server.listen",
             format_args!(
-                "{} is reachable from other machines: set server.tokens, or say --insecure",
+                "{} is reachable from other machines: set server.tokens, or pass --insecure",
                 server.listen
             ),
         );
@@ -99,7 +98,7 @@ impl Config {
         found.seconds("server.sse_keep_alive_s", server.sse_keep_alive_s);
         found.seconds("server.shutdown_s", server.shutdown_s);
         let data = &self.data;
-        found.unless(!data.dir.as_os_str().is_empty(), "data.dir", "names no folder");
+        found.unless(!data.dir.as_os_str().is_empty(), "data.dir", "must not be empty");
         let known = data.store.is_empty()
             || data.store.strip_prefix(SQLITE).is_some_and(|path| !path.is_empty());
         found.unless(known, "data.store", "must be empty or sqlite:// and a path");
@@ -119,10 +118,10 @@ impl Mistakes {
         self.unless(value >= 1, key, "must be at least 1");
     }
 
-    /// A year is as good as for ever, and fits every clock.
+    /// A year is practically unlimited, and fits every clock.
     fn seconds(&mut self, key: &str, value: f64) {
         let sane = value > 0.0 && value <= 366.0 * 86_400.0;
-        self.unless(sane, key, "must be seconds above 0 and within a year");
+        self.unless(sane, key, "must be above 0 and at most 366 days, in seconds");
     }
 }
 

@@ -1,15 +1,15 @@
 //! The corpus: generated matrices and problems drawn at random over structures, sizes and sparsities, as LO-SpMM trains on
-//! synthetic kernels (section 3.5). Draw `i` of a seed is always the same, so a corpus can be gone on with; only a later
-//! sparsetune may draw others.
+//! synthetic matrices (section 3.5). Draw `i` of a seed is always the same, so a corpus can be continued; only another
+//! version of sparsetune may draw differently.
 
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Dtype, Layout, Op, Problem, Spmm, Sptrsv};
 use crate::sparse::random::Stream;
 
-/// A matrix to be generated, and the problem it is tuned for.
+/// A matrix to be generated, and the problem to tune it for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draw {
-    /// As `sparsetune generate` takes it.
+    /// The specification, as `sparsetune generate` takes it.
     pub spec: String,
     pub problem: Problem,
 }
@@ -24,18 +24,18 @@ impl Draw {
     }
 }
 
-/// Entries, drawn evenly in their logarithm.
+/// Number of entries, log-uniformly distributed.
 const NNZ: [f64; 2] = [4e3, 6e6];
-/// Of triangular systems, which take longer to lower than to solve.
+/// Number of entries of triangular systems, which take longer to lower than to solve.
 const TRIANGLE_NNZ: [f64; 2] = [4e3, 1.5e6];
-/// Where most real systems of the benchmarks lie: most draws, too.
+/// The range of most real systems in the benchmarks, and of most draws.
 const USUAL_NNZ: [f64; 2] = [1e4, 3e5];
-/// Rows of a chain, at most: a hop a row.
+/// Maximum number of rows of a chain, since each row is a dependency step.
 const CHAIN: f64 = 4e4;
-/// Most products of entries and columns: what is beyond takes long and teaches nothing new.
+/// Maximum product of entries and columns: larger problems take long and add nothing new.
 const MOST_WORK: f64 = 3e8;
 
-/// Widths of B; those that are asked for most stand several times.
+/// Widths of B; common widths are listed several times.
 const WIDTHS: [u32; 20] =
     [1, 2, 4, 8, 8, 16, 16, 32, 32, 32, 64, 64, 64, 128, 128, 128, 256, 512, 33, 96];
 
@@ -87,12 +87,12 @@ fn log(stream: &mut Stream, [low, high]: [f64; 2]) -> f64 {
     stream.range(low.ln(), high.ln()).exp()
 }
 
-/// A whole number, drawn evenly in its logarithm.
+/// An integer, log-uniformly distributed.
 fn whole(stream: &mut Stream, low: f64, high: f64) -> u64 {
     log(stream, [low, high]).round() as u64
 }
 
-/// Two sides of a grid of about so many points, up to four times as long as wide.
+/// The two sides of a grid with about this many points, with an aspect ratio of up to four.
 fn sides(stream: &mut Stream, points: f64) -> (u64, u64) {
     let ratio = log(stream, [0.5, 2.0]);
     let side = points.max(4.0).sqrt();
@@ -107,7 +107,7 @@ fn cube(points: f64) -> u64 {
     (points.max(8.0)).cbrt().round() as u64
 }
 
-/// Rows of a recursive graph, and the graph, of about so many draws.
+/// Number of rows of a recursive graph, and its specification, for about this many draws.
 fn rmat(stream: &mut Stream, kind: &str, nnz: f64) -> (f64, String) {
     let factor = 1 << (1 + stream.below(5));
     let scale = ((nnz / factor as f64).log2().round() as u64).clamp(7, 21);
@@ -120,7 +120,7 @@ fn rmat(stream: &mut Stream, kind: &str, nnz: f64) -> (f64, String) {
     ((1u64 << scale) as f64, spec)
 }
 
-/// A matrix with about so many entries.
+/// A matrix with about this many entries.
 fn any(stream: &mut Stream, nnz: f64) -> String {
     let kind = stream.below(16);
     let seed = seed(stream);
@@ -190,20 +190,20 @@ fn any(stream: &mut Stream, nnz: f64) -> String {
     }
 }
 
-/// A triangular system with about so many entries.
+/// A triangular system with about this many entries.
 fn system(stream: &mut Stream, nnz: f64) -> String {
     if stream.unit() < 0.6 { lower(stream, nnz) } else { factor(stream, nnz) }
 }
 
-/// The lower triangle of a matrix as it is, or numbered anew. Coefficients may grow, which ends windows early.
+/// The lower triangle of a matrix in its own order or reordered. Coefficients may grow, which ends windows early.
 fn lower(stream: &mut Stream, nnz: f64) -> String {
-    // Unknowns of a row of what is drawn; those of a node of a mesh are several in a third of the draws.
+    // Unknowns per row of the drawn structure; in a third of the draws, a node of a mesh has several.
     let several = |stream: &mut Stream| match stream.unit() {
         x if x < 0.65 => 1,
         _ => 2 + stream.below(5),
     };
     let seed = seed(stream);
-    // Rows and their entries below the diagonal and on it, for blocks of so many unknowns.
+    // Number of rows, and of their entries below and on the diagonal, for blocks with this many unknowns.
     let rows =
         |unknowns: u64, per_row: f64| (nnz / per_row / (unknowns * unknowns) as f64).max(40.0);
     let kind = stream.below(16);
@@ -255,7 +255,8 @@ fn lower(stream: &mut Stream, nnz: f64) -> String {
     let n = nodes * unknowns as f64;
     let growth = growth(stream);
     let mut spec = format!("lower:growth={growth},seed={seed}");
-    // Most of what grows amplifies so much that nothing is rewritten, as systems of files without values do.
+    // In most systems with growing coefficients the amplification is so large that nothing is rewritten, as in systems from
+    // files without values.
     if (growth == 0.0 || growth > 1.0) && stream.unit() < 0.7 {
         spec += &format!(",largest=1e{}", 7 + stream.below(14));
     }
@@ -289,7 +290,8 @@ fn lower(stream: &mut Stream, nnz: f64) -> String {
     format!("{spec},of={of}")
 }
 
-/// A row's sum below the diagonal over the diagonal; 0 stands for all coefficients alike, as of files without values.
+/// The sum of a row below the diagonal divided by the diagonal; 0 means that all coefficients are equal, as in files without
+/// values.
 fn growth(stream: &mut Stream) -> f64 {
     if stream.unit() < 0.22 { 0.0 } else { hundredths(log(stream, [0.3, 6.0])) }
 }
@@ -298,7 +300,7 @@ fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// A lower factor with about so many entries; its values stay tame however long its chains are.
+/// A lower factor with about this many entries; its values stay bounded however long its chains are.
 fn factor(stream: &mut Stream, nnz: f64) -> String {
     let kind = stream.below(14);
     let seed = seed(stream);
@@ -331,7 +333,7 @@ fn factor(stream: &mut Stream, nnz: f64) -> String {
         }
         10 => {
             let half = whole(stream, 1.0, 60.0);
-            // A chain: a hop a row, so few rows.
+            // A chain has few rows, because each row is a dependency step.
             let n = (nnz / half as f64).clamp(2.0 * half as f64, CHAIN) as u64;
             format!("cholesky_banded:n={n},half={half},seed={seed}")
         }
@@ -387,7 +389,7 @@ mod tests {
         let mut generated = 0;
         for index in 0..400 {
             for draw in [spmm, sptrsv] {
-                // The same draws with few entries: every kind, at the small end of its parameters.
+                // The same draws with few entries: every kind, at the lower end of its parameters.
                 let mut stream = Stream::new(3, index);
                 let spec = match draw(3, index).problem {
                     Problem::Spmm(_) => any(&mut stream, 4e3),
