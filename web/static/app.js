@@ -1,5 +1,5 @@
-// What every page needs: theme, copy buttons, live fragments, ages, the address of this server. No framework beyond htmx; no inline script anywhere, so
-// that the content security policy can forbid it.
+// Common to all pages: theme, copy buttons, live fragments, ages, the address of this server. No framework except htmx, and
+// no inline scripts, so that the content security policy can forbid them.
 (() => {
     "use strict";
 
@@ -13,7 +13,7 @@
         const next = dark() ? "light" : "dark";
         document.documentElement.dataset.theme = next;
         try { localStorage.setItem("theme", next); } catch { /* private windows keep nothing */ }
-        // Charts drawn on a canvas take their colours from the style sheet once; they draw themselves again.
+        // Charts drawn on a canvas read their colours from the style sheet once, so they have to be redrawn.
         document.dispatchEvent(new CustomEvent("themechange"));
     });
 
@@ -30,9 +30,9 @@
         setTimeout(() => { button.textContent = before; }, 1200);
     });
 
-    // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: asked for again every so many seconds while the page is
-    // seen and nobody is typing in it; every data-hurry seconds while it holds something that says so. A timer of our own,
-    // since htmx' filters would need eval.
+    // <div data-refresh="2" hx-get="..." hx-trigger="refresh">: refreshed at this interval in seconds while the page is
+    // visible and no field in it has the focus; every data-hurry seconds while it contains an element with that attribute.
+    // Uses its own timer, because htmx filters would need eval.
     setInterval(() => {
         if (document.hidden) return;
         const now = Date.now();
@@ -45,8 +45,8 @@
         }
     }, 250);
 
-    // htmx keeps no tags. With the last one of its address, what has not changed is answered with 304, and nothing of the
-    // page is touched. Another address (another family, another filter) has another tag.
+    // htmx does not keep entity tags. With the last tag of its address, an unchanged fragment is answered with 304, and the
+    // page is not modified. Another address (another family, another filter) has another tag.
     const tags = new WeakMap();
     const renewed = event => event.target.closest?.("[data-refresh], #standing");
     document.addEventListener("htmx:before:request", event => {
@@ -59,18 +59,18 @@
         const tag = response.headers.get("etag");
         if (tag) tags.set(live, { address: request.action, tag }); else tags.delete(live);
     });
-    // What came may not have got into the page.
+    // The response may not have been inserted into the page.
     document.addEventListener("htmx:error", event => { tags.delete(renewed(event)); });
 
-    // The units of the server's own figures (format.rs).
+    // The same units as in the server's figures (format.rs).
     const length = seconds =>
         seconds < 120 ? `${Math.floor(seconds)} s`
         : seconds < 7200 ? `${Math.round(seconds / 60)} min`
         : seconds < 172800 ? `${Math.round(seconds / 3600)} h`
         : `${Math.round(seconds / 86400)} d`;
 
-    // <time datetime="..." data-age> (or data-elapsed): the server writes moments, so that a fragment that stays is the
-    // same bytes; ages are told here.
+    // <time datetime="..." data-age> (or data-elapsed): the server writes absolute times, so that an unchanged fragment has
+    // the same bytes; the ages are computed here.
     const tellAges = () => {
         for (const time of document.querySelectorAll("time[data-age], time[data-elapsed]")) {
             const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
@@ -79,7 +79,8 @@
             time.title ||= new Date(time.dateTime).toLocaleString();
         }
     };
-    // <span data-origin>, in commands: behind a proxy the server may know neither the scheme nor the name of the address.
+    // <span data-origin>, in commands: behind a proxy the server may know neither the scheme nor the host name of the
+    // address.
     const tellOrigin = () => {
         for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin;
     };
@@ -88,8 +89,8 @@
     setInterval(() => { if (!document.hidden) tellAges(); }, 1000);
     tell();
 
-    // <button data-cancel="job id">: asks where it stands, and acts on a second click within four seconds. A refresh in
-    // between leaves the button as it is.
+    // <button data-cancel="job id">: asks for confirmation, and cancels on a second click within four seconds. A refresh in
+    // between does not change the button.
     const disarm = button => {
         clearTimeout(Number(button.dataset.armed));
         delete button.dataset.armed;
@@ -106,10 +107,10 @@
             if (!response.ok) throw new Error(response.status === 401 ? "Signed out" : "Not cancelled");
             const live = button.closest("[data-refresh]");
             if (live) htmx.trigger(live, "refresh");
-            // A running job ends when its worker next looks; the button goes with the job's state.
+            // A running job ends when its worker next checks; the button is removed when the job's state changes.
             setTimeout(disarm, 15000, button);
         } catch (error) {
-            button.textContent = error instanceof TypeError ? "No answer" : error.message;
+            button.textContent = error instanceof TypeError ? "No response" : error.message;
             setTimeout(disarm, 3000, button);
         }
     };
@@ -122,7 +123,7 @@
         button.dataset.armed = setTimeout(disarm, 4000, button);
     });
 
-    // What scrolls sideways can be reached and moved with the keyboard; what fits is no stop on the way.
+    // Boxes that scroll horizontally can be focused and scrolled with the keyboard; boxes that fit are not tab stops.
     const reach = () => {
         for (const box of document.querySelectorAll(".scroll")) {
             const name = box.querySelector("caption")?.textContent ?? box.getAttribute("aria-label");
@@ -135,7 +136,7 @@
             }
         }
     };
-    // Deferred, so the body is there. What is swapped in may be new and yet no larger.
+    // The script is deferred, so the body exists. Swapped content may be new without changing the size.
     new ResizeObserver(reach).observe(document.body);
     document.addEventListener("htmx:after:swap", reach);
 })();

@@ -1,10 +1,10 @@
-// The API page: RapiDoc in the colours of the style sheet, light or dark. It has no way to follow them by itself.
+// The API page: RapiDoc in the colours of the style sheet, light or dark. RapiDoc cannot follow them by itself.
 (() => {
     "use strict";
 
     const colours = { "bg-color": "--card", "text-color": "--text", "primary-color": "--accent" };
 
-    // A variable with light-dark() in it has a value only where it is used, so a hidden element uses it.
+    // A variable that contains light-dark() is resolved only where it is used, so a hidden element uses it.
     const probe = document.createElement("span");
     probe.hidden = true;
     document.body.append(probe);

@@ -1,12 +1,12 @@
-// The two charts of a job's page, drawn by uPlot: best so far over trials, and measured against predicted. Colours are
-// those of the style sheet, so both themes work; what a point is stands in a line below, for mouse and keyboard alike.
+// The two charts of a job's page, drawn by uPlot: best time so far over trials, and measured against predicted time. The
+// colours come from the style sheet, so both themes work. A line below describes the selected point, for mouse and keyboard.
 (() => {
     "use strict";
 
     const HEIGHT = 260;
-    const HINT = "Point at a trial, or use the arrow keys, to see which it is.";
+    const HINT = "Point at a trial or use the arrow keys to see its details.";
 
-    // Three digits and a unit, as format.rs writes them.
+    // Three digits and a unit, as in format.rs.
     function digits(value) {
         if (!Number.isFinite(value)) return "–";
         const size = value === 0 ? 0 : Math.floor(Math.log10(Math.abs(value)));
@@ -16,7 +16,7 @@
         if (us < 1e3) return `${digits(us)} µs`;
         return us < 1e6 ? `${digits(us / 1e3)} ms` : `${digits(us / 1e6)} s`;
     }
-    // On an axis: no more digits than the number has.
+    // On an axis: no more digits than necessary.
     function tick(us) {
         const [value, unit] = us < 1e3 ? [us, "µs"] : us < 1e6 ? [us / 1e3, "ms"] : [us / 1e6, "s"];
         return `${Number(value.toPrecision(3))} ${unit}`;
@@ -34,7 +34,7 @@
         return colours;
     }
 
-    // Round values, as many as a range has room for; even steps where it is too short for that.
+    // Round values, as many as the range has room for; evenly spaced if it is too small for round values.
     function splits(low, high) {
         const found = [];
         if (high / low < 2.5) {
@@ -54,15 +54,15 @@
         return found;
     }
 
-    // The room of these values, and `known` where there are any: an axis of nothing has no ticks.
+    // The range of these values; `known` is false if there are none, and then the axis has no ticks.
     function around(values, low, high) {
         if (values.length === 0) return { low: 1, high: 10, known: false };
         return { low: Math.min(...values) * low, high: Math.max(...values) * high, known: true };
     }
-    // So far below or above the values of a logarithmic axis, as a share of it.
+    // A value this fraction beyond the end of a logarithmic axis.
     const beyond = ({ low, high }, share) => share < 0 ? low * (high / low) ** share : high * (high / low) ** share;
 
-    // What became of trials without a time: counted by kind, coloured as the table of them is.
+    // Trials without a time: counted by kind, in the colours of the trials table.
     const failedOf = trials => trials.filter(trial => !(trial.median > 0));
     function kinds(trials) {
         const counts = new Map();
@@ -72,7 +72,7 @@
     const counted = trials => kinds(trials).map(([state, count]) => `, ${count} ${state}`).join("");
     const reason = trial => trial.why ? `${trial.state}: ${trial.why}` : trial.state;
 
-    // A logarithmic axis of times, with ticks where `room` has values.
+    // A logarithmic time axis, with ticks where `room` has values.
     const times = (colours, side, label, room) => ({
         side, label, labelSize: 18, labelFont: "11px system-ui, sans-serif", font: "11px system-ui, sans-serif",
         size: side === 3 ? 52 : 34, stroke: colours.soft, gap: 4,
@@ -85,7 +85,7 @@
 
     const named = trial => `${trial.family} ${trial.params}`.trim();
 
-    // What both charts share: size, colours, readout, keys. `spec` says what is drawn.
+    // Common to both charts: size, colours, readout, keys. `spec` defines what is drawn.
     class Chart {
         constructor(id, spec) {
             this.spec = spec;
@@ -115,7 +115,7 @@
             else this.draw();
         }
 
-        // The colour of a kind of failure: that of its badge, but soft where that is idle.
+        // The colour of a kind of failure: that of its badge, but the soft colour if that is idle.
         colourOf(state) {
             const tone = this.tones[state] ?? "bad";
             return tone === "idle" ? "soft" : tone;
@@ -140,7 +140,7 @@
             if (!this.data || width === 0) return;
             this.plot?.destroy();
             this.plot = undefined;
-            // Axes without a point would be of made-up ranges; the style sheet says that there is nothing.
+            // Without points the axes would have arbitrary ranges; the style sheet shows a message instead.
             if (this.points.length === 0) return;
             const colours = palette();
             this.plot = new uPlot({
@@ -159,8 +159,8 @@
             else if (width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
         }
 
-        // What the series cannot draw: a cross for each failure, a ring around the winner, and the ring around the point
-        // that the line below tells of.
+        // Drawn in addition to the series: a cross for each failure, a ring around the winner, and a ring around the point
+        // that the line below describes.
         mark(u, colours) {
             const { ctx } = u, ratio = devicePixelRatio;
             const place = point => [u.valToPos(point.x, "x", true), u.valToPos(point.y, "y", true)];
@@ -171,7 +171,7 @@
                 ctx.stroke();
             };
             ctx.save();
-            // The last series may have been a dashed one.
+            // The last series may have used a dashed line.
             ctx.setLineDash([]);
             ctx.lineWidth = 2 * ratio;
             for (const point of this.points) {
@@ -229,7 +229,7 @@
         const known = measuredOf(trials);
         const vendor = least(known.filter(trial => trial.vendor));
         const room = around(known.map(trial => trial.median), 0.85, 1.15);
-        // Failures stand along the top, above all times.
+        // Failures are drawn at the top, above all times.
         const top = failedOf(trials).length ? beyond(room, 0.14) : room.high, edge = beyond(room, 0.08);
         let best;
         const points = [], bests = [], each = [];
@@ -244,7 +244,7 @@
         });
         const level = vendor?.median;
         const gain = level && best !== vendor ? `, ${digits(level / best.median)}× the vendor's speed (${micros(level)})` : "";
-        // The words of job/summaries.rs.
+        // The same words as in job/summaries.rs.
         const fastest = best ? `; fastest ${named(best)}: ${micros(best.median)}${gain}` : "";
         const summary = trials.length
             ? `${known.length} of ${trials.length} trials measured${counted(trials)}${fastest}.`
@@ -281,10 +281,10 @@
         const measured = measuredOf(trials), failed = failedOf(trials);
         const predicted = trial => trial.predicted > 0;
         const both = measured.filter(predicted), without = measured.filter(trial => !predicted(trial));
-        // The same times along both axes, so that the diagonal leans as far as it says.
+        // The same range on both axes, so that the diagonal has its true slope.
         const all = [...trials.filter(predicted).map(trial => trial.predicted), ...measured.map(trial => trial.median)];
         const room = around(all, 0.85, 1.18);
-        // What has no prediction stands at the left edge, what has no time at the top edge: off the scales.
+        // Points without a prediction are drawn at the left edge, points without a time at the top edge, outside the scales.
         const left = beyond(room, -0.05), top = beyond(room, 0.06);
         const text = trial => `${named(trial)}: ${trial.median > 0 ? `measured ${micros(trial.median)}` : reason(trial)}${predicted(trial) ? `, predicted ${micros(trial.predicted)}` : ", not predicted"}${trial.ordinal === winner ? "; the winner" : ""}`;
         const points = trials.map(trial => ({
@@ -294,7 +294,7 @@
         const logs = both.map(trial => Math.log(trial.median / trial.predicted));
         const ratio = Math.exp(logs.reduce((sum, value) => sum + value, 0) / (logs.length || 1));
         const off = ratio >= 1 ? `${digits(ratio)}× slower than predicted` : `${digits(1 / ratio)}× faster than predicted`;
-        // The words of job/summaries.rs.
+        // The same words as in job/summaries.rs.
         const summary = both.length
             ? `${both.length} predicted and measured, in the geometric mean ${off}; ${without.length} without a prediction.`
             : trials.length ? "No trial has both a prediction and a time." : ended ? "No trial was made." : "No trial yet.";
@@ -319,7 +319,7 @@
         };
     }
 
-    // The diagonal, where measured is what was predicted.
+    // The diagonal, where measured and predicted times are equal.
     function diagonal(u, colours, { predicted, measured }) {
         const { low, high } = predicted;
         if (!predicted.known || !measured.known) return;

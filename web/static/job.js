@@ -1,6 +1,6 @@
-// A job's page while it runs: events of /v1/jobs/ID/events, as the extension hx-sse hands them on, move badge, progress,
-// best, charts and log; funnel, tile space and table are drawn by the server and asked for again. Events are numbered
-// and trials too, so what comes twice (after a reconnect, or since it was on the page already) counts once.
+// A job's page while the job runs. Events of /v1/jobs/ID/events, received by the extension hx-sse, update badge, progress,
+// best, charts and log; funnel, tile space and table are rendered by the server and requested again. Events and trials are
+// numbered, so duplicates (after a reconnect, or because they were already on the page) are ignored.
 (() => {
     "use strict";
 
@@ -12,7 +12,7 @@
     const address = location.pathname;
 
     const trials = new Map();
-    // When the newest trial came, by this page's clock.
+    // When the newest trial arrived, by this page's clock.
     let arrived = performance.now();
     let budget, words, winner, lastSeq = Number(job.dataset.lastSeq);
     const sorted = () => [...trials.values()].sort((a, b) => a.ordinal - b.ordinal);
@@ -38,7 +38,7 @@
     }
     const draw = () => charts.set(sorted(), { ended: final(byId("job").dataset.state), winner, tones: words.tones });
 
-    // Writes only what differs, so that nothing is read aloud twice.
+    // Writes only changes, so that nothing is read aloud twice.
     const say = (id, text) => {
         const element = byId(id);
         if (element && element.textContent !== text) element.textContent = text;
@@ -110,7 +110,7 @@
         if (follows) log.scrollTop = log.scrollHeight;
     }
 
-    // What is left at the pace of the last trials, but no more than the budget allows.
+    // The remaining time at the pace of the last trials, but no more than the budget allows.
     function estimate() {
         if (final(now.state)) return;
         if (now.state === "queued") return say("estimate", "starts when its device is free");
@@ -119,7 +119,7 @@
         const spent = last.length > 3 ? last.at(-1).at - last[0].at : 0;
         if (spent <= 0 || now.total <= now.done) return say("estimate", "estimating");
         let left = spent / (last.length - 1) * (now.total - now.done) / 1000;
-        // The budget is of the search, which begins after loading: about when the first trial ends.
+        // The budget applies to the search, which begins after loading: approximately when the first trial ends.
         const searched = (last.at(-1).at - first.at + performance.now() - arrived) / 1000;
         if (budget) left = Math.min(left, Math.max(budget - searched, 0));
         const words = left < 1 ? "less than 1 s" : left < 120 ? `about ${Math.ceil(left)} s` : `about ${Math.round(left / 60)} min`;
@@ -127,7 +127,7 @@
         tellEstimate(`${words} left`);
     }
 
-    // Aloud now and then only: the estimate itself changes every second.
+    // Announced only occasionally: the estimate itself changes every second.
     let toldAt = 0;
     function tellEstimate(text) {
         if (toldAt && performance.now() - toldAt < 20000) return;
@@ -135,7 +135,7 @@
         say("estimate-told", `${now.done} of ${now.total} trials, ${text}`);
     }
 
-    // Elapsed time goes on from what the server said; the clocks of the two machines may differ.
+    // Continues the elapsed time that the server sent, because the clocks of the two machines may differ.
     let since;
     const elapsed = () => (performance.now() - since) / 1000;
     function startClock(seconds) { since = performance.now() - seconds * 1000; }
@@ -146,24 +146,24 @@
         estimate();
     }, 1000);
 
-    // Funnel, tile space and table, at most once a second; a change that comes meanwhile is caught by one more request.
+    // Refreshes funnel, tile space and table, at most once a second; a change in between causes one more request.
     let waiting = false;
     function refresh() {
         if (waiting || ended) return;
         waiting = true;
         setTimeout(() => {
             waiting = false;
-            // Not while somebody is choosing a family, which the answer would close.
+            // Not while the user is choosing a family, because the response would close the list.
             if (document.activeElement?.id === "map-family") return refresh();
-            // htmx may still be on its way.
+            // htmx may not have been loaded yet.
             if (!ended) window.htmx?.trigger(byId("standing"), "refresh");
         }, 1000);
     }
 
-    // The end: the server's page of the ended job, without the element that listens, takes the place of this one.
+    // At the end, the server's page of the ended job, without the listening element, replaces this one.
     let ended = false;
-    // A button that is switched off lets go of the focus, and so does what is taken out of the page: who lost it by that had
-    // it last within the job.
+    // A disabled button loses the focus, and so does a removed element; `within` tells whether the focus was last within the
+    // job.
     let within = false;
     document.addEventListener("focusin", event => { within = byId("job").contains(event.target); });
     document.addEventListener("pointerdown", event => { within = byId("job").contains(event.target) && Boolean(event.target.closest("a, button, select, [tabindex]")); });
@@ -171,29 +171,29 @@
         if (ended) return;
         ended = true;
         say("connection", "");
-        // Without htmx there is nothing to put the page in place with.
+        // Without htmx the page cannot be replaced in place.
         if (!window.htmx) return location.reload();
         for (;;) {
             try {
                 await htmx.ajax("GET", address + location.search, { target: "#job", swap: "outerMorph", select: "#job" });
-            } catch { /* tried again below */ }
+            } catch { /* retried below */ }
             if (!byId("live")) break;
             await new Promise(resolve => setTimeout(resolve, 2000));
         }
         readIsland();
-        // What had the focus (the button that cancelled) is gone: reading goes on from the top of the job.
+        // The focused element (the cancel button) was removed: the focus moves to the top of the job.
         if (within && document.activeElement === document.body) byId("job-title").focus();
     }
 
-    // The watchdog: while there is no stream, for whatever reason, the job itself is asked how it stands.
+    // The watchdog: while there is no stream for any reason, the job itself is polled.
     async function poll() {
         try {
             const response = await fetch(`/v1/jobs/${encodeURIComponent(job.dataset.id)}`);
             if (response.ok && !ended) { tellJob(await response.json()); refresh(); }
-        } catch { /* asked again */ }
+        } catch { /* retried */ }
     }
 
-    // The stream: `held` while the extension keeps it up, which it does until it gives up or the element goes.
+    // The stream: `held` while the extension keeps it open, until it gives up or the element is removed.
     function listen(live) {
         let held = false, asked = Date.now(), lost = Date.now(), polled = 0;
         const connect = () => { asked = Date.now(); window.htmx?.trigger(live, "connect"); };
@@ -208,14 +208,14 @@
         take("log", data => tellLog(data.message, data.at));
         take("funnel", () => refresh());
         live.addEventListener("htmx:sse:before:connection", event => {
-            // Nothing comes after the final event; another connection would be told so with 204, for ever.
+            // Nothing follows the final event; another connection would be answered with 204 forever.
             if (ended) event.preventDefault();
         });
         live.addEventListener("htmx:sse:after:connection", event => {
             held = true;
             lost = 0;
             say("connection", "");
-            // What could not be asked for meanwhile.
+            // Requests that could not be made in the meantime.
             refresh();
             if (event.detail.connection.status === 204) end();
         });
@@ -230,19 +230,19 @@
             if (ended || !live.isConnected) return clearInterval(watch);
             const time = Date.now();
             if (!held && time - asked > 4000) connect();
-            // Two attempts have come to nothing by then.
+            // By then two attempts have failed.
             if (lost && time - lost > 8000 && time - polled > 2500) {
                 polled = time;
                 say("connection", "reconnecting…");
                 poll();
             }
         }, 1000);
-        // Before htmx has seen the element, nobody would hear it.
+        // Before htmx has processed the element, nothing would listen.
         if (window.htmx) connect();
         else document.addEventListener("htmx:after:process", connect, { once: true });
     }
 
-    // A server in trouble answers with a page about that; what is shown stays, and is asked for again.
+    // A server with a failure answers with an error page; the current content stays, and is requested again.
     document.addEventListener("htmx:before:swap", event => {
         if (event.detail.ctx.response?.status >= 400) event.preventDefault();
     });

@@ -1,4 +1,4 @@
-// The list of jobs: filters that apply at once, word of a server that has gone.
+// The list of jobs: filters that apply immediately, and a message if the server does not respond.
 (() => {
     "use strict";
 
@@ -13,7 +13,7 @@
     filters.addEventListener("change", event => {
         if (event.target.matches("select")) filters.requestSubmit();
     });
-    // An address without what was left open is one that can be read.
+    // Omits empty parameters, so that the address is readable.
     filters.addEventListener("formdata", event => {
         for (const [name, value] of [...event.formData]) if (!value.trim()) event.formData.delete(name);
     });

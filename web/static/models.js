@@ -1,4 +1,4 @@
-// The buttons of learned models: train, activate, roll back. Each sends what any client of the API would send.
+// The buttons of learned models: train, activate, roll back. Each sends the same request as any client of the API.
 (() => {
     "use strict";
 

@@ -1,4 +1,4 @@
-// A plan's page: colours in the kernel's text once it is there.
+// A plan's page: highlights the kernel's text when it has been loaded.
 (() => {
     "use strict";
 
@@ -6,7 +6,7 @@
         const code = document.querySelector("#source-code");
         if (!code || code.dataset.coloured) return;
         code.dataset.coloured = "yes";
-        // The text is readable already; colours may come a moment later.
+        // The text is already readable; colours may appear a moment later.
         setTimeout(() => window.Prism?.highlightElement(code), 0);
     });
 })();

@@ -1,4 +1,4 @@
-// The submit form: a matrix by upload or by digest, then the job. It sends what any client of the API would send.
+// The submit form: a matrix by upload or by digest, then the job. It sends the same requests as any client of the API.
 (() => {
     "use strict";
 
@@ -6,16 +6,16 @@
     const form = $("submit"), file = $("file"), drop = $("drop"), matrix = $("matrix"), op = $("op");
     const go = $("submit-go"), abort = $("submit-abort"), progress = $("upload-progress"), message = $("submit-message");
 
-    // What is under way; `null` between attempts.
+    // The request in progress; `null` between attempts.
     let upload = null, busy = false;
-    // A file that is here already is not sent again when only the job was refused.
+    // A file that has already been uploaded is not sent again if only the job was refused.
     let sent = null;
-    // The key of a request whose answer never came: the same request again is the same job.
+    // The idempotency key of a request without a response: repeating the request returns the same job.
     let attempt = null;
 
     const say = (text, tone = "") => {
         message.className = tone;
-        // An error interrupts, the rest is read when there is time.
+        // An error interrupts a screen reader, other messages wait.
         message.setAttribute("role", tone === "bad" ? "alert" : "status");
         message.textContent = text;
     };
@@ -50,12 +50,12 @@
         if (matrix.value && file.files.length) { file.value = ""; chosen(); }
     });
 
-    // Entering a child is leaving its parent, so what counts is the depth.
+    // Entering a child also leaves its parent, so the depth is counted.
     let depth = 0;
     const over = by => { depth = Math.max(0, depth + by); drop.classList.toggle("over", depth > 0); };
     const card = $("submit-card");
     const holdsFiles = event => event.dataTransfer?.types.includes("Files");
-    // Anywhere on the page: a file that misses the zone would take the page's place otherwise.
+    // Anywhere on the page: otherwise the browser would open a file that misses the drop zone.
     document.addEventListener("dragenter", event => { if (holdsFiles(event) && card.open) over(1); });
     document.addEventListener("dragleave", event => { if (holdsFiles(event)) over(-1); });
     document.addEventListener("dragover", event => {
@@ -75,7 +75,7 @@
     });
 
     const clearError = field => {
-        // The zone is the label of the input that has the focus.
+        // The zone is the label of the focused input.
         for (const part of field === drop || field === file ? [drop, file] : [field]) {
             part.removeAttribute("aria-invalid");
             part.removeAttribute("aria-describedby");
@@ -85,7 +85,7 @@
     };
     const clearErrors = () => { for (const field of form.querySelectorAll("[aria-invalid]")) clearError(field); };
 
-    // Puts the words beside the field they are about; says whether there is one.
+    // Puts the message beside the field that it concerns; returns whether there is one.
     const showError = (pointer, text) => {
         const within = [...form.querySelectorAll("[data-pointer]")].filter(field => !field.closest("[hidden]"));
         const field = within.find(field => field.dataset.pointer === pointer && !(field === matrix && file.files.length))
@@ -112,7 +112,7 @@
     class Refused extends Error {
         constructor(status, body) {
             let problem = {};
-            try { problem = JSON.parse(body) ?? {}; } catch { /* a proxy in between writes pages */ }
+            try { problem = JSON.parse(body) ?? {}; } catch { /* a proxy may return an HTML page */ }
             let text = problem.detail || problem.title || `The server answered ${status}.`;
             if (problem.line !== undefined && !/\bline\b/.test(text)) text += ` (line ${problem.line})`;
             super(text);
@@ -123,7 +123,7 @@
 
     const fileName = name => [...name.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ")].slice(0, 200).join("");
 
-    // fetch tells nothing of how much has been sent.
+    // fetch does not report upload progress.
     const send = picked => new Promise((resolve, reject) => {
         upload = new XMLHttpRequest();
         upload.open("POST", `/v1/matrices?name=${encodeURIComponent(fileName(picked.name))}`);
@@ -156,7 +156,7 @@
             sent = { file: picked, digest };
             return digest;
         } catch (error) {
-            // Whatever the server has against a file, it is about the file.
+            // Every refusal at this point concerns the file.
             if (error instanceof Refused && error.status !== 401 && error.status < 500) error.pointer = "/matrix";
             throw error;
         } finally {
@@ -182,7 +182,7 @@
         return JSON.stringify(body);
     };
 
-    // randomUUID is there on https and on this machine only.
+    // randomUUID is available only with https and on localhost.
     const freshKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map(byte => byte.toString(16).padStart(2, "0")).join("");
 
     const submit = async body => {
@@ -251,11 +251,12 @@
         }
     });
 
-    // A page that comes back from the browser's memory keeps what was chosen.
+    // A page restored from the browser's cache keeps its selections.
     switchFields();
     if (file.files.length) chosen();
-    // A link from another page may name the matrix, and with it the problem and the device. It may come from anywhere, so it
-    // fills in what could be chosen here and nothing else, and no field that is folded away: it is seen before it is sent.
+    // A link from another page may name the matrix, and with it the problem and the device. Because a link may come from
+    // anywhere, it sets only values that could be chosen here, and no collapsed field: the user sees everything before it is
+    // sent.
     const linkable = /^(problem\..+|device)$/;
     const fill = (field, value) => {
         if (field.type === "checkbox") field.checked = value === "true";
@@ -274,7 +275,7 @@
         }
         const device = linked.get("device");
         if (device !== null && $("device").value !== device) {
-            say(`The device ${device.slice(0, 100)}, which the link names, is not known here: the job would go to ${$("device").value}.`, "bad");
+            say(`The link names the device ${device.slice(0, 100)}, which is not known here: the job would go to ${$("device").value}.`, "bad");
         }
     }
 })();
