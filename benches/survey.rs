@@ -15,7 +15,7 @@ use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::{Dtype, Sptrsv};
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
-use sparsetune::ops::sptrsv::slices::survey::{EFFORT, Effort, Ground, Reach, survey_by};
+use sparsetune::ops::sptrsv::slices::survey::{EFFORT, Effort, LevelProfile, Reach, survey_by};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::read::{Limits, read_path};
@@ -67,14 +67,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (triangle, dtype) = (Triangle::Lower, Dtype::F64);
         let problem = Sptrsv { rhs: 1, dtype, triangle, diagonal, transpose: false };
         let system = System::of(&matrix, &problem, &gpu())?;
-        let ground = Ground::of(&system);
+        let profile = LevelProfile::of(&system);
         for (window_ns, terms) in REWRITINGS {
             let how = Rewrite { window_ns, terms };
             let whole = rewritten(&system, how);
             print!("{source} {window_ns} ns: {:.1} levels a window", whole.levels);
             for (strata, off) in STRATA.into_iter().zip(&mut off) {
                 let started = Instant::now();
-                let seen = survey_by(&ground, how, Effort { strata, ..EFFORT });
+                let seen = survey_by(&profile, how, Effort { strata, ..EFFORT });
                 let ms = started.elapsed().as_secs_f64() * 1e3;
                 let pairs = [
                     (seen.levels, whole.levels),

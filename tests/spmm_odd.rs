@@ -82,7 +82,7 @@ fn changed(candidate: &Candidate) -> Vec<Candidate> {
 }
 
 #[test]
-fn only_listed_values_are_parameters() {
+fn unlisted_parameter_values_are_refused() {
     for problem in problems() {
         for family in FAMILIES {
             let Some(candidate) = family.candidates(&problem).into_iter().next() else { continue };
@@ -123,7 +123,7 @@ fn no_grid_is_higher_than_a_device_takes() {
 /// For measuring by hand: `cargo test --test spmm_odd -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
-fn what_an_inspection_takes() {
+fn time_of_an_inspection() {
     let circuit =
         (0..1_000_000).map(|row| 4 + (row * 7919) % 5 + (row % 250_000 == 9) as usize * 100_000);
     for (name, matrix) in [

@@ -14,7 +14,7 @@ use sparsetune::ops::sptrsv::slices::pack::{NO_TERM, Packed, Packing, pack};
 use sparsetune::ops::sptrsv::slices::rewrite::{Rewrite, rewrite};
 use sparsetune::ops::sptrsv::slices::scheme::{Scheme, Scope};
 use sparsetune::ops::sptrsv::slices::split::split;
-use sparsetune::ops::sptrsv::slices::survey::{Ground, survey};
+use sparsetune::ops::sptrsv::slices::survey::{LevelProfile, survey};
 use sparsetune::ops::sptrsv::slices::{Estimate, SlicesLowerer, share};
 use sparsetune::sparse::generate::Spec;
 use sparsetune::sparse::{Csr, oracle};
@@ -348,7 +348,7 @@ fn every_listed_scheme_is_lowered() {
 }
 
 #[test]
-fn a_survey_tells_what_rewriting_comes_to() {
+fn a_survey_estimates_the_result_of_rewriting() {
     let of = |spec: &str, window_ns| {
         let system = system(&generated(spec), LOWER);
         let how = Rewrite { window_ns, terms: 256 };
@@ -356,7 +356,7 @@ fn a_survey_tells_what_rewriting_comes_to() {
         let levels = system.levels.widths.len() as f64;
         let rows = system.triangular.rows() as f64;
         let terms: usize = whole.segments.iter().map(|segment| segment.terms()).sum();
-        let seen = survey(&Ground::of(&system), how);
+        let seen = survey(&LevelProfile::of(&system), how);
         let mut longest = vec![0; whole.windows as usize];
         for (place, &window) in whole.places.iter().zip(&whole.window_of) {
             let (unknowns, _) =

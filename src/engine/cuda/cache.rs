@@ -12,7 +12,7 @@ pub struct Cache {
     folder: PathBuf,
 }
 
-/// What is kept beside a cubin, as `DIGEST.json`.
+/// The metadata stored beside a cubin, as `DIGEST.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Figures {

@@ -83,8 +83,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: both are ours and nothing made in the context outlives it (all of it holds an `Arc` of this). After a
-        // lost context these calls fail with its code, and there is nobody left to tell.
+        // SAFETY: both are ours and nothing made in the context outlives it (all of it holds an `Arc` of this). After a lost
+        // context these calls fail with its code, which can no longer be reported.
         unsafe {
             if !self.stream.is_null() {
                 (self.driver.api.stream_destroy)(self.stream);

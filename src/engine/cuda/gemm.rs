@@ -182,7 +182,9 @@ fn compute(algorithm: &str, dtype: Dtype) -> Result<u32, String> {
         ("cublas_dense", Dtype::F64) => Ok(CUBLAS_COMPUTE_64F),
         ("cublas_dense_tf32", Dtype::F32) => Ok(CUBLAS_COMPUTE_32F_FAST_TF32),
         ("cublas_dense_tf32", other) => Err(format!("tf32 is of f32 operands, not of {other}")),
-        (other, _) => Err(format!("cuBLAS has no algorithm `{other}`, but cublas_dense(_tf32)")),
+        (other, _) => Err(format!(
+            "cuBLAS has no algorithm `{other}`; it has cublas_dense and cublas_dense_tf32"
+        )),
     }
 }
 

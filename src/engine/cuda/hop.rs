@@ -68,7 +68,7 @@ mod tests {
     use super::hop_ns;
 
     #[test]
-    fn only_players_on_two_multiprocessors_count() {
+    fn only_blocks_on_two_multiprocessors_count() {
         assert_eq!(hop_ns([1_000_000, 0, 2]), Some(250.0));
         assert_eq!(hop_ns([1_000_000, 2, 2]), None);
         assert_eq!(hop_ns([0, 0, 2]), None);

@@ -60,7 +60,7 @@ pub(super) fn residency(
     let code = unsafe { occupancy(&mut blocks, kernel.function, threads as i32, shared) };
     context.driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
     let each = format!(
-        "{threads} threads ({} registers a thread, {} bytes of shared memory a block)",
+        "{threads} threads ({} registers per thread, {} bytes of shared memory per block)",
         kernel.registers,
         kernel.static_shared + step.shared_bytes
     );

@@ -45,7 +45,9 @@ impl Spmm {
         let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
         let Some((_, algorithm)) = known else {
             let names = ALGORITHMS.map(|(name, _)| name).join(", ");
-            return Err(refused(format!("cuSPARSE has no algorithm `{algorithm}`, but {names}")));
+            return Err(refused(format!(
+                "cuSPARSE has no algorithm `{algorithm}`; it has {names}"
+            )));
         };
         let (n, layout, dtype) = (loaded.n, loaded.layout, loaded.dtype);
         let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];

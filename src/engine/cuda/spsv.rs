@@ -63,7 +63,9 @@ impl Spsv {
         let kind = kind(algorithm, loaded.n).map_err(refused)?;
         let problem = &solution.problem;
         let raw = solution.raw.as_ref();
-        let raw = raw.ok_or_else(|| refused("cuSPARSE was not there at load".to_owned()))?;
+        let raw = raw.ok_or_else(|| {
+            refused("cuSPARSE was not available when the matrix was loaded".to_owned())
+        })?;
         let mut solve = Self {
             handle: handle.clone(),
             kind,
@@ -215,7 +217,9 @@ fn kind(algorithm: &str, rhs: usize) -> Result<Kind, String> {
         "spsv" if rhs == 1 => Ok(Kind::Vector),
         "spsv" => Err(format!("cuSPARSE SpSV solves for one right-hand side, not {rhs}")),
         "spsm" => Ok(Kind::Matrix),
-        other => Err(format!("cuSPARSE has no algorithm `{other}` for a solve, but spsv, spsm")),
+        other => {
+            Err(format!("cuSPARSE has no algorithm `{other}` for a solve; it has spsv and spsm"))
+        }
     }
 }
 
@@ -293,6 +297,6 @@ mod tests {
         assert_eq!(kind("spsv", 1), Ok(Kind::Vector));
         assert_eq!(kind("spsm", 33), Ok(Kind::Matrix));
         assert!(kind("spsv", 2).unwrap_err().contains("one right-hand side"));
-        assert!(kind("csr_alg2", 1).unwrap_err().contains("but spsv, spsm"));
+        assert!(kind("csr_alg2", 1).unwrap_err().contains("it has spsv and spsm"));
     }
 }

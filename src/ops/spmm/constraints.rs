@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compilers_word_goes_before_the_estimate() {
+    fn compiler_figures_take_precedence_over_the_estimate() {
         let (tile, facts) = (tile(), facts(16_384));
         let judge = |compiled: Option<(u32, u32)>| {
             let figures =

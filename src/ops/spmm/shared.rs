@@ -153,7 +153,7 @@ pub fn scratch(what: &str, bytes: u64, device: &Device) -> Result<Scratch, Refus
     let most = MOST_KEPT.min(device.memory_bytes / 4);
     if bytes > most {
         let why = format!(
-            "{what} take {bytes} bytes of device memory; at most {most} are lent to one candidate"
+            "{what} take {bytes} bytes of device memory; at most {most} are available to one candidate"
         );
         return Err(Refusal(why));
     }

@@ -56,7 +56,7 @@ impl Family for Slices {
             ),
             (
                 "sync",
-                "how an unknown is known to be there: it differs from a sentinel, or an epoch stands beside it",
+                "how an unknown is marked as available: it differs from a sentinel, or an epoch is stored beside it",
             ),
             (
                 "scope",
@@ -105,7 +105,7 @@ impl Family for Ag {
             ("read", "whether lanes read the entries themselves or together into shared memory"),
             (
                 "sync",
-                "how an unknown is known to be there: it differs from a sentinel, or an epoch stands beside it",
+                "how an unknown is marked as available: it differs from a sentinel, or an epoch is stored beside it",
             ),
             ("merge", "how rows are merged into nodes"),
             ("reorder", "whether rows are first renumbered by level"),

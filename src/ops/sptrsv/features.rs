@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_of_every_scheme_is_told() {
+    fn every_parameter_of_every_scheme_is_described() {
         let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
         let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
@@ -255,7 +255,7 @@ mod tests {
                 assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));
                 for (name, value) in &split_merge(candidate).params {
                     let listed = PARAMETERS.iter().find(|(known, _)| known == name);
-                    let texts = listed.unwrap_or_else(|| panic!("{name} is told by nothing")).1;
+                    let texts = listed.unwrap_or_else(|| panic!("no feature describes {name}")).1;
                     if let crate::domain::Param::Text(text) = value {
                         assert!(texts.contains(&text.as_str()), "{name}={text}");
                     }

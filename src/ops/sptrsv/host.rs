@@ -74,9 +74,9 @@ fn rules(alone: bool) -> Vec<String> {
         &["with one thread only the serial scheme is left"]
     } else {
         &[
-            "levels: a bound that no level reaches is the serial scheme, and bounds that the same levels reach are one schedule: the least stays",
-            "levels: a level that is shared has a row for each thread at least",
-            "merged: each thread has a group at least, and there are no more threads than the widest level has rows",
+            "levels: a bound that no level reaches gives the serial scheme, and bounds that the same levels reach give one schedule: the least stays",
+            "levels: a shared level has at least one row per thread",
+            "merged: each thread has at least one group, and there are no more threads than rows in the widest level",
         ]
     };
     rules.iter().map(|&rule| rule.to_owned()).collect()
@@ -104,7 +104,7 @@ pub fn lower(candidate: &Candidate, system: &System) -> Result<Recipe, Refusal> 
             return Ok(threads);
         }
         Err(Refusal(format!(
-            "{candidate}: a shared solve takes 2 threads at least, and this device has {most}"
+            "{candidate}: a shared solve takes at least 2 threads, and this device has {most}"
         )))
     };
     let (program, params) = match candidate.family.as_str() {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_scheme() {
+    fn refuses_candidates_that_are_no_schemes() {
         let two = system(&grid(), 2);
         let levels = |threads, narrow| {
             Candidate::new("levels").with("threads", threads).with("narrow", narrow)

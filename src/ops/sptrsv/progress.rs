@@ -98,7 +98,7 @@ fn queues(
             let free = place.and_then(|at| taken.get_mut(at)).filter(|taken| !**taken);
             let free = free.ok_or_else(|| {
                 Refusal(format!(
-                    "launch {launch}: task {task} of worker {worker} is another's as well, or no task of this launch"
+                    "launch {launch}: task {task} of worker {worker} also belongs to another worker, or is no task of this launch"
                 ))
             })?;
             *free = true;
@@ -107,7 +107,7 @@ fn queues(
     match taken.iter().position(|taken| !taken) {
         None => Ok(()),
         Some(task) => Err(Refusal(format!(
-            "launch {launch}: nobody takes task {}",
+            "launch {launch}: no worker takes task {}",
             task as u32 + positions.start
         ))),
     }
@@ -202,7 +202,7 @@ mod tests {
             supply: Supply::Resident { pointers: &[0, 3], tasks: &[0, 1, 2] },
         }];
         let missing = refusal(&[0, 1, 2, 3], None, &missing);
-        assert!(missing.contains("nobody takes task 3"), "{missing}");
+        assert!(missing.contains("no worker takes task 3"), "{missing}");
         let twice = [Launch {
             positions: 0..4,
             supply: Supply::Resident { pointers: &[0, 2, 5], tasks: &[0, 1, 1, 2, 3] },

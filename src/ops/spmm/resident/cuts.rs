@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rows_are_dealt_equally() {
+    fn equal_rows_are_distributed_equally() {
         assert_eq!(cut(&ptr(&[5; 8]), 2, 4), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(cut(&ptr(&[5; 8]), 2, 2), [0, 2, 4, 6, 8]);
         // Fewer rows than subwarps: one each, and both blocks have work.

@@ -134,7 +134,7 @@ fn segment(tiled: &Tiled, shared: &Shared) -> Result<Option<u32>, Refusal> {
     let segment = tiled.segment(rows as u64, mean, sigma, &shared.device);
     if tiled.segmented && segment.is_none() {
         return Err(Refusal(format!(
-            "its rows need no segments: there are blocks enough, and their lengths vary by {:.2} of their mean",
+            "its rows need no segments: there are enough blocks, and their lengths vary by {:.2} of their mean",
             sigma / mean
         )));
     }
@@ -163,7 +163,7 @@ fn packed(
     let keyed = order.is_some() || segment.is_some();
     let keys: Option<Arc<[u32]>> = keyed.then(|| slots.iter().map(|slot| slot.key).collect());
     let panels = u32::try_from(slots.len().div_ceil(panel))
-        .map_err(|_| Refusal("its segments are more than a grid has blocks".to_owned()))?;
+        .map_err(|_| Refusal("it has more segments than a grid has blocks".to_owned()))?;
     let bytes = tiles.bytes(dtype.bytes()) + keys.as_ref().map_or(0, |keys| 4 * keys.len() as u64);
     let tables = vec![
         ("stages", ArrayData::U32(tiles.stage_ptr.into())),

@@ -52,7 +52,7 @@ pub fn panel<'a>(
     let map = distinct(slots, &row);
     let (stages, warps) = (map.len().div_ceil(buffer), panel_rows / WARP);
     let mut packed = Panel { map, ..Panel::default() };
-    // Where each slot stands in its row, and in the map.
+    // Position of each slot in its row, and in the map.
     let mut next: Vec<usize> = slots.iter().map(|slot| slot.begin as usize).collect();
     for stage in 0..stages {
         let staged = &packed.map[stage * buffer..packed.map.len().min((stage + 1) * buffer)];

@@ -36,7 +36,7 @@ pub struct Packed {
     pub map: ArrayData,
     /// Groups of row r of stage s: `bounds[s * rows + r]..bounds[s * rows + r + 1]`.
     pub bounds: ArrayData,
-    /// Where in its stage's map an entry's column stands.
+    /// Position of an entry's column in its stage's map.
     pub places: ArrayData,
     pub values: ArrayData,
     /// Stages of the row block that has the most.

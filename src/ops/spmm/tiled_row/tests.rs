@@ -246,7 +246,7 @@ fn names_parse_for_their_own_layout_and_domains() {
 }
 
 #[test]
-fn accumulate_brings_its_arguments_and_split_its_scratch() {
+fn accumulate_adds_arguments_and_split_adds_scratch() {
     let problem = Spmm { accumulate: true, ..Spmm::new(64, Dtype::F16, Layout::Row) };
     let mut lowerer = SpmmLowerer::new(Arc::new(ragged()), problem, device());
     let mut parts = 0;

@@ -83,7 +83,7 @@ impl Lowering<'_> {
             let local = self.local_bytes(kernel.warps_per_block, span);
             let left = most.checked_sub(local).ok_or_else(|| {
                 Refusal(format!(
-                    "{local} bytes of shared memory a block for the values of its nodes; the device has {most}"
+                    "the values of a block's nodes take {local} bytes of shared memory; the device has {most}"
                 ))
             })?;
             stage = stage.min((left / warps).min(STAGE_BYTES) / (self.value_bytes() + 4));

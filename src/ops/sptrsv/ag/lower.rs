@@ -112,7 +112,7 @@ impl AgLowerer {
         let schedule = Schedule::of(pattern, graph, &scheme.options(), &system.device);
         if schedule.kernels.len() > MAX_LAUNCHES {
             return Err(Refusal(format!(
-                "{} launches a call; at most {MAX_LAUNCHES} are worth it",
+                "{} launches per call; at most {MAX_LAUNCHES} are allowed",
                 schedule.kernels.len()
             )));
         }

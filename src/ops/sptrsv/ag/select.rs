@@ -124,10 +124,10 @@ fn rules() -> Vec<String> {
          levels rise already",
         "ag: lanes that share a row half to twice as many as its mean length, or as many as the rows of the path are long; lanes with a row each no more than a node \
          has rows",
-        "ag: warps a multiprocessor by the mean width of a level: as many as it needs, four times, and 16",
+        "ag: warps per multiprocessor by the mean width of a level: as many as it needs, four times as many, and 16",
         "ag: rg_balance only where rows differ in length; collaborative read only for lanes with a row each and 4 \
          entries a row",
-        "ag: partitions into the same launches are tried once, those into more than 1024 never",
+        "ag: partitions into the same launches are tried once; partitions into more than 1024 launches never",
     ];
     rules.into_iter().map(str::to_owned).chain([cut]).collect()
 }

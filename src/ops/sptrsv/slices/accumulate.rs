@@ -2,7 +2,7 @@
 
 use super::equations::Segment;
 
-/// Sums of one equation by column: where a column stands in the list, if it is there since `begin`.
+/// Sums of one equation by column: the position of a column in the list, if it was added since `begin`.
 pub struct Accumulator {
     stamp: u32,
     /// For each column: the stamp of the equation that contains it, and its place in that equation.

@@ -3,7 +3,7 @@
 use super::lower::term_bytes;
 use super::rewrite::Rewrite;
 use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
-use super::survey::{Ground, Reach, survey};
+use super::survey::{LevelProfile, Reach, survey};
 use crate::domain::Candidate;
 use crate::ops::sptrsv::System;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ impl Estimate {
             + 0.4 * (problem.dtype.bytes() * u64::from(problem.rhs)) as f64;
         let rate = system.device.copy_gbps.max(100.0);
         let hop_ns = if system.device.hop_ns > 0.0 { system.device.hop_ns } else { 300.0 };
-        let ground = Ground::of(system);
+        let profile = LevelProfile::of(system);
         let surveyed = super::space::rewrites(system).into_iter();
         Self {
             levels: system.levels.widths.len().max(1) as f64,
@@ -59,7 +59,7 @@ impl Estimate {
             term_ns: bytes / rate,
             hop_ns,
             multiprocessors: f64::from(system.device.multiprocessors.max(1)),
-            reaches: surveyed.map(|how| (how, survey(&ground, how))).collect(),
+            reaches: surveyed.map(|how| (how, survey(&profile, how))).collect(),
         }
     }
 

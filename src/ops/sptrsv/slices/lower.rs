@@ -139,7 +139,7 @@ impl Layout<'_> {
         let (work, most) = (self.work_bytes(), self.system.device.shared_bytes_per_block);
         if work > most {
             return Err(Refusal(format!(
-                "{} unknowns and partial sums take {work} bytes of shared memory, at most {most}",
+                "{} unknowns and partial sums take {work} bytes of shared memory; at most {most} are available",
                 self.packed.slots
             )));
         }

@@ -229,7 +229,10 @@ impl Placing<'_> {
         );
         if let (Some(cols), Some(vals)) = (Arc::get_mut(&mut cols), Arc::get_mut(&mut vals)) {
             self.fill(slices, cols, vals, value).ok_or_else(|| {
-                Refusal("a coefficient, its row's diagonal divided out, is beyond the type".into())
+                Refusal(
+                    "a coefficient, divided by its row's diagonal, is beyond the range of the type"
+                        .into(),
+                )
             })?;
         }
         Ok((cols, array(vals)))

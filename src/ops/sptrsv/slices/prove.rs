@@ -1,4 +1,4 @@
-//! The O(nnz) proof that a packed system comes to an end and stays within its arrays.
+//! The O(nnz) proof that a packed system terminates and stays within its arrays.
 
 use super::pack::{NO_TERM, Packed, Packing};
 use crate::ops::Refusal;
@@ -22,7 +22,7 @@ pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refus
         let fits = log_lanes <= 5 && (1..=width >> log_lanes).contains(&count);
         if !fits || (first as usize, at as usize) != (slot, step) {
             return Err(Refusal(format!(
-                "slice {meta:?} is not {count} equations from slot {slot}, step {step} on"
+                "slice {meta:?} does not consist of {count} equations from slot {slot}, step {step} on"
             )));
         }
         let terms = |from: usize, steps: usize| {

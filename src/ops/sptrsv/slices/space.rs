@@ -116,10 +116,10 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: nothing is rewritten where a row's terms reach 1e6 times the right-hand side; the most terms matter only \
          where equations are rewritten; above 1,000,000 entries three windows, the most terms by the mean row, lanes \
          chosen a slice",
-        "slices: lanes are chosen a slice, or 1, 4 or 32 with 2 to 16 warps",
-        "slices: epochs, tickets and pauses are tried on the plain shape alone",
-        "slices: one multiprocessor or one cluster only where levels are narrow and the unknowns fit its shared memory",
-        "slices: launches of their own only where a level has more rows than there are warps",
+        "slices: lanes are chosen per slice, or 1, 4 or 32 with 2 to 16 warps",
+        "slices: epochs, tickets and pauses are tried only on the plain shape",
+        "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
+        "slices: separate launches only if a level has more rows than there are warps",
     ];
     Share { scored, full: full(), rules: rules.map(str::to_owned).to_vec() }
 }

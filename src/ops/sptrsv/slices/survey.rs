@@ -63,8 +63,8 @@ impl Window {
     }
 }
 
-/// A whole system as given: what a sample is compared with.
-pub struct Ground<'a> {
+/// Sizes of all levels of a system as given, which a sample is compared with.
+pub struct LevelProfile<'a> {
     system: &'a System,
     by_level: ByLevel,
     /// Terms of all levels before each level, including a row's own in b.
@@ -73,7 +73,7 @@ pub struct Ground<'a> {
     longest: usize,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> LevelProfile<'a> {
     pub fn of(system: &'a System) -> Self {
         let by_level = ByLevel::of(&system.levels);
         let (mut terms, mut before, mut longest) = (vec![0], 0, 0);
@@ -112,17 +112,17 @@ impl<'a> Ground<'a> {
 }
 
 /// Surveys a rewriting; a system with few rewritten terms is rewritten whole, and its figures are exact.
-pub fn survey(ground: &Ground<'_>, how: Rewrite) -> Reach {
-    survey_by(ground, how, EFFORT)
+pub fn survey(profile: &LevelProfile<'_>, how: Rewrite) -> Reach {
+    survey_by(profile, how, EFFORT)
 }
 
 /// [`survey`] with a chosen effort.
-pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
+pub fn survey_by(profile: &LevelProfile<'_>, how: Rewrite, effort: Effort) -> Reach {
     if how.window_ns == 0 {
-        return ground.plain();
+        return profile.plain();
     }
-    let (system, by_level, levels) = (ground.system, &ground.by_level, ground.levels());
-    let edges = edges(ground, effort);
+    let (system, by_level, levels) = (profile.system, &profile.by_level, profile.levels());
+    let edges = edges(profile, effort);
     let (edge, strata) = (|stratum: usize| edges[stratum], edges.len() - 1);
     let mut work = Rewriting::new(&system.triangular, how, 1);
     let mut whole = Sums::default();
@@ -158,7 +158,7 @@ pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
         }
         let end = if spent { edge(stratum + 1) } else { levels };
         let seen = Seen { stratum: edge(stratum), cut: spent && level < levels, end };
-        whole.add(run, &seen, ground, &Growth { most: cost.window_terms(), how });
+        whole.add(run, &seen, profile, &Growth { most: cost.window_terms(), how });
         stratum += 1;
         from = end;
     }
@@ -166,29 +166,29 @@ pub fn survey_by(ground: &Ground<'_>, how: Rewrite, effort: Effort) -> Reach {
 }
 
 /// Where strata begin, and the end: few enough that their first levels alone do not spend the terms.
-fn edges(ground: &Ground<'_>, effort: Effort) -> Vec<usize> {
-    let levels = ground.levels();
+fn edges(profile: &LevelProfile<'_>, effort: Effort) -> Vec<usize> {
+    let levels = profile.levels();
     let least = |edges: &[usize]| -> usize {
         let first = edges.windows(2).map(|ends| ends[0]..ends[1].min(ends[0] + LEVELS));
-        first.map(|first| ground.terms(first)).sum()
+        first.map(|first| profile.terms(first)).sum()
     };
     let mut strata = effort.strata.min(levels / (2 * LEVELS)).max(1);
-    let mut edges = even(ground, strata);
+    let mut edges = even(profile, strata);
     while strata > FEWEST && least(&edges) > effort.terms / 2 {
         strata = (strata * 2 / 3).max(FEWEST);
-        edges = even(ground, strata);
+        edges = even(profile, strata);
     }
     edges
 }
 
 /// Strata with equal shares of the mean of levels and terms: a dense end of few levels, which is most of the work of a
 /// factor, becomes a stratum.
-fn even(ground: &Ground<'_>, strata: usize) -> Vec<usize> {
-    let levels = ground.levels();
-    let all = ground.terms(0..levels).max(1) as f64;
+fn even(profile: &LevelProfile<'_>, strata: usize) -> Vec<usize> {
+    let levels = profile.levels();
+    let all = profile.terms(0..levels).max(1) as f64;
     let share = |level: usize| {
         let by_levels = level as f64 / levels.max(1) as f64;
-        0.5 * (by_levels + ground.terms[level] as f64 / all)
+        0.5 * (by_levels + profile.terms[level] as f64 / all)
     };
     let mut edges = vec![0];
     for stratum in 1..strata {
@@ -228,13 +228,13 @@ impl Growth {
     /// Each level that joins has some more terms than the one before, so the terms that substituting adds rise with the
     /// square of the levels. A window closes at the level with more terms than the mean and the window's own cost together,
     /// which is where the added terms equal the cost of the window; or when an equation reaches the most terms.
-    fn of(&self, window: &Window, ground: &Ground<'_>) -> f64 {
+    fn of(&self, window: &Window, profile: &LevelProfile<'_>) -> f64 {
         // A single level does not show whether others join.
         if window.levels < 2 {
             return 1.0;
         }
-        let added = window.terms.saturating_sub(ground.terms(window.range())).max(1) as f64;
-        let left = ground.levels() - window.first;
+        let added = window.terms.saturating_sub(profile.terms(window.range())).max(1) as f64;
+        let left = profile.levels() - window.first;
         let by_cost = (self.most / added).sqrt();
         let by_length = f64::from(self.how.terms) / window.most.max(1) as f64;
         let by_levels = left as f64 / window.levels.max(1) as f64;
@@ -254,7 +254,13 @@ impl Sums {
     /// Adds a run; for its levels that were not seen, the windows that began in the last stratum are representative.
     ///
     /// What rewriting adds is counted per row, and added to the terms that all of those levels have anyway.
-    fn add(&mut self, mut run: Vec<Window>, seen: &Seen, ground: &Ground<'_>, growth: &Growth) {
+    fn add(
+        &mut self,
+        mut run: Vec<Window>,
+        seen: &Seen,
+        profile: &LevelProfile<'_>,
+        growth: &Growth,
+    ) {
         let tail = run.iter().position(|window| window.first >= seen.stratum);
         let tail = tail.unwrap_or(run.len().saturating_sub(1));
         let begin = run.get(tail).map_or(seen.end, |window| window.first);
@@ -279,12 +285,12 @@ impl Sums {
         // would close.
         let mut sums = [0.0; 5];
         let whole = sample.iter().map(|window| (window, 1.0));
-        let grown = cut.iter().map(|last| (last, growth.of(last, ground)));
+        let grown = cut.iter().map(|last| (last, growth.of(last, profile)));
         for (window, times) in whole.chain(grown) {
-            let added = window.terms as f64 - ground.terms(window.range()) as f64;
+            let added = window.terms as f64 - profile.terms(window.range()) as f64;
             let of_window = [
                 window.levels as f64 * times,
-                ground.rows(window.range()) as f64 * times,
+                profile.rows(window.range()) as f64 * times,
                 1.0,
                 added * times * times,
                 window.longest as f64 * times,
@@ -294,10 +300,10 @@ impl Sums {
         let [levels, rows, windows, added, longest] = sums;
         let rest = begin..seen.end;
         let of_levels = rest.len() as f64 / levels.max(1.0);
-        let of_rows = ground.rows(rest.clone()) as f64 / rows.max(1.0);
+        let of_rows = profile.rows(rest.clone()) as f64 / rows.max(1.0);
         self.windows += of_levels * windows;
         self.longest += of_levels * longest;
-        self.terms += ground.terms(rest) as f64 + of_rows * added;
+        self.terms += profile.terms(rest) as f64 + of_rows * added;
     }
 
     fn reach(&self, levels: usize, rows: usize) -> Reach {
