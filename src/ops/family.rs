@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::domain::Param;
     use crate::domain::catalog::family::STORED_FORMS;
-    use crate::ops::pinned::everything;
+    use crate::ops::tests::everything;
     use std::collections::{BTreeSet, HashMap};
 
     #[test]

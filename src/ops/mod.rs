@@ -5,11 +5,11 @@ pub mod family;
 pub mod features;
 pub mod limit;
 pub mod operation;
-#[cfg(test)]
-mod pinned;
 pub mod program;
 pub mod spmm;
 pub mod sptrsv;
+#[cfg(test)]
+mod tests;
 mod vendor;
 
 pub use family::{Family, Kernels, catalog, has_own_family, kernel_headers};

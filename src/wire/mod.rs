@@ -7,14 +7,14 @@
 //! `openapi.yaml`, so a new member of such a type cannot reach clients unnoticed.
 
 mod candidate;
-#[cfg(test)]
-mod contract;
 mod device;
 mod matrix;
 mod model;
 mod operation;
 mod plan;
 mod problem;
+#[cfg(test)]
+mod tests;
 mod trial;
 
 pub use candidate::{Candidate, Role};

@@ -1,7 +1,5 @@
 //! The routines of the vendors' libraries, by the names that candidates give them.
 
-use crate::domain::{DeviceKind, Op};
-
 /// One routine of a vendor's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routine {
@@ -52,18 +50,6 @@ impl Library {
         match self {
             Self::Cublas => true,
             Self::CusparseProduct | Self::CusparseSolve | Self::Sprs => false,
-        }
-    }
-
-    /// Whether the library has routines for the operation on this kind of device.
-    pub const fn serves(self, op: Op, device: DeviceKind) -> bool {
-        match (self, op, device) {
-            (Self::CusparseProduct | Self::Cublas, Op::Spmm, DeviceKind::Cuda)
-            | (Self::CusparseSolve, Op::Sptrsv, DeviceKind::Cuda)
-            | (Self::Sprs, _, DeviceKind::Cpu) => true,
-            (Self::CusparseProduct | Self::CusparseSolve | Self::Cublas | Self::Sprs, _, _) => {
-                false
-            }
         }
     }
 

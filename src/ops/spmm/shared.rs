@@ -175,7 +175,7 @@ mod tests {
     fn the_oldest_goes_first_and_row_orders_stay() {
         let matrix = Csr::new(2, 2, vec![0, 1, 2], vec![0, 1], vec![1.0; 2]).unwrap();
         let problem = Spmm::new(8, Dtype::F32, Layout::Row);
-        let device = super::super::tiled::walk::device(1);
+        let device = super::super::tiled::tests::device(1);
         let mut shared = Shared::new(Arc::new(matrix), problem, device);
         shared.by_length();
         let mut make = |name: &str| {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn scratch_beyond_a_quarter_of_the_device_is_refused() {
-        let mut device = super::super::tiled::walk::device(1);
+        let mut device = super::super::tiled::tests::device(1);
         device.memory_bytes = 1 << 20;
         assert_eq!(scratch("sums", 1 << 18, &device).unwrap().bytes, 1 << 18);
         let Refusal(why) = scratch("sums", (1 << 18) + 1, &device).unwrap_err();

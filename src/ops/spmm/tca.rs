@@ -1,8 +1,8 @@
 //! Family `tca`, row-major f16: TCA-SpMM's dot products on tensor cores (section 4, `kernels/spmm/tca.cuh`).
 
-#[cfg(test)]
-mod emulation;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use super::family::{
     RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,

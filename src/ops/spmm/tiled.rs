@@ -4,7 +4,7 @@ pub mod lower;
 pub mod pack;
 pub mod slots;
 #[cfg(test)]
-pub(super) mod walk;
+pub(super) mod tests;
 
 use super::family::{
     MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,

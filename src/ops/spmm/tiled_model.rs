@@ -1,4 +1,4 @@
-//! The Tiled SpMM performance model: Eq. 2 to 6 by inspection of the pattern, generalised to row-major operands.
+//! The Tiled SpMM performance model: Eq. 3 to 6 by inspection of the pattern, generalised to row-major operands.
 //!
 //! All intensities are in floating-point operations per byte, 2 for each multiply-add. Patterns are sampled (`Sampled`);
 //! what the kernel would pack is counted on the sample exactly as the packer packs it.
@@ -18,8 +18,6 @@ use sample::{Cut, LINE, Sampled};
 pub const LOCAL_INDEX_BYTES: f64 = 2.0;
 /// B_I: bytes of an index into device memory (Table 1).
 pub const INDEX_BYTES: f64 = 4.0;
-/// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
-const NAIVE_METADATA: f64 = 8.0;
 /// Entries per row below which a matrix counts as empty, so that ratios stay finite.
 const LEAST_MEAN: f64 = 1e-3;
 const WARP: u32 = 32;
@@ -69,16 +67,8 @@ pub struct Terms {
     pub gamma: f64,
     /// U: ratio of scheduled blocks to multiprocessors, before rows are cut (Eq. 5).
     pub u: f64,
-    /// Eq. 2: the naive kernel.
-    pub naive: f64,
-    /// Eq. 3 with Gamma = 1: the algorithm alone (section 3.0.1).
-    pub algorithmic: f64,
-    /// Eq. 3: the effective intensity.
-    pub effective: f64,
-    /// Eq. 3 with Gamma = C: no line is ever found in a cache (the paper's tightest bound, Fig. 9).
-    pub all_miss: f64,
-    /// Eq. 6, where rows are cut.
-    pub segmented: Option<f64>,
+    /// Rows are cut: Eq. 6 holds, and not Eq. 3.
+    pub segmented: bool,
     /// Stages of a panel, and panels of all rows.
     pub stages_per_panel: f64,
     pub panels: f64,
@@ -104,7 +94,7 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
     let blocks = sampled.rows.div_ceil(u64::from(rows)) * u64::from(n.div_ceil(r));
     let tables = ratio(seen.stages, seen.slots, 0.0) * f64::from(4 + 4 * rows / WARP);
     let key = if segment.is_some() || sampled.permuted { 4.0 } else { 0.0 };
-    let mut terms = Terms {
+    Terms {
         mu: sampled.mean,
         mu_segment: sampled.mean_part(segment),
         r: f64::from(r),
@@ -116,27 +106,13 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
         l,
         gamma: c / l,
         u: slots::utilization(blocks, device.multiprocessors),
-        naive: naive(sampled.mean, element, NAIVE_METADATA),
-        algorithmic: 0.0,
-        effective: 0.0,
-        all_miss: 0.0,
-        segmented: None,
+        segmented: segment.is_some(),
         stages_per_panel: ratio(seen.stages, seen.panels, 0.0),
         panels: slots / f64::from(rows),
         longest_walk: segment
             .map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
         permuted: sampled.permuted,
-    };
-    terms.algorithmic = terms.equation_3(1.0);
-    terms.effective = terms.equation_3(terms.gamma);
-    terms.all_miss = terms.equation_3(c);
-    terms.segmented = segment.is_some().then(|| terms.equation_6(c));
-    terms
-}
-
-/// Eq. 2: intensity of the kernel with one thread per output, `mu` entries per row and `delta` bytes of row offsets.
-pub fn naive(mu: f64, element: f64, delta: f64) -> f64 {
-    2.0 * mu / (mu * (element + INDEX_BYTES) + mu * element + element + delta)
+    }
 }
 
 /// C of section 3.0.2. Column-major: lines touched by warp-wide gathers from one column of B, counted on the sample.
@@ -185,9 +161,10 @@ impl Terms {
     pub fn bytes_a_multiply_add(&self, gamma: f64) -> f64 {
         let stored = if self.permuted { SECTOR } else { self.element };
         let mu = self.mu.max(LEAST_MEAN);
-        match self.segmented {
-            Some(_) => 2.0 / self.equation_6(gamma) + (stored - self.element) / mu,
-            None => 2.0 / self.equation_3(gamma) + stored / mu,
+        if self.segmented {
+            2.0 / self.equation_6(gamma) + (stored - self.element) / mu
+        } else {
+            2.0 / self.equation_3(gamma) + stored / mu
         }
     }
 

@@ -18,12 +18,6 @@ use std::borrow::Cow;
 /// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata.
 pub const VERSION: u32 = 2;
 
-/// Names of the ten features, as the paper has them.
-pub const TEN: [&str; 10] = [
-    "m", "nnz", "rnnz_avg", "rnnz_max", "rnnz_cov", "lnnz_avg", "lnnz_max", "lnnz_cov", "levels",
-    "dep_dist",
-];
-
 const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
 
 /// Parameters with the values of those that are texts.
@@ -203,6 +197,12 @@ mod tests {
     use super::*;
     use crate::ops::sptrsv::space;
     use crate::sparse::generate::Spec;
+
+    /// Names of the ten features, as the paper has them.
+    const TEN: [&str; 10] = [
+        "m", "nnz", "rnnz_avg", "rnnz_max", "rnnz_cov", "lnnz_avg", "lnnz_max", "lnnz_cov",
+        "levels", "dep_dist",
+    ];
 
     #[test]
     fn names_are_distinct_and_the_ten_come_first() {

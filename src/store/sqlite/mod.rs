@@ -5,8 +5,6 @@ mod devices;
 mod endings;
 mod events;
 mod figures;
-#[cfg(test)]
-mod indexes;
 mod jobs;
 mod learning;
 mod leases;
@@ -16,9 +14,9 @@ mod models;
 mod plans;
 mod quality;
 mod rows;
-mod trials;
 #[cfg(test)]
-mod upgrade;
+mod tests;
+mod trials;
 mod upkeep;
 
 use super::{Cause, Change, Listener, Listeners, Result, StoreError, is_full};

@@ -1,10 +1,10 @@
 //! Checks that frequently used queries use an index, on a store of 10,000 jobs and as many plans.
 
-use super::{
-    SqliteStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
-};
 use crate::domain::{DeviceClass, DeviceId, Digest, JobState, WorkKind};
 use crate::store::JobFilter;
+use crate::store::sqlite::{
+    SqliteStore, devices, events, jobs, learning, leases, matrices, models, plans, quality, trials,
+};
 use sqlx::{AssertSqlSafe, Row};
 
 /// Jobs in all states on four devices, plans of five keys a pattern, and one long job among the others' trials and events.

@@ -1,12 +1,12 @@
 //! Checks that a store with an earlier schema is opened with all its data, and can be learned from.
 
-use super::{MIGRATIONS, SqliteStore};
 use crate::domain::JobId;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
     DeviceClass, Digest, Dtype, L2Policy, Layout, ModelId, Problem, SearchStrategy, Spmm,
     Timestamp, Training, Work,
 };
+use crate::store::sqlite::{MIGRATIONS, SqliteStore};
 use crate::store::{
     ActivationQuery, Jobs, Learning, PageRequest, PlanQuery, Plans, StoreError, Submission, Trials,
 };
@@ -18,7 +18,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 const PREVIOUS: [i64; 3] = [3, 4, 5];
 
 /// A plan as it was stored at that time.
-const PLAN: &str = include_str!("../../../tests/http/plan.json");
+const PLAN: &str = include_str!("../../../../tests/http/plan.json");
 
 const FILL: &str = r#"
     INSERT INTO matrices (digest, pattern_digest, created_at, version, facts)

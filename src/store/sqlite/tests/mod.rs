@@ -1,0 +1,4 @@
+//! Tests of the database as a whole: which queries use an index, and that older schemas are upgraded.
+
+mod indexes;
+mod upgrade;
