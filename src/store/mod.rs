@@ -260,6 +260,7 @@ pub trait Upkeep: Send + Sync {
     /// The blobs that matrices and plans refer to.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
     /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.
+    /// Reading it notifies the listeners, so that they learn of other processes' writes.
     async fn revision(&self) -> Result<u64>;
 }
 

@@ -143,7 +143,7 @@ async fn without_devices_none_names_the_classes_to_ask_for() {
     let bare = world.service.lookup(&query(Digest::of(b"?"), 32)).await.unwrap();
     assert_eq!((bare.grade, bare.plan), (Grade::None, None));
     assert!(bare.reasons[0].contains("no device is registered"), "{:?}", bare.reasons);
-    assert!(bare.reasons[1].contains("nothing has a plan"), "{:?}", bare.reasons);
+    assert!(bare.reasons[1].contains("no plan is known"), "{:?}", bare.reasons);
 
     world.service.register(device()).await.unwrap();
     let matrix = world.upload(&tridiagonal(20)).await.matrix;

@@ -305,7 +305,7 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
     used(service, "newer", &scope(), &newer).await;
     assert!(service.active_model(&scope()).await.unwrap().is_none());
     let told = log.text();
-    assert!(told.contains("newer") && told.contains("uses features of version"), "{told}");
+    assert!(told.contains("newer") && told.contains("version 2 of the features"), "{told}");
     // Once for each, however often they are asked for.
     assert!(service.active_model(&scope()).await.unwrap().is_none());
     assert_eq!(log.text(), told);

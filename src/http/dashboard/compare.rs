@@ -1,4 +1,4 @@
-//! A matrix across devices and problems.
+//! The comparison pages: a matrix across devices, or across problems.
 
 mod by_device;
 mod by_problem;
@@ -21,10 +21,10 @@ use axum::response::Response;
 use serde::Deserialize;
 use std::collections::HashSet;
 
-/// Matrices that the picker lists.
+/// Maximum number of matrices in the picker.
 const LISTED: u32 = 20;
 
-/// Forms send what was left empty too.
+/// Forms also send empty fields.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompareQuery {
@@ -68,14 +68,14 @@ fn no_digest(error: crate::domain::digest::DigestError) -> Problem {
     Problem::new(Kind::InvalidParameter, detail).with("parameter", Some("matrix"))
 }
 
-/// Which matrix.
+/// The selected matrix.
 #[derive(Template)]
 #[template(path = "compare_pick.html")]
 struct Picker {
     shell: Shell,
     sought: String,
     rows: Vec<MatrixRow>,
-    /// There are matrices, whether or not any is found.
+    /// Whether any matrix is stored, even if none matches.
     any: bool,
 }
 
@@ -92,12 +92,12 @@ async fn pick(app: &App, sought: &str) -> Result<Response, Problem> {
     })
 }
 
-/// Matrices whose digest begins so, then those with it in their name.
+/// Matrices whose digest begins with the text, then those whose name contains it.
 async fn found(app: &App, sought: &str) -> Result<Vec<Matrix>, Problem> {
     let mut found = Vec::new();
     if sought.len() >= FEWEST {
         for digest in app.service.matrices_starting(&sought.to_ascii_lowercase(), LISTED).await? {
-            // One that went meanwhile is not there.
+            // Skips a matrix that was deleted in the meantime.
             found.extend(there(app.service.matrix(&digest).await)?);
         }
     }
@@ -109,17 +109,17 @@ async fn found(app: &App, sought: &str) -> Result<Vec<Matrix>, Problem> {
     Ok(found)
 }
 
-/// What both views say of the matrix.
+/// Common to both views of a matrix.
 struct Subject {
     digest: Digest,
     name: String,
     size: String,
-    /// Plans there are, on how many classes of devices.
+    /// The number of plans and of their device classes.
     plans: usize,
     classes: usize,
-    /// What their times are compared with, one line each.
+    /// The bounds that the times are compared with, one line each.
     bounds: Vec<&'static str>,
-    /// Libraries of the vendors, each once.
+    /// Vendor libraries, without repetition.
     libraries: String,
 }
 
@@ -175,7 +175,7 @@ struct Problems {
     subject: Subject,
     by_device: bool,
     columns: Vec<by_device::Column>,
-    /// The class chosen, in full.
+    /// The full name of the selected class.
     chosen: String,
     chosen_words: String,
     rows: Vec<by_problem::Row>,
@@ -190,7 +190,7 @@ fn across_problems(
 ) -> Result<Problems, Problem> {
     let subject = Subject::of(matrix, plans);
     let columns = by_device::columns(plans);
-    // Where none is named, the one with most plans says most.
+    // The default is the class with the most plans.
     let chosen = match device.filter(|name| !name.is_empty()) {
         Some(name) => columns.iter().find(|column| column.class.0 == name),
         None => columns.iter().max_by_key(|column| by_problem::chosen(plans, &column.class).len()),

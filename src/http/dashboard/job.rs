@@ -1,4 +1,4 @@
-//! One job: its progress, its best so far, its funnel, its trials, live while it runs.
+//! The page of a job: progress, best time so far, funnel and trials, updated while it runs.
 
 mod chart_data;
 mod failures;
@@ -29,7 +29,7 @@ use serde::Deserialize;
 use standing::Standing;
 use summaries::Summaries;
 
-/// What is looked at closely.
+/// The selected details.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Look {
@@ -47,10 +47,10 @@ struct Page {
     standing: Standing,
     /// Data of the charts, as JSON.
     chart_data: String,
-    /// That not all trials are drawn, where that is so.
+    /// A note if not all trials are drawn.
     cut: Option<String>,
     log: Vec<Line>,
-    /// Number of the newest event that this page knows of.
+    /// Number of the newest event that the page includes.
     last_seq: u64,
 }
 
@@ -71,8 +71,8 @@ pub async fn show(
     if let Work::Train(training) = service.work(&id).await? {
         return training::show(&app, training);
     }
-    // In this order: whatever happens between two of these reads comes again as an event after `last_seq`, and a job
-    // that has not ended by the second read has its final event still to come.
+    // The order matters: changes between two of these reads are sent again as events after `last_seq`, and a job that has
+    // not ended by the second read will still send its final event.
     let mut story = service.story(&id).await?;
     let job = service.job(&id).await?;
     if job.state.is_final() {
@@ -82,7 +82,7 @@ pub async fn show(
     let names = service.matrix_names(std::slice::from_ref(&job.request.matrix)).await?;
     let name = names.get(&job.request.matrix).cloned();
     let standing = draw(&app, &job, &story, &recorded).await?;
-    // A plan may have been deleted since.
+    // The plan may have been deleted.
     let plan = match &job.plan {
         Some(plan) => there(service.plan(plan).await)?,
         None => None,
@@ -105,7 +105,7 @@ pub async fn show(
     })
 }
 
-/// What changes as trials come in, without what the page's script keeps up by itself.
+/// The parts that change with new trials, except those that the page's script updates itself.
 pub async fn standing(
     State(app): State<App>,
     Path(id): Path<JobId>,
@@ -127,7 +127,7 @@ async fn draw(
     story: &Story,
     recorded: &Recorded,
 ) -> Result<Standing, Problem> {
-    // Jobs of earlier versions told no funnel of their own; their plan has it.
+    // Jobs of earlier versions have no funnel of their own; their plan has it.
     let funnel = match (&story.funnel, &job.plan) {
         (Some(steps), _) => Some(steps.clone()),
         (None, Some(plan)) => there(app.service.plan(plan).await)?.map(|plan| plan.funnel),

@@ -1,4 +1,4 @@
-//! The list of jobs, live and filtered, and the form that submits one.
+//! The list of jobs, live and filtered, and the form for submitting a job.
 
 mod filters;
 mod form;
@@ -40,25 +40,25 @@ struct Fragment<'a> {
     list: &'a List,
 }
 
-/// What is renewed every other second.
+/// The part that is refreshed every two seconds.
 struct List {
     rows: Vec<Row>,
     counts: Vec<Count>,
-    /// Jobs of any state, of which `rows` may show none.
+    /// Whether there are jobs in any state; `rows` may be empty regardless.
     total: u64,
     filtered: bool,
     /// Address of the next page.
     older: Option<String>,
-    /// Not the first page.
+    /// Whether this is not the first page.
     paged: bool,
     /// Address of this list as a fragment.
     fragment: String,
-    /// It comes with its page: ages are written out, for who has no scripts to tell them. A fragment has moments, so that one
-    /// that stays is the same bytes.
+    /// Whether the list is part of a full page: then ages are written out, for users without scripts. A fragment contains
+    /// absolute times, so that an unchanged one has the same bytes.
     ages: bool,
 }
 
-/// How many jobs are in a state.
+/// The number of jobs in a state.
 struct Count {
     state: &'static str,
     jobs: u64,
@@ -94,7 +94,7 @@ pub async fn rows(
 
 async fn list(app: &App, filters: &Filters) -> Result<List, Problem> {
     let page = page_request(None, filters.cursor.clone())?;
-    // What no matrix or more than one is meant by leaves nothing, rather than everything.
+    // A name that matches no matrix, or several, gives an empty list rather than all jobs.
     let page = match &filters.matrix.trouble {
         Some(_) => Paged { items: Vec::new(), next: None },
         None => app.service.works(&filters.job_filter(), &page).await?,

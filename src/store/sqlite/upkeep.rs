@@ -102,7 +102,10 @@ impl Upkeep for SqliteStore {
     async fn revision(&self) -> Result<u64> {
         let value: i64 =
             sqlx::query_scalar("SELECT value FROM revision").fetch_one(&self.readers).await?;
-        codec::count("revision", value)
+        let revision = codec::count("revision", value)?;
+        // Another process may have raised it.
+        self.listeners.publish([Change::Revision(revision)]);
+        Ok(revision)
     }
 }
 

@@ -1,11 +1,11 @@
-//! A matrix across devices: one row per problem, one column per class of devices.
+//! A matrix across devices: one row per problem, one column per device class.
 
 use crate::domain::{DeviceClass, Digest, Op, Plan};
 use crate::http::dashboard::bound;
 use crate::http::dashboard::matrix::plan_row::{PlanRow, class_words, question};
 use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Timed};
 
-/// A class of devices that has plans.
+/// A device class that has plans.
 pub struct Column {
     pub words: String,
     pub class: DeviceClass,
@@ -13,17 +13,17 @@ pub struct Column {
 
 pub struct Cell {
     pub plan: PlanRow,
-    /// The shortest time of several in its row.
+    /// Whether it is the shortest of several times in its row.
     pub best: bool,
 }
 
 pub struct Row {
     pub problem: String,
-    /// One for each column.
+    /// One cell for each column.
     pub cells: Vec<Option<Cell>>,
 }
 
-/// The classes that the plans are for, by name.
+/// The classes of the plans, by name.
 pub fn columns(plans: &[Plan]) -> Vec<Column> {
     let mut columns: Vec<Column> = plans
         .iter()
@@ -34,7 +34,7 @@ pub fn columns(plans: &[Plan]) -> Vec<Column> {
     columns
 }
 
-/// Plans by the question that they answer, in the order of the questions' words.
+/// Plans by problem, in the order of the problems' labels.
 fn questions(plans: &[Plan]) -> Vec<(String, Vec<&Plan>)> {
     let mut asked: Vec<(String, Vec<&Plan>)> = Vec::new();
     for plan in plans {
@@ -48,7 +48,7 @@ fn questions(plans: &[Plan]) -> Vec<(String, Vec<&Plan>)> {
     asked
 }
 
-/// By operation, then few columns before many.
+/// By operation, then by number of columns.
 fn size(answers: &[&Plan]) -> Option<(Op, u32)> {
     let problem = answers.first()?.problem;
     Some((problem.op(), problem.columns()))
@@ -68,7 +68,7 @@ pub fn rows(plans: &[Plan], columns: &[Column], matrix: &Digest) -> Vec<Row> {
     questions(plans).into_iter().map(row).collect()
 }
 
-/// Bars grouped by problem; the devices within a group in the order of the columns.
+/// Bars grouped by problem; within a group in the order of the columns.
 pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
     let group = |(name, mut answers): (String, Vec<&Plan>)| {
         answers.sort_by_key(|plan| plan.device.class());
@@ -85,7 +85,7 @@ pub fn picture(plans: &[Plan], name: &str) -> Option<Comparison> {
     };
     let mut groups: Vec<Group> = questions(plans).into_iter().map(group).collect();
     if columns(plans).len() == 1 {
-        // The device says nothing then: each bar goes by its problem.
+        // All bars have the same device, so they are labelled with their problems.
         let named = groups.into_iter().flat_map(|group| {
             let label = move |timed| Timed { label: group.name.clone(), ..timed };
             group.timed.into_iter().map(label)

@@ -1,4 +1,4 @@
-//! A matrix on one class of devices: all its problems, in figures that do not depend on how wide they are.
+//! A matrix on one device class: all its problems, in figures that are independent of the number of columns.
 
 use crate::domain::{DeviceClass, Matrix, Plan};
 use crate::http::dashboard::bound;
@@ -9,13 +9,13 @@ use crate::http::dashboard::pictures::comparison::{self, Comparison, Group, Time
 pub struct Row {
     pub plan: PlanRow,
     pub column_time: String,
-    /// Useful arithmetic; absent where the triangle's entries are not known.
+    /// Useful arithmetic operations; absent if the number of entries in the triangle is unknown.
     pub gflops: Option<String>,
     pub gbps: String,
     pub best: bool,
 }
 
-/// Plans of one class of devices, by operation and columns.
+/// Plans of one device class, by operation and number of columns.
 pub fn chosen<'a>(plans: &'a [Plan], class: &DeviceClass) -> Vec<&'a Plan> {
     let mut chosen: Vec<&Plan> =
         plans.iter().filter(|plan| plan.device.class() == *class).collect();
@@ -36,7 +36,7 @@ pub fn rows(plans: &[&Plan], matrix: &Matrix) -> Vec<Row> {
     plans.iter().zip(&rates).map(row).collect()
 }
 
-/// A figure that follows from the measured time.
+/// A figure derived from the measured time.
 fn told(plan: &Plan, figure: impl Fn(f64) -> String) -> String {
     plan.median_us().map_or_else(|| "not measured".to_owned(), figure)
 }
@@ -45,7 +45,7 @@ fn columns(plan: &Plan) -> f64 {
     f64::from(plan.problem.columns().max(1))
 }
 
-/// A multiplication and an addition for each entry and column, over the time.
+/// A multiplication and an addition for each entry and column, divided by the time.
 fn gflops(plan: &Plan, matrix: &Matrix) -> Option<f64> {
     let flops = 2.0 * plan.problem.entries(matrix)? as f64 * columns(plan);
     Some(flops / (plan.median_us()? * 1e3))

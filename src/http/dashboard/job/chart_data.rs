@@ -1,4 +1,4 @@
-//! What the page's script draws its charts from: the tried trials and the budget as JSON within the page.
+//! The data for the charts that the page's script draws: the tried trials and the budget as JSON within the page.
 
 use super::header::{stage_words, state_words};
 use super::{failures, finals};
@@ -8,37 +8,37 @@ use crate::http::error::Problem;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// Characters of a reason; the page has it whole below its charts.
+/// Maximum length of a reason in the chart data; the page contains the full text below its charts.
 const WHY: usize = 160;
 
-/// Data of a job's page, by columns: with thousands of trials, names and words would be most of it.
+/// Chart data of a job's page, stored by column: with thousands of trials, repeated names would be most of it.
 #[derive(Serialize)]
 pub struct ChartData<'a> {
     state: &'static str,
     words: Words,
     /// Budget of the search.
     seconds: Option<f64>,
-    /// Ordinal of the trial of the plan's candidate.
+    /// Ordinal of the trial with the plan's candidate.
     #[serde(skip_serializing_if = "Option::is_none")]
     winner: Option<u32>,
-    /// Why there is no time, by ordinal.
+    /// The reasons for missing times, by ordinal.
     why: BTreeMap<u32, String>,
     /// `measured`, and the kinds of failure.
     states: Vec<String>,
     shapes: Vec<Shape<'a>>,
-    /// Ordinals of the routines of the vendor's that others are compared with.
+    /// Ordinals of the vendor routines that are baselines.
     vendor: Vec<u32>,
-    /// What times are counted from, epoch milliseconds.
+    /// The reference of all times, in milliseconds since the epoch.
     from: i64,
     trials: Columns<'a>,
 }
 
-/// How the script shows what the API sends while the job runs.
+/// How the script displays the values that the API sends while the job runs.
 #[derive(Serialize)]
 struct Words {
     states: HashMap<JobState, StateWords>,
     stages: HashMap<Stage, &'static str>,
-    /// CSS classes of the kinds of failure, by what pages call them.
+    /// CSS classes of the kinds of failure, by their name on pages.
     tones: BTreeMap<String, &'static str>,
 }
 
@@ -47,7 +47,7 @@ struct StateWords {
     tone: &'static str,
     #[serde(rename = "final")]
     is_final: bool,
-    /// What stands in place of the stage.
+    /// Text displayed instead of the stage.
     stage: Option<&'static str>,
 }
 
@@ -77,14 +77,14 @@ struct Shape<'a> {
 #[derive(Default, Serialize)]
 struct Columns<'a> {
     ordinal: Vec<u32>,
-    /// Places in `states` and in `shapes`.
+    /// Indices into `states` and `shapes`.
     state: Vec<usize>,
     shape: Vec<usize>,
-    /// Of the parameters that the shape names.
+    /// Values of the shape's parameters.
     values: Vec<Vec<&'a Param>>,
     predicted: Vec<Option<f64>>,
     median: Vec<Option<f64>>,
-    /// When each was recorded: the pace of the last trials is the estimate of what is left.
+    /// When each trial was recorded: the pace of the last trials gives the estimate of the remaining time.
     at: Vec<i64>,
 }
 
@@ -132,14 +132,14 @@ impl<'a> ChartData<'a> {
         columns.at.push(trial.created_at.0 - self.from);
     }
 
-    /// As it stands in a script element: no `<` in it, so that no text of a client's can end the element.
+    /// JSON without `<`, so that no text from a client can close the script element.
     pub fn json(&self) -> Result<String, Problem> {
         let json = serde_json::to_string(self).map_err(Problem::internal)?;
         Ok(json.replace('<', "\\u003c"))
     }
 }
 
-/// Where it stands in a list of few, put there if it is new.
+/// The index of an item in a short list; a new item is appended.
 fn place<T: PartialEq>(known: &mut Vec<T>, one: T) -> usize {
     known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);
@@ -189,7 +189,7 @@ mod tests {
         }))
         .unwrap();
         let json = ChartData::of(&job, &trials).json().unwrap();
-        // Before it is compressed.
+        // Before compression.
         assert!(json.len() < 440_000, "{}", json.len());
         let chart_data: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(chart_data["trials"]["ordinal"].as_array().unwrap().len(), MOST_TRIED as usize);

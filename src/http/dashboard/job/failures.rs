@@ -1,8 +1,8 @@
-//! The trials that came to no time: how many of each kind, and why.
+//! The trials without a time: the number of each kind, and the reasons.
 
 use crate::domain::{Outcome, Trial};
 
-/// Reasons told of one kind; the API has all.
+/// Maximum number of reasons shown per kind; the API has all.
 const MOST: usize = 6;
 
 /// The failed trials of one kind.
@@ -11,19 +11,19 @@ pub struct Kind {
     pub tone: &'static str,
     pub count: usize,
     pub reasons: Vec<Reason>,
-    /// Reasons that are not told here.
+    /// Number of reasons that are not shown.
     pub more: usize,
 }
 
-/// One reason, and how often it was given.
+/// A reason and its number of occurrences.
 pub struct Reason {
     pub text: String,
     pub times: usize,
-    /// The candidates it was given for.
+    /// The candidates with this reason.
     pub who: String,
 }
 
-/// Kinds in the order in which they first came up.
+/// Kinds in the order of their first occurrence.
 pub fn kinds(trials: &[Trial]) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::new();
     for trial in trials {
@@ -55,17 +55,17 @@ impl Kind {
     }
 }
 
-/// What the kind is called on pages.
+/// The name of the kind on pages.
 pub fn name(outcome: &Outcome) -> String {
     words(outcome.counted_as())
 }
 
-/// A name of the API in words: `compile failed`.
+/// A name of the API as words: `compile failed`.
 pub fn words(counted_as: &str) -> String {
     counted_as.replace('_', " ")
 }
 
-/// Why there is no time.
+/// The reason why there is no time.
 pub fn detail(outcome: &Outcome) -> Option<&str> {
     match outcome {
         Outcome::Measured { .. } => None,
@@ -77,7 +77,7 @@ pub fn detail(outcome: &Outcome) -> Option<&str> {
     }
 }
 
-/// The kinds of failure, as [`Outcome::counted_as`] has them, each with the CSS class of its badge. A refusal is harmless, and a
+/// The kinds of failure, as in [`Outcome::counted_as`], each with the CSS class of its badge. A refusal is harmless, and a
 /// kernel that stopped itself is only slow.
 pub const TONES: [(&str, &str); 6] = [
     ("compile_failed", "warn"),

@@ -1,19 +1,19 @@
-//! The winner against the trials: it is decided by times taken anew, so the fastest trial need not have won.
+//! Comparison of the finals with the trials: the finals measure again, so the fastest trial need not have won.
 
 use super::tried::{by_time, parameters};
 use crate::domain::{Candidate, Job, Plan, Trial};
 use crate::http::dashboard::format::{count, micros};
 
-/// What the finals made of the trials.
+/// The effect of the finals.
 #[derive(Default)]
 pub struct Finals {
-    /// Why the time told of the winner is not its trial's.
+    /// Why the winner's time differs from that of its trial.
     pub timed_again: Option<String>,
-    /// Why the fastest trial lost, where it did.
+    /// Why the fastest trial lost, if it did.
     pub fastest_lost: Option<String>,
 }
 
-/// The candidate that the job's plan is of; a job without a plan has none.
+/// The candidate of the job's plan; a job without a plan has none.
 pub fn winner(job: &Job) -> Option<&Candidate> {
     job.plan.as_ref().and(job.best.as_ref()).map(|best| &best.candidate)
 }
@@ -23,7 +23,7 @@ impl Finals {
         let timed = by_time(trials);
         let own = timed.iter().find(|(trial, _)| trial.candidate == plan.candidate);
         let then = own.map(|(_, us)| *us);
-        // Equal to the last bit where there were no finals.
+        // Exactly equal if there were no finals.
         let timed_again = plan.median_us().zip(then).filter(|(now, then)| now != then);
         let timed_again = timed_again.map(|(now, then)| {
             let (now, then) = (micros(now), micros(then));

@@ -1,11 +1,11 @@
-//! The head of a job's page: what was asked for, how far it has come, what is best so far.
+//! The header of a job's page: the request, its progress, and the best result so far.
 
 use super::tried::parameters;
 use crate::domain::job::Best;
 use crate::domain::{Job, JobState, SearchStrategy, Stage, StoppedBy, Timestamp};
 use crate::http::dashboard::format;
 
-/// What stands above the pictures.
+/// The part above the charts.
 pub struct Header {
     pub id: String,
     pub matrix: String,
@@ -20,15 +20,15 @@ pub struct Header {
     pub done: u32,
     pub total: u32,
     pub error: Option<String>,
-    /// How it ended, in a sentence, where it has.
+    /// How the job ended, in a sentence, if it has.
     pub ending: Option<String>,
     pub plan: Option<String>,
-    /// The job that measures what this one's plan predicts.
+    /// The measuring job that follows a predicted plan.
     pub follow_up: Option<String>,
     pub best: Option<BestSoFar>,
     pub created: String,
     pub age: String,
-    /// Seconds from the start to now or to the end; the page's script goes on counting.
+    /// Seconds from the start to now or to the end; the page's script continues counting.
     pub elapsed: Option<f64>,
     pub lasted: Option<String>,
     pub search: String,
@@ -39,7 +39,7 @@ pub struct Header {
 /// The fastest candidate so far.
 pub struct BestSoFar {
     pub time: String,
-    /// `1.76× the vendor's speed`; of the vendor's own routine, that it is that.
+    /// `1.76× the vendor's speed`, or that it is the vendor's own routine.
     pub against: Option<String>,
     pub family: String,
     pub params: String,
@@ -77,7 +77,7 @@ impl Header {
             created: job.created_at.to_rfc3339(),
             age: format::ago(job.created_at),
             elapsed,
-            // Not `0.0 s`: what ends before it begins to work took no time to tell of.
+            // No duration for a job that ended before it began to work, rather than `0.0 s`.
             lasted: elapsed.filter(|s| *s >= 0.05).map(format::seconds),
             search: search_words(job),
             expected_calls: job.request.expected_calls.map(format::count),
@@ -87,7 +87,7 @@ impl Header {
 }
 
 impl Header {
-    /// Ended before it knew of anything to do.
+    /// Ended before its work was known.
     pub const fn idle(&self) -> bool {
         !self.live && self.total == 0
     }
@@ -100,18 +100,18 @@ fn against(best: &Best) -> Option<String> {
     }
 }
 
-/// What a job in this state is doing, where its stage does not say it.
+/// The activity of a job in this state, if its stage does not tell.
 pub const fn state_words(state: JobState) -> Option<&'static str> {
     match state {
         JobState::Queued => Some("waiting for its device"),
         JobState::Running => None,
         JobState::Succeeded => Some("done"),
-        // The state says it all.
+        // The state says enough.
         JobState::Failed | JobState::Cancelled => Some(""),
     }
 }
 
-/// What a running job is doing.
+/// The activity of a running job.
 pub const fn stage_words(stage: Stage) -> &'static str {
     match stage {
         Stage::Waiting => "waiting for its device",

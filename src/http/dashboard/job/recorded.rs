@@ -1,4 +1,4 @@
-//! What a job's page reads of its trials: counts of all, and of the trials themselves no more than it draws.
+//! Reads a job's trials for its page: the counts of all, but only as many trials as are drawn.
 
 use crate::domain::{Job, Trial, TrialCount};
 use crate::http::App;
@@ -6,20 +6,21 @@ use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::heat_map;
 use crate::http::error::Problem;
 
-/// Tried trials that are looked at: the first of them. Their points make most of a page, which is sent in less than 150 kB.
+/// Maximum number of tried trials on the page, the first ones. Their points make up most of a page, which should be smaller
+/// than 150 kB.
 pub const MOST_TRIED: u32 = 4000;
-/// Pruned candidates of a family that are drawn; of more, a sample.
+/// Maximum number of pruned candidates of a family that are drawn; beyond it, a sample.
 const MOST_PRUNED: u32 = 2000;
 
-/// The records of one job, as far as its page needs them.
+/// The records of a job that its page needs.
 #[derive(Default)]
 pub struct Recorded {
     pub counts: Vec<TrialCount>,
-    /// The first that were tried, without raw samples.
+    /// The first tried trials, without raw samples.
     pub tried: Vec<Trial>,
-    /// The families with a space to draw, and how many candidates each has.
+    /// The families whose space can be drawn, and the number of candidates of each.
     pub families: Vec<(String, u64)>,
-    /// The one that is drawn.
+    /// The selected family.
     pub family: Option<String>,
     /// Its pruned candidates.
     pub pruned: Vec<Trial>,
@@ -33,7 +34,7 @@ impl Recorded {
         let mut recorded = Self { counts, tried, families, ..Self::default() };
         let best = job.best.as_ref().map(|best| best.candidate.family.as_str());
         let families = recorded.families.clone();
-        // Mostly the first has a map; the last may have none, and then there is none to draw.
+        // Usually the first family has a map; if the last one has none either, there is no map.
         for family in heat_map::preferred(&families, asked, best) {
             recorded.pruned = app.service.pruned_of(&job.id, family, MOST_PRUNED).await?;
             recorded.family = Some(family.to_owned());
@@ -50,10 +51,10 @@ impl Recorded {
         heat_map::has_map(&own)
     }
 
-    /// How many trials were made, drawn or not.
+    /// The number of trials, drawn or not.
     pub fn all_tried(&self) -> u64 {
         let tried = self.counts.iter().filter(|count| count.pruned_by.is_none());
-        // What came between the two questions is among the trials alone.
+        // Trials that were added between the two queries are only in the list.
         tried.map(|count| count.count).sum::<u64>().max(self.tried.len() as u64)
     }
 
@@ -61,7 +62,7 @@ impl Recorded {
         self.counts.iter().filter(|c| c.state == "measured").map(|c| c.count).sum()
     }
 
-    /// That trials are left out of pictures and tables, where they are.
+    /// A note if trials are omitted from charts and tables.
     pub fn cut(&self) -> Option<String> {
         let all = self.all_tried();
         (all > self.tried.len() as u64).then(|| {
@@ -73,7 +74,7 @@ impl Recorded {
         })
     }
 
-    /// That the map has a sample of the pruned candidates, where it has.
+    /// A note if the map shows a sample of the pruned candidates.
     pub fn sampled(&self) -> Option<String> {
         let own = self.counts.iter().filter(|c| c.pruned_by.is_some());
         let own = own.filter(|c| Some(&c.family) == self.family.as_ref());

@@ -1,4 +1,4 @@
-//! How a job stands: funnel, tile space, trials; drawn anew as trials come in.
+//! The parts of a job's page that are rendered again with new trials: funnel, tile space, trials.
 
 use super::failures::{self, Kind};
 use super::recorded::Recorded;
@@ -16,11 +16,11 @@ pub struct Standing {
     id: String,
     live: bool,
     funnel: Option<Funnel>,
-    /// The job, or its plan, told the funnel; else it is counted from the trials.
+    /// Whether the funnel was recorded by the job or its plan; otherwise it is derived from the trials.
     told: bool,
     families: Vec<Choice>,
     map: Option<HeatMap>,
-    /// That the map has a sample, where it has.
+    /// A note if the map shows a sample.
     sampled: Option<String>,
     failures: Vec<Kind>,
     rows: Vec<Row>,
@@ -63,9 +63,9 @@ impl Standing {
     }
 }
 
-/// The funnel of a job that told none, from what is recorded of its candidates.
+/// The funnel of a job without a recorded one, derived from its candidates.
 ///
-/// So many trials were meant; those not made before the end are in no record, and had survived all the same.
+/// Planned trials that were not made before the end have no record, although they survived the pruning.
 fn counted(counts: &[TrialCount], meant: u64) -> Vec<FunnelStep> {
     let mut removed: BTreeMap<&str, u64> = BTreeMap::new();
     for count in counts {
@@ -74,7 +74,7 @@ fn counted(counts: &[TrialCount], meant: u64) -> Vec<FunnelStep> {
         }
     }
     let mut removed: Vec<(&str, u64)> = removed.into_iter().collect();
-    // Those of other versions come last.
+    // States of other versions come last.
     let order = funnel::ORDER;
     removed.sort_by_key(|(name, _)| {
         order.iter().position(|known| known == name).unwrap_or(order.len())

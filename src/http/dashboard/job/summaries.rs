@@ -1,4 +1,4 @@
-//! The two charts in a sentence each, for who sees no pictures or has no scripts. The page's script writes them alike.
+//! A sentence for each of the two charts, for users without images or scripts. The page's script writes the same sentences.
 
 use super::failures;
 use super::tried::{by_time, parameters, vendor_us};

@@ -1,4 +1,4 @@
-//! The page of a training: its progress while it runs, and how it ended, with its model or the reason why there is none.
+//! The page of a training: its progress while it runs, and its end, with the model or the reason why there is none.
 
 use crate::domain::{JobState, Training};
 use crate::http::App;
@@ -18,7 +18,7 @@ struct Page {
     training: Standing,
 }
 
-/// The part of the page that is renewed every other second.
+/// The part of the page that is refreshed every two seconds.
 #[derive(Template)]
 #[template(path = "training_standing.html")]
 struct Fragment {
@@ -39,7 +39,7 @@ struct Standing {
     error: Option<String>,
     model: Option<String>,
     activated: bool,
-    /// What becomes of the model, as it was asked for.
+    /// The requested activation policy.
     activate: &'static str,
     seed: u64,
     attempts: u32,

@@ -1,10 +1,10 @@
-//! The trials that came to a time, fastest first, as a table.
+//! The trials with a time, fastest first, as a table.
 
 use crate::domain::job::Best;
 use crate::domain::{Candidate, Outcome, Param, Trial};
 use crate::http::dashboard::format;
 
-/// Rows of the table; the API has all.
+/// Maximum number of rows; the API has all.
 const MOST: usize = 20;
 
 /// One measured trial.
@@ -14,16 +14,16 @@ pub struct Row {
     pub params: String,
     pub time: String,
     pub interval: String,
-    /// The vendor's best time over this one's.
+    /// The vendor's best time divided by this one's.
     pub speedup: String,
     pub predicted: String,
     pub registers: String,
     pub preprocessing: String,
-    /// The plan's: its time in the finals.
+    /// For the plan's candidate: its time in the finals.
     pub won: Option<String>,
 }
 
-/// The parameters as they are read aloud: `m1=4 n1=64 order=length`. The page's script writes them alike.
+/// The parameters as read aloud: `m1=4 n1=64 order=length`. The page's script writes them in the same way.
 pub fn parameters(candidate: &Candidate) -> String {
     let text = |(name, value): (&String, &Param)| match value {
         Param::Int(value) => format!("{name}={value}"),
@@ -41,12 +41,12 @@ pub fn by_time(trials: &[Trial]) -> Vec<(&Trial, f64)> {
     timed
 }
 
-/// The fastest of the vendor's routines.
+/// The fastest vendor routine.
 pub fn vendor_us(timed: &[(&Trial, f64)]) -> Option<f64> {
     timed.iter().find(|(trial, _)| trial.candidate.is_baseline()).map(|(_, us)| *us)
 }
 
-/// The fastest, and the winner wherever it stands.
+/// The fastest trials, and the winner at any position.
 pub fn rows(trials: &[Trial], winner: Option<&Best>) -> Vec<Row> {
     let timed = by_time(trials);
     let vendor = vendor_us(&timed);

@@ -1,4 +1,4 @@
-//! The filters of the list of jobs as its address carries them.
+//! The filters of the list of jobs, as encoded in its address.
 
 use super::super::address::encoded;
 use crate::domain::{DeviceId, Digest, JobState, WorkKind};
@@ -7,7 +7,7 @@ use crate::http::error::{Kind, Problem};
 use crate::service::JobFilter;
 use serde::Deserialize;
 
-/// The query as a form sends it: what was left alone is there and empty.
+/// The query of a submitted form: fields left alone are present but empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Asked {
@@ -27,31 +27,31 @@ pub struct Filters {
     pub cursor: Option<String>,
 }
 
-/// A matrix as it was asked for: by its digest or the beginning of it.
+/// A matrix filter: a digest or its first digits.
 #[derive(Debug, Default)]
 pub struct MatrixFilter {
-    /// As it was written, in lower case.
+    /// As written, in lower case.
     pub text: String,
-    /// The one matrix that is meant.
+    /// The matrix, if exactly one matches.
     pub digest: Option<Digest>,
-    /// Why there is not exactly one.
+    /// The reason if not exactly one matches.
     pub trouble: Option<String>,
-    /// The first of several to choose from.
+    /// The first matches, if there are several.
     pub several: Vec<Meant>,
 }
 
-/// One of several matrices that begin alike.
+/// One of several matrices whose digests begin with the same digits.
 #[derive(Debug)]
 pub struct Meant {
     pub digest: String,
-    /// The list with this matrix and the same other filters.
+    /// The list filtered by this matrix, with the same other filters.
     pub address: String,
 }
 
-/// Matrices named where several begin alike.
+/// Maximum number of matches shown.
 const NAMED: u32 = 6;
 
-/// One kind or state in the list to choose from.
+/// A kind or state in a selection list.
 pub struct NamedChoice {
     pub name: &'static str,
     pub chosen: bool,
@@ -62,7 +62,7 @@ impl Asked {
         let kind = named("kind", &self.kind, &WorkKind::ALL, WorkKind::name)?;
         let state = named("state", &self.state, &JobState::ALL, JobState::name)?;
         let text = self.matrix.trim().to_ascii_lowercase();
-        // A whole digest is taken at its word: it may be of a matrix that is gone while its jobs are not.
+        // A complete digest needs no match: its matrix may have been deleted while its jobs still exist.
         let matrix = MatrixFilter { digest: text.parse().ok(), text, ..MatrixFilter::default() };
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Filters {
@@ -75,7 +75,7 @@ impl Asked {
     }
 }
 
-/// The value of this name; `None` where none was given.
+/// The value of this parameter; `None` if it is absent or empty.
 fn named<T: Copy>(
     parameter: &str,
     given: &str,
@@ -105,7 +105,7 @@ impl Filters {
         }
     }
 
-    /// Whether it leaves jobs out.
+    /// Whether the filters exclude any jobs.
     pub const fn narrows(&self) -> bool {
         self.kind.is_some()
             || self.state.is_some()
@@ -125,7 +125,7 @@ impl Filters {
         JobState::ALL.into_iter().map(choice).collect()
     }
 
-    /// Looks for the matrix of which only the beginning was given.
+    /// Finds the matrix for the first digits of a digest.
     pub async fn find_matrix(&mut self, app: &App) -> Result<(), Problem> {
         let text = self.matrix.text.clone();
         if text.is_empty() || self.matrix.digest.is_some() {

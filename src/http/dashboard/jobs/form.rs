@@ -1,5 +1,5 @@
-//! What the submit form and the filters offer to choose from: the fields of each operation, and the devices and matrices that
-//! are known here. And the form's address, filled in.
+//! The options of the submit form and the filters: the fields of each operation, and the known devices and matrices. Also
+//! the address of the pre-filled form.
 
 use super::super::address::encoded;
 use super::super::format;
@@ -9,15 +9,15 @@ use crate::http::App;
 use crate::http::error::Problem;
 use crate::service::PageRequest;
 
-/// Matrices offered by name; any other is named by its digest.
+/// Maximum number of matrices offered by name; others are selected by digest.
 const OFFERED: u32 = 100;
 
 /// One device.
 pub struct Choice {
     pub id: String,
-    /// What it is, beside its id.
+    /// Description beside its id.
     pub about: String,
-    /// The filter's.
+    /// Whether the filter selects it.
     pub chosen: bool,
 }
 
@@ -27,19 +27,19 @@ pub struct Known {
     pub about: String,
 }
 
-/// A field of the form, made from a descriptor.
+/// A field of the form, generated from its descriptor.
 pub struct FormField {
     pub name: &'static str,
     pub label: &'static str,
     pub sentence: &'static str,
-    /// Names of the operations that have it, with spaces between them.
+    /// Names of the operations that have the field, separated by spaces.
     pub ops: String,
-    /// The operation that the form begins with does not have it.
+    /// Whether the operation that the form shows first lacks the field.
     pub hidden: bool,
     pub input: Input,
 }
 
-/// What a field is filled in with.
+/// The kind of input of a field.
 pub enum Input {
     Number { min: u32, max: u32, value: String },
     Choice(Vec<FieldOption>),
@@ -52,7 +52,7 @@ pub struct FieldOption {
     pub selected: bool,
 }
 
-/// The fields of all operations, each once, by their places in their operations.
+/// The fields of all operations without repetition, by their positions in the operations.
 pub fn problem_fields() -> Vec<FormField> {
     let place = |field: &Field| {
         let places = owners(field.name)
@@ -89,7 +89,7 @@ fn form_field(field: &'static Field) -> FormField {
     }
 }
 
-/// Every device once, those that can work first; the chosen one too where it has been forgotten.
+/// All devices without repetition, usable ones first; also the selected one if it is no longer known.
 pub async fn devices(app: &App, chosen: Option<&DeviceId>) -> Result<Vec<Choice>, Problem> {
     let mut found = app.service.devices().await?;
     found.sort_by(|a, b| (!a.online, &a.device.id).cmp(&(!b.online, &b.device.id)));
@@ -122,8 +122,8 @@ pub async fn known_matrices(app: &App) -> Result<Vec<Known>, Problem> {
     Ok(known.collect())
 }
 
-/// The form with a plan's matrix, problem and device in it. They stand behind the hash, where `submit.js` reads them, under
-/// the names of the fields' `data-member`.
+/// The form pre-filled with a plan's matrix, problem and device. They are in the fragment of the address, where `submit.js`
+/// reads them, under the names in the fields' `data-member`.
 pub fn like(plan: &Plan) -> String {
     let mut address = format!("/#submit={}", plan.matrix);
     let mut fill = |field: &str, value: &str| {

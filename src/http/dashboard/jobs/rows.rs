@@ -1,4 +1,4 @@
-//! One line of the list of jobs. Nothing in a fragment depends on the clock, so a list that stays is the same bytes.
+//! One row of the list of jobs. Nothing in a fragment depends on the current time, so an unchanged list has the same bytes.
 
 use super::super::format;
 use super::super::moment::Moment;
@@ -10,39 +10,39 @@ pub struct Row {
     pub id: String,
     pub state: &'static str,
     pub tone: &'static str,
-    /// A training has none.
+    /// Absent for a training.
     pub matrix: Option<String>,
     pub name: String,
-    /// What is asked for.
+    /// The problem, or the subject of a training.
     pub problem: String,
-    /// The device of a job, the class of a training.
+    /// The device of a job, or the device class of a training.
     pub device: String,
     pub standing: Standing,
     pub speedup: Option<String>,
     pub time: Option<String>,
     pub created: Moment,
-    /// How long ago that was.
+    /// The age of that time.
     pub age: String,
     pub duration: Duration,
     pub plan: Option<String>,
     pub cancellable: bool,
 }
 
-/// How far it has come.
+/// The progress.
 pub enum Standing {
     Under {
         stage: &'static str,
         done: u32,
         total: u32,
     },
-    /// In words, and at greater length.
+    /// A longer description in words.
     Said {
         text: String,
         more: String,
     },
 }
 
-/// How long it took, or since when it runs.
+/// The duration, or the start time if it is running.
 pub enum Duration {
     None,
     Took(String),
@@ -90,7 +90,7 @@ impl Row {
             problem: format::problem_words(&job.request.problem),
             device: job.device.to_string(),
             standing: standing(&job),
-            // The vendor's routine over itself says nothing.
+            // The speed-up of the vendor's routine over itself is not informative.
             speedup: ours.and_then(|best| best.speedup).map(format::times),
             time: job.best.as_ref().map(|best| format::micros(best.median_us)),
             created: Moment::of(job.created_at),
@@ -136,7 +136,7 @@ fn standing_of_training(training: &Training) -> Standing {
     }
 }
 
-/// What a training is doing, in a word.
+/// The activity of a training, in a word.
 pub const fn training_stage(stage: TrainingStage) -> &'static str {
     match stage {
         TrainingStage::Waiting => "waiting",
@@ -177,7 +177,7 @@ fn duration(started: Option<Timestamp>, finished: Option<Timestamp>) -> Duration
     match (started, finished) {
         (Some(started), Some(finished)) => {
             let took = (finished.0 - started.0).max(0) as f64 / 1e3;
-            // What ends before it begins to work took no time to tell of.
+            // No duration for work that ended before it began.
             if took < 0.05 { Duration::None } else { Duration::Took(format::seconds(took)) }
         }
         (Some(started), None) => Duration::Since(Moment::of(started)),

@@ -11,7 +11,7 @@ pub fn problem(problem: &Problem) -> String {
     format!("{}, {}", operation.title, problem.say(operation.full).join(", "))
 }
 
-/// Sentences, and the candidate that came second where there is one.
+/// The sentences, and the runner-up if there is one.
 pub struct Why {
     pub won: String,
     pub runner_up: Option<(String, String)>,
@@ -77,7 +77,7 @@ pub fn why(plan: &Plan) -> Why {
     }
 }
 
-/// How the runner-up compares, and why it did not win where it is faster.
+/// How the runner-up compares, and why it did not win if it is faster.
 fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
     let won = plan.measured.as_ref()?;
     let between = |ends: [f64; 2]| {
@@ -101,7 +101,7 @@ fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
         )),
         None => text.push('.'),
     }
-    // By the cost of all calls another than the shorter call may lead.
+    // By the total cost of all calls, a candidate with a longer call may be first.
     let outpaid = plan.expected_calls.is_some() && !plan.tie;
     text.push_str(match more < 0.0 {
         true if outpaid => " It needs more preprocessing than its calls save.",
@@ -118,7 +118,7 @@ fn second_place(plan: &Plan, second: &RunnerUp) -> Option<String> {
     Some(text)
 }
 
-/// What the limit is made of, and what it means to be beyond it.
+/// How the bound is computed, and what a time below it means.
 pub fn limit(plan: &Plan) -> String {
     let (limit, device) = (&plan.limit, &plan.device);
     let us = micros(limit.us);
@@ -153,7 +153,7 @@ pub fn limit(plan: &Plan) -> String {
     text
 }
 
-/// One thing that may or may not change.
+/// A property that may or may not change.
 pub struct Check {
     pub holds: bool,
     /// `may change` or `must not change`.
@@ -197,7 +197,7 @@ pub fn checks(plan: &Plan) -> Vec<Check> {
     ]
 }
 
-/// What a rank correlation says of a model.
+/// What a rank correlation says about a model.
 pub const fn ranking(rank: f64) -> &'static str {
     match rank {
         r if r < -0.1 => "worse than chance",
@@ -207,7 +207,7 @@ pub const fn ranking(rank: f64) -> &'static str {
     }
 }
 
-/// How good the prediction was, for this candidate and over the job.
+/// The accuracy of the prediction, for this candidate and over the job.
 pub fn model(plan: &Plan) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(learned) = &plan.provenance.model {
