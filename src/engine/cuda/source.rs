@@ -172,7 +172,7 @@ mod tests {
     fn a_program_brings_each_header_once() {
         let unit = unit(PROGRAM).unwrap();
         let names: Vec<&str> = unit.headers.iter().map(|header| header.name.as_str()).collect();
-        assert_eq!(names, ["engine/verify.cuh"]);
+        assert_eq!(names, ["engine/verify.cuh", "device.cuh"]);
         let text = inlined(PROGRAM).unwrap();
         assert_eq!(text.matches("// engine/verify.cuh\n").count(), 1);
         assert!(text.starts_with("#include <cuda_fp16.h>\n") && text.ends_with("int x;\n"));

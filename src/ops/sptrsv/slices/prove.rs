@@ -22,7 +22,7 @@ pub fn prove(packed: &Packed, packing: Packing, rows: usize) -> Result<(), Refus
         let fits = log_lanes <= 5 && (1..=width >> log_lanes).contains(&count);
         if !fits || (first as usize, at as usize) != (slot, step) {
             return Err(Refusal(format!(
-                "slice {meta:?} does not consist of {count} equations from slot {slot}, step {step} on"
+                "slice {meta:?} is not {count} equations from slot {slot}, step {step} on"
             )));
         }
         let terms = |from: usize, steps: usize| {
