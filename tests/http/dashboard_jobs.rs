@@ -213,8 +213,8 @@ async fn the_find_box_leads_to_what_is_named() {
     for (asked, words) in [
         ("0".repeat(64), "No stored matrix has the digest"),
         (ID.to_owned(), "No job or plan on this server has the id"),
-        (digest[..5].to_owned(), "a part of a digest"),
-        ("ffffffffff".to_owned(), "a part of a digest"),
+        (digest[..5].to_owned(), "part of a digest"),
+        ("ffffffffff".to_owned(), "part of a digest"),
         ("%3Cb%3Epoisson".to_owned(), "&#60;b&#62;poisson"),
     ] {
         let html = page(&app, &format!("/find?q={asked}"), 404).await;

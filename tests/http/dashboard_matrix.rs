@@ -150,7 +150,7 @@ async fn a_matrix_that_is_gone_says_where_its_plans_are() {
     app.request(Method::DELETE, &format!("/v1{path}")).send().await.unwrap();
     let response = browse(&app, &path).await;
     assert_eq!(response.status(), 404);
-    has(&response.text().await.unwrap(), &["it was removed; its plans are kept"]);
+    has(&response.text().await.unwrap(), &["it was deleted; its plans are kept"]);
     let never = format!("/matrices/{}", "0".repeat(64));
     let response = browse(&app, &never).await;
     assert_eq!(response.status(), 404);

@@ -187,7 +187,7 @@ async fn a_wrong_token_is_told_on_the_page() {
     assert_eq!(wrong.headers()["www-authenticate"], "Bearer realm=\"sparsetune\"");
     assert!(!wrong.headers().contains_key(SET_COOKIE));
     let html = wrong.text().await.unwrap();
-    assert!(html.contains("does not know this token") && html.contains("id=\"sign-in\""));
+    assert!(html.contains("Invalid token") && html.contains("id=\"sign-in\""));
     assert!(!html.contains("evil") && !html.contains("another-token"));
     let stale = browser.ask(Method::GET, "/").header(COOKIE, "sparsetune_session=bm90aGluZw");
     assert_eq!(goes_to(&stale.send().await.unwrap()), "/login?next=/");
