@@ -244,7 +244,8 @@ async fn a_training_is_a_job_like_others() {
     problem(app.get(&format!("{path}/trials")).await, 404, "not-found").await;
     assert_eq!(app.json("/v1/jobs").await, json!({"items": []}));
     assert_eq!(app.json("/v1/jobs?kind=train").await["items"], json!([training]));
-    problem(app.get("/v1/jobs?kind=train&state=queued").await, 400, "invalid-parameter").await;
+    assert_eq!(app.json("/v1/jobs?kind=train&state=queued").await["items"], json!([training]));
+    problem(app.get("/v1/jobs?kind=train&device=cpu").await, 400, "invalid-parameter").await;
     let over = app.request(Method::DELETE, &path).send().await.unwrap();
     assert_eq!(over.status(), 200);
     assert_eq!(app.json(&path).await["state"], "cancelled");
