@@ -50,12 +50,13 @@ SELECT id, 'train', version, coalesce(known -> '$.request', body), 'train;' || o
         'model', known ->> '$.model',
         'activated', json(coalesce(known -> '$.activated', 'false')),
         'features_version', known -> '$.features_version'),
-    known ->> '$.id' IS NOT NULL
+    CASE WHEN known ->> '$.id' IS NOT NULL THEN 4294967296 ELSE 0 END
 FROM moved;
 
--- Every job's events end with how it stands, and so do those of a training from now on.
+-- Every job's events end with how it stands, and so do those of a training from now on. Before, a stream numbered them from
+-- whatever number the client named, and the last one 2^32: events from now on come after any number that a client can have.
 INSERT INTO events (job, seq, at, version, body)
-SELECT id, 1, coalesce(CAST(known ->> '$.finished_at' AS INTEGER), CAST(known ->> '$.started_at' AS INTEGER), created_at), 1,
+SELECT id, 4294967296, coalesce(CAST(known ->> '$.finished_at' AS INTEGER), CAST(known ->> '$.started_at' AS INTEGER), created_at), 1,
     json_object('event', 'job', 'data', json_set(known, '$.state', state, '$.attempts', attempts))
 FROM moved WHERE known ->> '$.id' IS NOT NULL;
 

@@ -16,7 +16,7 @@ use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -234,7 +234,13 @@ impl Drop for Tuner {
     fn drop(&mut self) {
         self.shutdown.cancel();
         self.tasks.close();
-        let ended = self.runtime.block_on(tokio::time::timeout(GRACE, self.tasks.wait()));
+        // Within another runtime nothing may block; the tasks have been told to stop and are given up with this runtime.
+        if Handle::try_current().is_ok() {
+            return;
+        }
+        let tasks = &self.tasks;
+        let ended =
+            self.runtime.block_on(async { tokio::time::timeout(GRACE, tasks.wait()).await });
         if ended.is_err() {
             tracing::warn!("the worker did not end in time");
         }

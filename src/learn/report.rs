@@ -63,7 +63,7 @@ mod tests {
             RankerScore { name: "random".to_owned(), ndcg10: None, at: vec![], ..learned.clone() };
         let text = table(&HeldOut { folds: 5, groups: 12, rankers: vec![learned, random] });
         assert!(text.starts_with("12 groups in 5 folds"));
-        let rows: Vec<&str> = text.lines().skip(3).collect();
+        let rows: Vec<&str> = text.lines().skip(4).collect();
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
         let words = |row: &str| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

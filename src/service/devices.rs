@@ -119,10 +119,7 @@ impl Service {
 
     /// All known devices, best first.
     pub async fn devices(&self) -> Result<Vec<DeviceStatus>> {
-        let mut quarantined: HashMap<DeviceClass, u64> = HashMap::new();
-        for entry in self.inner.store.quarantined(None, &PageRequest::ALL).await?.items {
-            *quarantined.entry(entry.class).or_default() += 1;
-        }
+        let quarantined = self.inner.store.quarantine_counts().await?;
         let running = self.running().await?;
         let status = |seen: Seen| DeviceStatus {
             online: seen.online(),

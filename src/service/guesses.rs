@@ -67,7 +67,12 @@ pub(super) struct Guesses {
 
 impl Default for Guesses {
     fn default() -> Self {
-        Self { under_way: HashMap::new(), known: moka::sync::Cache::new(MOST_KNOWN) }
+        // By recency: the default policy may refuse a new key while the cache is full of keys that nobody asks for any more.
+        let known = moka::sync::Cache::builder()
+            .max_capacity(MOST_KNOWN)
+            .eviction_policy(moka::policy::EvictionPolicy::lru())
+            .build();
+        Self { under_way: HashMap::new(), known }
     }
 }
 

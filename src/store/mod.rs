@@ -204,6 +204,8 @@ pub trait Devices: Send + Sync {
     /// The devices, each with its owner and the time it was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;
+    /// The number of entries of each class that has any.
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>>;
     /// Entries of one class or of all classes, newest first.
     async fn quarantined(
         &self,

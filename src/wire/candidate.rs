@@ -1,23 +1,54 @@
 //! A candidate: a kernel family, its parameters, and its role in comparisons.
 
+use super::Open;
 use crate::domain;
 use crate::domain::candidate::VENDOR;
 use crate::domain::{CandidateId, Param};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A kernel family and its parameters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Candidate {
     pub id: CandidateId,
     pub family: String,
-    #[serde(default)]
     pub params: BTreeMap<String, Param>,
-    /// Earlier servers do not send this; their candidates are read as `own`.
-    #[serde(default)]
     pub role: Role,
+}
+
+/// A candidate as any server sends it: earlier ones send no role, and later ones may send one that is not known here. Family
+/// and parameters decide then.
+#[derive(Deserialize)]
+struct AnyCandidate {
+    id: CandidateId,
+    family: String,
+    #[serde(default)]
+    params: BTreeMap<String, Param>,
+    role: Option<Open<Role>>,
+}
+
+impl<'de> Deserialize<'de> for Candidate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let AnyCandidate { id, family, params, role } = AnyCandidate::deserialize(deserializer)?;
+        let known = domain::Candidate { family, params };
+        let role = match role {
+            Some(Open::Known(role)) => role,
+            _ => Role::of(&known),
+        };
+        Ok(Self { id, family: known.family, params: known.params, role })
+    }
+}
+
+impl Role {
+    fn of(candidate: &domain::Candidate) -> Self {
+        match candidate.family == VENDOR {
+            true if candidate.is_baseline() => Self::Baseline,
+            true => Self::Vendor,
+            false => Self::Own,
+        }
+    }
 }
 
 /// Whether a candidate is a vendor routine, and whether speed-ups are relative to it.
@@ -37,11 +68,7 @@ pub enum Role {
 
 impl From<domain::Candidate> for Candidate {
     fn from(candidate: domain::Candidate) -> Self {
-        let role = match candidate.family == VENDOR {
-            true if candidate.is_baseline() => Role::Baseline,
-            true => Role::Vendor,
-            false => Role::Own,
-        };
+        let role = Role::of(&candidate);
         Self { id: candidate.id(), family: candidate.family, params: candidate.params, role }
     }
 }

@@ -93,7 +93,7 @@ async fn nonsense_from_the_child_is_a_crash() {
     // Eight lines pass: one for open, four for load, the measurement's up to its first call. Then it goes wrong.
     for (misbehave, says) in [
         (r#""$0" "$@" | (sed -u 8q; echo hello from a library; sleep 60)"#, "hello from a library"),
-        (r#""$0" "$@" | (sed -u 8q; exec cat /dev/zero)"#, "nonsense"),
+        (r#""$0" "$@" | (sed -u 8q; exec cat /dev/zero)"#, "invalid message"),
         (r#""$0" "$@" | (sed -u 8q; yes '{"seq":3,"message":"stage","stage":"timing"}')"#, "notes"),
         (r#""$0" "$@" | sed -u '8 s/"seq":3/"seq":4/'"#, "request 4 instead of 3"),
         (r#""$0" "$@" | (sed -u 8q; kill $$)"#, "SIGTERM"),

@@ -110,6 +110,8 @@ fn nested(key: &str, value: Value) -> Table {
 
 /// The value of an environment variable: written as in a file, but strings need no quotes, not even within a list.
 fn value(text: &str) -> Value {
+    // Files of variables often leave blanks behind.
+    let text = text.trim();
     let written = toml::from_str::<Table>(&format!("value = {text}"));
     if let Ok(mut table) = written
         && table.len() == 1

@@ -6,6 +6,10 @@ use crate::domain::{Candidate, Device, DeviceClass, Digest, Timestamp};
 use crate::store::{Change, Devices, Page, PageRequest, Quarantined, Result, StoreError};
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite};
+use std::collections::HashMap;
+
+pub(super) const QUARANTINE_COUNTS: &str =
+    "SELECT device_class, count(*) FROM quarantine GROUP BY device_class";
 
 const LIST: &str = "quarantine";
 
@@ -162,6 +166,14 @@ impl Devices for SqliteStore {
         .await?;
         self.listeners.publish([Change::Quarantined]);
         Ok(())
+    }
+
+    async fn quarantine_counts(&self) -> Result<HashMap<DeviceClass, u64>> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as(QUARANTINE_COUNTS).fetch_all(&self.readers).await?;
+        rows.into_iter()
+            .map(|(class, count)| Ok((DeviceClass(class), codec::count("quarantine", count)?)))
+            .collect()
     }
 
     async fn quarantined(

@@ -151,6 +151,9 @@ async fn quarantine(store: &SqliteStore) {
         assert!(steps.contains(by) && steps.starts_with("SEARCH"), "{steps}");
         assert!(!steps.contains("B-TREE"), "{steps}");
     }
+    // A small table, counted in the order of its key.
+    let counts = steps(store, devices::QUARANTINE_COUNTS).await;
+    assert!(!counts.contains("B-TREE"), "{counts}");
 }
 
 /// What training reads and what models are found by.

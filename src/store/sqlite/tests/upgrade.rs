@@ -186,7 +186,7 @@ async fn trainings_become_work_of_the_one_queue() {
     };
     assert_eq!(
         leases,
-        [lease("running", "worker", 7, 99, 0, 5), lease("t1", "trainer", 4, 77, 1, 1)]
+        [lease("running", "worker", 7, 99, 0, 5), lease("t1", "trainer", 4, 77, 1, 1 << 32)]
     );
 
     let training = async |id: &str| {
