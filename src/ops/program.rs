@@ -199,7 +199,7 @@ mod tests {
             ],
         };
         assert_eq!(
-            program(&["spmm/product.cuh"], "", &[kernel.clone()]),
+            program(&["spmm/product.cuh"], "", std::slice::from_ref(&kernel)),
             "#include \"spmm/product.cuh\"\nusing namespace sparsetune;\n\
              extern \"C\" __global__ void __launch_bounds__(256, 1) spmm(const u32* row_ptr, const float* b, u32 stride, u32 unused) {\n    \
              product<float>(blockIdx.x, row_ptr, Dense<float>{b, 2 * stride}, Scale<float, false>{});\n}\n"

@@ -97,7 +97,7 @@ impl Finish {
     }
 
     pub fn training(training: Training, model: Option<NewModel>) -> Self {
-        Self { work: training.into(), made: model.map(Made::Model) }
+        Self { work: training.into(), made: model.map(|model| Made::Model(Box::new(model))) }
     }
 }
 
@@ -105,7 +105,7 @@ impl Finish {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made {
     Plan(Box<Plan>),
-    Model(NewModel),
+    Model(Box<NewModel>),
 }
 
 /// A model to be stored.

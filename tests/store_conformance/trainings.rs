@@ -364,7 +364,10 @@ pub async fn both_kinds_share_one_queue(harness: &Sqlite) {
     let (taken, fence) = claim(&*store, "w", LEASE).await.unwrap();
     assert_eq!(taken.id, asked.id);
     assert!(claim(&*store, "w", LEASE).await.is_none());
-    assert_eq!(list(Some(WorkKind::Train), Some(JobState::Running)).await, [asked.id.clone()]);
+    assert_eq!(
+        list(Some(WorkKind::Train), Some(JobState::Running)).await,
+        std::slice::from_ref(&asked.id)
+    );
     assert_eq!(list(Some(WorkKind::Train), Some(JobState::Queued)).await, []);
     let counts = store.job_counts().await.unwrap();
     assert!(counts.contains(&(WorkKind::Tune, JobState::Queued, 1)));
