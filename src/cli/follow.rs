@@ -1,9 +1,9 @@
 //! Follows a job to its end: a progress bar on standard error, driven by the server's events.
 
 use super::client::events::Happening;
-use super::client::views::JobView;
 use super::client::{Answer, Client};
 use crate::domain::{JobState, Stage};
+use crate::wire::Job;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum Show {
 }
 
 /// Waits for the job's end; an error if it failed or was cancelled. If this is dropped, the job continues.
-pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Answer<JobView>> {
+pub async fn follow(client: &Client, id: &str, show: Show) -> anyhow::Result<Answer<Job>> {
     let bar = bar(show);
     let (mut last, mut failures) = (0, 0);
     loop {
@@ -65,7 +65,7 @@ async fn watch(client: &Client, id: &str, last: &mut u64, bar: &ProgressBar) -> 
     Ok(())
 }
 
-fn ended(job: Answer<JobView>) -> anyhow::Result<Answer<JobView>> {
+fn ended(job: Answer<Job>) -> anyhow::Result<Answer<Job>> {
     match job.view.state {
         JobState::Succeeded => Ok(job),
         JobState::Cancelled => bail!("job {} was cancelled", job.view.id),
@@ -94,7 +94,7 @@ fn bar(show: Show) -> ProgressBar {
     bar
 }
 
-fn draw(bar: &ProgressBar, job: &JobView) {
+fn draw(bar: &ProgressBar, job: &Job) {
     bar.set_prefix(stage(job.stage));
     // Until the total is known, an empty bar, because indicatif shows 0 of 0 as full.
     bar.set_length(job.progress.total.max(1).into());

@@ -55,14 +55,19 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     }
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let ended = tokio::select! {
-        ended = follow(&client, &job.view.id, shown) => ended?,
+        ended = follow(&client, &job.view.id.0, shown) => ended?,
         _ = tokio::signal::ctrl_c() => {
             let id = &job.view.id;
             eprintln!("the job continues: {}/v1/jobs/{id} (DELETE cancels it)", client.server());
             return Ok(ExitCode::from(INTERRUPTED));
         }
     };
-    let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
+    let id = ended
+        .view
+        .plan
+        .as_ref()
+        .map(|id| id.0.as_str())
+        .context("the job has succeeded, but names no plan")?;
     let plan = client.plan(id).await?;
     match args.json {
         true => say(&plan.raw)?,

@@ -1,7 +1,6 @@
 //! `sparsetune train`: trains models on recorded measurements, on a server or in a data folder, and reports their
 //! evaluation.
 
-use super::client::models::TrainingView;
 use super::client::{Answer, Client};
 use super::local::{InHand, Local};
 use super::problem::op_parser;
@@ -10,7 +9,7 @@ use crate::domain::JobState;
 use crate::domain::Op;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::service::Service;
-use crate::wire::WholeModel;
+use crate::wire::{Training, WholeModel};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -128,7 +127,7 @@ impl Order {
             });
             let (training, created) = client.train(&request).await?;
             match created {
-                true => job.is(&training.view.id),
+                true => job.is(&training.view.id.0),
                 // Submitted by another client, so it is not cancelled with this command.
                 false => job.none(),
             }
@@ -152,8 +151,8 @@ impl Order {
 }
 
 /// The model of a training that has ended; an error if there is none.
-async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<Answer<WholeModel>> {
-    let TrainingView { op, device_class, error, .. } = &ended.view;
+async fn made(client: &Client, ended: &Answer<Training>) -> anyhow::Result<Answer<WholeModel>> {
+    let Training { op, device_class, error, .. } = &ended.view;
     match ended.view.state {
         JobState::Succeeded => {}
         JobState::Cancelled => bail!("the training for {op} on {device_class} was cancelled"),
@@ -162,15 +161,15 @@ async fn made(client: &Client, ended: &Answer<TrainingView>) -> anyhow::Result<A
             bail!("the training for {op} on {device_class} failed: {why}")
         }
     }
-    let id = ended.view.model.as_deref();
+    let id = ended.view.model.as_ref().map(|id| id.0.as_str());
     client.model(id.context("the training succeeded but has no model")?).await
 }
 
 async fn follow(
     client: &Client,
-    mut training: Answer<TrainingView>,
+    mut training: Answer<Training>,
     shown: bool,
-) -> anyhow::Result<Answer<TrainingView>> {
+) -> anyhow::Result<Answer<Training>> {
     let bar = bar(shown);
     while !training.view.state.is_final() {
         let view = &training.view;
@@ -179,7 +178,7 @@ async fn follow(
         bar.set_position(view.progress.done.into());
         bar.set_message(view.message.clone().unwrap_or_default());
         tokio::time::sleep(LOOK).await;
-        training = client.training(&training.view.id).await?;
+        training = client.training(&training.view.id.0).await?;
     }
     bar.finish_and_clear();
     Ok(training)
@@ -208,7 +207,7 @@ const fn stage(stage: TrainingStage) -> &'static str {
 }
 
 /// The result: training data, evaluation, and whether the model was activated.
-fn trained(training: &TrainingView, WholeModel { model, .. }: &WholeModel) -> String {
+fn trained(training: &Training, WholeModel { model, .. }: &WholeModel) -> String {
     let data = &model.data;
     // The last message says whether the model was activated, and why.
     let used = match (&training.message, training.activated) {

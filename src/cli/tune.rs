@@ -76,11 +76,16 @@ impl Tuned {
         started: &InHand,
     ) -> anyhow::Result<Self> {
         let submitted = client.submit(&problem.job(matrix, search)?).await?;
-        started.is(&submitted.view.id);
-        let job = follow(client, &submitted.view.id, shown).await?;
-        let id = job.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
+        started.is(&submitted.view.id.0);
+        let job = follow(client, &submitted.view.id.0, shown).await?;
+        let id = job
+            .view
+            .plan
+            .as_ref()
+            .map(|id| id.0.as_str())
+            .context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;
-        let trials = client.trials(&submitted.view.id).await?;
+        let trials = client.trials(&submitted.view.id.0).await?;
         Ok(Self { job: job.raw, plan, trials })
     }
 }

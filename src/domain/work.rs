@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What work produces: a plan or a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     /// Kernels are tuned for a matrix; the result is a plan.

@@ -3,53 +3,22 @@
 use super::App;
 use super::error::{Kind, Problem};
 use super::extract::{Path, Query};
-use super::jobs::WorkOut;
 use super::metrics::Open;
-use crate::domain::{Event, EventKind, FunnelStep, JobId};
+use crate::domain::{Event, JobId};
 use crate::service::ServiceError;
-use crate::wire::Trial;
+use crate::wire;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::convert::Infallible;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     after: Option<u64>,
-}
-
-/// The data of one event; the event's name tells which member is present.
-#[derive(Debug, Serialize)]
-struct EventOut {
-    seq: u64,
-    at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    job: Option<WorkOut>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trial: Option<Trial>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    funnel: Option<Vec<FunnelStep>>,
-}
-
-impl From<Event> for EventOut {
-    fn from(event: Event) -> Self {
-        let at = event.at.to_rfc3339();
-        let mut out =
-            Self { seq: event.seq, at, job: None, trial: None, message: None, funnel: None };
-        match event.kind {
-            EventKind::Job(work) => out.job = Some((*work).into()),
-            EventKind::Trial(trial) => out.trial = Some((*trial).into()),
-            EventKind::Funnel { steps } => out.funnel = Some(steps),
-            EventKind::Log { message } => out.message = Some(message),
-        }
-        out
-    }
 }
 
 /// The event number to resume after. A browser that reconnects repeats its original URL, so the header takes precedence.
@@ -113,7 +82,7 @@ fn frame(event: Result<Event, ServiceError>) -> Result<Frame, Infallible> {
     let framed = match event {
         Ok(event) => {
             let (name, seq) = (event.kind.name(), event.seq.to_string());
-            let data = serde_json::to_string(&EventOut::from(event));
+            let data = serde_json::to_string(&wire::Event::from(event));
             data.map(|data| Frame::default().event(name).id(seq).data(data))
                 .map_err(Problem::internal)
         }

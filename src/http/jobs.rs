@@ -5,11 +5,8 @@ use super::error::{Kind, Problem};
 use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
-use super::trainings::TrainingOut;
-use crate::domain::job::{Best, Progress};
 use crate::domain::{
-    DeviceId, Digest, Job, JobId, JobRequest, JobState, PlanId, Search, SearchStrategy, Stage,
-    StoppedBy, Work, WorkKind,
+    DeviceId, Digest, JobId, JobRequest, JobState, Search, SearchStrategy, Work, WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
@@ -17,7 +14,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// The request for a job.
 #[derive(Debug, Deserialize)]
@@ -74,136 +71,6 @@ impl TryFrom<JobIn> for JobRequest {
     }
 }
 
-/// A job of either kind; its member `kind` tells which.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum WorkOut {
-    Tune(Box<JobOut>),
-    Train(Box<TrainingOut>),
-}
-
-impl From<Work> for WorkOut {
-    fn from(work: Work) -> Self {
-        match work {
-            Work::Tune(job) => Self::Tune(Box::new(job.into())),
-            Work::Train(training) => Self::Train(Box::new(training.into())),
-        }
-    }
-}
-
-/// The current state of a job.
-#[derive(Debug, Serialize)]
-pub struct JobOut {
-    kind: WorkKind,
-    id: JobId,
-    matrix: Digest,
-    problem: wire::Problem,
-    /// The device that the job was assigned to.
-    device: DeviceId,
-    search: SearchOut,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expected_calls: Option<u64>,
-    state: JobState,
-    stage: Stage,
-    progress: ProgressOut,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    best: Option<BestOut>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<PlanId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    follow_up: Option<JobId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stopped_by: Option<StoppedBy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    attempts: u32,
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    started_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    finished_at: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct SearchOut {
-    strategy: SearchStrategy,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_k: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trials: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    measure: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgressOut {
-    done: u32,
-    total: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct BestOut {
-    candidate: wire::Candidate,
-    median_us: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speedup: Option<f64>,
-}
-
-impl From<Job> for JobOut {
-    fn from(job: Job) -> Self {
-        Self {
-            kind: WorkKind::Tune,
-            id: job.id,
-            matrix: job.request.matrix,
-            problem: job.request.problem.into(),
-            device: job.device,
-            search: job.request.search.into(),
-            expected_calls: job.request.expected_calls,
-            state: job.state,
-            stage: job.stage,
-            progress: job.progress.into(),
-            best: job.best.map(BestOut::from),
-            plan: job.plan,
-            follow_up: job.follow_up,
-            stopped_by: job.stopped_by,
-            error: job.error,
-            attempts: job.attempts,
-            created_at: job.created_at.to_rfc3339(),
-            started_at: job.started_at.map(|at| at.to_rfc3339()),
-            finished_at: job.finished_at.map(|at| at.to_rfc3339()),
-        }
-    }
-}
-
-impl From<Search> for SearchOut {
-    fn from(search: Search) -> Self {
-        Self {
-            strategy: search.strategy,
-            top_k: search.top_k,
-            seconds: search.seconds,
-            trials: search.trials,
-            seed: search.seed,
-            measure: search.measure,
-        }
-    }
-}
-
-impl From<Progress> for ProgressOut {
-    fn from(progress: Progress) -> Self {
-        Self { done: progress.done, total: progress.total }
-    }
-}
-
-impl From<Best> for BestOut {
-    fn from(best: Best) -> Self {
-        Self { candidate: best.candidate.into(), median_us: best.median_us, speedup: best.speedup }
-    }
-}
-
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
@@ -234,7 +101,7 @@ pub fn with_work(work: impl Into<Work>) -> Response {
 pub fn answer(status: StatusCode, work: Work) -> Response {
     let location = (header::LOCATION, format!("/v1/jobs/{}", work.id()));
     let live = !work.state().is_final();
-    let mut response = (status, [location], Json(WorkOut::from(work))).into_response();
+    let mut response = (status, [location], Json(wire::Work::from(work))).into_response();
     if live {
         let soon = header::HeaderValue::from_static("1");
         response.headers_mut().insert(header::RETRY_AFTER, soon);
@@ -277,7 +144,7 @@ pub struct JobsQuery {
 pub async fn list(
     State(app): State<App>,
     Query(query): Query<JobsQuery>,
-) -> Result<Json<Page<WorkOut>>, Problem> {
+) -> Result<Json<Page<wire::Work>>, Problem> {
     let kind = match query.kind {
         Listed::Tune => Some(WorkKind::Tune),
         Listed::Train => Some(WorkKind::Train),
@@ -301,7 +168,10 @@ fn check_filter(filter: &JobFilter) -> Result<(), Problem> {
     }
 }
 
-pub async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<WorkOut>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<JobId>,
+) -> Result<Json<wire::Work>, Problem> {
     Ok(Json(app.service.work(&id).await?.into()))
 }
 

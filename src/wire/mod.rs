@@ -8,6 +8,7 @@
 
 mod candidate;
 mod device;
+mod job;
 mod matrix;
 mod model;
 mod operation;
@@ -19,6 +20,7 @@ mod trial;
 
 pub use candidate::{Candidate, Role};
 pub use device::{Device, Devices, Quarantined, WorkerDevice};
+pub use job::{Best, Event, Job, Search, Training, Work};
 pub use matrix::{Features, Matrix, Profile};
 pub use model::{
     ActivateRequest, Activation, Activations, AnalyticModel, DataUsed, HeldOut, LearnedModel,

@@ -212,11 +212,16 @@ impl Ask<'_> {
         }
         let begun = Instant::now();
         let submitted = client.submit(&Value::Object(job)).await?;
-        let ended = follow(client, &submitted.view.id, Show::Progress).await?;
+        let ended = follow(client, &submitted.view.id.0, Show::Progress).await?;
         let seconds = begun.elapsed().as_secs_f64();
-        let id = ended.view.plan.as_deref().context("the job has succeeded, but names no plan")?;
+        let id = ended
+            .view
+            .plan
+            .as_ref()
+            .map(|id| id.0.as_str())
+            .context("the job has succeeded, but names no plan")?;
         let plan = client.plan(id).await?;
-        let trials = client.trials(&ended.view.id).await?;
+        let trials = client.trials(&ended.view.id.0).await?;
         let trials = trials.into_iter().filter_map(|trial| Tried::of(trial.view)).collect();
         Ok(Tuned { plan, trials, seconds })
     }

@@ -1,7 +1,6 @@
 //! Server-sent events as used by the API: `event`, `id` and one-line `data`, in frames that end with a blank line.
 
-use super::views::JobView;
-use crate::wire::Trial;
+use crate::wire::{Event, Job, Trial, Work};
 use anyhow::{Context, bail};
 use reqwest::Response;
 use serde::Deserialize;
@@ -13,7 +12,7 @@ const LONGEST_LINE: usize = 4 << 20;
 /// An event of a job.
 #[derive(Clone, Debug)]
 pub enum Happening {
-    Job(Box<JobView>),
+    Job(Box<Job>),
     Trial(Box<Trial>),
     Log(String),
 }
@@ -56,20 +55,23 @@ struct Frame {
 impl Frame {
     /// The content of the frame; `None` for a kind of event that this version does not know.
     fn happening(&self) -> anyhow::Result<Option<Happening>> {
+        /// What an event of failure has of problem+json.
         #[derive(Deserialize)]
-        struct Data {
-            job: Option<Box<JobView>>,
-            trial: Option<Box<Trial>>,
-            message: Option<String>,
+        struct Failure {
             detail: Option<String>,
         }
-        let data: Data = serde_json::from_str(&self.data).context("an event is not JSON")?;
+        const NO_JSON: &str = "an event is not JSON of the expected form";
         if self.event == "error" {
-            bail!("the event stream failed: {}", data.detail.unwrap_or_default());
+            let failure: Failure = serde_json::from_str(&self.data).context(NO_JSON)?;
+            bail!("the event stream failed: {}", failure.detail.unwrap_or_default());
         }
-        let job = data.job.map(Happening::Job);
-        let trial = data.trial.map(Happening::Trial);
-        Ok(job.or(trial).or(data.message.map(Happening::Log)))
+        let Event { job, trial, message, .. } =
+            serde_json::from_str(&self.data).context(NO_JSON)?;
+        let job = job.and_then(|work| match work {
+            Work::Tune(job) => Some(Happening::Job(job)),
+            Work::Train(_) => None,
+        });
+        Ok(job.or(trial.map(Happening::Trial)).or(message.map(Happening::Log)))
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn frames_come_whole_however_the_bytes_are_cut() {
-        let text = b": hello\n\nevent: log\nid: 7\ndata: {\"seq\":7,\"message\":\"a\"}\r\n\nid: 8\nevent: funnel\ndata: {\"seq\":8,\"funnel\":[]}\n\n";
+        let text = b": hello\n\nevent: log\nid: 7\ndata: {\"seq\":7,\"at\":\"2026-01-01T00:00:00Z\",\"message\":\"a\"}\r\n\nid: 8\nevent: funnel\ndata: {\"seq\":8,\"at\":\"2026-01-01T00:00:00Z\",\"funnel\":[]}\n\n";
         for cut in 1..text.len() {
             let mut frames = Frames::default();
             text.chunks(cut).for_each(|chunk| frames.push(chunk).unwrap());

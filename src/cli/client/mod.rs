@@ -2,10 +2,9 @@
 
 pub mod events;
 pub mod models;
-pub mod views;
 
 use crate::domain::{Digest, JobState};
-use crate::wire::{Lookup, Matrix, Page, Plan, Trial};
+use crate::wire::{Job, Lookup, Matrix, Page, Plan, Trial};
 use anyhow::{Context, bail};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -13,7 +12,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
-use views::JobView;
 
 /// Time limit for connecting; responses may take longer (an upload is parsed before the server responds).
 const CONNECT: Duration = Duration::from_secs(10);
@@ -99,11 +97,11 @@ impl Client {
     }
 
     /// Submits a job. `job` is the JSON of the request; if an equal job is already running, that job is returned.
-    pub async fn submit(&self, job: &Value) -> anyhow::Result<Answer<JobView>> {
+    pub async fn submit(&self, job: &Value) -> anyhow::Result<Answer<Job>> {
         self.answer(self.request(Method::POST, "v1/jobs", &[])?.json(job)).await
     }
 
-    pub async fn job(&self, id: &str) -> anyhow::Result<Answer<JobView>> {
+    pub async fn job(&self, id: &str) -> anyhow::Result<Answer<Job>> {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 

@@ -1,39 +1,21 @@
 //! Client requests for learned models and trainings.
 
 use super::{Answer, Client, accepted};
-use crate::domain::JobState;
 use crate::domain::Op;
-use crate::domain::job::Progress;
-use crate::domain::training::TrainingStage;
-use crate::wire::{ActivateRequest, Activation, Models, RollBackRequest, WholeModel};
+use crate::wire::{ActivateRequest, Activation, Models, RollBackRequest, Training, WholeModel};
 use anyhow::Context;
 use reqwest::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::Value;
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct TrainingView {
-    pub id: String,
-    pub op: Op,
-    pub device_class: String,
-    pub state: JobState,
-    pub stage: TrainingStage,
-    pub progress: Progress,
-    pub message: Option<String>,
-    pub model: Option<String>,
-    pub activated: bool,
-    pub error: Option<String>,
-}
 
 impl Client {
     /// Submits a training; if one of its scope is already queued or running, that one is returned (`false`).
-    pub async fn train(&self, request: &Value) -> anyhow::Result<(Answer<TrainingView>, bool)> {
+    pub async fn train(&self, request: &Value) -> anyhow::Result<(Answer<Training>, bool)> {
         let asked = self.request(Method::POST, "v1/models/train", &[])?.json(request);
         let (answer, status) = self.answer_with_status(asked).await?;
         Ok((answer, status != StatusCode::OK))
     }
 
-    pub async fn training(&self, id: &str) -> anyhow::Result<Answer<TrainingView>> {
+    pub async fn training(&self, id: &str) -> anyhow::Result<Answer<Training>> {
         self.answer(self.request(Method::GET, &format!("v1/jobs/{id}"), &[])?).await
     }
 

@@ -6,7 +6,6 @@ mod draw;
 use super::bench::subject::Subject;
 use super::bench::suite::Source;
 use super::client::Client;
-use super::client::views::JobView;
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::op_parser;
@@ -240,7 +239,7 @@ async fn measure(
     digest: &Digest,
     client: &Client,
     in_hand: &InHand,
-) -> anyhow::Result<JobView> {
+) -> anyhow::Result<crate::wire::Job> {
     let job = json!({
         "matrix": digest,
         "problem": draw.problem,
@@ -253,8 +252,8 @@ async fn measure(
         },
     });
     let submitted = client.submit(&job).await?;
-    in_hand.is(&submitted.view.id);
-    Ok(follow(client, &submitted.view.id, Show::Nothing).await?.view)
+    in_hand.is(&submitted.view.id.0);
+    Ok(follow(client, &submitted.view.id.0, Show::Nothing).await?.view)
 }
 
 /// Whether a corpus job for the problem has ended on this device class, with any result.
