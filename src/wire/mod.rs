@@ -3,7 +3,7 @@
 //!
 //! Responses are parsed leniently and requests strictly: a client ignores unknown members and uses defaults for those that
 //! an older server does not send, while a server refuses a request with an unknown member. Domain types whose stored form is
-//! also sent to clients (`Limit`, `Validity`, ...) are used directly; `contract.rs` compares all of them with
+//! also sent to clients (`Limit`, `Validity`, ...) are used directly; `tests.rs` compares all of them with
 //! `openapi.yaml`, so a new member of such a type cannot reach clients unnoticed.
 
 mod candidate;

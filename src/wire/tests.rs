@@ -245,6 +245,13 @@ fn listed(at: &str) -> Option<BTreeSet<String>> {
     if at == "Index/name" {
         return words(&["sparsetune"]);
     }
+    // One kind each: the type has both.
+    if at == "Job/kind" {
+        return words(&["tune"]);
+    }
+    if at == "TrainingJob/kind" {
+        return words(&["train"]);
+    }
     if at.ends_with("/arrays[]/element") {
         return words(&["u16", "u32", "f16", "f32", "f64"]);
     }
@@ -292,6 +299,8 @@ fn the_contract_says_what_the_types_say() {
         ("WholeModel", sent::<WholeModel>()),
         ("Activation", sent::<Activation>()),
         ("ModelKind", received::<ModelKind>()),
+        ("Job", sent::<Job>()),
+        ("TrainingJob", sent::<Training>()),
     ];
     let paths = [
         ("/v1/matrices", sent::<Page<Matrix>>()),
@@ -325,22 +334,16 @@ fn the_contract_says_what_the_types_say() {
     assert!(found.is_empty(), "{}", found.join("\n"));
     let unseen = contract.unused("/components/schemas");
     let known = [
-        "Activate",
         "AnyJob",
         "Event",
         // The catalogue: `tests/http/openapi.rs` compares an answer with these schemas.
         "Family",
         "Field",
-        "Job",
         "JobRequest",
-        "JobState",
         "Operation",
         "Problem",
         "ServerSentEvent",
-        "Stage",
-        "Strategy",
         "TrainRequest",
-        "TrainingJob",
         "ValueLimit",
     ];
     assert_eq!(unseen.iter().map(String::as_str).collect::<Vec<_>>(), known);
