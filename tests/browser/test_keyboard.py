@@ -74,7 +74,7 @@ def test_enter_submits(visit, api, board):
 
 def test_filters_apply_by_keyboard(visit, board):
     page = visit("/")
-    page.locator("#filters select").first.focus()
+    page.locator("#by-state").focus()
     page.keyboard.press("s")
     page.wait_for_url(re.compile("state=succeeded"))
     expect(page.locator(f"tr[data-job='{board.job}']")).to_be_visible()

@@ -36,7 +36,7 @@ def test_learned_models_are_shown_activated_and_rolled_back(visit, learned):
     expect(in_use.locator(".badge")).to_have_text("in use")
     expect(in_use).to_contain_text("lambdamart")
     expect(other.locator(".badge")).to_have_count(0)
-    held_out = part.get_by_role("table", name="Held out")
+    held_out = part.get_by_role("table", name="Held-out evaluation")
     told = learned.api.get(f"/v1/models/{learned.second}")
     choosers = [chooser["name"] for chooser in told["quality"]["choosers"]]
     assert {"lambdamart", "analytic", "random"} <= set(choosers)

@@ -9,7 +9,7 @@ from watch import look, measure
 PAGES = {
     "jobs": ("/", "#jobs tr[data-job]"),
     "jobs that succeeded": ("/jobs?state=succeeded", "#jobs tr[data-job]"),
-    "no such jobs": ("/jobs?state=failed", ".empty"),
+    "no such jobs": ("/jobs?state=failed&kind=tune", ".empty"),
     "job": ("/jobs/{job}", "#funnel svg"),
     "job of a solve": ("/jobs/{solve}", "#funnel"),
     "matrices": ("/matrices", "main table a"),
