@@ -78,9 +78,9 @@ async fn walk(client: &Client, args: &QuickstartArgs, job: &InHand) -> anyhow::R
 
 const NEXT: &str = "
 Next:
-  sparsetune serve                                  a server that stays, its dashboard: http://127.0.0.1:8080, data in ./sparsetune-data
-  sparsetune submit MATRIX.mtx --n 128              a matrix of yours to that server
-  sparsetune lookup MATRIX.mtx --n 128              its plan, by hash: the matrix is not sent
-  sparsetune tune MATRIX.mtx --strategy exhaustive  without a server, every candidate measured
-  sparsetune tune MATRIX.mtx --op sptrsv            the triangular solve with its lower triangle
-  sparsetune doctor                                 what devices and libraries are seen, and what is missing";
+  sparsetune serve                                  start a server with its dashboard at http://127.0.0.1:8080, data in ./sparsetune-data
+  sparsetune submit MATRIX.mtx --n 128              upload a matrix of your own to that server and tune it
+  sparsetune lookup MATRIX.mtx --n 128              look up its plan by digest, without sending the matrix
+  sparsetune tune MATRIX.mtx --strategy exhaustive  tune without a server, measuring every candidate
+  sparsetune tune MATRIX.mtx --op sptrsv            tune the triangular solve with its lower triangle
+  sparsetune doctor                                 report devices, libraries and what is missing";
