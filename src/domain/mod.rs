@@ -1,5 +1,6 @@
 //! The domain types: no I/O, no async, and no dependency on other modules.
 
+pub mod bundle;
 pub mod candidate;
 pub mod catalog;
 pub mod device;

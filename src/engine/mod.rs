@@ -30,6 +30,15 @@ pub struct Operands {
     pub expected: Expected,
 }
 
+/// The files and arrays of a bundle, for the engines that run its plan on a caller's buffers.
+pub trait PlanFiles {
+    /// A member of the bundle by its path.
+    fn member(&self, path: &str) -> Option<&[u8]>;
+
+    /// The bytes of an array of the manifest; absent if it was left out.
+    fn array(&self, name: &str) -> Option<&[u8]>;
+}
+
 /// A dense operand in the problem's data type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dense {

@@ -1,0 +1,444 @@
+//! The manifest of a bundle: a plan with all that is needed to run it elsewhere, in one file. `docs/bundle.md` describes the
+//! file around it.
+
+use super::plan::{Baseline, PlanId};
+use super::recipe::{HostProgram, Scratch};
+use super::{Candidate, DeviceKind, Digest, Dtype, Layout, Problem};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The value of [`Manifest::format`].
+pub const BUNDLE_FORMAT: &str = "sparsetune bundle";
+
+/// The newest version of the format; readers refuse later ones.
+pub const BUNDLE_VERSION: u32 = 1;
+
+/// The member that holds the manifest.
+pub const MANIFEST: &str = "manifest.json";
+/// The member that holds the whole plan in its stored form.
+pub const PLAN: &str = "plan.json";
+/// The member that holds the arrays.
+pub const ARRAYS: &str = "arrays.safetensors";
+/// The member that holds inputs and outputs that a loader can test itself with.
+pub const CHECK: &str = "check.safetensors";
+
+/// An entry of a map from the places of an array to the matrix's entries: the place holds no value of the matrix.
+pub const NO_ENTRY: u32 = u32::MAX;
+
+/// What a bundle contains, and how its plan is run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// [`BUNDLE_FORMAT`].
+    pub format: String,
+    /// At most [`BUNDLE_VERSION`].
+    pub version: u32,
+    pub plan: PlanId,
+    pub matrix: MatrixIdentity,
+    /// `op` and the operation's fields, as in the API.
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, serde_json::Value>"))]
+    pub problem: Problem,
+    /// The kernel family and its parameters.
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, serde_json::Value>"))]
+    pub candidate: Candidate,
+    pub target: Target,
+    /// The dense operands of a call.
+    pub call: Call,
+    /// How a call is made.
+    pub forward: Forward,
+    /// How new values of the same pattern get into the arrays.
+    pub update_values: UpdateValues,
+    /// What the tensors of [`ARRAYS`] are, in the order of their first use.
+    pub arrays: Vec<BundleArray>,
+    /// Device memory that is filled once and then belongs to the kernels.
+    pub scratch: Vec<Scratch>,
+    pub check: Check,
+    pub promise: Promise,
+    /// Every member but the manifest itself, by its path.
+    pub members: BTreeMap<String, Member>,
+}
+
+/// The matrix that the plan is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MatrixIdentity {
+    pub rows: u64,
+    pub cols: u64,
+    pub nnz: u64,
+    /// BLAKE3 of shape and structure, as in `ARCHITECTURE.md`.
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub pattern_digest: Digest,
+    /// BLAKE3 of pattern and values.
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub digest: Digest,
+}
+
+/// The device that the plan was made for. A loader refuses another kind, another compute capability, and fewer
+/// multiprocessors or less shared memory; it warns of another name or driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    pub kind: DeviceKind,
+    pub name: String,
+    /// `9.0`; the instruction set on a CPU.
+    pub compute_capability: String,
+    /// Threads on a CPU.
+    pub multiprocessors: u32,
+    /// The driver that the plan was measured with.
+    pub driver: String,
+    /// The compiler of the kernels.
+    pub compiler: String,
+}
+
+/// The dense operands of a call: `c = f(b)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// B of a product, the right-hand sides of a solve.
+    pub b: DenseOperand,
+    /// C of a product, x of a solve. It must not overlap `b`.
+    pub c: DenseOperand,
+    /// `C = alpha A B + beta C` with factors given at each call; otherwise `C = A B`.
+    pub accumulate: bool,
+    /// The call multiplies padding by elements of B, so B must not contain infinities or NaN.
+    pub b_must_be_finite: bool,
+}
+
+/// A dense operand with a tight leading dimension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DenseOperand {
+    pub rows: u64,
+    pub cols: u64,
+    pub element: Element,
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub layout: Layout,
+    /// Bytes that the address must be a multiple of.
+    pub alignment: u32,
+}
+
+/// The type of an element, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Element {
+    U16,
+    U32,
+    U64,
+    F16,
+    F32,
+    F64,
+}
+
+impl Element {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::U16 | Self::F16 => 2,
+            Self::U32 | Self::F32 => 4,
+            Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// The element of this name, as plans store it.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::U16, Self::U32, Self::U64, Self::F16, Self::F32, Self::F64]
+            .into_iter()
+            .find(|element| element.name() == name)
+    }
+}
+
+impl From<Dtype> for Element {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F16 => Self::F16,
+            Dtype::F32 => Self::F32,
+            Dtype::F64 => Self::F64,
+        }
+    }
+}
+
+/// How a call is made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Forward {
+    /// Kernels of the bundle on a GPU.
+    Cuda(CudaForward),
+    /// A kernel of sparsetune's own library on the host CPU.
+    Host(HostForward),
+    /// A routine of a vendor's library, which was the fastest.
+    Vendor(VendorForward),
+}
+
+/// The launches of one call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CudaForward {
+    /// The one module that holds all kernels of [`Self::steps`].
+    pub module: CudaModule,
+    /// In order on one stream.
+    pub steps: Vec<BundleStep>,
+    /// The output must be filled with zeros before the first step of each call.
+    pub zero_output: bool,
+    /// The value of arguments with the role `max_wait_ns`: nanoseconds after which a waiting kernel gives up.
+    pub max_wait_ns: u64,
+    /// Whether a call may be captured in a CUDA graph.
+    pub graph: GraphUse,
+}
+
+/// Compiled kernels. Paths are members of the bundle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CudaModule {
+    /// Machine code for the target's compute capability.
+    pub cubin: String,
+    /// To fall back on where the driver refuses the cubin; absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ptx: Option<String>,
+    /// The complete text; absent in plans that kept none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The options that the text was compiled with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// `NVRTC 13.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
+}
+
+/// Whether a call may be captured in a CUDA graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GraphUse {
+    /// Calls are alike: each may be captured as it is.
+    Plain,
+    /// Calls pass state on in their scratch memory. A captured call uses scratch memory of its own, which it fills itself
+    /// before its first step, the `even` buffer of every `turn`, and 1 as its `epoch`.
+    Refill,
+}
+
+/// One kernel launch. Clusters are compiled in: a plain launch suffices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BundleStep {
+    /// Name of the kernel in its module.
+    pub symbol: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Blocks per cluster along x that the kernel was compiled for; 1 without clusters. Above 8 the function attribute for
+    /// non-portable cluster sizes must be set.
+    pub cluster: u32,
+    /// Dynamic shared memory per block in bytes. Above 48 KiB the function attribute that permits it must be set.
+    pub shared_bytes: u32,
+    /// In order.
+    pub arguments: Vec<Argument>,
+}
+
+/// A kernel argument by its role.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "role", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Argument {
+    /// Address of an array of the bundle, 8 bytes.
+    Array { name: String },
+    /// Address of the dense input, 8 bytes.
+    B,
+    /// Address of the output, 8 bytes.
+    C,
+    /// Address of a scratch buffer, 8 bytes.
+    Scratch { index: u32 },
+    /// Address of one of two scratch buffers, 8 bytes: `even` in the first call, `odd` in the second, and so on.
+    Turn { even: u32, odd: u32 },
+    /// The number of the call as 4 bytes: 1 in the first, and after 4294967295 again 1.
+    Epoch,
+    /// [`CudaForward::max_wait_ns`] as 8 bytes.
+    MaxWaitNs,
+    /// Address of a 4-byte word that is 0 before the first call; a kernel that gave up sets it to 1. 8 bytes.
+    Status,
+    /// 4 bytes.
+    U32 { value: u32 },
+    /// 8 bytes; 0 is also the null address.
+    U64 { value: u64 },
+    /// 4 bytes.
+    F32 { value: f32 },
+    /// The factor of the product, in the element type named.
+    Alpha { element: Element },
+    /// The factor of C, in the element type named.
+    Beta { element: Element },
+}
+
+/// A kernel of sparsetune's own library.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostForward {
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, serde_json::Value>"))]
+    pub program: HostProgram,
+    /// Digest of the kernel's sources; a library with other sources calls the plan stale.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub kernel_digest: Option<Digest>,
+}
+
+/// A routine of a vendor's library. Its sparse operand consists of the arrays `row_ptr`, `col_idx` and `values`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct VendorForward {
+    /// `cuSPARSE`, `cuBLAS`, `sprs`.
+    pub library: String,
+    /// The version that was measured.
+    pub version: String,
+    /// The function: `cusparseSpMM`.
+    pub function: String,
+    /// The algorithm, as candidates name it: `csr_alg2`, `spsv`.
+    pub algorithm: String,
+    /// How to call it, as a sentence for people.
+    pub instructions: String,
+}
+
+/// How new values of the same pattern get into the arrays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum UpdateValues {
+    /// Every place that holds a value of the matrix holds it as it is: by the maps of [`BundleArray::values`].
+    Gather(GatherValues),
+    /// The arrays are functions of all values, so sparsetune's library makes them again, on the host. The arrays
+    /// `matrix.row_ptr` and `matrix.col_idx` hold the matrix's pattern for it.
+    Host(HostUpdate),
+}
+
+/// Values are put in place one by one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GatherValues {
+    /// A kernel `(const V* values, const u32* map, V* packed, u64 count)` that does it on a GPU, a thread for each place, V
+    /// being an unsigned integer as wide as the problem's element type. Absent in plans of earlier versions and in those of
+    /// CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<GatherKernel>,
+}
+
+/// The kernel that puts values in place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GatherKernel {
+    pub module: CudaModule,
+    pub symbol: String,
+    /// Threads per block; the grid has enough blocks for `count`.
+    pub block: u32,
+}
+
+/// The host computes the arrays again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostUpdate {
+    /// Milliseconds that it took when the plan was made.
+    pub milliseconds: f64,
+}
+
+/// A tensor of [`ARRAYS`], or of the values that were left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BundleArray {
+    pub name: String,
+    pub element: Element,
+    pub length: u64,
+    /// Whether the tensor is in the bundle; an array of values may be left out.
+    pub included: bool,
+    /// Set if the array holds values of the matrix as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<PlacedValues>,
+}
+
+/// Where an array holds the matrix's values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PlacedValues {
+    /// The u32 tensor of the array's length that names the matrix's entry of each place, or [`NO_ENTRY`] where a zero stands.
+    /// Absent if place i holds entry i.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
+}
+
+/// How a loader tests itself. The dense input is drawn from the seed: element i from
+/// `bits(i) = mix(seed + 0x9e3779b97f4a7c15 (i + 1))`, with `mix` of SplitMix64 (`docs/bundle.md`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    pub kind: CheckKind,
+    /// The seed of `b`; that of the initial C is the next number.
+    pub seed: u64,
+    /// The factor of every element drawn, a power of two.
+    pub scale: f64,
+    /// SHA-256 of `b` as it lies in memory, hexadecimal.
+    pub b_sha256: String,
+    /// Factors of the call; 1 and 0 unless the problem accumulates.
+    pub alpha: f64,
+    pub beta: f64,
+    /// Number of outputs, or of equations, that are compared.
+    pub samples: u32,
+}
+
+/// What [`CHECK`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CheckKind {
+    /// Tensors `index` (u64, places of C in memory), `value` and `bound` (f64): `|c[index] - value| <= bound`.
+    Product,
+    /// Sampled equations. Tensors `row`, `row_ptr`, `col` (u64), `value`, `diagonal` and `bound` (f64): for every right-hand
+    /// side `|diagonal x[row] + sum value x[col] - b[row]| <= bound (|diagonal x[row]| + sum |value x[col]| + |b[row]|)`.
+    Equations,
+}
+
+/// What was measured when the plan was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// Microseconds of a call; absent in a predicted plan, which was not measured.
+    pub median_us: Option<f64>,
+    pub ci95_us: Option<[f64; 2]>,
+    /// Largest error of the result, relative to the sum of the absolute values of its terms.
+    pub rel_error: Option<f64>,
+    /// The best routine of the vendor, measured in the same session.
+    pub vendor: Option<Baseline>,
+    pub speedup: Option<f64>,
+    pub preprocess_ms: Option<f64>,
+    /// Calls after which the preprocessing has been recovered.
+    pub break_even_calls: Option<u64>,
+}
+
+/// A file of the bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    pub bytes: u64,
+    /// Hexadecimal.
+    pub blake3: String,
+    /// Hexadecimal.
+    pub sha256: String,
+}
