@@ -6,23 +6,31 @@ mod dispatch;
 mod host;
 mod kernel;
 mod load;
+mod operand;
+mod plan;
 mod program;
 mod schedule;
 mod simd;
 mod solve;
 mod solve_check;
 mod solve_load;
+mod solve_operand;
 mod solve_schedule;
 mod thread_team;
+mod untuned;
 mod vendor;
 mod work;
 
+#[cfg(test)]
+mod plan_tests;
 #[cfg(test)]
 mod solve_tests;
 #[cfg(test)]
 mod tests;
 
 pub use dispatch::{SUPPORTED_M1, SUPPORTED_N1};
+pub use plan::{DenseMut, DenseRef, HostPlan, NewValues, plan_threads};
+pub use untuned::{default_product, default_solve};
 
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
@@ -55,9 +63,7 @@ impl CpuEngine {
         let threads = Self::threads()?;
         let copy_gbps = threads.install(host::copy_bandwidth);
         let hop_ns = host::hop_ns(threads.count());
-        // Never empty: the baseline instruction set is last.
-        let isa = Isa::available().first().copied().unwrap_or(Isa::Scalar);
-        let mut engine = Self::with(isa, threads, copy_gbps);
+        let mut engine = Self::with(Isa::best(), threads, copy_gbps);
         engine.device.hop_ns = hop_ns;
         Ok(engine)
     }
@@ -247,7 +253,7 @@ pub fn kernel_digest() -> Digest {
         include_str!("dispatch.rs"),
         include_str!("program.rs"),
         include_str!("schedule.rs"),
-        include_str!("load.rs"),
+        include_str!("operand.rs"),
     ];
     Digest::of(texts.join("\0").as_bytes())
 }
@@ -257,7 +263,7 @@ pub fn solve_digest() -> Digest {
     let texts = [
         include_str!("solve.rs"),
         include_str!("solve_schedule.rs"),
-        include_str!("solve_load.rs"),
+        include_str!("solve_operand.rs"),
         include_str!("thread_team.rs"),
         include_str!("schedule.rs"),
     ];

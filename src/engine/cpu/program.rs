@@ -1,13 +1,13 @@
-//! A host program prepared for the loaded matrix: its requirements are checked once, so that calls only compute.
+//! A host program prepared for one sparse operand: its requirements are checked once, so that calls only compute.
 
 use super::dispatch::{self, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
 use super::kernel::Panel;
-use super::load::Loaded;
+use super::operand::{SparseOperand, Target, columns};
 use super::schedule::{self, Threads};
 use super::simd::Isa;
 use super::vendor;
 use crate::domain::Layout;
-use crate::domain::recipe::{ArrayData, HostProgram, Program, Recipe};
+use crate::domain::recipe::{Array, ArrayData, HostProgram, Program};
 use crate::engine::EngineError;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,37 +15,47 @@ use std::sync::Arc;
 /// A prepared program.
 pub enum Prepared {
     /// One panel after the other, so that a panel's rows stay in the cache; within a panel, runs of tiles.
-    RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Vec<Columns<RowPanel>> },
+    RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Panels<RowPanel> },
     /// Runs of rows; within a row one panel after the other, so that the row's entries stay in the cache.
-    RowSplit { tasks: Vec<Range<usize>>, panels: Vec<Columns<RowSplit>> },
+    RowSplit { tasks: Vec<Range<usize>>, panels: Panels<RowSplit> },
     /// sprs' multiplication, which is single-threaded.
     Vendor,
 }
 
-/// Adjacent columns of B and C, and the kernel for their number.
-pub struct Columns<Kernel> {
-    first: usize,
-    width: usize,
-    kernel: Kernel,
+/// The dense operands of one call, in the problem's layout, aligned as their elements.
+pub struct Call<'a> {
+    /// cols x n.
+    pub b: &'a [f32],
+    /// As long as `b` if the operand's layout is column-major: its panels are packed here. Otherwise not used.
+    pub packed: &'a mut [f32],
+    /// rows x n; every element is written.
+    pub c: &'a mut [f32],
+}
+
+/// Columns 0..n of B and C in panels of `n1`, the last of which may be narrower, and the kernels for their widths.
+pub struct Panels<Kernel> {
+    n1: usize,
+    kernels: Vec<Kernel>,
 }
 
 impl Prepared {
-    /// Checks that the recipe can run on the loaded matrix, and distributes its rows.
+    /// Checks that the program can run on the operand, and distributes its rows.
     pub fn of(
-        recipe: &Recipe,
-        loaded: &Loaded,
+        program: &Program,
+        arrays: &[Array],
+        operand: &SparseOperand,
         isa: Isa,
         threads: usize,
     ) -> Result<Self, EngineError> {
-        let matrix = &loaded.operands.matrix;
-        match &recipe.program {
+        let matrix = &operand.matrix;
+        match program {
             Program::Host(HostProgram::RowPanel { m1, n1 }) => {
                 supported("m1", *m1, &SUPPORTED_M1)?;
                 supported("n1", *n1, &SUPPORTED_N1)?;
-                let order = permutation(recipe, matrix.rows())?;
+                let order = permutation(arrays, matrix.rows())?;
                 let tasks = schedule::by_tiles(matrix.indptr(), &order, *n1 as usize, threads);
                 let panels =
-                    columns(loaded.n, *n1, |width| dispatch::row_panel(isa, *m1, *n1, width))?;
+                    Panels::of(operand.n, *n1, |width| dispatch::row_panel(isa, *m1, *n1, width))?;
                 Ok(Self::RowPanel { order, tasks, panels })
             }
             Program::Host(HostProgram::RowSplit { n1, rows_per_task }) => {
@@ -55,107 +65,135 @@ impl Prepared {
                 }
                 let count = matrix.rows().div_ceil(*rows_per_task as usize);
                 let tasks = schedule::by_nonzeros(matrix.indptr(), count);
-                let panels = columns(loaded.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
+                let panels =
+                    Panels::of(operand.n, *n1, |width| dispatch::row_split(isa, *n1, width))?;
                 Ok(Self::RowSplit { tasks, panels })
             }
-            Program::Host(_) => Err(refused(
-                "the program is a triangular solve, but the loaded problem is a product",
-            )),
+            Program::Host(_) => {
+                Err(refused("the program is a triangular solve, but the problem is a product"))
+            }
             Program::Vendor { algorithm } if algorithm == vendor::ALGORITHM => Ok(Self::Vendor),
             Program::Vendor { algorithm } => Err(vendor::unknown(algorithm)),
             Program::Cuda(_) => Err(refused("a CUDA kernel cannot run on the host CPU")),
         }
     }
 
+    /// Whether calls pack column-major B, and therefore need a buffer for it.
+    pub fn packs(&self, operand: &SparseOperand) -> bool {
+        operand.layout == Layout::Col && !matches!(self, Self::Vendor)
+    }
+
     /// Number of tasks per call, for the plan.
     pub fn jobs(&self) -> usize {
         match self {
-            Self::RowPanel { tasks, panels, .. } => tasks.len() * panels.len(),
+            Self::RowPanel { tasks, panels, .. } => tasks.len() * panels.kernels.len(),
             Self::RowSplit { tasks, .. } => tasks.len(),
             Self::Vendor => 1,
         }
     }
 
     /// One call: computes C = A B.
-    pub fn run(&self, loaded: &mut Loaded, threads: &Threads) -> Result<(), EngineError> {
+    ///
+    /// # Panics
+    /// If the dense operands do not have the lengths that [`Call`] states.
+    pub fn run(
+        &self,
+        operand: &SparseOperand,
+        call: Call<'_>,
+        threads: &Threads,
+    ) -> Result<(), EngineError> {
+        assert!(
+            call.b.len() == operand.b_len() && call.c.len() == operand.c_len(),
+            "B is cols x n and C rows x n"
+        );
         match self {
             Self::RowPanel { order, tasks, panels } => {
-                loaded.pack(threads, panels.iter().map(Columns::range));
-                let views = views(panels, loaded);
-                threads.run(tasks.len() * panels.len(), |job| {
+                let dense = panels.dense(operand, call, threads);
+                threads.run(tasks.len() * panels.kernels.len(), |job| {
                     let (at, task) = (job / tasks.len(), &tasks[job % tasks.len()]);
+                    let view = panels.view(at, operand, dense);
                     // SAFETY: the kernel was selected for this host's instructions; `order` is a permutation of the
                     // rows and tasks do not overlap, so each row of a panel is written by one thread.
-                    unsafe { (panels[at].kernel)(&views[at], &order[task.clone()]) }
+                    unsafe { (panels.kernels[at])(&view, &order[task.clone()]) }
                 });
                 Ok(())
             }
             Self::RowSplit { tasks, panels } => {
-                loaded.pack(threads, panels.iter().map(Columns::range));
-                let views = views(panels, loaded);
+                let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len(), |task| {
-                    for (panel, view) in panels.iter().zip(&views) {
+                    for (at, kernel) in panels.kernels.iter().enumerate() {
+                        let view = panels.view(at, operand, dense);
                         // SAFETY: as above; tasks are runs of rows that do not overlap.
-                        unsafe { (panel.kernel)(view, tasks[task].clone()) }
+                        unsafe { kernel(&view, tasks[task].clone()) }
                     }
                 });
                 Ok(())
             }
-            Self::Vendor => vendor::multiply(loaded),
+            Self::Vendor => vendor::multiply(operand, call.b, call.c),
         }
     }
 }
 
-impl<Kernel> Columns<Kernel> {
-    fn range(&self) -> Range<usize> {
-        self.first..self.first + self.width
-    }
+/// The addresses of B (packed, if it was column-major) and of C, which threads write disjoint rows of.
+#[derive(Clone, Copy)]
+struct Dense {
+    b: Target,
+    c: Target,
 }
 
-/// The panels in the form that the kernels read. C is passed as an address, because threads write disjoint rows of it.
-fn views<'a, Kernel>(panels: &[Columns<Kernel>], loaded: &'a mut Loaded) -> Vec<Panel<'a>> {
-    let c = loaded.output.as_mut_slice().as_mut_ptr();
-    let loaded = &*loaded;
-    let matrix = &loaded.operands.matrix;
-    let b = loaded.dense.as_slice().as_ptr();
-    let view = |panel: &Columns<Kernel>| {
-        let (b_first, ldb, c_first, ldc) = match loaded.layout {
-            Layout::Row => (panel.first, loaded.n, panel.first, loaded.n),
+impl<Kernel> Panels<Kernel> {
+    fn of(
+        n: usize,
+        n1: u32,
+        kernel: impl Fn(usize) -> Option<Kernel>,
+    ) -> Result<Self, EngineError> {
+        let n1 = n1 as usize;
+        let of_panel = |at: usize| {
+            kernel(columns(n, n1, at).len())
+                .ok_or_else(|| refused("no kernel is compiled for this tile"))
+        };
+        let kernels = (0..n.div_ceil(n1)).map(of_panel).collect::<Result<_, _>>()?;
+        Ok(Self { n1, kernels })
+    }
+
+    /// Packs B if it is column-major.
+    fn dense(&self, operand: &SparseOperand, call: Call<'_>, threads: &Threads) -> Dense {
+        let b = match operand.layout {
+            Layout::Row => call.b.as_ptr(),
+            Layout::Col => {
+                operand.pack(call.b, call.packed, self.n1, threads);
+                call.packed.as_ptr()
+            }
+        };
+        Dense { b: Target(b.cast_mut()), c: Target(call.c.as_mut_ptr()) }
+    }
+
+    /// Panel `at` in the form that the kernels read.
+    fn view<'a>(&self, at: usize, operand: &'a SparseOperand, dense: Dense) -> Panel<'a> {
+        let matrix = &operand.matrix;
+        let columns = columns(operand.n, self.n1, at);
+        let (b_first, ldb, c_first, ldc) = match operand.layout {
+            Layout::Row => (columns.start, operand.n, columns.start, operand.n),
             // Packed panels are consecutive; columns of C are `rows` apart.
             Layout::Col => (
-                panel.first * matrix.cols(),
-                panel.width,
-                panel.first * matrix.rows(),
+                columns.start * matrix.cols(),
+                columns.len(),
+                columns.start * matrix.rows(),
                 matrix.rows(),
             ),
         };
         Panel {
             indptr: matrix.indptr(),
             indices: matrix.indices(),
-            values: &loaded.values,
-            b: b.wrapping_add(b_first),
+            values: &operand.values,
+            b: dense.b.at(b_first),
             ldb,
-            c: c.wrapping_add(c_first),
+            c: dense.c.at(c_first),
             ldc,
-            layout: loaded.layout,
-            width: panel.width,
+            layout: operand.layout,
+            width: columns.len(),
         }
-    };
-    panels.iter().map(view).collect()
-}
-
-/// Divides columns 0..n into panels of `n1`; the last may be narrower.
-fn columns<Kernel>(
-    n: usize,
-    n1: u32,
-    kernel: impl Fn(usize) -> Option<Kernel>,
-) -> Result<Vec<Columns<Kernel>>, EngineError> {
-    let panel = |first: usize| {
-        let width = (n - first).min(n1 as usize);
-        let kernel = kernel(width).ok_or_else(|| refused("no kernel is compiled for this tile"))?;
-        Ok(Columns { first, width, kernel })
-    };
-    (0..n).step_by(n1 as usize).map(panel).collect()
+    }
 }
 
 fn supported(name: &str, value: u32, values: &[u32]) -> Result<(), EngineError> {
@@ -165,9 +203,9 @@ fn supported(name: &str, value: u32, values: &[u32]) -> Result<(), EngineError> 
     Err(EngineError::Refused(format!("{name} is {value}, but the CPU kernels support {values:?}")))
 }
 
-/// The recipe's row order, verified to be a permutation, because the kernels write without bounds checks.
-fn permutation(recipe: &Recipe, rows: usize) -> Result<Arc<[u32]>, EngineError> {
-    let Some(ArrayData::U32(order)) = recipe.arrays.first().map(|array| &array.data) else {
+/// The program's row order, verified to be a permutation, because the kernels write without bounds checks.
+fn permutation(arrays: &[Array], rows: usize) -> Result<Arc<[u32]>, EngineError> {
+    let Some(ArrayData::U32(order)) = arrays.first().map(|array| &array.data) else {
         return Err(refused("row_panel needs its row order (u32) as its first array"));
     };
     let mut seen = vec![false; rows];

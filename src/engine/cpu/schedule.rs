@@ -66,6 +66,8 @@ pub struct Threads {
     /// Teams by number of threads, started on first use. There is one of each size, since waking all threads of the
     /// pool to use a few would take longer than a small solve.
     teams: Mutex<BTreeMap<usize, Arc<ThreadTeam>>>,
+    /// The process that they were started in.
+    process: u32,
 }
 
 impl Threads {
@@ -77,7 +79,26 @@ impl Threads {
     pub fn of(count: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let name = |i| format!("cpu-engine-{i}");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build()?;
-        Ok(Self { pool, teams: Mutex::default() })
+        Ok(Self { pool, teams: Mutex::default(), process: std::process::id() })
+    }
+
+    /// The threads that all plans of this process share. They are started on first use, and once more in a process that
+    /// was forked, and never end.
+    pub fn shared() -> Result<&'static Self, rayon::ThreadPoolBuildError> {
+        static SHARED: Mutex<Option<&'static Threads>> = Mutex::new(None);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(threads) = shared.filter(|threads| threads.are_of_this_process()) {
+            return Ok(threads);
+        }
+        // The old ones of a forked process cannot be ended, since they are not there.
+        let threads: &'static Self = Box::leak(Box::new(Self::start()?));
+        *shared = Some(threads);
+        Ok(threads)
+    }
+
+    /// Whether the threads are there: a forked process has only the thread that forked it.
+    pub fn are_of_this_process(&self) -> bool {
+        self.process == std::process::id()
     }
 
     pub fn count(&self) -> usize {

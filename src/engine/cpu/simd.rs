@@ -30,6 +30,11 @@ impl Isa {
         found
     }
 
+    /// The best instruction set of this host.
+    pub fn best() -> Self {
+        Self::available().first().copied().unwrap_or(Self::Scalar)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -6,8 +6,7 @@ use super::solve::Rows;
 use super::thread_team::{Barrier, Progress, ThreadTeam};
 use crate::sparse::Triangular;
 use crate::sparse::levels::Levels;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The fixed cost of a row, as a number of entries.
 const ROW_WEIGHT: usize = 2;
@@ -57,7 +56,8 @@ pub struct LevelSchedule {
     /// For each phase, `threads` + 1 positions in the order: thread t computes the rows from position t to t + 1.
     cuts: Vec<u32>,
     team: Arc<ThreadTeam>,
-    barrier: Barrier,
+    /// Locked during a call, since its state belongs to one call at a time.
+    barrier: Mutex<Barrier>,
 }
 
 impl LevelSchedule {
@@ -80,17 +80,18 @@ impl LevelSchedule {
                 level += 1;
             }
         }
-        Self { levels, cuts, team, barrier: Barrier::default() }
+        Self { levels, cuts, team, barrier: Mutex::default() }
     }
 
     fn run(&self, solve: impl Fn(Rows<'_>) + Sync) {
         let threads = self.team.threads();
-        let sense = self.barrier.sense();
+        let barrier = &*self.barrier.lock().unwrap_or_else(PoisonError::into_inner);
+        let sense = barrier.sense();
         self.team.run(|me| {
             let mut sense = sense;
             for (phase, cuts) in self.cuts.chunks_exact(threads + 1).enumerate() {
                 if phase > 0 {
-                    self.barrier.wait(threads, &mut sense);
+                    barrier.wait(threads, &mut sense);
                 }
                 solve(Rows::Listed(&self.levels.order[cuts[me] as usize..cuts[me + 1] as usize]));
             }
@@ -123,7 +124,8 @@ pub struct MergedSchedule {
     firsts: Vec<usize>,
     waits: Vec<Wait>,
     progress: Progress,
-    calls: AtomicU64,
+    /// The calls so far; locked during a call, since the counters of progress belong to one call at a time.
+    calls: Mutex<u64>,
     team: Arc<ThreadTeam>,
 }
 
@@ -165,7 +167,7 @@ impl MergedSchedule {
             }
             firsts.push(waits.len());
         }
-        let (progress, calls) = (Progress::of(threads), AtomicU64::new(0));
+        let (progress, calls) = (Progress::of(threads), Mutex::new(0));
         Self { rows, height, groups, firsts, waits, progress, calls, team }
     }
 
@@ -173,7 +175,9 @@ impl MergedSchedule {
         let threads = self.team.threads();
         let a_call = self.groups.div_ceil(threads) as u64;
         // Within one call no counter exceeds the start value of the next call.
-        let before = self.calls.fetch_add(1, Ordering::Relaxed) * a_call;
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *calls * a_call;
+        *calls += 1;
         self.team.run(|me| {
             for (done, group) in (me..self.groups).step_by(threads).enumerate() {
                 for wait in &self.waits[self.firsts[group]..self.firsts[group + 1]] {
@@ -219,7 +223,6 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     /// Row s depends on rows s - 1 (if s is odd) and s / 2.
     fn system(rows: usize) -> Triangular {

@@ -1,7 +1,7 @@
 //! The baseline on a CPU: sprs' sparse-times-dense product, which accumulates into C, so zeroing C is part of the call;
 //! and its triangular solve, which overwrites b with x, so copying b is part of the call.
 
-use super::load::Loaded;
+use super::operand::SparseOperand;
 use super::solve::Element;
 use crate::domain::{Digest, Layout};
 use crate::engine::EngineError;
@@ -15,9 +15,9 @@ use sprs::{CompressedStorage, CsMatViewI};
 /// The name of its only algorithm.
 pub const ALGORITHM: &str = "sprs";
 
-/// One call of sprs, which is single-threaded.
-pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
-    let (matrix, n) = (&loaded.operands.matrix, loaded.n);
+/// One call of sprs, which is single-threaded: C = A B with B (cols x n) and C (rows x n) in the operand's layout.
+pub fn multiply(operand: &SparseOperand, b: &[f32], c: &mut [f32]) -> Result<(), EngineError> {
+    let (matrix, n) = (&operand.matrix, operand.n);
     let shape = (matrix.rows(), matrix.cols());
     // SAFETY: a `Csr` satisfies sprs' requirements (see `Csr::as_sprs`), and `values` has a value for each entry.
     let a: CsMatViewI<'_, f32, u32, usize> = unsafe {
@@ -26,23 +26,21 @@ pub fn multiply(loaded: &mut Loaded) -> Result<(), EngineError> {
             shape,
             matrix.indptr(),
             matrix.indices(),
-            &loaded.values[..],
+            &operand.values[..],
         )
     };
-    let output = loaded.output.as_mut_slice();
-    output.fill(0.0);
+    c.fill(0.0);
     let misfit =
         |error: ndarray::ShapeError| EngineError::Refused(format!("sprs cannot run it: {error}"));
-    match loaded.layout {
+    match operand.layout {
         Layout::Row => {
-            let b =
-                ArrayView2::from_shape((shape.1, n), loaded.dense.as_slice()).map_err(misfit)?;
-            let c = ArrayViewMut2::from_shape((shape.0, n), output).map_err(misfit)?;
+            let b = ArrayView2::from_shape((shape.1, n), b).map_err(misfit)?;
+            let c = ArrayViewMut2::from_shape((shape.0, n), c).map_err(misfit)?;
             csr_mulacc_dense_rowmaj(a, b, c);
         }
         Layout::Col => {
-            let b = ArrayView2::from_shape((shape.1, n).f(), &loaded.b[..]).map_err(misfit)?;
-            let c = ArrayViewMut2::from_shape((shape.0, n).f(), output).map_err(misfit)?;
+            let b = ArrayView2::from_shape((shape.1, n).f(), b).map_err(misfit)?;
+            let c = ArrayViewMut2::from_shape((shape.0, n).f(), c).map_err(misfit)?;
             csr_mulacc_dense_colmaj(a, b, c);
         }
     }
@@ -93,8 +91,8 @@ pub struct System<T> {
 }
 
 impl<T: Solved> System<T> {
-    /// `values` are the system's values converted to T.
-    pub fn of(system: &Triangular, values: &[T]) -> Self {
+    /// With the pattern of `system`; `values` are those of its strictly lower entries, converted to T.
+    pub fn of(system: &Triangular, values: &[T], diagonal: &[f64]) -> Self {
         let (rows, nnz) = (system.rows(), system.nnz() + system.rows());
         let mut indptr = Vec::with_capacity(rows + 1);
         let (mut indices, mut all) = (Vec::with_capacity(nnz), Vec::with_capacity(nnz));
@@ -108,11 +106,11 @@ impl<T: Solved> System<T> {
             };
             // Columns ascend in solve order, so they descend in the row order of a reversed system.
             if system.reversed {
-                put(s, T::of(system.diagonal[s]));
+                put(s, T::of(diagonal[s]));
                 entries.rev().for_each(|e| put(system.indices[e] as usize, values[e]));
             } else {
                 entries.for_each(|e| put(system.indices[e] as usize, values[e]));
-                put(s, T::of(system.diagonal[s]));
+                put(s, T::of(diagonal[s]));
             }
             indptr.push(indices.len());
         }

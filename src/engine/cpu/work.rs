@@ -5,7 +5,8 @@ use super::load::Loaded;
 use super::program;
 use super::schedule::Threads;
 use super::simd::Isa;
-use super::solve_load::{self, Scheme, Solving};
+use super::solve_load::{self, Solving};
+use super::solve_operand::Scheme;
 use crate::domain::recipe::Recipe;
 use crate::domain::{L2Policy, Problem};
 use crate::engine::{Check, EngineError, Operands};
@@ -55,7 +56,13 @@ impl Work {
     ) -> Result<Prepared, EngineError> {
         match &mut self.operation {
             Operation::Product(loaded) => {
-                let prepared = program::Prepared::of(recipe, loaded, isa, threads.count())?;
+                let prepared = program::Prepared::of(
+                    &recipe.program,
+                    &recipe.arrays,
+                    &loaded.sparse,
+                    isa,
+                    threads.count(),
+                )?;
                 Ok(Prepared::Product(prepared))
             }
             Operation::Solve(solve) => {
@@ -68,7 +75,7 @@ impl Work {
     pub fn run(&mut self, prepared: &Prepared, threads: &Threads) -> Result<(), EngineError> {
         match (&mut self.operation, prepared) {
             (Operation::Product(loaded), Prepared::Product(product)) => {
-                product.run(loaded, threads)
+                loaded.run(product, threads)
             }
             (Operation::Solve(solve), Prepared::Solve(scheme)) => solve.run(scheme),
             _ => Err(of_another()),
@@ -81,7 +88,7 @@ impl Work {
             (Operation::Product(loaded), Prepared::Product(product)) => {
                 let output = loaded.output.as_mut_slice();
                 threads.install(|| check::poison(output));
-                product.run(loaded, threads)?;
+                loaded.run(product, threads)?;
                 let (output, reference) = (loaded.output.as_slice(), &loaded.reference);
                 Ok(threads.install(|| check::compare(output, reference)))
             }

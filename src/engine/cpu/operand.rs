@@ -1,0 +1,144 @@
+//! The sparse operand of a product as the kernels read it, and the packing of column-major B.
+
+use super::schedule::Threads;
+use crate::domain::{Dtype, Layout, Spmm};
+use crate::engine::EngineError;
+use crate::sparse::Csr;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows of B per packing job, so that its part of a column is one page.
+const PACK_ROWS: usize = 1024;
+
+/// Rows packed at a time: a few cache lines of each column, suitable for the hardware prefetcher.
+const LINE: usize = 64;
+
+/// A in the kernels' element type, and the shape of the dense operands.
+pub struct SparseOperand {
+    /// The pattern; its values are not used after they have been converted.
+    pub matrix: Arc<Csr>,
+    /// A's values in f32.
+    pub values: Vec<f32>,
+    /// Columns of B and C.
+    pub n: usize,
+    /// The problem's layout, but row-major if n = 1, since a single column is also a row-major matrix.
+    pub layout: Layout,
+}
+
+impl SparseOperand {
+    /// Converts the values; refuses problems that no CPU kernel computes.
+    pub fn of(matrix: Arc<Csr>, problem: &Spmm, threads: &Threads) -> Result<Self, EngineError> {
+        if problem.dtype != Dtype::F32 {
+            return Err(EngineError::Refused(format!(
+                "the CPU engine supports f32 only, not {}",
+                problem.dtype
+            )));
+        }
+        if problem.accumulate {
+            return Err(refused("the CPU engine computes C = A B only, not alpha A B + beta C"));
+        }
+        let n = problem.n as usize;
+        let fits = |height: usize| height.checked_mul(n).is_some();
+        if n == 0 || !fits(matrix.rows()) || !fits(matrix.cols()) {
+            return Err(refused("B and C must have at least one column, and fit in memory"));
+        }
+        let values = threads.install(|| in_f32(matrix.values()))?;
+        let layout = if n == 1 { Layout::Row } else { problem.layout };
+        Ok(Self { matrix, values, n, layout })
+    }
+
+    /// Replaces the values; they are those of the same entries in the same order.
+    pub fn set_values(&mut self, values: &[f64], threads: &Threads) -> Result<(), EngineError> {
+        if values.len() != self.matrix.nnz() {
+            return Err(EngineError::Refused(format!(
+                "there are {} new values, but the matrix has {} entries",
+                values.len(),
+                self.matrix.nnz()
+            )));
+        }
+        self.values = threads.install(|| in_f32(values))?;
+        Ok(())
+    }
+
+    /// Elements of B: cols x n.
+    pub fn b_len(&self) -> usize {
+        self.matrix.cols() * self.n
+    }
+
+    /// Elements of C: rows x n.
+    pub fn c_len(&self) -> usize {
+        self.matrix.rows() * self.n
+    }
+
+    /// Packs column-major B (`from`) into panels of `n1` columns, each a row-major matrix as wide as the panel; the last
+    /// may be narrower.
+    pub fn pack(&self, from: &[f32], to: &mut [f32], n1: usize, threads: &Threads) {
+        let cols = self.matrix.cols();
+        if cols == 0 {
+            return;
+        }
+        assert!(
+            from.len() == self.b_len() && to.len() == from.len(),
+            "B and its packed form are cols x n"
+        );
+        let pieces = cols.div_ceil(PACK_ROWS);
+        let to = Target(to.as_mut_ptr());
+        threads.run(pieces * self.n.div_ceil(n1), |job| {
+            let columns = columns(self.n, n1, job / pieces);
+            let first = job % pieces * PACK_ROWS;
+            let height = PACK_ROWS.min(cols - first);
+            let width = columns.len();
+            let start = columns.start * cols + first * width;
+            // SAFETY: panels and the pieces of a panel follow one another in `to`, which is as long as B, so the jobs'
+            // parts are disjoint and inside it.
+            let piece = unsafe { std::slice::from_raw_parts_mut(to.at(start), height * width) };
+            for (i, rows) in piece.chunks_mut(width * LINE).enumerate() {
+                let height = rows.len() / width;
+                for (j, column) in columns.clone().enumerate() {
+                    let from = &from[column * cols + first + i * LINE..][..height];
+                    for (row, &element) in rows.chunks_exact_mut(width).zip(from) {
+                        row[j] = element;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The columns of panel `at` of `n1` columns.
+pub fn columns(n: usize, n1: usize, at: usize) -> Range<usize> {
+    at * n1..n.min((at + 1) * n1)
+}
+
+/// An address that jobs write disjoint parts of.
+#[derive(Clone, Copy)]
+pub struct Target(pub *mut f32);
+
+// SAFETY: see the uses: each job writes a part of its own.
+unsafe impl Sync for Target {}
+// SAFETY: as above.
+unsafe impl Send for Target {}
+
+impl Target {
+    pub fn at(self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+/// Values rounded to f32; refuses values that are not finite, or would become infinite.
+fn in_f32(values: &[f64]) -> Result<Vec<f32>, EngineError> {
+    if values.par_iter().with_min_len(1 << 14).any(|value| !value.is_finite()) {
+        return Err(refused("a value of the matrix is not finite"));
+    }
+    let rounded: Vec<f32> =
+        values.par_iter().with_min_len(1 << 14).map(|&value| value as f32).collect();
+    if rounded.par_iter().with_min_len(1 << 14).any(|value| value.is_infinite()) {
+        return Err(refused("the matrix has values too large for f32"));
+    }
+    Ok(rounded)
+}
+
+fn refused(why: &str) -> EngineError {
+    EngineError::Refused(why.to_owned())
+}

@@ -1,0 +1,236 @@
+//! Plans for the host CPU on the caller's own buffers: what the engine measured, without the engine.
+
+use super::buffer::Buffer;
+use super::operand::SparseOperand;
+use super::program::{Call, Prepared};
+use super::schedule::Threads;
+use super::simd::Isa;
+use super::solve_operand::{Scheme, SystemOperand};
+use super::vendor::Solved;
+use crate::domain::problem::Diagonal;
+use crate::domain::recipe::{Array, Program};
+use crate::domain::{Dtype, Spmm, Sptrsv};
+use crate::engine::EngineError;
+use crate::sparse::{Csr, Triangular};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A dense operand that a call reads: elements in the problem's layout with tight leading dimensions, aligned as their
+/// type.
+#[derive(Clone, Copy, Debug)]
+pub enum DenseRef<'a> {
+    F32(&'a [f32]),
+    F64(&'a [f64]),
+}
+
+/// A dense operand that a call writes.
+#[derive(Debug)]
+pub enum DenseMut<'a> {
+    F32(&'a mut [f32]),
+    F64(&'a mut [f64]),
+}
+
+/// New values for the pattern that a plan was prepared for.
+#[derive(Clone, Copy, Debug)]
+pub enum NewValues<'a> {
+    /// Of a product's matrix, in the order of its entries.
+    Product(&'a [f64]),
+    /// Of a [`Triangular`]: its strictly lower entries and its diagonal, both in its own order.
+    Solve { lower: &'a [f64], diagonal: &'a [f64] },
+}
+
+/// A program prepared for one matrix. Calls may come from several threads; those that need the plan's packing buffer, or
+/// a team of threads, wait for one another. All plans of a process share its threads.
+pub struct HostPlan {
+    threads: &'static Threads,
+    work: Work,
+}
+
+enum Work {
+    Product(Product),
+    SolveF32(Solve<f32>),
+    SolveF64(Solve<f64>),
+}
+
+struct Product {
+    operand: SparseOperand,
+    prepared: Prepared,
+    /// Where calls pack column-major B; empty if they do not.
+    packed: Mutex<Buffer>,
+}
+
+struct Solve<T> {
+    operand: SystemOperand<T>,
+    scheme: Scheme,
+    diagonal: Diagonal,
+}
+
+impl HostPlan {
+    /// Prepares `C = A B`. `matrix` is A as the kernels read it: for a transposed product, the transpose. `arrays` are
+    /// those of the recipe, in its order.
+    pub fn product(
+        matrix: Arc<Csr>,
+        problem: &Spmm,
+        program: &Program,
+        arrays: &[Array],
+    ) -> Result<Self, EngineError> {
+        let threads = threads()?;
+        let operand = SparseOperand::of(matrix, problem, threads)?;
+        let prepared = Prepared::of(program, arrays, &operand, Isa::best(), threads.count())?;
+        let packed = if prepared.packs(&operand) { operand.b_len() } else { 0 };
+        let packed = Buffer::zeroed(packed).ok_or_else(|| {
+            EngineError::OutOfMemory("there is no memory to pack B into".to_owned())
+        })?;
+        let work = Work::Product(Product { operand, prepared, packed: Mutex::new(packed) });
+        Ok(Self { threads, work })
+    }
+
+    /// Prepares `T x = b` for the problem's number of right-hand sides.
+    pub fn solve(
+        system: Arc<Triangular>,
+        problem: &Sptrsv,
+        program: &Program,
+    ) -> Result<Self, EngineError> {
+        let threads = threads()?;
+        let work = match problem.dtype {
+            Dtype::F32 => Work::SolveF32(Solve::of(system, problem, program, threads)?),
+            Dtype::F64 => Work::SolveF64(Solve::of(system, problem, program, threads)?),
+            Dtype::F16 => return Err(refused("triangular solves on a CPU are in f32 and f64")),
+        };
+        Ok(Self { threads, work })
+    }
+
+    /// The type of the dense operands' elements.
+    pub fn dtype(&self) -> Dtype {
+        match self.work {
+            Work::Product(_) | Work::SolveF32(_) => Dtype::F32,
+            Work::SolveF64(_) => Dtype::F64,
+        }
+    }
+
+    /// Number of elements of B and of C: cols x n and rows x n; of a solve both are rows x rhs.
+    pub fn lengths(&self) -> (usize, usize) {
+        match &self.work {
+            Work::Product(product) => (product.operand.b_len(), product.operand.c_len()),
+            Work::SolveF32(solve) => (solve.operand.len(), solve.operand.len()),
+            Work::SolveF64(solve) => (solve.operand.len(), solve.operand.len()),
+        }
+    }
+
+    /// One call: `C = A B` in the problem's layout, or x of `T x = b` with rows x rhs elements, row-major. The result is
+    /// complete when the call returns; C is not read. `alpha` and `beta` must be 1 and 0.
+    ///
+    /// Refused are operands of another type or length, and calls in a process that was forked after the plan was prepared,
+    /// which does not have its threads.
+    pub fn run(
+        &self,
+        b: DenseRef<'_>,
+        c: DenseMut<'_>,
+        alpha: f64,
+        beta: f64,
+    ) -> Result<(), EngineError> {
+        if (alpha, beta) != (1.0, 0.0) {
+            return Err(refused("this plan has no alpha and beta: they must be 1 and 0"));
+        }
+        if !self.threads.are_of_this_process() {
+            return Err(refused(
+                "this process was forked after the plan was prepared, and does not have its threads: prepare it here",
+            ));
+        }
+        match (&self.work, b, c) {
+            (Work::Product(product), DenseRef::F32(b), DenseMut::F32(c)) => {
+                product.run(b, c, self.threads)
+            }
+            (Work::SolveF32(solve), DenseRef::F32(b), DenseMut::F32(x)) => solve.run(b, x),
+            (Work::SolveF64(solve), DenseRef::F64(b), DenseMut::F64(x)) => solve.run(b, x),
+            _ => Err(EngineError::Refused(format!(
+                "the operands must be in {}, the type of the plan",
+                self.dtype()
+            ))),
+        }
+    }
+
+    /// Replaces the values of the matrix; its pattern, and with it the schedule, stays. On an error the plan keeps its
+    /// values.
+    pub fn set_values(&mut self, values: NewValues<'_>) -> Result<(), EngineError> {
+        match (&mut self.work, values) {
+            (Work::Product(product), NewValues::Product(values)) => {
+                product.operand.set_values(values, self.threads)
+            }
+            (Work::SolveF32(solve), NewValues::Solve { lower, diagonal }) => {
+                solve.set_values(lower, diagonal, self.threads)
+            }
+            (Work::SolveF64(solve), NewValues::Solve { lower, diagonal }) => {
+                solve.set_values(lower, diagonal, self.threads)
+            }
+            (Work::Product(_), _) => Err(refused("the plan is a product, not a solve")),
+            (_, NewValues::Product(_)) => Err(refused("the plan is a solve, not a product")),
+        }
+    }
+}
+
+impl Product {
+    fn run(&self, b: &[f32], c: &mut [f32], threads: &Threads) -> Result<(), EngineError> {
+        let operand = &self.operand;
+        right_length("B", b.len(), operand.b_len())?;
+        right_length("C", c.len(), operand.c_len())?;
+        if !self.prepared.packs(operand) {
+            return self.prepared.run(operand, Call { b, packed: &mut [], c }, threads);
+        }
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.prepared.run(operand, Call { b, packed: packed.as_mut_slice(), c }, threads)
+    }
+}
+
+impl<T: Solved> Solve<T> {
+    fn of(
+        system: Arc<Triangular>,
+        problem: &Sptrsv,
+        program: &Program,
+        threads: &Threads,
+    ) -> Result<Self, EngineError> {
+        let sides = problem.rhs as usize;
+        let mut operand = SystemOperand::of(system, sides, Isa::best(), threads)?;
+        let scheme = operand.prepare(program, threads)?;
+        Ok(Self { operand, scheme, diagonal: problem.diagonal })
+    }
+
+    fn run(&self, b: &[T], x: &mut [T]) -> Result<(), EngineError> {
+        right_length("b", b.len(), self.operand.len())?;
+        right_length("x", x.len(), self.operand.len())?;
+        self.operand.run(&self.scheme, b, x)
+    }
+
+    fn set_values(
+        &mut self,
+        lower: &[f64],
+        diagonal: &[f64],
+        threads: &Threads,
+    ) -> Result<(), EngineError> {
+        if self.diagonal == Diagonal::Unit && diagonal.iter().any(|&pivot| pivot != 1.0) {
+            return Err(refused("the plan is for a unit diagonal: its new values must be 1"));
+        }
+        self.operand.set_values(lower, diagonal, threads)
+    }
+}
+
+/// Number of threads that plans run on: as many as this process may use at the same time.
+pub fn plan_threads() -> Result<usize, EngineError> {
+    threads().map(Threads::count)
+}
+
+fn threads() -> Result<&'static Threads, EngineError> {
+    Threads::shared().map_err(|error| {
+        EngineError::Refused(format!("the threads for plans could not be started: {error}"))
+    })
+}
+
+fn right_length(name: &str, length: usize, expected: usize) -> Result<(), EngineError> {
+    if length == expected {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!("{name} has {length} elements, but the plan has {expected}")))
+}
+
+fn refused(why: &str) -> EngineError {
+    EngineError::Refused(why.to_owned())
+}
