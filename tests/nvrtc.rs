@@ -133,7 +133,11 @@ fn programs_are_compiled_once_ahead_and_found_again() {
             !done.cached && done.binary.registers > 0 && done.binary.cubin.starts_with(b"\x7fELF")
         );
     }
+    // As a plan keeps it: for any device of this architecture or a later one.
+    let ptx = compiler.ptx(&jobs[0]).expect("compiles");
+    assert!(ptx.contains(".target sm_90") && ptx.contains(".entry k(") && !ptx.contains('\0'));
     let bad = compiler.job("int x = ;", None).expect("a job");
+    assert!(compiler.ptx(&bad).expect_err("does not compile").contains("error"));
     assert!(compiler.wait(&bad).expect_err("does not compile").contains("error"));
     drop(compiler);
 

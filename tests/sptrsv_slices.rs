@@ -307,7 +307,12 @@ fn assert_launches_all(recipe: &Recipe) {
         assert!(first == next && (end > first || slices == 0), "{first}..{end} after {next}");
         assert!(step.grid[0] >= 1 && step.block[0] <= 1024 && step.shared_bytes <= 232_448);
         assert_eq!(step.cluster, if shared { step.grid[0] } else { 1 });
-        assert!(program.source.contains(&format!("void {}(", step.entry)));
+        // Clusters are compiled in, so that an ordinary launch has them.
+        let cluster = match step.cluster {
+            1 => String::new(),
+            blocks => format!("__cluster_dims__({blocks}, 1, 1) "),
+        };
+        assert!(program.source.contains(&format!("void {cluster}{}(", step.entry)));
         next = end;
     }
     assert_eq!(next, slices);

@@ -243,6 +243,16 @@ pub struct Launch {
     pub source: Option<Digest>,
     /// Blob of the compiled kernel, for this compute capability.
     pub cubin: Option<Digest>,
+    /// Blob of the same text compiled to PTX, which newer devices can assemble. Absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ptx: Option<Digest>,
+    /// The options that the cubin was compiled with; empty in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// Name and version of the compiler, such as `NVRTC 13.0`. Absent in plans of earlier versions, whose kernels do not
+    /// have their clusters compiled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
@@ -261,6 +271,32 @@ pub struct Launch {
     /// earlier versions, none of which needed it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zero_output: bool,
+    /// The program that gathers new values into the arrays on the device. Absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdateProgram>,
+}
+
+impl Launch {
+    /// The blobs that the launch names.
+    pub fn blobs(&self) -> impl Iterator<Item = &Digest> {
+        let own = [&self.source, &self.cubin, &self.ptx].into_iter().flatten();
+        let update = self.update.iter();
+        let update = update.flat_map(|update| [&update.source, &update.cubin, &update.ptx]);
+        own.chain(update).chain(self.arrays.iter().map(|array| &array.blob))
+    }
+}
+
+/// A kernel `entry(const V* values, const u32* map, V* packed, u64 count)` that sets `packed[i] = values[map[i]]` for the
+/// `count` elements of an array, except where `map[i]` is 2^32 - 1; V is an unsigned integer of the dtype's size. Any
+/// one-dimensional grid is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UpdateProgram {
+    pub entry: String,
+    /// Blobs of its complete source, and of what it was compiled to by the compiler of the launch.
+    pub source: Digest,
+    pub cubin: Digest,
+    pub ptx: Digest,
 }
 
 /// One kernel launch of a call.

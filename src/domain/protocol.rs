@@ -157,6 +157,18 @@ pub struct Exported {
     pub source: Option<String>,
     /// Compiled kernel, base64.
     pub cubin: Option<String>,
+    /// The same text compiled to PTX.
+    #[serde(default)]
+    pub ptx: Option<String>,
+    /// The options that the cubin was compiled with; the PTX had the virtual architecture instead.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Name and version of the compiler.
+    #[serde(default)]
+    pub compiler: Option<String>,
+    /// The program that gathers new values into the arrays; only for CUDA programs.
+    #[serde(default)]
+    pub update: Option<ExportedUpdate>,
     /// Digest of the family's kernel source.
     pub kernel_digest: Option<Digest>,
 }
@@ -168,6 +180,17 @@ impl Exported {
         let step = LaunchStep { entry, grid, block, cluster: 1, shared_bytes: 0, arguments };
         Self { steps: vec![step], ..Self::default() }
     }
+}
+
+/// The compiled program that gathers new values on the device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExportedUpdate {
+    pub entry: String,
+    /// Complete source with headers inlined.
+    pub source: String,
+    /// Compiled kernel, base64.
+    pub cubin: String,
+    pub ptx: String,
 }
 
 /// An array of a recipe, written to a file for the plan.

@@ -65,7 +65,8 @@ pub struct Step {
     pub entry: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Blocks per thread block cluster along x; 1 for a launch without clusters.
+    /// Blocks per thread block cluster along x; 1 for a launch without clusters. The kernel's text has the same number
+    /// (`__cluster_dims__`), and the engine refuses any other.
     pub cluster: u32,
     /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,

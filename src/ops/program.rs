@@ -32,6 +32,8 @@ pub struct EntryPoint {
     pub name: &'static str,
     /// Arguments of `__launch_bounds__`: threads per block, and optionally the least blocks per multiprocessor.
     pub launch_bounds: Option<String>,
+    /// Blocks per cluster along x, compiled in, so that an ordinary launch has them; 1 without clusters.
+    pub cluster: u32,
     /// The template's instance, for example `resident<ResidentConfig<Settings>>`.
     pub function: String,
     pub operands: Vec<Operand>,
@@ -115,9 +117,14 @@ pub fn program(headers: &[&str], definitions: &str, kernels: &[EntryPoint]) -> S
 impl EntryPoint {
     /// The kernel's definition.
     pub fn text(&self) -> String {
-        let Self { name, launch_bounds, function, operands } = self;
-        let bounds = launch_bounds.as_ref().map(|bounds| format!(" __launch_bounds__({bounds})"));
-        let bounds = bounds.unwrap_or_default();
+        let Self { name, launch_bounds, cluster, function, operands } = self;
+        let mut bounds = String::new();
+        if *cluster > 1 {
+            bounds += &format!(" __cluster_dims__({cluster}, 1, 1)");
+        }
+        if let Some(launch_bounds) = launch_bounds {
+            bounds += &format!(" __launch_bounds__({launch_bounds})");
+        }
         let declared = parameters(operands)
             .iter()
             .map(|parameter| format!("{} {}", parameter.ctype, parameter.name))
@@ -130,8 +137,8 @@ impl EntryPoint {
 
     /// A launch of `blocks` blocks along x, of `threads` threads each, without dynamic shared memory.
     pub fn step(&self, blocks: u32, threads: u32) -> Step {
-        let arguments = parameters(&self.operands).into_iter().map(|it| it.argument);
-        Step::of(self.name, blocks, threads, arguments.collect())
+        let arguments = parameters(&self.operands).into_iter().map(|it| it.argument).collect();
+        Step { cluster: self.cluster, ..Step::of(self.name, blocks, threads, arguments) }
     }
 }
 
@@ -183,6 +190,7 @@ mod tests {
         let kernel = EntryPoint {
             name: "spmm",
             launch_bounds: Some("256, 1".to_owned()),
+            cluster: 1,
             function: "product<float>".to_owned(),
             operands: vec![
                 Operand::Expression("blockIdx.x"),
@@ -207,5 +215,11 @@ mod tests {
         let step = kernel.step(7, 256);
         assert_eq!(step.args, [Arg::RowPtr, Arg::B, Arg::U32(8), Arg::U32(9)]);
         assert_eq!((step.entry.as_str(), step.grid, step.block), ("spmm", [7, 1, 1], [256, 1, 1]));
+        assert_eq!(step.cluster, 1);
+        let clustered = EntryPoint { cluster: 16, ..kernel };
+        assert!(clustered.text().starts_with(
+            "extern \"C\" __global__ void __cluster_dims__(16, 1, 1) __launch_bounds__(256, 1) spmm("
+        ));
+        assert_eq!(clustered.step(32, 256).cluster, 16);
     }
 }

@@ -58,16 +58,11 @@ impl Service {
     /// Refuses blobs that the plan does not name: matrices are blobs as well, but not for download.
     pub async fn check_plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<()> {
         let plan = self.plan(id).await?;
-        let named = plan.launch.is_some_and(|launch| {
-            let mut arrays = launch.arrays.iter().map(|array| &array.blob);
-            launch.source.as_ref() == Some(digest)
-                || launch.cubin.as_ref() == Some(digest)
-                || arrays.any(|blob| blob == digest)
-        });
+        let named = plan.launch.is_some_and(|launch| launch.blobs().any(|blob| blob == digest));
         if named { Ok(()) } else { Err(ServiceError::not_found("blob of this plan", digest)) }
     }
 
-    /// Source, cubin or an array of a plan.
+    /// A program, in any of its forms, or an array of a plan.
     pub async fn plan_blob(&self, id: &PlanId, digest: &Digest) -> Result<Blob> {
         self.check_plan_blob(id, digest).await?;
         let (bytes, content) = self.inner.blobs.stream(digest).await?;

@@ -3,7 +3,8 @@
 use super::{Candidate, Device, Open, Problem};
 use crate::domain;
 use crate::domain::plan::{
-    Baseline, HostTime, LaunchStep, Limit, Measured, ModelError, PlanArray, TrialCounts, Validity,
+    Baseline, HostTime, LaunchStep, Limit, Measured, ModelError, PlanArray, TrialCounts,
+    UpdateProgram, Validity,
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
@@ -105,6 +106,13 @@ pub struct Launch {
     pub entry: String,
     pub source: Option<Digest>,
     pub cubin: Option<Digest>,
+    /// This, `compiler` and `update` are absent in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ptx: Option<Digest>,
+    #[serde(default)]
+    pub options: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiler: Option<String>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
@@ -117,6 +125,8 @@ pub struct Launch {
     pub scratch: Vec<Scratch>,
     #[serde(default)]
     pub zero_output: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<UpdateProgram>,
 }
 
 impl From<domain::Plan> for Plan {
@@ -188,6 +198,9 @@ impl From<domain::plan::Launch> for Launch {
             entry: launch.entry,
             source: launch.source,
             cubin: launch.cubin,
+            ptx: launch.ptx,
+            options: launch.options,
+            compiler: launch.compiler,
             grid: launch.grid,
             block: launch.block,
             shared_bytes: launch.shared_bytes,
@@ -196,6 +209,7 @@ impl From<domain::plan::Launch> for Launch {
             arrays: launch.arrays,
             scratch: launch.scratch,
             zero_output: launch.zero_output,
+            update: launch.update,
         }
     }
 }

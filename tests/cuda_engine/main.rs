@@ -161,6 +161,11 @@ fn compiling(engine: &mut CudaEngine, cache: &Path) {
     println!("exported: {:?}", exported.steps);
     assert!(exported.cubin.is_some_and(|cubin| cubin.len() > 1000));
     assert!(exported.source.is_some_and(|source| source.contains("__global__")));
+    assert!(exported.ptx.is_some_and(|ptx| ptx.contains(".visible .entry")));
+    assert!(exported.compiler.is_some_and(|compiler| compiler.starts_with("NVRTC ")));
+    assert!(exported.options.iter().any(|option| option.starts_with("--gpu-architecture=sm_")));
+    let update = exported.update.expect("for every CUDA program");
+    assert!(update.cubin.len() > 1000 && update.ptx.contains(&update.entry));
     let mut second = open(cache, None);
     second.load(case.operands.clone()).expect("loads");
     assert!(variants.iter().all(|variant| second.compile(variant).expect("compiles").cached));

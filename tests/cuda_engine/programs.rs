@@ -81,10 +81,15 @@ extern "C" __global__ void waiting(const unsigned* row_ptr, const unsigned* col_
 }
 "#;
 
-/// One row per block; the result is wrong unless the block's cluster has as many blocks as requested.
+/// One row per block; the result is wrong unless the block's cluster has as many blocks as requested. `CLUSTERS` is the
+/// number of blocks per cluster that is compiled in.
 const CLUSTER: &str = r#"
-extern "C" __global__ void clusters(const unsigned* row_ptr, const unsigned* col_idx, const float* values,
-                                    const float* b, float* c, unsigned rows, unsigned n, unsigned expected) {
+extern "C" __global__ void
+#if __CUDA_ARCH__ >= 900
+    __cluster_dims__(CLUSTERS, 1, 1)
+#endif
+    clusters(const unsigned* row_ptr, const unsigned* col_idx, const float* values, const float* b, float* c,
+             unsigned rows, unsigned n, unsigned expected) {
   unsigned blocks = 1;
 #if __CUDA_ARCH__ >= 900
   asm volatile("mov.u32 %0, %cluster_nctaid.x;" : "=r"(blocks));
@@ -109,7 +114,8 @@ fn the_texts_compile() {
         return;
     };
     let halves = HALVES.replace("ADD", "=");
-    for text in [&halves, EPOCH, WAITING, CLUSTER] {
+    let clusters = clusters_of(8);
+    for text in [&halves, EPOCH, WAITING, &clusters] {
         let unit = source::unit(text).expect("assembles");
         for architecture in ["sm_80", "sm_90"] {
             let built = nvrtc.compile(&unit, &options(architecture, None));
@@ -255,13 +261,17 @@ fn watchdog(engine: &mut CudaEngine, case: &Case) {
     }
 }
 
+fn clusters_of(blocks: u32) -> String {
+    CLUSTER.replace("CLUSTERS", &blocks.to_string())
+}
+
 fn clusters(engine: &mut CudaEngine, case: &Case) {
     let [rows, n] = shape(case);
     let clustered = |cluster: u32, resident| {
         let args = args(&[Arg::C, rows, n, Arg::U32(cluster)]);
         let grid = (case.rows as u32).next_multiple_of(cluster.max(1));
         let step = Step { cluster, resident, ..Step::of("clusters", grid, 32, args) };
-        recipe("clusters", CudaProgram::of(CLUSTER.to_owned(), step), &[])
+        recipe("clusters", CudaProgram::of(clusters_of(cluster), step), &[])
     };
     let (major, _) = engine.device().compute_capability.split_once('.').expect("a point");
     let has_clusters = major.parse::<u32>().expect("a number") >= 9;
@@ -284,8 +294,11 @@ fn clusters(engine: &mut CudaEngine, case: &Case) {
             }
         }
     }
-    for cluster in [0, 17] {
-        let refused = engine.compile(&clustered(cluster, false));
+    // Beyond the limit, and a launch that asks for other clusters than the kernel has.
+    let other =
+        |cluster| altered(clustered(1, false), |program| program.steps[0].cluster = cluster);
+    for cluster in [0, 17, 8] {
+        let refused = engine.compile(&other(cluster));
         assert!(matches!(refused, Err(EngineError::Refused(_))), "{refused:?}");
     }
     let uneven = altered(clustered(8, false), |program| program.steps[0].grid[0] = 1001);

@@ -1,7 +1,7 @@
 //! Devices, readiness and upkeep.
 
 use crate::world::*;
-use sparsetune::domain::plan::{Launch, PlanArray};
+use sparsetune::domain::plan::{Launch, PlanArray, UpdateProgram};
 use sparsetune::domain::*;
 use sparsetune::service::ServiceError;
 use sparsetune::store::Quarantined;
@@ -144,13 +144,19 @@ async fn blobs_that_nothing_names_go_with_age() {
     let claim = world.claim().await;
     let blobs = world.service.blobs().clone();
     let put = async |text: &'static str| blobs.put(text.into()).await.unwrap();
-    let kept = [put("source").await, put("cubin").await, put("order").await];
+    let mut kept = Vec::new();
+    for text in ["source", "cubin", "order", "ptx", "gather", "gather cubin", "gather ptx"] {
+        kept.push(put(text).await);
+    }
     let (lost, young, again) = (put("lost").await, put("young").await, put("again").await);
     let order = PlanArray { name: "order".into(), element: "u32".into(), length: 1, blob: kept[2] };
     let launch = Launch {
         entry: "solve".into(),
         source: Some(kept[0]),
         cubin: Some(kept[1]),
+        ptx: Some(kept[3]),
+        options: Vec::new(),
+        compiler: Some("NVRTC 13.0".into()),
         grid: [1; 3],
         block: [1; 3],
         shared_bytes: 0,
@@ -159,6 +165,12 @@ async fn blobs_that_nothing_names_go_with_age() {
         arrays: vec![order],
         scratch: Vec::new(),
         zero_output: false,
+        update: Some(UpdateProgram {
+            entry: "gather".into(),
+            source: kept[4],
+            cubin: kept[5],
+            ptx: kept[6],
+        }),
     };
     let plan = Plan { launch: Some(launch), ..plan(&device(), &matrix, &claim.job) };
     world.service.store().finish(&claim.fence, &ended(&claim.job, Some(plan))).await.unwrap();

@@ -1,26 +1,36 @@
-//! The parts of a recipe's program that a plan keeps: the launches by name, the text with its headers, the cubin.
+//! The parts of a recipe's program that a plan keeps: the launches by name, the text with its headers, what it was compiled
+//! to and how, and the program that gathers new values.
 
-use super::compile::Done;
-use super::source;
+use super::compile::{Compiler, Done};
+use super::{source, update};
+use crate::domain::Dtype;
 use crate::domain::plan::LaunchStep;
 use crate::domain::protocol::Exported;
 use crate::domain::recipe::{Arg, CudaProgram, Recipe, Step};
 use crate::engine::EngineError;
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 pub(super) fn export(
     recipe: &Recipe,
     program: &CudaProgram,
     done: &Done,
+    compiler: &Compiler,
+    dtype: Dtype,
 ) -> Result<Exported, EngineError> {
     let unassembled = |error: source::SourceError| EngineError::Compile(error.to_string());
+    let job = compiler.job(&program.source, program.max_registers).map_err(unassembled)?;
     Ok(Exported {
         steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
         scratch: recipe.scratch.clone(),
         zero_output: program.zero_output,
         update_ms: recipe.update_ms,
         source: Some(source::inlined(&program.source).map_err(unassembled)?),
-        cubin: Some(base64::engine::general_purpose::STANDARD.encode(&done.binary.cubin)),
+        cubin: Some(STANDARD.encode(&done.binary.cubin)),
+        ptx: Some(compiler.ptx(&job).map_err(EngineError::Compile)?),
+        options: job.options,
+        compiler: Some(compiler.name()),
+        update: Some(update::export(compiler, dtype)?),
         kernel_digest: Some(source::closure_digest(&program.source).map_err(unassembled)?),
         ..Exported::default()
     })

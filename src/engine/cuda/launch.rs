@@ -5,10 +5,7 @@ use super::limits;
 use crate::domain::Resources;
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
-use cudarc::driver::sys::{
-    CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact, CUlaunchAttribute,
-    CUlaunchAttributeID_enum, CUlaunchAttributeValue, CUlaunchConfig, CUstream,
-};
+use cudarc::driver::sys::{CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -19,6 +16,8 @@ pub(super) struct LoadedKernel {
     local_bytes: u32,
     pub(super) static_shared: u32,
     pub(super) max_threads: u32,
+    /// Blocks per cluster along x that are compiled in; 1 without clusters.
+    pub(super) cluster: u32,
     /// Where the driver can tell.
     pub(super) parameter_sizes: Option<Vec<usize>>,
     _module: Arc<Module>,
@@ -53,8 +52,11 @@ impl LoadedKernel {
         };
         let most = opt_in.saturating_sub(static_shared);
         set(Fact::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)?;
+        let mut cluster = 1;
         if limit(Limit::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0 {
             set(Fact::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+            // 0 if the kernel's text names no cluster.
+            cluster = fact(Fact::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)?.max(1);
         }
         Ok(Self {
             function,
@@ -62,6 +64,7 @@ impl LoadedKernel {
             local_bytes: fact(Fact::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
             static_shared,
             max_threads: fact(Fact::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            cluster,
             parameter_sizes: driver.parameter_sizes(function),
             _module: module.clone(),
         })
@@ -116,8 +119,6 @@ pub(super) struct Launch {
     pub(super) kernel: Arc<LoadedKernel>,
     pub(super) grid: [u32; 3],
     pub(super) block: [u32; 3],
-    /// Blocks of a cluster along x; 1 without clusters.
-    pub(super) cluster: u32,
     pub(super) shared_bytes: u32,
     /// Each argument in the low bytes of a word (every CUDA host is little-endian).
     pub(super) arguments: Vec<u64>,
@@ -137,13 +138,13 @@ impl Launch {
         let (context, kernel) = (context.clone(), kernel.clone());
         let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
         let varying = Vec::new();
-        Self { context, kernel, grid, block, cluster: 1, shared_bytes: 0, arguments, varying }
+        Self { context, kernel, grid, block, shared_bytes: 0, arguments, varying }
     }
 
     /// Everything that determines what the launch does: graphs recorded from the same numbers are the same.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let geometry = self.grid.into_iter().chain(self.block);
-        let geometry = geometry.chain([self.cluster, self.shared_bytes]).map(u64::from);
+        let geometry = geometry.chain([self.shared_bytes]).map(u64::from);
         let turns =
             self.varying.iter().flat_map(|&(at, each)| [at as u64, each.word(0), each.word(1)]);
         let arguments = self.arguments.iter().copied().chain(turns);
@@ -163,9 +164,6 @@ impl Launch {
         }
         let mut pointers: Vec<*mut c_void> =
             arguments.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
-        if self.cluster > 1 {
-            return self.enqueue_clusters(&mut pointers);
-        }
         let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
         // SAFETY: `pointers` points at as many words as the kernel has parameters, copied during the call; what the
         // kernel does with device memory is the device's to check.
@@ -185,48 +183,6 @@ impl Launch {
             )
         };
         self.context.driver.check("cuLaunchKernel", code)
-    }
-
-    fn enqueue_clusters(&self, pointers: &mut [*mut c_void]) -> Result<(), EngineError> {
-        let mut attribute = cluster_attribute(self.cluster);
-        let stream = self.context.stream;
-        let geometry = (self.grid, self.block, self.shared_bytes);
-        let configuration = configuration(geometry, stream, &mut attribute);
-        let launch = self.context.driver.api.launch_configured;
-        let (function, none) = (self.kernel.function, std::ptr::null_mut());
-        // SAFETY: as for `cuLaunchKernel`; configuration and attribute outlive the call.
-        let code = unsafe { launch(&configuration, function, pointers.as_mut_ptr(), none) };
-        self.context.driver.check("cuLaunchKernelEx", code)
-    }
-}
-
-/// The attribute for clusters of `blocks` blocks along x.
-pub(super) fn cluster_attribute(blocks: u32) -> CUlaunchAttribute {
-    let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-    value.clusterDim.x = blocks;
-    value.clusterDim.y = 1;
-    value.clusterDim.z = 1;
-    let id = CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    CUlaunchAttribute { id, pad: [0; 4], value }
-}
-
-/// A launch of grid, block and dynamic shared memory with one attribute, which must outlive it.
-pub(super) fn configuration(
-    (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
-    stream: CUstream,
-    attribute: &mut CUlaunchAttribute,
-) -> CUlaunchConfig {
-    CUlaunchConfig {
-        gridDimX: grid[0],
-        gridDimY: grid[1],
-        gridDimZ: grid[2],
-        blockDimX: block[0],
-        blockDimY: block[1],
-        blockDimZ: block[2],
-        sharedMemBytes: shared_bytes,
-        hStream: stream,
-        attrs: attribute,
-        numAttrs: 1,
     }
 }
 
@@ -249,17 +205,5 @@ mod tests {
     fn epochs_count_from_1_and_are_never_0() {
         let words = [0, 1, u32::MAX - 1, u32::MAX].map(|call| Varying::Epoch.word(call));
         assert_eq!(words, [1, 2, u64::from(u32::MAX), 1]);
-    }
-
-    #[test]
-    fn a_cluster_is_described_as_the_driver_reads_it() {
-        let mut attribute = cluster_attribute(16);
-        // SAFETY: the union's field was written in this form.
-        let dimension = unsafe { attribute.value.clusterDim };
-        assert_eq!((dimension.x, dimension.y, dimension.z), (16, 1, 1));
-        let geometry = ([32, 1, 1], [64, 1, 1], 128);
-        let made = configuration(geometry, std::ptr::null_mut(), &mut attribute);
-        assert_eq!((made.gridDimX, made.blockDimX, made.sharedMemBytes), (32, 64, 128));
-        assert_eq!(made.numAttrs, 1);
     }
 }

@@ -1,10 +1,13 @@
 //! What a launch may request: geometry, shared memory, clusters, and blocks that must all be resident at the same time.
 
 use super::context::Context;
-use super::launch::{LoadedKernel, cluster_attribute, configuration, refused};
+use super::launch::{LoadedKernel, refused};
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
-use cudarc::driver::sys::CUdevice_attribute as Limit;
+use cudarc::driver::sys::{
+    CUdevice_attribute as Limit, CUlaunchAttribute, CUlaunchAttributeID_enum,
+    CUlaunchAttributeValue, CUlaunchConfig,
+};
 
 /// Most blocks of a cluster, if the device has room (CUDA's own limit without its portable one of 8).
 const MOST_CLUSTER: u32 = 16;
@@ -44,6 +47,12 @@ pub(super) fn check(
     }
     let has_clusters = limit(Limit::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0;
     check_cluster(step, has_clusters)?;
+    if kernel.cluster != step.cluster {
+        return Err(refused(format!(
+            "clusters of {} blocks for a kernel compiled for {}",
+            step.cluster, kernel.cluster
+        )));
+    }
     Ok(threads as u32)
 }
 
@@ -93,14 +102,34 @@ fn active_clusters(
     step: &Step,
 ) -> Result<u32, EngineError> {
     let mut attribute = cluster_attribute(step.cluster);
-    let geometry = (step.grid, step.block, step.shared_bytes);
-    let configuration = configuration(geometry, context.stream, &mut attribute);
+    let configuration = CUlaunchConfig {
+        gridDimX: step.grid[0],
+        gridDimY: step.grid[1],
+        gridDimZ: step.grid[2],
+        blockDimX: step.block[0],
+        blockDimY: step.block[1],
+        blockDimZ: step.block[2],
+        sharedMemBytes: step.shared_bytes,
+        hStream: context.stream,
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
     let mut clusters = 0;
     let active = context.driver.api.active_clusters;
     // SAFETY: out-pointer to a local; configuration and attribute outlive the call, the function's module is loaded.
     let code = unsafe { active(&mut clusters, kernel.function, &configuration) };
     context.driver.check("cuOccupancyMaxActiveClusters", code)?;
     Ok(clusters.unsigned_abs())
+}
+
+/// The attribute for clusters of `blocks` blocks along x. Launches have it compiled in; occupancy has to be told.
+fn cluster_attribute(blocks: u32) -> CUlaunchAttribute {
+    let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+    value.clusterDim.x = blocks;
+    value.clusterDim.y = 1;
+    value.clusterDim.z = 1;
+    let id = CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    CUlaunchAttribute { id, pad: [0; 4], value }
 }
 
 fn check_cluster(step: &Step, has_clusters: bool) -> Result<(), EngineError> {
@@ -172,6 +201,14 @@ mod tests {
         assert_eq!(why(step(32, 0, false), true), "a cluster of 0 blocks; it must be 1 to 16");
         let uneven = "grid.x is 12, which is no multiple of the cluster's 8 blocks";
         assert_eq!(why(step(12, 8, false), true), uneven);
+    }
+
+    #[test]
+    fn a_cluster_is_described_as_the_driver_reads_it() {
+        let attribute = cluster_attribute(16);
+        // SAFETY: the union's field was written in this form.
+        let dimension = unsafe { attribute.value.clusterDim };
+        assert_eq!((dimension.x, dimension.y, dimension.z), (16, 1, 1));
     }
 
     #[test]

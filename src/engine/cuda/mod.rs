@@ -31,6 +31,7 @@ mod spsv;
 mod steps;
 mod symbols;
 mod timer;
+mod update;
 mod vendors;
 mod verify;
 
@@ -51,7 +52,7 @@ use self::vendors::Vendors;
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, CudaProgram, Program, Recipe};
-use crate::domain::{Device, Resources, Timing};
+use crate::domain::{Device, Dtype, Resources, Timing};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -71,7 +72,9 @@ pub struct CudaEngine {
 
 /// Names and texts of the engine's own programs, for tests that compile every kernel.
 pub fn kernel_texts() -> Vec<(String, String)> {
-    vec![("engine".to_owned(), own::SOURCE.to_owned())]
+    let updates = [Dtype::F16, Dtype::F32, Dtype::F64];
+    let updates = updates.map(|dtype| (format!("update {dtype}"), update::source(dtype)));
+    std::iter::once(("engine".to_owned(), own::SOURCE.to_owned())).chain(updates).collect()
 }
 
 impl CudaEngine {
@@ -276,7 +279,7 @@ impl Engine for CudaEngine {
             Program::Host(_) => return Err(host_program()),
         };
         let own = self.kernels.of(&self.context, &self.compiler, program)?;
-        export::export(recipe, program, &own.done)
+        export::export(recipe, program, &own.done, &self.compiler, self.loaded()?.dtype)
     }
 }
 

@@ -16,6 +16,8 @@ symbols! {
         compile: "nvrtcCompileProgram" (*mut c_void, c_int, *const *const c_char);
         cubin_size: "nvrtcGetCUBINSize" (*mut c_void, *mut usize);
         cubin: "nvrtcGetCUBIN" (*mut c_void, *mut c_char);
+        ptx_size: "nvrtcGetPTXSize" (*mut c_void, *mut usize);
+        ptx: "nvrtcGetPTX" (*mut c_void, *mut c_char);
         log_size: "nvrtcGetProgramLogSize" (*mut c_void, *mut usize);
         log: "nvrtcGetProgramLog" (*mut c_void, *mut c_char);
         destroy: "nvrtcDestroyProgram" (*mut *mut c_void);
@@ -69,21 +71,36 @@ impl Nvrtc {
     /// Compiles one program; safe to call from many threads at once.
     pub fn compile(&self, unit: &Unit, options: &[String]) -> Result<Binary, CompileError> {
         let started = Instant::now();
+        let program = self.built(unit, options)?;
+        let cubin = program.output("nvrtcGetCUBIN", self.api.cubin_size, self.api.cubin)?;
+        let log = program.log();
+        let (registers, spill_bytes) = figures(&log);
+        let ms = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Binary { cubin, registers, spill_bytes, log, ms })
+    }
+
+    /// The PTX of a program, which newer devices can assemble; the options name a virtual architecture (`compute_90`).
+    pub fn ptx(&self, unit: &Unit, options: &[String]) -> Result<String, CompileError> {
+        let program = self.built(unit, options)?;
+        let mut ptx = program.output("nvrtcGetPTX", self.api.ptx_size, self.api.ptx)?;
+        // The library counts the terminator of the C string.
+        ptx.truncate(ptx.iter().position(|&byte| byte == 0).unwrap_or(ptx.len()));
+        String::from_utf8(ptx).map_err(|_| CompileError { log: "the PTX is not UTF-8".to_owned() })
+    }
+
+    fn built(&self, unit: &Unit, options: &[String]) -> Result<Program<'_>, CompileError> {
         let program = Program::create(&self.api, unit)?;
         let options = options.iter().map(|o| c_string(o)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let compile = self.api.compile;
         // SAFETY: `pointers` are as many C strings as said and outlive the call.
         let code = unsafe { compile(program.handle, pointers.len() as c_int, pointers.as_ptr()) };
-        let log = program.log();
         if code != 0 {
+            let log = program.log();
             let log = if log.trim().is_empty() { format!("nvrtc code {code}") } else { log };
             return Err(CompileError { log });
         }
-        let cubin = program.cubin()?;
-        let (registers, spill_bytes) = figures(&log);
-        let ms = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Binary { cubin, registers, spill_bytes, log, ms })
+        Ok(program)
     }
 }
 
@@ -138,18 +155,24 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, CompileError> {
-        let failed = |code| CompileError { log: format!("nvrtcGetCUBIN: code {code}") };
+    /// What the library made, by the function that gives its length and the one, called `name`, that copies it.
+    fn output(
+        &self,
+        name: &str,
+        length: unsafe extern "C" fn(*mut c_void, *mut usize) -> u32,
+        copy: unsafe extern "C" fn(*mut c_void, *mut c_char) -> u32,
+    ) -> Result<Vec<u8>, CompileError> {
+        let failed = |code| CompileError { log: format!("{name}: code {code}") };
         let mut size = 0;
         // SAFETY: out-pointer to a local; then a buffer of the size the library asked for.
         unsafe {
-            match (self.api.cubin_size)(self.handle, &mut size) {
+            match length(self.handle, &mut size) {
                 0 if size > 0 => {}
                 code => return Err(failed(code)),
             }
-            let mut cubin = vec![0u8; size];
-            match (self.api.cubin)(self.handle, cubin.as_mut_ptr().cast()) {
-                0 => Ok(cubin),
+            let mut bytes = vec![0u8; size];
+            match copy(self.handle, bytes.as_mut_ptr().cast()) {
+                0 => Ok(bytes),
                 code => Err(failed(code)),
             }
         }

@@ -195,7 +195,6 @@ impl ArgumentSource<'_> {
             kernel: kernel.clone(),
             grid: step.grid,
             block: step.block,
-            cluster: step.cluster,
             shared_bytes: step.shared_bytes,
             arguments,
             varying,

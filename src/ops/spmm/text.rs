@@ -10,7 +10,7 @@ pub const ENTRY: &str = "spmm";
 /// The kernel that computes C: an instance of a template with the program's `Settings`, without launch bounds.
 pub fn kernel(template: &str, config: &str, operands: Vec<Operand>) -> EntryPoint {
     let function = format!("{template}<{config}<Settings>>");
-    EntryPoint { name: ENTRY, launch_bounds: None, function, operands }
+    EntryPoint { name: ENTRY, launch_bounds: None, cluster: 1, function, operands }
 }
 
 /// A program with these settings, and with those that all problems have: the type of elements, and whether C is accumulated.

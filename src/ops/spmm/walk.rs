@@ -311,6 +311,7 @@ impl Walk {
         EntryPoint {
             name: "stage",
             launch_bounds: None,
+            cluster: 1,
             function: format!("sparsetune::stage<{element}, {}, {from_columns}>", self.columns()),
             operands: vec![
                 parameter(elements(dtype), "b", Arg::B),

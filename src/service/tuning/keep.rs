@@ -1,8 +1,9 @@
-//! Stores the winner's program for the plan: source, cubin and arrays as blobs, and the launches.
+//! Stores the winner's program for the plan: its text, what it was compiled to, and arrays as blobs, and the launches.
 
 use super::session::SessionError;
-use crate::domain::plan::{Launch, PlanArray};
-use crate::domain::protocol::{Exported, ExportedArray};
+use crate::domain::Digest;
+use crate::domain::plan::{Launch, PlanArray, UpdateProgram};
+use crate::domain::protocol::{Exported, ExportedArray, ExportedUpdate};
 use crate::service::Service;
 use crate::store::BlobError;
 use base64::Engine as _;
@@ -10,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::path::Path;
 use tempfile::TempPath;
 
-/// Stores source, cubin and the arrays that the evaluator wrote to `folder`; `None` for a program without a launch.
+/// Stores source, cubin, PTX, the program for new values and the arrays that the evaluator wrote to `folder`; `None` for a program without a launch.
 pub(super) async fn launch(
     service: &Service,
     exported: &Exported,
@@ -18,16 +19,19 @@ pub(super) async fn launch(
 ) -> Result<Option<Launch>, SessionError> {
     let Some(first) = exported.steps.first() else { return Ok(None) };
     let source = match &exported.source {
-        Some(text) => Some(service.blobs().put(text.clone().into_bytes().into()).await?),
+        Some(source) => Some(text(service, source).await?),
         None => None,
     };
     let cubin = match &exported.cubin {
-        Some(text) => {
-            let bytes = STANDARD.decode(text).map_err(|error| {
-                SessionError::Hopeless(format!("the evaluator sent an invalid cubin: {error}"))
-            })?;
-            Some(service.blobs().put(bytes.into()).await?)
-        }
+        Some(encoded) => Some(cubin(service, encoded).await?),
+        None => None,
+    };
+    let ptx = match &exported.ptx {
+        Some(ptx) => Some(text(service, ptx).await?),
+        None => None,
+    };
+    let update = match &exported.update {
+        Some(update) => Some(self::update(service, update).await?),
         None => None,
     };
     let mut arrays = Vec::with_capacity(exported.arrays.len());
@@ -38,6 +42,9 @@ pub(super) async fn launch(
         entry: first.entry.clone(),
         source,
         cubin,
+        ptx,
+        options: exported.options.clone(),
+        compiler: exported.compiler.clone(),
         grid: first.grid,
         block: first.block,
         shared_bytes: first.shared_bytes,
@@ -51,7 +58,31 @@ pub(super) async fn launch(
         arrays,
         scratch: exported.scratch.clone(),
         zero_output: exported.zero_output,
+        update,
     }))
+}
+
+async fn update(
+    service: &Service,
+    exported: &ExportedUpdate,
+) -> Result<UpdateProgram, SessionError> {
+    Ok(UpdateProgram {
+        entry: exported.entry.clone(),
+        source: text(service, &exported.source).await?,
+        cubin: cubin(service, &exported.cubin).await?,
+        ptx: text(service, &exported.ptx).await?,
+    })
+}
+
+async fn text(service: &Service, text: &str) -> Result<Digest, SessionError> {
+    Ok(service.blobs().put(text.to_owned().into_bytes().into()).await?)
+}
+
+async fn cubin(service: &Service, encoded: &str) -> Result<Digest, SessionError> {
+    let bytes = STANDARD.decode(encoded).map_err(|error| {
+        SessionError::Hopeless(format!("the evaluator sent an invalid cubin: {error}"))
+    })?;
+    Ok(service.blobs().put(bytes.into()).await?)
 }
 
 /// The evaluator is a separate process and may be corrupted: the files it names must be in the folder and have the
@@ -87,7 +118,6 @@ async fn array(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Digest;
     use crate::service::ServiceSettings;
     use crate::store::{Blobs as _, LocalBlobs, SqliteStore};
     use std::sync::Arc;
@@ -100,7 +130,20 @@ mod tests {
             file: Some(folder.join(name)),
         };
         let source = Some("text".to_owned());
-        Exported { arrays: vec![array], source, ..Exported::routine("solve", Vec::new()) }
+        let update = ExportedUpdate {
+            entry: "gather".to_owned(),
+            source: "gathers".to_owned(),
+            cubin: STANDARD.encode([7u8; 3]),
+            ptx: "assembly".to_owned(),
+        };
+        let (update, options) = (Some(update), vec!["--std=c++17".to_owned()]);
+        Exported {
+            arrays: vec![array],
+            source,
+            update,
+            options,
+            ..Exported::routine("solve", Vec::new())
+        }
     }
 
     #[tokio::test]
@@ -117,6 +160,12 @@ mod tests {
         let kept = launch(&service, &whole, staged.path()).await.unwrap().unwrap();
         assert_eq!(kept.source, Some(Digest::of(b"text")));
         assert_eq!((kept.entry.as_str(), &kept.steps), ("solve", &Vec::new()));
+        assert_eq!((kept.options.len(), kept.ptx), (1, None));
+        let update = kept.update.as_ref().unwrap();
+        assert_eq!((update.entry.as_str(), update.source), ("gather", Digest::of(b"gathers")));
+        assert_eq!(blobs.get(&update.cubin).await.unwrap(), [7u8; 3][..]);
+        assert_eq!(blobs.get(&update.ptx).await.unwrap(), b"assembly"[..]);
+        assert_eq!(kept.blobs().count(), 5);
         let order = &kept.arrays[0];
         assert_eq!((order.name.as_str(), order.length), ("order", 3));
         assert_eq!(order.blob, Digest::of(&[3u8; 12]));
@@ -130,6 +179,9 @@ mod tests {
             exported(staged.path(), "../store", 3),
         ];
         garbled[0].arrays[0].length = u64::MAX;
+        let mut no_base64 = exported(staged.path(), "absent", 3);
+        no_base64.update.as_mut().unwrap().cubin = "%".to_owned();
+        garbled.push(no_base64);
         for exported in garbled {
             let refused = launch(&service, &exported, staged.path()).await;
             assert!(matches!(refused, Err(SessionError::Hopeless(_))), "{refused:?}");

@@ -88,6 +88,10 @@ impl Upkeep for SqliteStore {
         let plans: Vec<Option<String>> = sqlx::query_scalar(
             "SELECT body ->> '$.launch.source' FROM plans
              UNION SELECT body ->> '$.launch.cubin' FROM plans
+             UNION SELECT body ->> '$.launch.ptx' FROM plans
+             UNION SELECT body ->> '$.launch.update.source' FROM plans
+             UNION SELECT body ->> '$.launch.update.cubin' FROM plans
+             UNION SELECT body ->> '$.launch.update.ptx' FROM plans
              UNION SELECT a.value ->> '$.blob' FROM plans, json_each(body, '$.launch.arrays') a",
         )
         .fetch_all(&self.readers)

@@ -98,7 +98,7 @@ impl Bound {
             scale(&tiled.problem),
         ];
         let function = format!("tiled_combine<{element}, {accumulate}>");
-        EntryPoint { name: COMBINE, launch_bounds: None, function, operands }
+        EntryPoint { name: COMBINE, launch_bounds: None, cluster: 1, function, operands }
     }
 
     fn partials(self, ctype: &str) -> Operand {

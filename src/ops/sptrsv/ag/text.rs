@@ -117,6 +117,7 @@ impl Text {
         EntryPoint {
             name: if kind == Kind::Waiting { WAITING } else { "ag_level" },
             launch_bounds: Some(format!("{threads}, {blocks}")),
+            cluster: 1,
             function: format!("ag<AgConfig<{settings}>>"),
             operands,
         }

@@ -145,7 +145,6 @@ impl Layout<'_> {
         }
         let kernel = self.text().shared(blocks, self.range(0, self.packed.slices()));
         Ok(Step {
-            cluster: blocks,
             shared_bytes: work as u32,
             resident: true,
             ..kernel.step(blocks, self.scheme.warps * 32)

@@ -60,7 +60,7 @@ impl Text<'_> {
             parameter("u32*", "status", Arg::Status),
         ];
         let function = format!("slices_shared<SlicesConfig<{SOLVE}>, {blocks}>");
-        EntryPoint { name: "solve", launch_bounds: None, function, operands }
+        EntryPoint { name: "solve", launch_bounds: None, cluster: blocks, function, operands }
     }
 
     /// The kernel whose warps wait for unknowns in global memory.
@@ -101,7 +101,7 @@ impl Text<'_> {
             parameter("u32*", "status", Arg::Status),
         ];
         let function = format!("slices_global<SlicesConfig<{settings}>>");
-        EntryPoint { name, launch_bounds: None, function, operands }
+        EntryPoint { name, launch_bounds: None, cluster: 1, function, operands }
     }
 
     /// Work arrays in scratch; the tickets' counters follow them.
