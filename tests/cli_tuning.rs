@@ -192,7 +192,7 @@ fn a_solve_is_asked_for_by_its_own_flags() {
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
     let ask = |args: &[&str]| sparsetune(&[args, &["--server", &server.url]].concat());
-    for mixed in [&["--op", "sptrsv", "--n", "8"][..], &["--rhs", "2"], &["--transpose"]] {
+    for mixed in [&["--op", "sptrsv", "--n", "8"][..], &["--rhs", "2"], &["--diagonal", "unit"]] {
         let refused = ask(&[&["submit", file][..], mixed].concat());
         assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
         assert!(told(&refused).contains("belongs to --op"), "{}", told(&refused));

@@ -83,17 +83,24 @@ fn flag((field, upper): (&'static Field, &'static str)) -> Arg {
     let arg = Arg::new(field.name).long(field.name);
     let owners: Vec<&str> = owners(field.name).map(Op::name).collect();
     let shared = owners.len() == Op::ALL.len();
-    let sentence = field.sentence.trim_end_matches('.');
     let mut help = clap::builder::StyledStr::new();
     let mut write = |text: fmt::Arguments<'_>| {
         // Text in memory: there is nothing that could fail.
         let _ = fmt::Write::write_fmt(&mut help, text);
     };
-    match shared {
-        true => write(format_args!("{sentence}")),
-        false => {
+    // Operations may mean different things by one flag: then each says what.
+    let meanings: Vec<(&str, &str)> = Op::ALL
+        .into_iter()
+        .filter_map(|op| Some((op.name(), op.descriptor().field(field.name)?.sentence)))
+        .map(|(op, sentence)| (op, sentence.trim_end_matches('.')))
+        .collect();
+    if shared && meanings.iter().all(|(_, sentence)| *sentence == meanings[0].1) {
+        write(format_args!("{}", meanings[0].1));
+    } else {
+        for (at, (op, sentence)) in meanings.iter().enumerate() {
             let (first, rest) = sentence.split_at(1);
-            write(format_args!("{}: {}{rest}", owners.join(", "), first.to_lowercase()));
+            let then = if at > 0 { "; " } else { "" };
+            write(format_args!("{then}{op}: {}{rest}", first.to_lowercase()));
         }
     }
     // Whether a flag of some operations was given must be seen, so what it usually is stands in the help alone.
@@ -261,7 +268,9 @@ mod tests {
             let flag = foreign.split(' ').next().unwrap();
             assert_eq!(wrong, format!("--{flag} belongs to --op spmm, not to --op sptrsv"));
         }
-        for foreign in ["--rhs 1", "--triangle lower", "--diagonal unit", "--transpose"] {
+        let transposed = "spmm;n=32;dtype=f32;layout=row;transpose=true";
+        assert_eq!(read("x --transpose").unwrap(), transposed);
+        for foreign in ["--rhs 1", "--triangle lower", "--diagonal unit"] {
             let wrong = read(&format!("x {foreign}")).unwrap_err();
             assert!(wrong.contains("belongs to --op sptrsv"), "{wrong}");
         }
@@ -279,7 +288,7 @@ mod tests {
             "spmm: storage order of B and C, both with tight leading dimensions [default: row] [possible values: row, col]",
             "sptrsv: number of right-hand sides [default: 1]",
             "[default: non-unit] [possible values: unit, non-unit]",
-            "sptrsv: solve with the transpose of that triangle",
+            "spmm: multiply with the transpose of A; sptrsv: solve with the transpose of that triangle",
         ] {
             assert!(help.contains(line), "{line}\n{help}");
         }

@@ -11,7 +11,7 @@ use std::fmt;
 /// its key are made from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Problem {
-    /// `C = A B`, or `alpha A B + beta C`, with A sparse (rows x cols) and B dense (cols x n).
+    /// `C = A B`, or `alpha A B + beta C`, with A sparse (rows x cols) and B dense (cols x n); or the same with A transposed.
     Spmm(Spmm),
     /// `T x = b` with T a triangle of A.
     Sptrsv(Sptrsv),
@@ -29,6 +29,9 @@ pub struct Spmm {
     pub accumulate: bool,
     /// For f32: products may be computed from operands rounded to tf32 (10 bits of fraction), by the client's consent.
     pub tf32: bool,
+    /// `C = A^T B`, or `alpha A^T B + beta C`, with B of rows x n and C of cols x n. Kernels are given the transpose as their
+    /// matrix and know nothing of this.
+    pub transpose: bool,
 }
 
 impl Spmm {
@@ -37,7 +40,7 @@ impl Spmm {
 
     /// `C = A B`, as precise as the type.
     pub const fn new(n: u32, dtype: Dtype, layout: Layout) -> Self {
-        Self { n, dtype, layout, accumulate: false, tf32: false }
+        Self { n, dtype, layout, accumulate: false, tf32: false, transpose: false }
     }
 }
 
@@ -68,9 +71,14 @@ impl Problem {
     /// Values in the order of the operation's fields.
     pub fn values(&self) -> Vec<Value> {
         match *self {
-            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32 }) => {
-                vec![n.into(), dtype.into(), layout.into(), accumulate.into(), tf32.into()]
-            }
+            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32, transpose }) => vec![
+                n.into(),
+                dtype.into(),
+                layout.into(),
+                accumulate.into(),
+                tf32.into(),
+                transpose.into(),
+            ],
             Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
                 vec![rhs.into(), dtype.into(), triangle.into(), diagonal.into(), transpose.into()]
             }
@@ -81,13 +89,16 @@ impl Problem {
     /// its range is checked by [`super::catalog::operation::Draft::read`].
     pub fn from_values(op: Op, values: &[Value]) -> Option<Self> {
         match (op, values) {
-            (Op::Spmm, &[n, dtype, layout, accumulate, tf32]) => Some(Self::Spmm(Spmm {
-                n: n.try_into().ok()?,
-                dtype: dtype.try_into().ok()?,
-                layout: layout.try_into().ok()?,
-                accumulate: accumulate.try_into().ok()?,
-                tf32: tf32.try_into().ok()?,
-            })),
+            (Op::Spmm, &[n, dtype, layout, accumulate, tf32, transpose]) => {
+                Some(Self::Spmm(Spmm {
+                    n: n.try_into().ok()?,
+                    dtype: dtype.try_into().ok()?,
+                    layout: layout.try_into().ok()?,
+                    accumulate: accumulate.try_into().ok()?,
+                    tf32: tf32.try_into().ok()?,
+                    transpose: transpose.try_into().ok()?,
+                }))
+            }
             (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose]) => {
                 Some(Self::Sptrsv(Sptrsv {
                     rhs: rhs.try_into().ok()?,
@@ -114,6 +125,17 @@ impl Problem {
     pub fn key_fields(&self) -> impl Iterator<Item = (&'static Field, Value)> + use<> {
         self.fields()
             .filter(|(field, value)| field.in_key_at_default || field.default != Some(*value))
+    }
+
+    /// Whether kernels work on the transpose of the stored matrix. A transposed solve is not among these: its system is made
+    /// of the matrix as stored.
+    pub const fn works_on_transpose(&self) -> bool {
+        matches!(self, Self::Spmm(Spmm { transpose: true, .. }))
+    }
+
+    /// Rows and columns of the matrix that kernels work on, from those of the stored one.
+    pub const fn operand_shape(&self, rows: u64, cols: u64) -> (u64, u64) {
+        if self.works_on_transpose() { (cols, rows) } else { (rows, cols) }
     }
 
     /// Columns of the dense operand.
@@ -310,6 +332,10 @@ mod tests {
         let problem: Problem = serde_json::from_str(scaled).unwrap();
         assert_eq!(serde_json::to_string(&problem).unwrap(), scaled);
         assert!(problem.to_string().ends_with(";layout=row;accumulate=true;tf32=true"));
+        let transposed =
+            Problem::Spmm(Spmm { transpose: true, ..Spmm::new(32, Dtype::F32, Layout::Row) });
+        assert_eq!(transposed.to_string(), "spmm;n=32;dtype=f32;layout=row;transpose=true");
+        assert_eq!(transposed.operand_shape(2, 3), (3, 2));
         let solve = r#"{"op":"sptrsv","rhs":1,"triangle":"lower","diagonal":"non-unit"}"#;
         let solve: Problem = serde_json::from_str(solve).unwrap();
         assert!(solve.to_string().ends_with("diagonal=non-unit;transpose=false"));

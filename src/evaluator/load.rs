@@ -6,8 +6,8 @@ use super::tolerance::tolerance;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Problem, Spmm};
 use crate::engine::Operands;
-use crate::ops::Unsupported;
 use crate::ops::limit::{self, Least};
+use crate::ops::{self, Unsupported};
 use crate::sparse::canonical::CanonicalError;
 use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical};
@@ -50,6 +50,7 @@ pub(super) const UPLOADING: &str = "uploading";
 
 /// A matrix that was read and validated for its problem.
 pub(super) struct Loading {
+    /// As kernels work on it.
     pub(super) matrix: Arc<Csr>,
     what: What,
 }
@@ -81,7 +82,7 @@ pub(super) fn read(load: &Load) -> Result<Loading, LoadError> {
         }
         Problem::Sptrsv(problem) => What::Solve(Solving::of(&matrix, problem)?),
     };
-    Ok(Loading { matrix: Arc::new(matrix), what })
+    Ok(Loading { matrix: Arc::new(ops::operand(matrix, &load.problem)), what })
 }
 
 impl Loading {
@@ -126,5 +127,73 @@ pub(super) fn check_count(what: &'static str, count: u128, limit: u64) -> Result
     match count > u128::from(limit) {
         true => Err(LoadError::TooLarge { what, count, limit }),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{L2Policy, Layout};
+    use crate::engine::{ALPHA, BETA, Dense, Expected};
+    use crate::sparse::digest;
+
+    fn wide(dense: &Dense) -> Vec<f64> {
+        match dense {
+            Dense::F16(_) => panic!("not asked for"),
+            Dense::F32(data) => data.iter().map(|&value| f64::from(value)).collect(),
+            Dense::F64(data) => data.to_vec(),
+        }
+    }
+
+    /// By the definition of the product, entry by entry of the stored matrix.
+    #[test]
+    fn a_transposed_product_is_that_of_the_stored_matrix() {
+        // 5 x 4: rows 0 and 3 and column 3 are empty, row 4 is full otherwise.
+        let (indptr, indices) = (vec![0, 0, 1, 3, 3, 6], vec![2, 0, 1, 0, 1, 2]);
+        let values = vec![1.5, -2.0, 0.1, 3.0, 0.25, -7.0];
+        let matrix = Csr::new(5, 4, indptr, indices, values).unwrap();
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("matrix");
+        let pattern = digest::pattern_digest(&matrix);
+        let digest = digest::digest(&matrix, &pattern);
+        canonical::save(&matrix, &path, pattern, digest).unwrap();
+        for (n, accumulate) in [(1, false), (3, true), (33, false), (33, true)] {
+            for dtype in [Dtype::F32, Dtype::F64] {
+                for layout in [Layout::Row, Layout::Col] {
+                    let spmm = Spmm { accumulate, transpose: true, ..Spmm::new(n, dtype, layout) };
+                    let (problem, l2_policy, n) = (Problem::Spmm(spmm), L2Policy::Warm, n as usize);
+                    let load = Load { path: path.clone(), digest, problem, l2_policy, seed: 5 };
+                    let loading = read(&load).unwrap();
+                    let operands = loading.operands(&load).unwrap();
+                    assert_eq!((operands.matrix.rows(), operands.matrix.cols()), (cols, rows));
+                    let at = |lines: usize, line: usize, column: usize| match layout {
+                        Layout::Row => line * n + column,
+                        Layout::Col => column * lines + line,
+                    };
+                    let b = wide(&operands.b);
+                    assert_eq!(b.len(), rows * n);
+                    let mut c = vec![0.0; cols * n];
+                    for row in 0..rows {
+                        let (columns, values) = matrix.row(row);
+                        for (&col, &value) in columns.iter().zip(values) {
+                            let value = crate::sparse::oracle::round(value, dtype);
+                            for j in 0..n {
+                                c[at(cols, col as usize, j)] += value * b[at(rows, row, j)];
+                            }
+                        }
+                    }
+                    if let Some(c0) = operands.c0.as_ref().map(wide) {
+                        c.iter_mut().zip(c0).for_each(|(c, c0)| *c = ALPHA * *c + BETA * c0);
+                    }
+                    assert_eq!(operands.c0.is_some(), accumulate);
+                    let Expected::Product(product) = &operands.expected else { panic!() };
+                    assert_eq!(product.value.len(), c.len());
+                    for (found, wanted) in product.value.iter().zip(&c) {
+                        assert!((found - wanted).abs() <= 1e-13 * wanted.abs().max(1.0));
+                    }
+                }
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
 use super::tolerance::weigh_rows;
-use crate::domain::{Dtype, Layout, Spmm};
+use crate::domain::{Dtype, Layout, Problem, Spmm};
 use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::oracle::{Element, Product};
 use crate::sparse::{Csr, operand, oracle};
@@ -11,11 +11,13 @@ use half::slice::HalfBitsSliceExt;
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Row pointers are 32-bit on every device, and B and C must be addressable.
+/// The stored matrix, before it is transposed for the problem: row pointers are 32-bit on every device, and B and C must be addressable.
 pub(super) fn check_sizes(matrix: &Csr, spmm: &Spmm) -> Result<(), LoadError> {
     check_count("the number of nonzeros", matrix.nnz() as u128, MOST_NONZEROS)?;
-    for (what, side) in [("the size of B", matrix.cols()), ("the size of C", matrix.rows())] {
-        check_count(what, side as u128 * u128::from(spmm.n), MOST_ELEMENTS)?;
+    let (rows, cols) = (matrix.rows() as u64, matrix.cols() as u64);
+    let (rows, cols) = Problem::Spmm(*spmm).operand_shape(rows, cols);
+    for (what, side) in [("the size of B", cols), ("the size of C", rows)] {
+        check_count(what, u128::from(side) * u128::from(spmm.n), MOST_ELEMENTS)?;
     }
     Ok(())
 }

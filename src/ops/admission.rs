@@ -60,15 +60,18 @@ struct Sizes {
     /// Elements of the C that a call adds to; 0 if it adds to none.
     c0: u128,
     element: u128,
+    /// Rows of the stored matrix if kernels work on its transpose.
+    stored_rows: Option<u128>,
 }
 
 impl Sizes {
     fn of(matrix: &Matrix, problem: &Problem) -> Self {
+        let (rows, cols) = problem.operand_shape(matrix.rows, matrix.cols);
         let (b_lines, width, dtype) = match problem {
-            Problem::Spmm(p) => (matrix.cols, p.n, p.dtype),
-            Problem::Sptrsv(p) => (matrix.rows, p.rhs, p.dtype),
+            Problem::Spmm(p) => (cols, p.n, p.dtype),
+            Problem::Sptrsv(p) => (rows, p.rhs, p.dtype),
         };
-        let (rows, width) = (u128::from(matrix.rows), u128::from(width));
+        let (rows, width) = (u128::from(rows), u128::from(width));
         let adds = matches!(problem, Problem::Spmm(spmm) if spmm.accumulate);
         Self {
             rows,
@@ -77,6 +80,7 @@ impl Sizes {
             c: rows * width,
             c0: if adds { rows * width } else { 0 },
             element: u128::from(dtype.bytes()),
+            stored_rows: problem.works_on_transpose().then_some(u128::from(matrix.rows)),
         }
     }
 
@@ -86,7 +90,14 @@ impl Sizes {
     /// problem's type, which the oracle widens to f64 again (8).
     fn product_on_host(&self) -> u128 {
         let made = 2 * self.element * (self.b + self.c0);
-        (8 + 4 + self.element) * self.c + made + 20 * self.nnz
+        let multiplying = (8 + 4 + self.element) * self.c + made + 20 * self.nnz;
+        multiplying.max(self.transposing())
+    }
+
+    /// Host memory while the matrix is transposed, before there are dense operands. Per entry 28 bytes: in both matrices
+    /// (12 each), and what the tasks count (4). Per row of either 8 bytes for its pointer, and 8 more for the sums of counts.
+    fn transposing(&self) -> u128 {
+        self.stored_rows.map_or(0, |stored| 28 * self.nnz + 8 * (stored + 1) + 16 * (self.rows + 1))
     }
 
     /// Memory of a GPU: A with 4-byte columns and row pointers, B, C, and the initial C of a verified call that adds to it.
@@ -117,6 +128,7 @@ impl Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Layout, Spmm};
 
     #[test]
     fn a_c_that_is_added_to_counts_on_host_and_gpu() {
@@ -127,9 +139,24 @@ mod tests {
             c: 10 * 4,
             c0: if accumulate { 10 * 4 } else { 0 },
             element: 2,
+            stored_rows: None,
         };
         let (plain, adding) = (sizes(false), sizes(true));
         assert_eq!(adding.product_on_gpu() - plain.product_on_gpu(), 2 * 40);
         assert_eq!(adding.product_on_host() - plain.product_on_host(), 2 * 2 * 40);
+    }
+
+    #[test]
+    fn a_transposed_product_counts_its_own_shapes_and_the_transposition() {
+        let matrix = Csr::new(1, 3000, vec![0, 2], vec![0, 9], vec![1.0; 2]).unwrap();
+        let facts = crate::sparse::features::facts(&matrix, None);
+        let plain = Spmm::new(4, Dtype::F32, Layout::Row);
+        let of = |spmm| Footprint::of(&facts, &Problem::Spmm(spmm));
+        let (given, turned) = (of(plain), of(Spmm { transpose: true, ..plain }));
+        // B and C change places, and there are more row pointers.
+        assert_eq!(turned.gpu - given.gpu, 4 * 2999);
+        assert!(turned.host > given.host);
+        let thin = of(Spmm { transpose: true, ..Spmm::new(1, Dtype::F32, Layout::Row) });
+        assert_eq!(thin.host, 28 * 2 + 8 * 2 + 16 * 3001);
     }
 }

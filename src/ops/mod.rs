@@ -59,6 +59,13 @@ pub fn check_device(problem: &Problem, kind: DeviceKind) -> Result<(), Unsupport
     problem.limit(Some(kind)).map_or(Ok(()), |limit| Err(Unsupported(limit.why.to_owned())))
 }
 
+/// The matrix that kernels work on, of the stored one: the transpose where the problem says so. Whoever reads a matrix for a
+/// problem calls this, once; all behind it, from the search space to the vendor's routines, works on what it gives and takes
+/// no notice of the transposition.
+pub fn operand(matrix: Csr, problem: &Problem) -> Csr {
+    if problem.works_on_transpose() { matrix.transposed() } else { matrix }
+}
+
 /// The candidates that survived, each with its predicted time, and what happened to the others.
 pub struct Space {
     /// Candidates to search among, with predicted microseconds. Vendor routines are not here: they are always tried.

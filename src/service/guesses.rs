@@ -262,6 +262,7 @@ impl Service {
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let (csr, _) = canonical::open(&file)?;
+            let csr = ops::operand(csr, &problem);
             let space = ops::of(&problem).space(&csr, &on, &figures);
             let surveyed = space.and_then(|space| {
                 let least = ops::of(&problem).least(&csr, &on)?;

@@ -187,7 +187,7 @@ impl Service {
         let store = &self.inner.store;
         let among =
             store.plans_for(&key.problem, &key.device_class, key.l2_policy, NEIGHBOURS).await?;
-        let Some((distance, (matrix, id))) = neighbours::nearest(facts, among) else {
+        let Some((distance, (matrix, id))) = neighbours::nearest(facts, &key.problem, among) else {
             return Ok(none(reasons));
         };
         let bound = self.inner.settings.neighbour_distance;

@@ -1,7 +1,7 @@
 //! The distance between two matrices by their features, which decides whether a plan of one may be used for the other.
 
 use super::{Result, Service};
-use crate::domain::{Candidate, DeviceClass, L2Policy, Matrix, PlanId, Problem};
+use crate::domain::{Candidate, DeviceClass, Features, L2Policy, Matrix, PlanId, Problem};
 
 /// A feature, and the difference that counts as a distance of 1.
 type Scaled = (f64, f64);
@@ -9,26 +9,36 @@ type Scaled = (f64, f64);
 /// Sizes are compared by their logarithms, because factors matter to a kernel. The scales are set by judgement, not fitted
 /// to the stored plans, so that adding a plan does not change any distance: four doublings of a size, two of a row length,
 /// or a difference in spread or share between an even and an uneven matrix.
-fn scaled(matrix: &Matrix) -> [Scaled; 9] {
+///
+/// Where kernels work on the transpose, its rows are the columns; the overlap of neighbours is that of the stored rows all the
+/// same, since that of the columns is not known.
+fn scaled(matrix: &Matrix, problem: &Problem) -> [Scaled; 9] {
     let log = |value: f64| (value + 1.0).log2();
-    let rows = &matrix.features.row_nnz;
+    let Features { row_nnz, col_nnz, mean_offset, neighbour_overlap, .. } = &matrix.features;
+    let (lines, columns) = problem.operand_shape(matrix.rows, matrix.cols);
+    let (rows, cols) = match problem.works_on_transpose() {
+        true => (col_nnz, row_nnz),
+        false => (row_nnz, col_nnz),
+    };
+    // Offsets are a share of the columns.
+    let offset = mean_offset * matrix.cols as f64 / (columns as f64).max(1.0);
     let peak = if rows.mean > 0.0 { rows.max as f64 / rows.mean } else { 0.0 };
     [
-        (log(matrix.rows as f64), 4.0),
-        (log(matrix.cols as f64), 4.0),
+        (log(lines as f64), 4.0),
+        (log(columns as f64), 4.0),
         (log(matrix.nnz as f64), 4.0),
         (log(rows.mean), 2.0),
         (log(rows.cov), 0.5),
         (log(peak), 2.0),
-        (log(matrix.features.col_nnz.cov), 0.5),
-        (matrix.features.mean_offset, 0.25),
-        (matrix.features.neighbour_overlap, 0.25),
+        (log(cols.cov), 0.5),
+        (offset, 0.25),
+        (*neighbour_overlap, 0.25),
     ]
 }
 
 /// Root mean square of the scaled differences: 0 for equal features, 1 if all differ by their scale.
-pub(super) fn distance(a: &Matrix, b: &Matrix) -> f64 {
-    let (a, b) = (scaled(a), scaled(b));
+pub(super) fn distance(a: &Matrix, b: &Matrix, problem: &Problem) -> f64 {
+    let (a, b) = (scaled(a, problem), scaled(b, problem));
     let sum: f64 = a.iter().zip(&b).map(|((a, scale), (b, _))| ((a - b) / scale).powi(2)).sum();
     (sum / a.len() as f64).sqrt()
 }
@@ -36,13 +46,14 @@ pub(super) fn distance(a: &Matrix, b: &Matrix) -> f64 {
 /// The nearest of some matrices with plans, and its distance; the first among equally near ones.
 pub(super) fn nearest(
     matrix: &Matrix,
+    problem: &Problem,
     among: Vec<(Matrix, PlanId)>,
 ) -> Option<(f64, (Matrix, PlanId))> {
     among
         .into_iter()
         // Features of another version are not comparable.
         .filter(|(other, _)| other.features.version == matrix.features.version)
-        .map(|other| (distance(matrix, &other.0), other))
+        .map(|other| (distance(matrix, &other.0, problem), other))
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
 }
 
@@ -64,7 +75,7 @@ pub(super) async fn winners(
     let mut near: Vec<(f64, PlanId)> = among
         .into_iter()
         .filter(|(other, _)| other.features.version == matrix.features.version)
-        .map(|(other, id)| (distance(matrix, &other), id))
+        .map(|(other, id)| (distance(matrix, &other, problem), id))
         .collect();
     near.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
     let mut winners: Vec<(f64, Candidate)> = Vec::new();
@@ -83,6 +94,7 @@ pub(super) async fn winners(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Dtype, Layout, Spmm};
     use crate::sparse::{Csr, features};
 
     fn banded(rows: usize, band: usize) -> Matrix {
@@ -101,17 +113,35 @@ mod tests {
     #[test]
     fn near_matrices_are_nearer() {
         let (asked, near, far) = (banded(100, 2), banded(110, 2), banded(3000, 20));
+        let spmm = Spmm::new(8, Dtype::F32, Layout::Row);
+        let problem = Problem::Spmm(spmm);
+        let distance = |a: &Matrix, b: &Matrix| distance(a, b, &problem);
         assert_eq!(distance(&asked, &asked), 0.0);
         assert!(distance(&asked, &near) < 0.1);
         assert!(distance(&asked, &far) > 0.5);
         assert_eq!(distance(&asked, &far), distance(&far, &asked));
         let id = |name: &str| PlanId(name.to_owned());
         let (away, (found, plan)) =
-            nearest(&asked, vec![(far, id("far")), (near.clone(), id("near"))]).unwrap();
+            nearest(&asked, &problem, vec![(far, id("far")), (near.clone(), id("near"))]).unwrap();
         assert_eq!((found, plan), (near.clone(), id("near")));
         assert_eq!(away, distance(&asked, &near));
         let mut other = near;
         other.features.version += 1;
-        assert_eq!(nearest(&asked, vec![(other, id("other"))]), None);
+        assert_eq!(nearest(&asked, &problem, vec![(other, id("other"))]), None);
+    }
+
+    #[test]
+    fn transposed_products_compare_transposes() {
+        let given =
+            Csr::new(2, 300, vec![0, 200, 201], (0..200).chain([9]).collect(), vec![1.0; 201]);
+        let given = given.unwrap();
+        let of = |matrix: &Csr, transpose| {
+            let spmm = Spmm { transpose, ..Spmm::new(8, Dtype::F32, Layout::Row) };
+            scaled(&features::facts(matrix, None), &Problem::Spmm(spmm))
+        };
+        // But for the overlap of neighbours.
+        for (turned, own) in of(&given, true).iter().zip(of(&given.transposed(), false)).take(8) {
+            assert!((turned.0 - own.0).abs() < 1e-12, "{turned:?} {own:?}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Canonical CSR: column indices sorted in each row, duplicates summed, explicit zeros kept, all values finite.
 
+mod transpose;
+
 use rayon::prelude::*;
 use sprs::{CompressedStorage, CsMatViewI};
 

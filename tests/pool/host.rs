@@ -1,6 +1,7 @@
 //! The CPU as a device, end to end: a real engine in a real child, with the candidates that the service would try.
 
 use crate::fixture::{BINARY, Fixture, SOON, hostile, never, outcome};
+use sparsetune::domain::protocol::Load;
 use sparsetune::domain::{DeviceKind, Outcome};
 use sparsetune::ops;
 use sparsetune::sparse::canonical;
@@ -47,4 +48,29 @@ async fn the_cpu_measures_what_the_service_would_try() {
         assert_eq!(bytes.len() as u64, array.length * 4);
     }
     assert_eq!(evaluator.restarts(), 2);
+}
+
+/// From one stored matrix, which is not square: every outcome was compared with the product of the transpose.
+#[tokio::test]
+async fn the_cpu_multiplies_with_the_transpose() {
+    let fixture = Fixture::new();
+    let problem = serde_json::from_str(r#"{"op":"spmm","n":3,"transpose":true}"#).unwrap();
+    let load = Load { problem, ..fixture.load.clone() };
+    let mut evaluator = fixture.spawning(BINARY, ["evaluator", "--device", "cpu"]);
+    let device = evaluator.open(&never()).await.unwrap();
+    let facts = evaluator.load(load, &never()).await.unwrap();
+    // 5 row pointers, 4 entries, the 2 rows of B that have entries, 4 rows of C, 3 wide.
+    assert_eq!(facts.compulsory_bytes, 5 * 4 + 4 * 8 + (2 + 4) * 3 * 4);
+
+    let (matrix, _) = canonical::open(&fixture.load.path).unwrap();
+    let space = ops::space(&ops::operand(matrix, &problem), &problem, &device).unwrap();
+    let mut families = Vec::new();
+    for candidate in space.vendor.iter().chain(space.scored.iter().map(|(c, _)| c)) {
+        if !families.contains(&candidate.family) {
+            families.push(candidate.family.clone());
+            let outcome = outcome(&mut evaluator, candidate, None).await;
+            assert_eq!(outcome.state(), "measured", "{candidate}: {outcome:?}");
+        }
+    }
+    assert!(families.len() >= 3, "{families:?}");
 }

@@ -325,10 +325,10 @@ mod tests {
             "layout",
             "accumulate",
             "tf32",
+            "transpose",
             "rhs",
             "triangle",
             "diagonal",
-            "transpose",
         ];
         assert_eq!(names, expected);
         assert_eq!(owners("dtype").collect::<Vec<_>>(), Op::ALL);

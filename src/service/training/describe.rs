@@ -84,7 +84,7 @@ async fn describe(
         _ => Figures::new(),
     };
     let space = move || {
-        let matrix = bring(file.as_deref(), &digest, &wanted)?;
+        let matrix = ops::operand(bring(file.as_deref(), &digest, &wanted)?, &problem);
         let space = ops::of(&problem).space(&matrix, &device, &figures);
         space.map_err(|error| error.to_string())
     };

@@ -57,6 +57,7 @@ impl Session<'_> {
         let survey_file = file.clone();
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
+            let csr = ops::operand(csr, &request.problem);
             let space = ops::of(&request.problem).space(&csr, &device, &figures);
             space.map_err(|error| error.to_string())
         });

@@ -77,6 +77,15 @@ pub(super) static OPERATION: Operation = Operation {
             in_key_at_default: false,
             sentence: "Allow products of f32 operands that are rounded to tf32 (10 bits of fraction).",
         },
+        Field {
+            name: "transpose",
+            label: "transposed",
+            kind: Kind::Boolean,
+            default: Some(FALSE),
+            usual: FALSE,
+            in_key_at_default: false,
+            sentence: "Multiply with the transpose of A.",
+        },
     ],
     limits: &[
         Limit {
@@ -118,6 +127,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("layout", "{}"),
         Phrase::when_true("accumulate", "accumulate"),
         Phrase::when_true("tf32", "tf32"),
+        Phrase::when_true("transpose", "transposed"),
     ],
     full: &[
         Phrase::value("n", "N = {}"),
@@ -125,6 +135,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("layout", "{label}"),
         Phrase::when_true("accumulate", "C = αAB + βC"),
         Phrase::when_true("tf32", "tf32 allowed"),
+        Phrase::when_true("transpose", "A transposed"),
     ],
     bench: &[
         Phrase::value("dtype", "{}").unless("tf32", TRUE),
@@ -132,6 +143,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("n", "n={}"),
         Phrase::value("layout", "{}"),
         Phrase::when_true("accumulate", "+C"),
+        Phrase::when_true("transpose", "T"),
     ],
     bench_marks: &[],
 };
