@@ -30,6 +30,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use client::Client;
 use config::{Log, LogFormat, Telemetry};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,10 +111,25 @@ impl ServerArgs {
     }
 }
 
-/// Runs the program and returns its exit code.
+/// Runs the program with the arguments of this process and returns its exit code.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
-    run(args).unwrap_or_else(|error| {
+    main_with(std::env::args_os())
+}
+
+/// Runs the program with these arguments, of which the first is its name, and returns its exit code.
+pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match Args::try_parse_from(args) {
+        Ok(args) => finish(run(args)),
+        Err(message) => {
+            // Help and version end here as well, with success. What cannot be printed has no reader.
+            let _ = message.print();
+            u8::try_from(message.exit_code()).map_or(ExitCode::from(MISUSE), ExitCode::from)
+        }
+    }
+}
+
+fn finish(ended: anyhow::Result<ExitCode>) -> ExitCode {
+    ended.unwrap_or_else(|error| {
         // `sparsetune generate ... | head`: a closed pipe is not an error.
         if !is_broken_pipe(&error) {
             eprintln!("sparsetune: {}", in_one_line(&error));

@@ -12,7 +12,7 @@ mod life;
 mod spec;
 
 pub use evaluator::{Evaluator, Measured};
-pub use spec::{Deadlines, EvaluatorSpec, Restarts};
+pub use spec::{Deadlines, EvaluatorSpec, Restarts, set_program};
 
 use crate::domain::DeviceId;
 

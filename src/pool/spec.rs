@@ -4,7 +4,17 @@ use crate::domain::DeviceId;
 use crate::domain::protocol::RequestBody;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// The program and its leading arguments, if they are not those of the running binary.
+static PROGRAM: OnceLock<(PathBuf, Vec<OsString>)> = OnceLock::new();
+
+/// Sets how this process starts the `sparsetune` program. Without it, the running binary is started again; a process that
+/// only contains the program as a library (Python's) must say what does. The first call counts.
+pub fn set_program(program: PathBuf, leading: Vec<OsString>) {
+    PROGRAM.get_or_init(|| (program, leading));
+}
 
 /// Configuration of one evaluator.
 #[derive(Clone, Debug)]
@@ -33,14 +43,20 @@ impl EvaluatorSpec {
         }
     }
 
-    /// The `evaluator` subcommand of the running binary, so that the versions cannot differ.
+    /// The `evaluator` subcommand of the running binary, or of what [`set_program`] names, so that the versions cannot
+    /// differ.
     pub fn of_this_binary(device: DeviceId, selector: &str) -> std::io::Result<Self> {
+        let arguments = ["evaluator", "--device", selector];
+        if let Some((program, leading)) = PROGRAM.get() {
+            let all = leading.iter().cloned().chain(arguments.map(OsString::from));
+            return Ok(Self::new(device, program, all));
+        }
         // The link refers to the running image even after the file was replaced by an upgrade.
         let program = match cfg!(target_os = "linux") {
             true => PathBuf::from("/proc/self/exe"),
             false => std::env::current_exe()?,
         };
-        Ok(Self::new(device, program, ["evaluator", "--device", selector]))
+        Ok(Self::new(device, program, arguments))
     }
 
     /// This configuration with one more argument.

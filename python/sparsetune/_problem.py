@@ -1,0 +1,92 @@
+"""Problems as the API names them, made from the arguments of this package."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Optional, Union
+
+from ._native import OperandError
+from ._source import dtype_of
+
+#: The flat object of the API: `op` and the operation's fields. Fields at their default that came later are left out,
+#: so that older servers and keys agree.
+Problem = Mapping[str, Union[str, int, bool]]
+
+DTYPES = {
+    "f16": "f16", "float16": "f16", "half": "f16",
+    "f32": "f32", "float32": "f32", "float": "f32",
+    "f64": "f64", "float64": "f64", "double": "f64",
+}  # fmt: skip
+
+
+def dtype_name(dtype: Any) -> str:
+    """`f16`, `f32` or `f64` for what NumPy, CuPy or PyTorch call it."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None)
+    if name is None:
+        name = getattr(dtype, "name", None) or str(dtype)
+    known = DTYPES.get(str(name).replace("torch.", ""))
+    if known is None:
+        raise OperandError(f"The element type must be f16, f32 or f64, not {name}.")
+    return known
+
+
+def to_json(problem: Mapping[str, Any]) -> str:
+    """As the extension takes it."""
+    return json.dumps(dict(problem))
+
+
+def spmm_problem(
+    n: int,
+    dtype: str,
+    *,
+    layout: str = "row",
+    transpose: bool = False,
+    accumulate: bool = False,
+    tf32: bool = False,
+) -> Dict[str, Union[str, int, bool]]:
+    """`C = A B`, or `alpha A B + beta C`."""
+    if not isinstance(n, int) or n < 1:
+        raise OperandError(f"The number of columns n must be a positive integer, not {n!r}.")
+    if layout not in ("row", "col"):
+        raise OperandError(f"The layout must be `row` or `col`, not {layout!r}.")
+    problem: Dict[str, Union[str, int, bool]] = {
+        "op": "spmm", "n": n, "dtype": dtype, "layout": layout,
+    }  # fmt: skip
+    for name, given in (("accumulate", accumulate), ("tf32", tf32), ("transpose", transpose)):
+        if given:
+            problem[name] = True
+    return problem
+
+
+def sptrsv_problem(
+    dtype: str,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    transpose: bool = False,
+    rhs: int = 1,
+) -> Dict[str, Union[str, int, bool]]:
+    """`T x = b` with T a triangle of A."""
+    if not isinstance(rhs, int) or not 1 <= rhs <= 64:
+        raise OperandError(f"The number of right-hand sides must be 1 to 64, not {rhs!r}.")
+    return {
+        "op": "sptrsv",
+        "rhs": rhs,
+        "dtype": dtype,
+        "triangle": "lower" if lower else "upper",
+        "diagonal": "unit" if unit_diagonal else "non-unit",
+        "transpose": bool(transpose),
+    }
+
+
+def make_problem(op: str, A: Any, n: Optional[int] = None, **fields: Any) -> Problem:
+    """The problem of an operation on `A`; the element type is that of A's values unless given."""
+    dtype = fields.pop("dtype", None)
+    dtype = dtype_of(A) if dtype is None else dtype_name(dtype)
+    if op == "spmm":
+        if n is None:
+            raise OperandError("A product needs n, the number of columns of B.")
+        return spmm_problem(n, dtype, **fields)
+    if op == "sptrsv":
+        return sptrsv_problem(dtype, **({} if n is None else {"rhs": n}), **fields)
+    raise OperandError(f"The operation must be `spmm` or `sptrsv`, not {op!r}.")

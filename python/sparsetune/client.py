@@ -1,0 +1,430 @@
+"""A client of a sparsetune server's HTTP API. Needs nothing beyond the standard library and NumPy."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from urllib.parse import urlencode, urlsplit
+
+from ._native import VERSION, Matrix, NotFound, ServerError, TuningError
+from ._problem import Problem, make_problem
+from ._source import as_matrix
+
+__all__ = ["AsyncClient", "Client", "Job", "Lookup"]
+
+#: Seconds for connecting and for each read. The server answers every request of this client within less, except
+#: uploads, which it reads to the end first.
+TIMEOUT = 60.0
+_FINAL = ("succeeded", "failed", "cancelled")
+_SERVER = "SPARSETUNE_SERVER"
+_TOKEN = "SPARSETUNE_TOKEN"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The answer to a lookup."""
+
+    #: `exact`, `stale`, `neighbour`, `predicted` or `none`.
+    grade: str
+    #: The plan as the server describes it (the schema `Plan` of its openapi.yaml), or None.
+    plan: Optional[Dict[str, Any]]
+    #: Why the grade is not better; empty for `exact`.
+    reasons: Tuple[str, ...]
+    #: The whole answer.
+    raw: Dict[str, Any] = field(repr=False)
+
+    @property
+    def plan_id(self) -> Optional[str]:
+        """The plan's id, for `Client.bundle`."""
+        return None if self.plan is None else str(self.plan["id"])
+
+    @property
+    def median_us(self) -> Optional[float]:
+        """Measured time of a call in microseconds; None if nothing was measured."""
+        measured = None if self.plan is None else self.plan.get("measured")
+        return None if measured is None else float(measured["median_us"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request for a plan, as it stands."""
+
+    id: str
+    #: `queued`, `running`, `succeeded`, `failed` or `cancelled`.
+    state: str
+    #: The plan's id once the job has succeeded.
+    plan: Optional[str]
+    #: Why the job has failed.
+    error: Optional[str]
+    raw: Dict[str, Any] = field(repr=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _FINAL
+
+
+class Client:
+    """A server.
+
+    Without `url` the environment variable SPARSETUNE_SERVER names it, and without `token` SPARSETUNE_TOKEN does.
+    Methods may be called from several threads.
+    """
+
+    def __init__(
+        self, url: Optional[str] = None, token: Optional[str] = None, *, timeout: float = TIMEOUT
+    ) -> None:
+        url = url or os.environ.get(_SERVER)
+        if not url:
+            raise ServerError(
+                f"No server is named: pass its address, or set the environment variable {_SERVER}."
+            )
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ServerError(f"`{url}` is not the address of a server, such as http://host:8080.")
+        self.url = url.rstrip("/")
+        self._token = token or os.environ.get(_TOKEN) or None
+        self._timeout = timeout
+        self._parts = parts
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def ready(self) -> bool:
+        """Whether the server can accept work. False if it cannot be reached."""
+        try:
+            return self._send("GET", "/readyz")[0] == 200
+        except ServerError:
+            return False
+
+    def lookup(
+        self,
+        A: Any,
+        op: str = "spmm",
+        n: Optional[int] = None,
+        *,
+        device: Optional[str] = None,
+        neighbour: bool = False,
+        predicted: bool = True,
+        **problem: Any,
+    ) -> Lookup:
+        """Look up a plan by the matrix's digest, which is computed here: nothing is uploaded.
+
+        `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining fields of the problem:
+        dtype, layout, accumulate, tf32, transpose; for `sptrsv` lower, unit_diagonal, rhs.
+        """
+        wanted = make_problem(op, A, n=n, **problem)
+        return self.lookup_digest(
+            digest_of(A), wanted, device=device, neighbour=neighbour, predicted=predicted
+        )
+
+    def lookup_digest(
+        self,
+        digest: str,
+        problem: Problem,
+        *,
+        device: Optional[str] = None,
+        neighbour: bool = False,
+        predicted: bool = True,
+    ) -> Lookup:
+        """As `lookup`, for a digest and a problem of `sparsetune.problem`."""
+        query = {"matrix": digest, **{name: _text(value) for name, value in problem.items()}}
+        if device is not None:
+            query["device"] = device
+        if neighbour:
+            query["neighbour"] = "true"
+        if not predicted:
+            query["predicted"] = "false"
+        answer = self._json("GET", f"/v1/plans?{urlencode(query)}")
+        match = answer.get("match", {})
+        return Lookup(
+            grade=str(match.get("grade", "none")),
+            plan=answer.get("plan"),
+            reasons=tuple(match.get("reasons", ())),
+            raw=answer,
+        )
+
+    def upload(self, A: Any, name: Optional[str] = None) -> Dict[str, Any]:
+        """Upload a matrix and return its properties. A matrix that is already stored is not stored again."""
+        query = "" if name is None else "?" + urlencode({"name": name})
+        body = _npz(as_matrix(A))
+        headers = {"content-type": "application/octet-stream"}
+        return self._json("POST", f"/v1/matrices{query}", body, headers)
+
+    def has(self, A: Any) -> bool:
+        """Whether the server has this matrix."""
+        try:
+            self._json("GET", f"/v1/matrices/{digest_of(A)}")
+        except NotFound:
+            return False
+        return True
+
+    def submit(
+        self,
+        A: Any,
+        op: str = "spmm",
+        n: Optional[int] = None,
+        *,
+        device: Optional[str] = None,
+        search: Optional[Mapping[str, Any]] = None,
+        expected_calls: Optional[int] = None,
+        upload: bool = True,
+        **problem: Any,
+    ) -> Job:
+        """Submit a job for a plan, after uploading the matrix if the server does not have it."""
+        wanted = make_problem(op, A, n=n, **problem)
+        if upload and not isinstance(A, str) and not self.has(A):
+            self.upload(A)
+        return self.submit_digest(
+            digest_of(A), wanted, device=device, search=search, expected_calls=expected_calls
+        )
+
+    def submit_digest(
+        self,
+        digest: str,
+        problem: Problem,
+        *,
+        device: Optional[str] = None,
+        search: Optional[Mapping[str, Any]] = None,
+        expected_calls: Optional[int] = None,
+    ) -> Job:
+        """As `submit`, for a matrix that the server has."""
+        body: Dict[str, Any] = {"matrix": digest, "problem": problem}
+        if device is not None:
+            body["device"] = device
+        if search is not None:
+            body["search"] = dict(search)
+        if expected_calls is not None:
+            body["expected_calls"] = expected_calls
+        return _job(self._json("POST", "/v1/jobs", json.dumps(body).encode()))
+
+    def job(self, id: str) -> Job:
+        """A job as it stands."""
+        return _job(self._json("GET", f"/v1/jobs/{id}"))
+
+    def cancel(self, id: str) -> Job:
+        """Cancel a job; a running one ends within two seconds."""
+        return _job(self._json("DELETE", f"/v1/jobs/{id}"))
+
+    def wait(
+        self, job: Union[Job, str], timeout: Optional[float] = None, pause: float = 0.2
+    ) -> Job:
+        """Wait for a job's end and return it.
+
+        Raises `TuningError` if it failed or was cancelled, `TimeoutError` after `timeout` seconds.
+        """
+        known = job if isinstance(job, Job) else self.job(job)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not known.ended:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Job {known.id} has not ended within {timeout} seconds.")
+            time.sleep(pause)
+            known = self.job(known.id)
+        if known.state != "succeeded" or known.plan is None:
+            why = known.error or f"it is {known.state}"
+            raise TuningError(f"Job {known.id} has no plan: {why.rstrip('.')}.")
+        return known
+
+    def plan(self, id: str) -> Dict[str, Any]:
+        """A plan as the server describes it (the schema `Plan` of its openapi.yaml)."""
+        return self._json("GET", f"/v1/plans/{id}")
+
+    def bundle(self, plan: Union[str, Lookup, Job], path: Union[str, "os.PathLike[str]"]) -> Path:
+        """Download a plan's bundle to a file, which `sparsetune.load` runs. The file is complete or not there."""
+        if isinstance(plan, Lookup):
+            id = plan.plan_id
+        elif isinstance(plan, Job):
+            id = plan.plan
+        else:
+            id = plan
+        if id is None:
+            raise NotFound("There is no plan whose bundle could be downloaded.")
+        target = Path(path)
+        body = self._accepted("GET", f"/v1/plans/{id}/bundle")
+        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+        try:
+            partial.write_bytes(body)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
+        """Give the server a bundle, whose plan it then answers lookups with."""
+        answer: Dict[str, Any] = self._json("POST", "/v1/bundles", Path(path).read_bytes())
+        return answer
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes] = None,
+        headers: Optional[Mapping[str, str]] = None,
+    ) -> Dict[str, Any]:
+        text = self._accepted(method, path, body, headers)
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            raise ServerError(f"{self.url} did not answer in JSON to {method} {path}.") from error
+        if not isinstance(answer, dict):
+            raise ServerError(f"{self.url} did not answer with an object to {method} {path}.")
+        return answer
+
+    def _accepted(
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes] = None,
+        headers: Optional[Mapping[str, str]] = None,
+    ) -> bytes:
+        status, text = self._send(method, path, body, headers)
+        if 200 <= status < 300:
+            return text
+        said = _problem_text(status, text)
+        raise (NotFound if status == 404 else ServerError)(f"{self.url} refused {method} {path}: {said}")
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes] = None,
+        headers: Optional[Mapping[str, str]] = None,
+    ) -> Tuple[int, bytes]:
+        sent = {"user-agent": f"sparsetune-python/{VERSION}", "accept": "application/json"}
+        if body is not None:
+            sent["content-type"] = "application/json"
+        if self._token is not None:
+            sent["authorization"] = f"Bearer {self._token}"
+        sent.update(headers or {})
+        parts = self._parts
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=self._timeout)
+        try:
+            connection.request(method, parts.path.rstrip("/") + path, body, sent)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"{self.url} cannot be reached: {error}.") from error
+        finally:
+            connection.close()
+
+
+class AsyncClient:
+    """`Client` for asyncio: every request runs on a thread, so the event loop is never blocked."""
+
+    def __init__(
+        self, url: Optional[str] = None, token: Optional[str] = None, *, timeout: float = TIMEOUT
+    ) -> None:
+        self.client = Client(url, token, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.client.url!r})"
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        return await asyncio.to_thread(self.client.ready)
+
+    async def lookup(self, A: Any, op: str = "spmm", n: Optional[int] = None, **more: Any) -> Lookup:
+        """As `Client.lookup`."""
+        return await asyncio.to_thread(self.client.lookup, A, op, n, **more)
+
+    async def upload(self, A: Any, name: Optional[str] = None) -> Dict[str, Any]:
+        """As `Client.upload`."""
+        return await asyncio.to_thread(self.client.upload, A, name)
+
+    async def has(self, A: Any) -> bool:
+        """As `Client.has`."""
+        return await asyncio.to_thread(self.client.has, A)
+
+    async def submit(self, A: Any, op: str = "spmm", n: Optional[int] = None, **more: Any) -> Job:
+        """As `Client.submit`."""
+        return await asyncio.to_thread(self.client.submit, A, op, n, **more)
+
+    async def job(self, id: str) -> Job:
+        """As `Client.job`."""
+        return await asyncio.to_thread(self.client.job, id)
+
+    async def cancel(self, id: str) -> Job:
+        """As `Client.cancel`."""
+        return await asyncio.to_thread(self.client.cancel, id)
+
+    async def wait(
+        self, job: Union[Job, str], timeout: Optional[float] = None, pause: float = 0.2
+    ) -> Job:
+        """As `Client.wait`; the task may be cancelled meanwhile."""
+        known = job if isinstance(job, Job) else await self.job(job)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not known.ended:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Job {known.id} has not ended within {timeout} seconds.")
+            await asyncio.sleep(pause)
+            known = await self.job(known.id)
+        return self.client.wait(known)
+
+    async def plan(self, id: str) -> Dict[str, Any]:
+        """As `Client.plan`."""
+        return await asyncio.to_thread(self.client.plan, id)
+
+    async def bundle(
+        self, plan: Union[str, Lookup, Job], path: Union[str, "os.PathLike[str]"]
+    ) -> Path:
+        """As `Client.bundle`."""
+        return await asyncio.to_thread(self.client.bundle, plan, path)
+
+    async def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
+        """As `Client.import_bundle`."""
+        return await asyncio.to_thread(self.client.import_bundle, path)
+
+
+def digest_of(A: Any) -> str:
+    """The digest of a sparse matrix; a string is taken as one."""
+    return A if isinstance(A, str) else as_matrix(A).digest
+
+
+def _npz(matrix: Matrix) -> bytes:
+    """The canonical matrix as SciPy's `save_npz` writes it, uncompressed."""
+    import numpy
+
+    pointers, columns, values = matrix.arrays()
+    out = io.BytesIO()
+    numpy.savez(
+        out,
+        format=numpy.array(b"csr"),
+        shape=numpy.array(matrix.shape, numpy.int64),
+        indptr=pointers,
+        indices=columns,
+        data=values,
+    )
+    return out.getvalue()
+
+
+def _job(raw: Dict[str, Any]) -> Job:
+    return Job(
+        id=str(raw["id"]),
+        state=str(raw["state"]),
+        plan=raw.get("plan"),
+        error=raw.get("error"),
+        raw=raw,
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _problem_text(status: int, text: bytes) -> str:
+    """What an RFC 9457 problem says, as a sentence."""
+    try:
+        problem = json.loads(text)
+        said: List[str] = [str(problem[name]) for name in ("title", "detail") if problem.get(name)]
+    except (ValueError, TypeError, AttributeError):
+        said = []
+    pointer = problem.get("pointer") if said else None
+    where = f" (at {pointer})" if pointer else ""
+    return (": ".join(said) or f"status {status}").rstrip(".") + where + "."

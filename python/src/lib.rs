@@ -1,0 +1,24 @@
+//! The extension module of the Python package: the whole program, canonical matrices and their digests, the tuner, and
+//! plans that run on arrays of the caller.
+
+mod errors;
+mod matrix;
+mod program;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::errors::{
+        BundleError, Error, NotFound, OperandError, ServerError, StalePlan, TuningError,
+        WrongDevice, WrongPattern,
+    };
+    #[pymodule_export]
+    use super::matrix::Matrix;
+    #[pymodule_export]
+    use super::program::{main, set_program};
+
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

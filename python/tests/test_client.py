@@ -1,0 +1,78 @@
+"""The client against a live server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import sparsetune
+from conftest import Server, random_csr
+
+SEARCH = {"strategy": "ranked", "top_k": 2, "seconds": 5}
+
+
+@pytest.fixture
+def client(server: Server) -> sparsetune.Client:
+    return sparsetune.Client(server.url, server.token)
+
+
+def test_lookup_upload_submit_wait(client: sparsetune.Client) -> None:
+    A = random_csr(200, 150, seed=1)
+    assert client.ready() and not client.has(A)
+    nothing = client.lookup(A, op="spmm", n=16)
+    assert nothing.grade == "none" and nothing.plan is None and nothing.reasons
+    stored = client.upload(A, name="a random one")
+    assert stored["digest"] == sparsetune.matrix(A).digest and stored["name"] == "a random one"
+    job = client.wait(client.submit(A, n=16, search=SEARCH), timeout=120)
+    found = client.lookup(A.tocoo(), n=16)
+    assert (found.grade, found.plan_id, found.reasons) == ("exact", job.plan, ())
+    assert found.median_us is not None and found.median_us > 0
+    assert client.plan(found.plan_id)["id"] == job.plan
+
+
+def test_without_an_upload_first(client: sparsetune.Client) -> None:
+    A = random_csr(120, 120, seed=2)
+    job = client.submit(A, n=8, search=SEARCH)
+    assert client.has(A)
+    assert client.wait(job, timeout=120).ended
+    solve = client.submit(A, op="sptrsv", unit_diagonal=True, dtype="f64")
+    assert solve.raw["problem"]["diagonal"] == "unit"
+    client.cancel(solve.id)
+    with pytest.raises(sparsetune.TuningError, match="cancelled"):
+        client.wait(solve, timeout=30)
+
+
+def test_asynchronously(server: Server) -> None:
+    async def work() -> str:
+        client = sparsetune.AsyncClient(server.url, server.token)
+        A = random_csr(90, 80, seed=3)
+        assert (await client.lookup(A, n=4)).grade == "none"
+        job = await client.submit(A, n=4, search=SEARCH)
+        await client.wait(job, timeout=120)
+        return (await client.lookup(A, n=4)).grade
+
+    assert asyncio.run(work()) == "exact"
+
+
+def test_refusals_are_sentences(server: Server, client: sparsetune.Client) -> None:
+    A = random_csr(30, 20, seed=4)
+    with pytest.raises(sparsetune.ServerError, match="token"):
+        sparsetune.Client(server.url, "wrong").lookup(A, n=8)
+    with pytest.raises(sparsetune.NotFound):
+        client.plan("00000000-0000-7000-8000-000000000000")
+    with pytest.raises(sparsetune.ServerError, match="square"):
+        client.submit(A, op="sptrsv", dtype="f64")
+    with pytest.raises(sparsetune.ServerError, match="cannot be reached"):
+        sparsetune.Client("http://127.0.0.1:9").lookup(A, n=8)
+    assert not sparsetune.Client("http://127.0.0.1:9").ready()
+    with pytest.raises(sparsetune.ServerError, match="SPARSETUNE_SERVER"):
+        sparsetune.Client()
+    with pytest.raises(sparsetune.OperandError, match="needs n"):
+        client.lookup(A)
+    with pytest.raises(sparsetune.OperandError, match="positive"):
+        client.lookup(A, n=0)
+    with pytest.raises(sparsetune.OperandError, match="layout"):
+        client.lookup(A, n=8, layout="diagonal")
+    with pytest.raises(sparsetune.OperandError, match="f16, f32 or f64"):
+        client.lookup(A, n=8, dtype="int8")
