@@ -13,6 +13,7 @@ use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
     cudaDataType_t, cusparseIndexBase_t, cusparseIndexType_t, cusparseOperation_t, cusparseOrder_t,
 };
+use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -34,10 +35,28 @@ impl Routine {
         algorithm: &str,
     ) -> Result<Self, EngineError> {
         match &loaded.judge {
-            Judge::Product(_) => Spmm::new(context, handle, loaded, algorithm).map(Self::Product),
-            Judge::Solution(solution) => {
-                Spsv::new(context, handle, loaded, solution, algorithm).map(Self::Solve)
+            Judge::Product(_) => {
+                let (work, factors) = (Work::of(loaded), loaded.factors());
+                Spmm::new(context, handle, &work, factors, algorithm).map(Self::Product)
             }
+            Judge::Solution(solution) => {
+                let raw = solution.raw.as_ref().ok_or_else(|| {
+                    refused("cuSPARSE was not available when the matrix was loaded".to_owned())
+                })?;
+                let arrays = [&raw.row_ptr, &raw.col_idx, &raw.values];
+                let work = Work::of(loaded);
+                let work = Work { csr: Csr { nnz: raw.nnz, arrays, ..work.csr }, ..work };
+                Spsv::new(context, handle, &work, &solution.problem, algorithm).map(Self::Solve)
+            }
+        }
+    }
+
+    /// Queues the calls that follow on this stream, with these addresses of B and C.
+    pub(super) fn aim(&mut self, stream: CUstream, b: u64, c: u64) -> Result<(), EngineError> {
+        match self {
+            Self::Product(spmm) => spmm.aim(stream, b, c),
+            Self::Dense(gemm) => gemm.aim(stream, b, c),
+            Self::Solve(spsv) => spsv.aim(stream, b, c),
         }
     }
 
@@ -116,7 +135,23 @@ pub(super) struct Descriptor {
     pub(super) raw: Opaque,
     pub(super) destroy: unsafe extern "C" fn(Opaque) -> u32,
     /// Keeps the library mapped until the descriptor is gone.
-    pub(super) _handle: Arc<Handle>,
+    pub(super) handle: Arc<Handle>,
+}
+
+impl Descriptor {
+    /// Sets the address of a dense matrix.
+    pub(super) fn set_dense(&self, pointer: u64) -> Result<(), EngineError> {
+        // SAFETY: the descriptor is alive; it only keeps the address.
+        let status = unsafe { (self.handle.library.api.set_dense)(self.raw, pointer) };
+        self.handle.check("cusparseDnMatSetValues", status)
+    }
+
+    /// Sets the address of a vector.
+    pub(super) fn set_vector(&self, pointer: u64) -> Result<(), EngineError> {
+        // SAFETY: as above.
+        let status = unsafe { (self.handle.library.api.set_vector)(self.raw, pointer) };
+        self.handle.check("cusparseDnVecSetValues", status)
+    }
 }
 
 impl Drop for Descriptor {
@@ -126,7 +161,42 @@ impl Drop for Descriptor {
     }
 }
 
+/// What a routine works on: the sparse operand, and two dense ones with tight leading dimensions.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) csr: Csr<'a>,
+    /// Columns of B and C.
+    pub(super) n: usize,
+    pub(super) layout: Layout,
+    pub(super) b: u64,
+    pub(super) c: u64,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn of(loaded: &'a Loaded) -> Self {
+        let Loaded { rows, cols, nnz, dtype, n, layout, .. } = *loaded;
+        let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];
+        let csr = Csr { rows, cols, nnz, arrays, dtype };
+        Self { csr, n, layout, b: loaded.b.pointer, c: loaded.c.pointer }
+    }
+
+    /// B, with as many rows as the sparse operand has columns.
+    pub(super) fn dense_b(&self) -> Dense {
+        self.dense(self.csr.cols, self.b)
+    }
+
+    /// C, with as many rows as the sparse operand.
+    pub(super) fn dense_c(&self) -> Dense {
+        self.dense(self.csr.rows, self.c)
+    }
+
+    fn dense(&self, rows: usize, pointer: u64) -> Dense {
+        Dense { rows, cols: self.n, layout: self.layout, pointer, dtype: self.csr.dtype }
+    }
+}
+
 /// A CSR matrix on the device: row pointers, column indices (both u32, used as signed) and values.
+#[derive(Clone, Copy)]
 pub(super) struct Csr<'a> {
     pub(super) rows: usize,
     pub(super) cols: usize,
@@ -162,20 +232,20 @@ impl Csr<'_> {
             )
         };
         handle.check("cusparseCreateCsr", status)?;
-        Ok(Descriptor { raw, destroy: api.destroy_sparse, _handle: handle.clone() })
+        Ok(Descriptor { raw, destroy: api.destroy_sparse, handle: handle.clone() })
     }
 }
 
 /// A dense matrix on the device with a tight leading dimension.
-pub(super) struct Dense<'a> {
+pub(super) struct Dense {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) layout: Layout,
-    pub(super) buffer: &'a Buffer,
+    pub(super) pointer: u64,
     pub(super) dtype: Dtype,
 }
 
-impl Dense<'_> {
+impl Dense {
     pub(super) fn describe(&self, handle: &Arc<Handle>) -> Result<Descriptor, EngineError> {
         let (leading, order) = match self.layout {
             Layout::Row => (self.cols, cusparseOrder_t::CUSPARSE_ORDER_ROW),
@@ -190,12 +260,12 @@ impl Dense<'_> {
                 self.rows as i64,
                 self.cols as i64,
                 leading as i64,
-                self.buffer.pointer,
+                self.pointer,
                 data_type(self.dtype),
                 order as u32,
             )
         };
         handle.check("cusparseCreateDnMat", status)?;
-        Ok(Descriptor { raw, destroy: api.destroy_dense, _handle: handle.clone() })
+        Ok(Descriptor { raw, destroy: api.destroy_dense, handle: handle.clone() })
     }
 }

@@ -45,6 +45,24 @@ impl Context {
         self.driver.check("cuCtxSetCurrent", code)
     }
 
+    /// Makes the context current on this thread until the result is dropped, which restores what was current before: for
+    /// plans, which run in programs with contexts of their own.
+    pub(super) fn enter(&self) -> Result<Restore, EngineError> {
+        let previous = self.driver.current()?;
+        if previous == self.handle {
+            return Ok(Restore { previous, set: None });
+        }
+        self.bind()?;
+        Ok(Restore { previous, set: Some(self.driver.api.context_set) })
+    }
+
+    /// Waits for all work queued on any stream of the context.
+    pub(super) fn synchronize_all(&self) -> Result<(), EngineError> {
+        // SAFETY: takes no memory of ours; the context is current.
+        let code = unsafe { (self.driver.api.context_synchronize)() };
+        self.driver.check("kernel execution", code)
+    }
+
     /// Waits for all queued work; a fault in any of it is returned here.
     pub(super) fn synchronize(&self) -> Result<(), EngineError> {
         // SAFETY: the stream is ours.
@@ -63,20 +81,44 @@ impl Context {
 
     /// Queues writing `pattern` to `words` 32-bit words.
     pub(super) fn fill(&self, pointer: u64, pattern: u32, words: usize) -> Result<(), EngineError> {
+        self.fill_on(self.stream, pointer, pattern, words)
+    }
+
+    /// As [`Self::fill`], on another stream of the context.
+    pub(super) fn fill_on(
+        &self,
+        stream: CUstream,
+        pointer: u64,
+        pattern: u32,
+        words: usize,
+    ) -> Result<(), EngineError> {
         if words == 0 {
             return Ok(());
         }
         // SAFETY: callers pass a range of one of their buffers.
-        let code = unsafe { (self.driver.api.fill)(pointer, pattern, words, self.stream) };
+        let code = unsafe { (self.driver.api.fill)(pointer, pattern, words, stream) };
         self.driver.check("cuMemsetD32Async", code)
     }
 
     /// Queues a copy of the first `bytes` of one buffer to another.
     pub(super) fn copy(&self, to: &Buffer, from: &Buffer, bytes: usize) -> Result<(), EngineError> {
         let bytes = bytes.min(to.bytes).min(from.bytes);
-        let copy = self.driver.api.copy_on_device;
-        // SAFETY: both ranges were just bounded by their buffers.
-        let code = unsafe { copy(to.pointer, from.pointer, bytes, self.stream) };
+        self.copy_on(self.stream, to.pointer, from.pointer, bytes)
+    }
+
+    /// Queues a copy of device memory on another stream of the context; callers vouch for both ranges.
+    pub(super) fn copy_on(
+        &self,
+        stream: CUstream,
+        to: u64,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), EngineError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the driver reports addresses that are none of its own.
+        let code = unsafe { (self.driver.api.copy_on_device)(to, from, bytes, stream) };
         self.driver.check("cuMemcpyDtoDAsync", code)
     }
 }
@@ -90,6 +132,29 @@ impl Drop for Context {
                 (self.driver.api.stream_destroy)(self.stream);
             }
             (self.driver.api.context_release)(self.device);
+        }
+    }
+}
+
+/// What was current on a thread before a context was entered; current again on drop.
+pub(super) struct Restore {
+    previous: CUcontext,
+    /// Absent if nothing changed. The driver stays mapped, so this outlives the context.
+    set: Option<unsafe extern "C" fn(CUcontext) -> u32>,
+}
+
+impl Restore {
+    /// Restores what is current now, whatever is made current until then.
+    pub(super) fn current(driver: &Driver) -> Result<Self, EngineError> {
+        Ok(Self { previous: driver.current()?, set: Some(driver.api.context_set) })
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(set) = self.set {
+            // SAFETY: the handle was current on this thread, or null, which means none.
+            unsafe { set(self.previous) };
         }
     }
 }
@@ -121,13 +186,22 @@ impl Buffer {
     /// Copies `data` to the start of the buffer, in the stream's order. Returns once the host memory may be reused:
     /// the driver stages pageable memory before it returns.
     pub(super) fn write<T: Plain>(&self, data: &[T]) -> Result<(), EngineError> {
+        self.write_on(self.context.stream, data)
+    }
+
+    /// As [`Self::write`], in the order of another stream of the context.
+    pub(super) fn write_on<T: Plain>(
+        &self,
+        stream: CUstream,
+        data: &[T],
+    ) -> Result<(), EngineError> {
         let bytes = std::mem::size_of_val(data).min(self.bytes);
         if bytes == 0 {
             return Ok(());
         }
         let copy = self.context.driver.api.copy_to_device;
         // SAFETY: `bytes` bounds both sides.
-        let code = unsafe { copy(self.pointer, data.as_ptr().cast(), bytes, self.context.stream) };
+        let code = unsafe { copy(self.pointer, data.as_ptr().cast(), bytes, stream) };
         self.context.driver.check("cuMemcpyHtoDAsync", code)
     }
 
@@ -152,6 +226,7 @@ impl Drop for Buffer {
 
 /// Element types without padding for which every bit pattern is a value.
 pub(super) trait Plain: Copy {}
+impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for u32 {}
 impl Plain for u64 {}

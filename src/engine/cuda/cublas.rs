@@ -86,15 +86,20 @@ impl Handle {
         // SAFETY: out-pointer to a local; the context is current.
         handle.check("cublasCreate", unsafe { (handle.api.create)(&mut raw) })?;
         handle.raw = raw;
-        // SAFETY: handle and stream are alive.
-        let code = unsafe { (handle.api.set_stream)(raw, context.stream) };
-        handle.check("cublasSetStream", code)?;
+        handle.set_stream(context.stream)?;
         // Otherwise products of binary16 may be summed in binary16 where the sum is split, which no tolerance allows for.
         let mode = CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle is alive.
         let code = unsafe { (handle.api.set_math_mode)(raw, mode) };
         handle.check("cublasSetMathMode", code)?;
         Ok(handle)
+    }
+
+    /// Queues what follows on this stream.
+    pub(super) fn set_stream(&self, stream: CUstream) -> Result<(), EngineError> {
+        // SAFETY: the handle is alive, and callers pass a live stream.
+        let code = unsafe { (self.api.set_stream)(self.raw, stream) };
+        self.check("cublasSetStream", code)
     }
 
     /// Checks a status. A failed execution is looked up in the context, which knows whether it is lost.

@@ -25,8 +25,10 @@ symbols! {
             *mut Opaque, i64, i64, i64, u64, c_uint, c_uint
         );
         destroy_dense: "cusparseDestroyDnMat" (Opaque);
+        set_dense: "cusparseDnMatSetValues" (Opaque, u64);
         create_vector: "cusparseCreateDnVec" (*mut Opaque, i64, u64, c_uint);
         destroy_vector: "cusparseDestroyDnVec" (Opaque);
+        set_vector: "cusparseDnVecSetValues" (Opaque, u64);
         set_attribute: "cusparseSpMatSetAttribute" (Opaque, c_uint, *const c_void, usize);
         spmm_buffer: "cusparseSpMM_bufferSize" (
             Opaque, c_uint, c_uint, *const c_void, Opaque, Opaque, *const c_void, Opaque, c_uint, c_uint,
@@ -68,6 +70,10 @@ symbols! {
     }
 }
 
+/// `cusparseSpSV_updateMatrix` and `cusparseSpSM_updateMatrix`, which earlier versions lack: the analysis, the new values,
+/// and which of them.
+pub(super) type UpdateMatrix = unsafe extern "C" fn(Opaque, Opaque, u64, c_uint) -> u32;
+
 /// The library, before any context.
 pub(super) struct Cusparse {
     pub(super) api: Api,
@@ -76,6 +82,12 @@ pub(super) struct Cusparse {
 impl Cusparse {
     pub(super) fn open(search: &Search) -> Result<Self, LibraryError> {
         Ok(Self { api: Api::load(search.open(Library::Cusparse)?)? })
+    }
+
+    /// A function that not every version has.
+    pub(super) fn update_matrix(&self, symbol: &str) -> Option<UpdateMatrix> {
+        // SAFETY: both symbols have this signature; the pointer is used while `api.library`, its neighbour, is mapped.
+        unsafe { self.api.library.symbol(symbol) }.ok()
     }
 
     pub(super) fn path(&self) -> &std::path::Path {
@@ -117,10 +129,15 @@ impl Handle {
         // SAFETY: out-pointer to a local; the context is current.
         handle.check("cusparseCreate", unsafe { (handle.library.api.create)(&mut raw) })?;
         handle.raw = raw;
-        // SAFETY: handle and stream are alive.
-        let code = unsafe { (handle.library.api.set_stream)(raw, context.stream) };
-        handle.check("cusparseSetStream", code)?;
+        handle.set_stream(context.stream)?;
         Ok(handle)
+    }
+
+    /// Queues what follows on this stream.
+    pub(super) fn set_stream(&self, stream: CUstream) -> Result<(), EngineError> {
+        // SAFETY: the handle is alive, and callers pass a live stream.
+        let code = unsafe { (self.library.api.set_stream)(self.raw, stream) };
+        self.check("cusparseSetStream", code)
     }
 
     /// Checks a status. A failed execution is looked up in the context, which knows whether it is lost.

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUlaunchConfig, CUmodule, CUresult, CUstream,
 };
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
 symbols! {
     /// The driver functions in use, by their newest names that every CUDA 12 driver has.
@@ -24,7 +24,9 @@ symbols! {
         device_bus_id: "cuDeviceGetPCIBusId" (*mut c_char, c_int, CUdevice);
         context_retain: "cuDevicePrimaryCtxRetain" (*mut CUcontext, CUdevice);
         context_release: "cuDevicePrimaryCtxRelease_v2" (CUdevice);
+        context_get: "cuCtxGetCurrent" (*mut CUcontext);
         context_set: "cuCtxSetCurrent" (CUcontext);
+        context_synchronize: "cuCtxSynchronize" ();
         memory_info: "cuMemGetInfo_v2" (*mut usize, *mut usize);
         memory_alloc: "cuMemAlloc_v2" (*mut CUdeviceptr, usize);
         memory_free: "cuMemFree_v2" (CUdeviceptr);
@@ -34,9 +36,11 @@ symbols! {
         copy_to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, CUdeviceptr, usize, CUstream);
         copy_on_device: "cuMemcpyDtoDAsync_v2" (CUdeviceptr, CUdeviceptr, usize, CUstream);
         fill: "cuMemsetD32Async" (CUdeviceptr, c_uint, usize, CUstream);
+        fill_bytes: "cuMemsetD8Async" (CUdeviceptr, c_uchar, usize, CUstream);
         stream_create: "cuStreamCreate" (*mut CUstream, c_uint);
         stream_synchronize: "cuStreamSynchronize" (CUstream);
         stream_destroy: "cuStreamDestroy_v2" (CUstream);
+        stream_capturing: "cuStreamIsCapturing" (CUstream, *mut c_uint);
         event_create: "cuEventCreate" (*mut CUevent, c_uint);
         event_record: "cuEventRecord" (CUevent, CUstream);
         event_elapsed: "cuEventElapsedTime" (*mut f32, CUevent, CUevent);
@@ -118,6 +122,15 @@ impl Driver {
             (Some(name), Some(sentence)) => format!("{name} ({sentence})"),
             _ => format!("driver code {code}"),
         }
+    }
+
+    /// The context that is current on this thread; null if none is.
+    pub(super) fn current(&self) -> Result<CUcontext, EngineError> {
+        let mut current: CUcontext = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local.
+        let code = unsafe { (self.api.context_get)(&mut current) };
+        self.check("cuCtxGetCurrent", code)?;
+        Ok(current)
     }
 
     /// `(13, 0)` for the CUDA version the driver supports.

@@ -1,16 +1,16 @@
 //! The vendor's dense product: A is scattered into a dense matrix once, then cuBLAS multiplies it by the same B into C.
 
-use super::baseline::{Factors, data_type};
+use super::baseline::{Csr, Factors, Work, data_type};
 use super::context::{Buffer, Context};
 use super::cublas::{
     CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT,
     CUBLAS_OP_N, CUBLAS_OP_T, Handle,
 };
 use super::launch::{Launch, refused};
-use super::operands::Loaded;
 use super::own::OwnKernels;
 use crate::domain::{Dtype, Layout};
 use crate::engine::EngineError;
+use cudarc::driver::sys::CUstream;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,6 +34,8 @@ pub(super) struct Gemm {
     dtype: Dtype,
     compute: u32,
     a: Buffer,
+    /// Elements from one row of it to the next.
+    leading: usize,
     b: u64,
     c: u64,
     densify_ms: f64,
@@ -87,22 +89,23 @@ impl Shape {
 
 impl Gemm {
     /// Makes the dense A; the work is complete on return.
+    ///
+    /// `scatter` fills the dense A, which holds zeros, from its rows' distance in elements.
     pub(super) fn new(
         context: &Arc<Context>,
-        own: &OwnKernels,
         handle: &Arc<Handle>,
-        loaded: &Loaded,
+        work: &Work<'_>,
         algorithm: &str,
+        scatter: impl FnOnce(&Buffer, usize) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
         let started = Instant::now();
-        let dtype = loaded.dtype;
+        let Csr { rows, cols, dtype, .. } = work.csr;
         let compute = compute(algorithm, dtype).map_err(refused)?;
         let element = dtype.bytes() as usize;
-        let leading = loaded.cols.next_multiple_of(ALIGNMENT / element);
-        let sizes = [loaded.rows, loaded.cols, loaded.n, leading];
-        let shape = Shape::of(sizes, loaded.layout)
+        let leading = cols.next_multiple_of(ALIGNMENT / element);
+        let shape = Shape::of([rows, cols, work.n, leading], work.layout)
             .map_err(|_| refused("cuBLAS counts with signed 32 bits".to_owned()))?;
-        let bytes = (loaded.rows as u64).saturating_mul((leading * element) as u64);
+        let bytes = (rows as u64).saturating_mul((leading * element) as u64);
         let most = context.free_bytes()? / SHARE;
         if bytes > most {
             let why =
@@ -112,16 +115,7 @@ impl Gemm {
         // Whole words: rows are padded to 16 bytes.
         let a = Buffer::new(context, bytes as usize)?;
         context.fill(a.pointer, 0, bytes as usize / 4)?;
-        let blocks = loaded.rows.div_ceil(THREADS as usize / 32).clamp(1, MOST_BLOCKS) as u32;
-        let arguments = vec![
-            loaded.row_ptr.pointer,
-            loaded.col_idx.pointer,
-            loaded.values.pointer,
-            a.pointer,
-            loaded.rows as u64,
-            leading as u64,
-        ];
-        Launch::own(context, own.densify(dtype), blocks, THREADS, arguments).enqueue()?;
+        scatter(&a, leading)?;
         context.synchronize()?;
         Ok(Self {
             handle: handle.clone(),
@@ -129,8 +123,9 @@ impl Gemm {
             dtype,
             compute,
             a,
-            b: loaded.b.pointer,
-            c: loaded.c.pointer,
+            leading,
+            b: work.b,
+            c: work.c,
             densify_ms: started.elapsed().as_secs_f64() * 1e3,
         })
     }
@@ -138,6 +133,20 @@ impl Gemm {
     /// Milliseconds that making A dense took.
     pub(super) fn densify_ms(&self) -> f64 {
         self.densify_ms
+    }
+
+    /// Puts new values of the same pattern into the dense A.
+    pub(super) fn scatter_again(
+        &self,
+        scatter: impl FnOnce(&Buffer, usize) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        scatter(&self.a, self.leading)
+    }
+
+    /// Queues the products that follow on this stream, with these addresses of B and C.
+    pub(super) fn aim(&mut self, stream: CUstream, b: u64, c: u64) -> Result<(), EngineError> {
+        (self.b, self.c) = (b, c);
+        self.handle.set_stream(stream)
     }
 
     /// Queues one product.
@@ -173,6 +182,20 @@ impl Gemm {
         };
         self.handle.check("cublasGemmEx", status)
     }
+}
+
+/// Queues the scatter of a CSR matrix into `dense`, whose rows begin `leading` elements apart.
+pub(super) fn scatter(
+    context: &Arc<Context>,
+    own: &OwnKernels,
+    csr: &Csr<'_>,
+    dense: &Buffer,
+    leading: usize,
+) -> Result<(), EngineError> {
+    let blocks = csr.rows.div_ceil(THREADS as usize / 32).clamp(1, MOST_BLOCKS) as u32;
+    let [row_ptr, col_idx, values] = csr.arrays.map(|array| array.pointer);
+    let arguments = vec![row_ptr, col_idx, values, dense.pointer, csr.rows as u64, leading as u64];
+    Launch::own(context, own.densify(csr.dtype), blocks, THREADS, arguments).enqueue()
 }
 
 /// How the library computes for an algorithm of a recipe, as the library's number.

@@ -1,11 +1,14 @@
 //! Kernels on the device and single launches of them, with arguments that may differ from call to call.
 
 use super::context::{Context, Module};
+use super::driver::Driver;
 use super::limits;
 use crate::domain::Resources;
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
-use cudarc::driver::sys::{CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact};
+use cudarc::driver::sys::{
+    CUdevice_attribute as Limit, CUfunction, CUfunction_attribute as Fact, CUstream,
+};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -70,6 +73,41 @@ impl LoadedKernel {
         })
     }
 
+    /// Queues a launch. Each argument is in the low bytes of a word. Takes no memory of the host.
+    pub(super) fn queue(
+        &self,
+        driver: &Driver,
+        ([gx, gy, gz], [bx, by, bz], shared_bytes): Geometry,
+        stream: CUstream,
+        arguments: &[u64],
+    ) -> Result<(), EngineError> {
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
+        if arguments.len() > MOST_ARGUMENTS {
+            return Err(refused(format!("{} arguments of one kernel", arguments.len())));
+        }
+        for (pointer, word) in pointers.iter_mut().zip(arguments) {
+            *pointer = std::ptr::from_ref(word).cast_mut().cast();
+        }
+        // SAFETY: `pointers` points at as many words as the kernel has parameters, read during the call; what the kernel does
+        // with device memory is the device's to check.
+        let code = unsafe {
+            (driver.api.launch)(
+                self.function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared_bytes,
+                stream,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        driver.check("cuLaunchKernel", code)
+    }
+
     /// Figures of this kernel launched as the step asks; refused if not one block would be resident, or if the blocks of a
     /// grid wait for one another and cannot all be resident.
     pub(super) fn resources(
@@ -92,6 +130,12 @@ impl LoadedKernel {
     }
 }
 
+/// Grid, block and dynamic shared memory of a launch.
+pub(super) type Geometry = ([u32; 3], [u32; 3], u32);
+
+/// Most arguments of a kernel.
+pub(super) const MOST_ARGUMENTS: usize = 128;
+
 /// An argument that differs from call to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Varying {
@@ -103,12 +147,12 @@ pub(super) enum Varying {
 
 impl Varying {
     /// The argument in call `call`, counted from 0.
-    pub(super) fn word(self, call: u32) -> u64 {
+    pub(super) fn word(self, call: u64) -> u64 {
         match self {
             Self::Turn { even, .. } if call.is_multiple_of(2) => even,
             Self::Turn { odd, .. } => odd,
             // After 2^32 - 1 calls the numbers start again from 1: for kernels, 0 means "never".
-            Self::Epoch => u64::from(call % u32::MAX) + 1,
+            Self::Epoch => call % u64::from(u32::MAX) + 1,
         }
     }
 }
@@ -157,32 +201,13 @@ impl Launch {
     }
 
     /// Queues the launch as part of call `call`, counted from 0.
-    pub(super) fn enqueue_as(&self, call: u32) -> Result<(), EngineError> {
+    pub(super) fn enqueue_as(&self, call: u64) -> Result<(), EngineError> {
         let mut arguments = self.arguments.clone();
         for &(at, varying) in &self.varying {
             arguments[at] = varying.word(call);
         }
-        let mut pointers: Vec<*mut c_void> =
-            arguments.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
-        let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
-        // SAFETY: `pointers` points at as many words as the kernel has parameters, copied during the call; what the
-        // kernel does with device memory is the device's to check.
-        let code = unsafe {
-            (self.context.driver.api.launch)(
-                self.kernel.function,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                self.shared_bytes,
-                self.context.stream,
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        self.context.driver.check("cuLaunchKernel", code)
+        let geometry = (self.grid, self.block, self.shared_bytes);
+        self.kernel.queue(&self.context.driver, geometry, self.context.stream, &arguments)
     }
 }
 
@@ -203,7 +228,8 @@ mod tests {
 
     #[test]
     fn epochs_count_from_1_and_are_never_0() {
-        let words = [0, 1, u32::MAX - 1, u32::MAX].map(|call| Varying::Epoch.word(call));
-        assert_eq!(words, [1, 2, u64::from(u32::MAX), 1]);
+        let most = u64::from(u32::MAX);
+        let words = [0, 1, most - 1, most, most + 1].map(|call| Varying::Epoch.word(call));
+        assert_eq!(words, [1, 2, most, 1, 2]);
     }
 }

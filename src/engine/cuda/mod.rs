@@ -22,6 +22,7 @@ mod open;
 mod operands;
 mod own;
 mod places;
+mod plan;
 pub mod probe;
 mod residual;
 mod scratch;
@@ -36,6 +37,7 @@ mod vendors;
 mod verify;
 
 pub use open::Options;
+pub use plan::CudaPlan;
 pub use probe::{DeviceReport, Probe, devices, probe};
 
 use self::baseline::{Factors, Routine};

@@ -8,7 +8,7 @@ use crate::domain::recipe::{Arg, CudaProgram, Recipe, Scratch};
 use crate::domain::{Candidate, Digest};
 use crate::engine::EngineError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory of the recipes in use: those of one trial or one final. It is freed for the next recipes, so that a load of a
 /// thousand candidates needs no more than one of them does.
@@ -42,7 +42,7 @@ pub(super) struct Memory {
     /// several recipes one that gives up does not end the others.
     status: Option<Buffer>,
     /// Calls queued since the last refill.
-    calls: AtomicU32,
+    calls: AtomicU64,
     /// The program as a graph on this memory, if it has several steps.
     pub(super) recording: Recording,
 }
@@ -93,7 +93,7 @@ pub(super) fn watched(program: &CudaProgram) -> bool {
 }
 
 impl Memory {
-    fn new(
+    pub(super) fn new(
         context: &Arc<Context>,
         scratch: &[Scratch],
         watched: bool,
@@ -110,7 +110,7 @@ impl Memory {
             context: context.clone(),
             buffers: buffers.collect::<Result<_, EngineError>>()?,
             status: watched.then(|| Buffer::new(context, 4)).transpose()?,
-            calls: AtomicU32::new(0),
+            calls: AtomicU64::new(0),
             recording: Recording::default(),
         };
         memory.refill()?;
@@ -119,8 +119,8 @@ impl Memory {
 
     /// Resets everything to the state before the first call.
     pub(super) fn refill(&self) -> Result<(), EngineError> {
-        for (buffer, scratch) in &self.buffers {
-            self.context.fill(buffer.pointer, scratch.fill, buffer.bytes / 4)?;
+        for (pointer, word, words) in self.fills() {
+            self.context.fill(pointer, word, words)?;
         }
         if let Some(status) = &self.status {
             self.context.fill(status.pointer, 0, 1)?;
@@ -129,8 +129,15 @@ impl Memory {
         Ok(())
     }
 
+    /// Address, word and number of words of each buffer's fill.
+    pub(super) fn fills(&self) -> impl Iterator<Item = (u64, u32, usize)> {
+        self.buffers
+            .iter()
+            .map(|(buffer, scratch)| (buffer.pointer, scratch.fill, buffer.bytes / 4))
+    }
+
     /// The number of the call that is about to be queued, counted from 0.
-    pub(super) fn next_call(&self) -> u32 {
+    pub(super) fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 

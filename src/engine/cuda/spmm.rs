@@ -1,12 +1,12 @@
 //! The vendor's SpMM: cuSPARSE on the same buffers, each CSR algorithm set up once so that only the product is timed.
 
-use super::baseline::{Csr, Dense, Descriptor, Factors, NO_TRANSPOSE, compute_type};
+use super::baseline::{Descriptor, Factors, NO_TRANSPOSE, Work, compute_type};
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::launch::refused;
-use super::operands::Loaded;
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::cusparseSpMMAlg_t;
+use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ impl Spmm {
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
-        loaded: &Loaded,
+        work: &Work<'_>,
+        factors: [f64; 2],
         algorithm: &str,
     ) -> Result<Self, EngineError> {
         let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
@@ -49,20 +50,17 @@ impl Spmm {
                 "cuSPARSE has no algorithm `{algorithm}`; it has {names}"
             )));
         };
-        let (n, layout, dtype) = (loaded.n, loaded.layout, loaded.dtype);
-        let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];
-        let a = Csr { rows: loaded.rows, cols: loaded.cols, nnz: loaded.nnz, arrays, dtype };
-        let dense = |rows, buffer| Dense { rows, cols: n, layout, buffer, dtype };
+        let dtype = work.csr.dtype;
         let mut spmm = Self {
             handle: handle.clone(),
-            a: a.describe(handle)?,
-            b: dense(loaded.cols, &loaded.b).describe(handle)?,
-            c: dense(loaded.rows, &loaded.c).describe(handle)?,
+            a: work.csr.describe(handle)?,
+            b: work.dense_b().describe(handle)?,
+            c: work.dense_c().describe(handle)?,
             compute: compute_type(dtype),
             algorithm: algorithm as u32,
             workspace: None,
         };
-        let factors = Factors::of(loaded.factors(), dtype);
+        let factors = Factors::of(factors, dtype);
         let mut bytes = 0;
         // SAFETY: all descriptors are alive; out-pointer to a local.
         let status = unsafe {
@@ -85,6 +83,13 @@ impl Spmm {
         spmm.run(&factors, "cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
         context.synchronize()?;
         Ok(spmm)
+    }
+
+    /// Queues the products that follow on this stream, with these addresses of B and C.
+    pub(super) fn aim(&self, stream: CUstream, b: u64, c: u64) -> Result<(), EngineError> {
+        self.handle.set_stream(stream)?;
+        self.b.set_dense(b)?;
+        self.c.set_dense(c)
     }
 
     /// Queues one product.

@@ -1,18 +1,17 @@
 //! The vendor's triangular solve: cuSPARSE SpSV for one right-hand side, SpSM for several, analysed once at setup.
 
-use super::baseline::{Csr, Dense, Descriptor, NO_TRANSPOSE, data_type};
+use super::baseline::{Csr, Dense, Descriptor, NO_TRANSPOSE, Work, data_type};
 use super::context::{Buffer, Context};
 use super::cusparse::{Api, Handle, Opaque};
 use super::launch::refused;
-use super::operands::Loaded;
-use super::residual::{Raw, Solution};
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Dtype, Layout, Sptrsv};
+use crate::domain::{Dtype, Sptrsv};
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
     cusparseDiagType_t, cusparseFillMode_t, cusparseOperation_t, cusparseSpMatAttribute_t,
     cusparseSpSMAlg_t, cusparseSpSVAlg_t,
 };
+use cudarc::driver::sys::CUstream;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -56,25 +55,20 @@ impl Spsv {
     pub(super) fn new(
         context: &Arc<Context>,
         handle: &Arc<Handle>,
-        loaded: &Loaded,
-        solution: &Solution,
+        work: &Work<'_>,
+        problem: &Sptrsv,
         algorithm: &str,
     ) -> Result<Self, EngineError> {
-        let kind = kind(algorithm, loaded.n).map_err(refused)?;
-        let problem = &solution.problem;
-        let raw = solution.raw.as_ref();
-        let raw = raw.ok_or_else(|| {
-            refused("cuSPARSE was not available when the matrix was loaded".to_owned())
-        })?;
+        let kind = kind(algorithm, work.n).map_err(refused)?;
         let mut solve = Self {
             handle: handle.clone(),
             kind,
             operation: if problem.transpose { TRANSPOSE } else { NO_TRANSPOSE },
             dtype: problem.dtype,
             plan: plan(handle, kind)?,
-            matrix: triangle(handle, raw, loaded.rows, problem)?,
-            b: side(handle, kind, loaded, &loaded.b)?,
-            x: side(handle, kind, loaded, &loaded.c)?,
+            matrix: triangle(handle, &work.csr, problem)?,
+            b: side(handle, kind, work.dense_b())?,
+            x: side(handle, kind, work.dense_c())?,
             workspace: None,
         };
         let bytes = solve.workspace_bytes()?;
@@ -173,6 +167,31 @@ impl Spsv {
         self.check("analysis", status)
     }
 
+    /// Queues the solves that follow on this stream, with these addresses of b and x.
+    pub(super) fn aim(&self, stream: CUstream, b: u64, x: u64) -> Result<(), EngineError> {
+        self.handle.set_stream(stream)?;
+        match self.kind {
+            Kind::Vector => self.b.set_vector(b).and_then(|()| self.x.set_vector(x)),
+            Kind::Matrix => self.b.set_dense(b).and_then(|()| self.x.set_dense(x)),
+        }
+    }
+
+    /// Takes in new values of the matrix, which are in its array already, in the order of the stream last aimed at. False if
+    /// this version of the library cannot: then the routine must be set up again.
+    pub(super) fn update(&self, values: u64) -> Result<bool, EngineError> {
+        // Of the vendor's two enumerations: all values, not the diagonal alone.
+        const GENERAL: u32 = 0;
+        let symbol = match self.kind {
+            Kind::Vector => "cusparseSpSV_updateMatrix",
+            Kind::Matrix => "cusparseSpSM_updateMatrix",
+        };
+        let Some(update) = self.handle.library.update_matrix(symbol) else { return Ok(false) };
+        // SAFETY: handle and analysis are alive, and `values` is the array that was analysed.
+        let status = unsafe { update(self.handle.raw, self.plan.raw, values, GENERAL) };
+        self.handle.check(symbol, status)?;
+        Ok(true)
+    }
+
     /// Queues one solve.
     pub(super) fn enqueue(&self) -> Result<(), EngineError> {
         let (handle, operation, one) = (self.handle.raw, self.operation, self.one());
@@ -202,6 +221,10 @@ impl Spsv {
     }
 
     fn check(&self, stage: &str, status: u32) -> Result<(), EngineError> {
+        // A call in a plan must not take memory for a name that nobody reads.
+        if status == 0 {
+            return Ok(());
+        }
         let call = match self.kind {
             Kind::Vector => format!("cusparseSpSV_{stage}"),
             // This order is where it differs from other uses of the routine, so the error of a refusal should name it.
@@ -232,19 +255,16 @@ fn plan(handle: &Arc<Handle>, kind: Kind) -> Result<Descriptor, EngineError> {
     let mut raw: Opaque = std::ptr::null_mut();
     // SAFETY: out-pointer to a local.
     handle.check(call, unsafe { create(&mut raw) })?;
-    Ok(Descriptor { raw, destroy, _handle: handle.clone() })
+    Ok(Descriptor { raw, destroy, handle: handle.clone() })
 }
 
 /// The matrix with the triangle and the diagonal of the problem; the library does not read the other triangle, nor a unit
 /// diagonal.
 fn triangle(
     handle: &Arc<Handle>,
-    raw: &Raw,
-    rows: usize,
+    csr: &Csr<'_>,
     problem: &Sptrsv,
 ) -> Result<Descriptor, EngineError> {
-    let arrays = [&raw.row_ptr, &raw.col_idx, &raw.values];
-    let csr = Csr { rows, cols: rows, nnz: raw.nnz, arrays, dtype: problem.dtype };
     let matrix = csr.describe(handle)?;
     let fill = match problem.triangle {
         Triangle::Lower => cusparseFillMode_t::CUSPARSE_FILL_MODE_LOWER,
@@ -269,23 +289,17 @@ fn triangle(
 }
 
 /// b or x.
-fn side(
-    handle: &Arc<Handle>,
-    kind: Kind,
-    loaded: &Loaded,
-    buffer: &Buffer,
-) -> Result<Descriptor, EngineError> {
-    let (rows, dtype) = (loaded.rows, loaded.dtype);
+fn side(handle: &Arc<Handle>, kind: Kind, dense: Dense) -> Result<Descriptor, EngineError> {
     if kind == Kind::Matrix {
-        return Dense { rows, cols: loaded.n, layout: Layout::Row, buffer, dtype }.describe(handle);
+        return dense.describe(handle);
     }
+    let Dense { rows, pointer, dtype, .. } = dense;
     let api = &handle.library.api;
     let mut raw: Opaque = std::ptr::null_mut();
     // SAFETY: out-pointer to a local; the array has as many elements and outlives the descriptor's use.
-    let status =
-        unsafe { (api.create_vector)(&mut raw, rows as i64, buffer.pointer, data_type(dtype)) };
+    let status = unsafe { (api.create_vector)(&mut raw, rows as i64, pointer, data_type(dtype)) };
     handle.check("cusparseCreateDnVec", status)?;
-    Ok(Descriptor { raw, destroy: api.destroy_vector, _handle: handle.clone() })
+    Ok(Descriptor { raw, destroy: api.destroy_vector, handle: handle.clone() })
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Steps {
                     .to_owned(),
             ));
         }
-        let kinds = if varying.is_empty() { 1 } else { 2 };
+        let kinds = if varying.is_empty() { 1u64 } else { 2 };
         (0..kinds).map(|call| Graph::record(&self.context, || self.queue(call))).collect()
     }
 
@@ -111,11 +111,11 @@ impl Steps {
         let call = self.memory.next_call();
         match self.graphs.len() {
             0 => self.queue(call),
-            kinds => self.graphs[call as usize % kinds].launch(),
+            kinds => self.graphs[(call % kinds as u64) as usize].launch(),
         }
     }
 
-    fn queue(&self, call: u32) -> Result<(), EngineError> {
+    fn queue(&self, call: u64) -> Result<(), EngineError> {
         if let Some((pointer, words)) = self.zero {
             self.context.fill(pointer, 0, words)?;
         }

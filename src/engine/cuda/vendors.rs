@@ -1,10 +1,10 @@
 //! The vendor's libraries and their routines, each set up once on the loaded operands.
 
-use super::baseline::Routine;
-use super::context::Context;
+use super::baseline::{Routine, Work};
+use super::context::{Buffer, Context};
 use super::cublas::{self, Cublas};
 use super::cusparse::Handle;
-use super::gemm::Gemm;
+use super::gemm::{self, Gemm};
 use super::launch::refused;
 use super::libraries::{LibraryError, Search};
 use super::operands::{Judge, Loaded};
@@ -104,7 +104,10 @@ impl Vendors {
         }
         let cublas =
             self.cublas.as_ref().ok_or_else(|| refused("cuBLAS is not open".to_owned()))?;
-        Gemm::new(context, own, handle(cublas)?, loaded, algorithm).map(Routine::Dense)
+        let work = Work::of(loaded);
+        let scatter =
+            |dense: &Buffer, leading| gemm::scatter(context, own, &work.csr, dense, leading);
+        Gemm::new(context, handle(cublas)?, &work, algorithm, scatter).map(Routine::Dense)
     }
 }
 

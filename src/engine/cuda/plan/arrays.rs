@@ -1,0 +1,341 @@
+//! The arrays of a plan on the device, and new values in those that hold values of the matrix.
+
+use super::super::context::{Buffer, Context};
+use super::super::launch::{LoadedKernel, refused};
+use super::values::{Bits, map_entries};
+use crate::domain::bundle::{BundleArray, Element, Manifest, UpdateValues};
+use crate::engine::{EngineError, PlanFiles};
+use cudarc::driver::sys::CUstream;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The kernel that puts values in place.
+#[derive(Clone)]
+pub(super) struct Gather {
+    pub(super) kernel: Arc<LoadedKernel>,
+    /// Threads per block.
+    pub(super) block: u32,
+}
+
+/// The arrays that a plan's calls read.
+pub(super) struct Arrays {
+    held: HashMap<String, Held>,
+    /// Names in the manifest's order.
+    names: Vec<String>,
+    /// Entries of the matrix.
+    entries: usize,
+    /// Type of the matrix's values in the arrays.
+    element: Element,
+    gather: Option<Gather>,
+    /// New values that came from the host, for the kernel to read; allocated when first needed.
+    staged: Option<Buffer>,
+    /// Whether new values can be put in place at all.
+    updatable: bool,
+}
+
+struct Held {
+    buffer: Buffer,
+    length: u64,
+    /// Whether the array holds what it should.
+    filled: bool,
+    values: Option<Place>,
+}
+
+/// How new values get into an array.
+enum Place {
+    /// Entry i is at place i.
+    Identity,
+    /// The kernel reads the map.
+    Device(Buffer),
+    /// There is no kernel.
+    Host(Vec<u32>),
+}
+
+impl Arrays {
+    /// Uploads the arrays that `wanted` names.
+    pub(super) fn upload(
+        context: &Arc<Context>,
+        manifest: &Manifest,
+        files: &dyn PlanFiles,
+        wanted: &[&str],
+        gather: Option<Gather>,
+    ) -> Result<Self, EngineError> {
+        let entries = usize::try_from(manifest.matrix.nnz)
+            .map_err(|_| refused(format!("{} entries", manifest.matrix.nnz)))?;
+        let mut arrays = Self {
+            held: HashMap::new(),
+            names: Vec::new(),
+            entries,
+            element: manifest.call.b.element,
+            gather,
+            staged: None,
+            updatable: matches!(manifest.update_values, UpdateValues::Gather(_)),
+        };
+        for &name in wanted {
+            if arrays.held.contains_key(name) {
+                continue;
+            }
+            let array = manifest.arrays.iter().find(|array| array.name == name);
+            let array = array.ok_or_else(|| {
+                refused(format!("The plan uses the array `{name}`, which it does not contain."))
+            })?;
+            let held = arrays.hold(context, array, files)?;
+            arrays.held.insert(name.to_owned(), held);
+            arrays.names.push(name.to_owned());
+        }
+        Ok(arrays)
+    }
+
+    fn hold(
+        &self,
+        context: &Arc<Context>,
+        array: &BundleArray,
+        files: &dyn PlanFiles,
+    ) -> Result<Held, EngineError> {
+        let data = files.array(&array.name);
+        let bytes = check_array(array, data, self.entries, self.element)?;
+        let buffer = Buffer::new(context, bytes.next_multiple_of(4))?;
+        match data {
+            Some(data) => buffer.write(data)?,
+            // Zeros stay where no value of the matrix stands.
+            None => context.fill(buffer.pointer, 0, buffer.bytes / 4)?,
+        }
+        let values = match array.values.as_ref().filter(|_| self.updatable) {
+            None => None,
+            Some(placed) => Some(match &placed.map {
+                None => Place::Identity,
+                Some(map) => self.place(context, map, array.length, files)?,
+            }),
+        };
+        Ok(Held { buffer, length: array.length, filled: data.is_some(), values })
+    }
+
+    fn place(
+        &self,
+        context: &Arc<Context>,
+        map: &str,
+        places: u64,
+        files: &dyn PlanFiles,
+    ) -> Result<Place, EngineError> {
+        let bytes = files.array(map);
+        let bytes = bytes.ok_or_else(|| refused(format!("The map `{map}` is missing.")))?;
+        let entries = map_entries(map, bytes, places, self.entries as u64)?;
+        Ok(match self.gather {
+            Some(_) => Place::Device(Buffer::of(context, &entries)?),
+            None => Place::Host(entries),
+        })
+    }
+
+    /// The device memory of an array.
+    pub(super) fn buffer(&self, name: &str) -> Result<&Buffer, EngineError> {
+        let held = self.held.get(name).map(|held| &held.buffer);
+        held.ok_or_else(|| refused(format!("The plan does not contain the array `{name}`.")))
+    }
+
+    /// Elements of an array.
+    pub(super) fn length(&self, name: &str) -> Result<usize, EngineError> {
+        self.buffer(name)?;
+        Ok(self.held.get(name).map_or(0, |held| held.length as usize))
+    }
+
+    /// An array whose values were left out of the bundle and have not been given yet.
+    pub(super) fn missing(&self) -> Option<&str> {
+        let missing = |name: &&String| self.held.get(*name).is_some_and(|held| !held.filled);
+        self.names.iter().find(missing).map(String::as_str)
+    }
+
+    /// Whether new values must pass through the host.
+    pub(super) fn gathers_on_host(&self) -> bool {
+        self.held.values().any(|held| matches!(held.values, Some(Place::Host(_))))
+    }
+
+    fn check_updatable(&self) -> Result<(), EngineError> {
+        match self.updatable {
+            true => Ok(()),
+            false => Err(refused(
+                "The arrays of this plan are functions of all values: they must be made again."
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Puts new values in place, in the entry order of the uploaded matrix. The caller's memory may be reused on return.
+    pub(super) fn update_from_host(
+        &mut self,
+        context: &Arc<Context>,
+        values: &[f64],
+        stream: CUstream,
+    ) -> Result<(), EngineError> {
+        self.check_updatable()?;
+        if values.len() != self.entries {
+            return Err(refused(format!(
+                "{} values for a matrix of {} entries.",
+                values.len(),
+                self.entries
+            )));
+        }
+        let bits = Bits::rounded(values, self.element)?;
+        if self.held.values().any(|held| matches!(held.values, Some(Place::Device(_)))) {
+            if self.staged.is_none() {
+                let bytes = self.entries * self.element.bytes() as usize;
+                self.staged = Some(Buffer::new(context, bytes)?);
+            }
+            let staged = self.staged.as_ref().ok_or_else(|| refused("no memory".to_owned()))?;
+            bits.write(staged, stream)?;
+            let pointer = staged.pointer;
+            return self.update_on_device(context, pointer, stream);
+        }
+        self.write(&bits, stream)
+    }
+
+    /// As above, from device memory in the element type. Where the plan has no kernel for it, the values are copied to the
+    /// host, put in place there and copied back, which waits for the stream.
+    pub(super) fn update_on_device(
+        &mut self,
+        context: &Arc<Context>,
+        values: u64,
+        stream: CUstream,
+    ) -> Result<(), EngineError> {
+        self.check_updatable()?;
+        if self.gathers_on_host() {
+            let bits = self.download(context, values, stream)?;
+            return self.write(&bits, stream);
+        }
+        let (entries, element) = (self.entries as u64, self.element);
+        let gather = self.gather.clone();
+        for held in self.placed() {
+            match (&held.values, &gather) {
+                (Some(Place::Device(map)), Some(Gather { kernel, block })) => {
+                    let blocks = held.length.div_ceil(u64::from(*block));
+                    let blocks = u32::try_from(blocks)
+                        .map_err(|_| refused(format!("{} places of values", held.length)))?;
+                    if blocks > 0 {
+                        let arguments = [values, map.pointer, held.buffer.pointer, held.length];
+                        let geometry = ([blocks, 1, 1], [*block, 1, 1], 0);
+                        kernel.queue(&context.driver, geometry, stream, &arguments)?;
+                    }
+                }
+                _ => {
+                    let bytes = (entries * element.bytes()) as usize;
+                    context.copy_on(stream, held.buffer.pointer, values, bytes)?;
+                }
+            }
+            held.filled = true;
+        }
+        Ok(())
+    }
+
+    /// The arrays that hold values.
+    fn placed(&mut self) -> impl Iterator<Item = &mut Held> {
+        // Each array is written once, so their order does not matter.
+        #[allow(clippy::iter_over_hash_type)]
+        self.held.values_mut().filter(|held| held.values.is_some())
+    }
+
+    fn write(&mut self, bits: &Bits, stream: CUstream) -> Result<(), EngineError> {
+        for held in self.placed() {
+            match &held.values {
+                Some(Place::Host(map)) => bits.gathered(map).write(&held.buffer, stream)?,
+                _ => bits.write(&held.buffer, stream)?,
+            }
+            held.filled = true;
+        }
+        Ok(())
+    }
+
+    fn download(
+        &self,
+        context: &Arc<Context>,
+        values: u64,
+        stream: CUstream,
+    ) -> Result<Bits, EngineError> {
+        let bytes = self.entries * self.element.bytes() as usize;
+        let copy = Buffer::new(context, bytes)?;
+        context.copy_on(stream, copy.pointer, values, bytes)?;
+        context.synchronize_all()?;
+        Bits::read(&copy, self.element, self.entries)
+    }
+}
+
+/// Bytes of an array; refuses one whose data is missing or of another length, or whose values are of another type.
+fn check_array(
+    array: &BundleArray,
+    data: Option<&[u8]>,
+    entries: usize,
+    element: Element,
+) -> Result<usize, EngineError> {
+    let name = &array.name;
+    let bytes = array.length.checked_mul(array.element.bytes());
+    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes
+        .ok_or_else(|| refused(format!("The array `{name}` has {} elements.", array.length)))?;
+    if let Some(data) = data
+        && data.len() != bytes
+    {
+        return Err(refused(format!("The array `{name}` has {} bytes, not {bytes}.", data.len())));
+    }
+    let Some(placed) = &array.values else {
+        return match data {
+            Some(_) => Ok(bytes),
+            None => Err(refused(format!("The array `{name}` is missing."))),
+        };
+    };
+    if array.element != element {
+        return Err(refused(format!(
+            "The array `{name}` holds values as {}, but the problem is in {}.",
+            array.element.name(),
+            element.name()
+        )));
+    }
+    if placed.map.is_none() && array.length != entries as u64 {
+        return Err(refused(format!(
+            "The array `{name}` has {} places for the matrix's {entries} values.",
+            array.length
+        )));
+    }
+    if data.is_none() && array.included {
+        return Err(refused(format!("The array `{name}` is missing.")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::bundle::PlacedValues;
+
+    fn array(element: Element, length: u64, values: Option<PlacedValues>) -> BundleArray {
+        BundleArray { name: "a".to_owned(), element, length, included: true, values }
+    }
+
+    fn why(array: &BundleArray, data: Option<&[u8]>) -> String {
+        check_array(array, data, 3, Element::F32).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn arrays_of_another_length_or_type_are_refused() {
+        let plain = array(Element::U32, 2, None);
+        assert_eq!(check_array(&plain, Some(&[0; 8]), 3, Element::F32), Ok(8));
+        assert_eq!(why(&plain, Some(&[0; 7])), "The array `a` has 7 bytes, not 8.");
+        assert_eq!(why(&plain, None), "The array `a` is missing.");
+        let huge = array(Element::F64, 1 << 62, None);
+        assert_eq!(why(&huge, None), format!("The array `a` has {} elements.", 1u64 << 62));
+        let values = array(Element::F64, 3, Some(PlacedValues { map: None }));
+        let words = "The array `a` holds values as f64, but the problem is in f32.";
+        assert_eq!(why(&values, Some(&[0; 24])), words);
+        let values = array(Element::F32, 4, Some(PlacedValues { map: None }));
+        let words = "The array `a` has 4 places for the matrix's 3 values.";
+        assert_eq!(why(&values, Some(&[0; 16])), words);
+    }
+
+    #[test]
+    fn values_may_be_left_out_but_only_where_the_manifest_says_so() {
+        let placed = Some(PlacedValues { map: None });
+        let left_out = BundleArray { included: false, ..array(Element::F32, 3, placed) };
+        assert_eq!(check_array(&left_out, None, 3, Element::F32), Ok(12));
+        let promised = BundleArray { included: true, ..left_out };
+        assert_eq!(why(&promised, None), "The array `a` is missing.");
+        let index = BundleArray { included: false, ..array(Element::U32, 3, None) };
+        assert_eq!(why(&index, None), "The array `a` is missing.");
+    }
+}

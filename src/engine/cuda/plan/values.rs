@@ -1,0 +1,172 @@
+//! Values of the matrix as the bits of the plan's element type, and the gather of them on the host.
+
+use super::super::context::{Buffer, Plain};
+use super::super::launch::refused;
+use crate::domain::bundle::{Element, NO_ENTRY};
+use crate::engine::EngineError;
+use crate::sparse::operand::half_bits;
+use cudarc::driver::sys::CUstream;
+use rayon::prelude::*;
+
+/// Bits of elements, by their width.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Bits {
+    W16(Vec<u16>),
+    W32(Vec<u32>),
+    W64(Vec<u64>),
+}
+
+impl Bits {
+    /// Rounds values to a type; refuses those that it cannot hold.
+    pub(super) fn rounded(values: &[f64], element: Element) -> Result<Self, EngineError> {
+        let fits = |value: f64| match element {
+            // All exponent bits: infinite, or not a number.
+            Element::F16 => half_bits(value) & 0x7c00 != 0x7c00,
+            Element::F32 => (value as f32).is_finite(),
+            _ => value.is_finite(),
+        };
+        if let Some(at) = values.par_iter().position_first(|&value| !fits(value)) {
+            return Err(refused(format!(
+                "The value {} of entry {at} is out of the range of {}.",
+                values[at],
+                element.name()
+            )));
+        }
+        Ok(match element {
+            Element::F16 => Self::W16(values.par_iter().map(|&value| half_bits(value)).collect()),
+            Element::F32 => {
+                Self::W32(values.par_iter().map(|&value| (value as f32).to_bits()).collect())
+            }
+            Element::F64 => Self::W64(values.par_iter().map(|value| value.to_bits()).collect()),
+            Element::U16 | Element::U32 | Element::U64 => {
+                return Err(refused(format!("values of the type {}", element.name())));
+            }
+        })
+    }
+
+    /// Reads the first `count` elements of device memory, once all work of the context is done.
+    pub(super) fn read(
+        buffer: &Buffer,
+        element: Element,
+        count: usize,
+    ) -> Result<Self, EngineError> {
+        fn filled<T: Plain + Default>(
+            buffer: &Buffer,
+            count: usize,
+        ) -> Result<Vec<T>, EngineError> {
+            let mut words = vec![T::default(); count];
+            buffer.read(0, &mut words)?;
+            Ok(words)
+        }
+        Ok(match element.bytes() {
+            2 => Self::W16(filled(buffer, count)?),
+            4 => Self::W32(filled(buffer, count)?),
+            _ => Self::W64(filled(buffer, count)?),
+        })
+    }
+
+    /// The values at the places of an array; zero where no value stands.
+    pub(super) fn gathered(&self, map: &[u32]) -> Self {
+        fn at<T: Copy + Default + Send + Sync>(values: &[T], map: &[u32]) -> Vec<T> {
+            let of = |&entry: &u32| values.get(entry as usize).copied().unwrap_or_default();
+            map.par_iter().map(of).collect()
+        }
+        match self {
+            Self::W16(values) => Self::W16(at(values, map)),
+            Self::W32(values) => Self::W32(at(values, map)),
+            Self::W64(values) => Self::W64(at(values, map)),
+        }
+    }
+
+    /// Copies the bits to the start of a buffer, in the stream's order.
+    pub(super) fn write(&self, buffer: &Buffer, stream: CUstream) -> Result<(), EngineError> {
+        match self {
+            Self::W16(words) => buffer.write_on(stream, words),
+            Self::W32(words) => buffer.write_on(stream, words),
+            Self::W64(words) => buffer.write_on(stream, words),
+        }
+    }
+
+    /// As they lie in memory.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::W16(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            Self::W32(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            Self::W64(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        }
+    }
+}
+
+/// The entries of a map, from its bytes; refuses entries that the matrix does not have.
+pub(super) fn map_entries(
+    name: &str,
+    bytes: &[u8],
+    places: u64,
+    entries: u64,
+) -> Result<Vec<u32>, EngineError> {
+    if bytes.len() as u64 != places.saturating_mul(4) {
+        let length = bytes.len();
+        let words = format!("The map `{name}` has {length} bytes, not 4 for each of {places}.");
+        return Err(refused(words));
+    }
+    let map: Vec<u32> = words(bytes);
+    let foreign = |&entry: &u32| entry != NO_ENTRY && u64::from(entry) >= entries;
+    if let Some(at) = map.par_iter().position_first(foreign) {
+        return Err(refused(format!(
+            "The map `{name}` names entry {} at place {at}; the matrix has {entries}.",
+            map[at]
+        )));
+    }
+    Ok(map)
+}
+
+/// 32-bit words from little-endian bytes.
+pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    bytes.chunks_exact(4).map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_rounded_as_the_engine_rounds_them() {
+        let values = [1.0, -0.1, 65504.0];
+        let half = Bits::rounded(&values, Element::F16).unwrap();
+        assert_eq!(half, Bits::W16(values.map(half_bits).to_vec()));
+        let single = Bits::rounded(&values, Element::F32).unwrap();
+        assert_eq!(single, Bits::W32(values.map(|value| (value as f32).to_bits()).to_vec()));
+        assert_eq!(single.bytes()[..4], [0, 0, 0x80, 0x3f]);
+        let double = Bits::rounded(&values, Element::F64).unwrap();
+        assert_eq!(double, Bits::W64(values.map(f64::to_bits).to_vec()));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_their_entry() {
+        let why = |values: &[f64], element| Bits::rounded(values, element).unwrap_err().to_string();
+        let words = "The value 65520 of entry 1 is out of the range of f16.";
+        assert_eq!(why(&[1.0, 65520.0], Element::F16), words);
+        assert!(why(&[-1e39], Element::F32).contains("of entry 0 is out of the range of f32"));
+        assert!(why(&[0.0, 0.0, f64::NAN], Element::F64).contains("of entry 2"));
+        assert!(why(&[f64::INFINITY], Element::F64).contains("of entry 0"));
+        assert!(why(&[1.0], Element::U32).contains("type u32"));
+    }
+
+    #[test]
+    fn a_map_gathers_and_leaves_zeros() {
+        let map: Vec<u8> = [2u32, NO_ENTRY, 0].iter().flat_map(|e| e.to_le_bytes()).collect();
+        let map = map_entries("values.map", &map, 3, 3).unwrap();
+        assert_eq!(Bits::W16(vec![7, 8, 9]).gathered(&map), Bits::W16(vec![9, 0, 7]));
+        assert_eq!(Bits::W64(vec![7, 8, 9]).gathered(&map), Bits::W64(vec![9, 0, 7]));
+    }
+
+    #[test]
+    fn maps_of_another_matrix_are_refused() {
+        let why =
+            |bytes: &[u8], entries| map_entries("m", bytes, 1, entries).unwrap_err().to_string();
+        assert_eq!(why(&[0; 3], 1), "The map `m` has 3 bytes, not 4 for each of 1.");
+        let words = "The map `m` names entry 5 at place 0; the matrix has 5.";
+        assert_eq!(why(&[5, 0, 0, 0], 5), words);
+    }
+}
