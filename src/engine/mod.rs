@@ -74,16 +74,6 @@ impl From<Vec<f64>> for Dense {
     }
 }
 
-impl Operands {
-    /// B and the reference product of an SpMM in f32; `None` for other problems.
-    pub fn product(&self) -> Option<(&Arc<[f32]>, &Arc<Product>)> {
-        match (&self.b, &self.expected) {
-            (Dense::F32(b), Expected::Product(product)) => Some((b, product)),
-            _ => None,
-        }
-    }
-}
-
 /// The reference that a result is checked against.
 #[derive(Clone)]
 pub enum Expected {

@@ -44,7 +44,7 @@ async fn a_lookup_goes_from_none_to_exact_at_once() {
 async fn accumulate_and_tf32_are_part_of_the_key() {
     let app = TestApp::new().await;
     let matrix = app.matrix(9).await;
-    // The host multiplies in f32 whatever is consented to, and adds to no C.
+    // The host multiplies in f32 whatever is consented to.
     let problem = json!({
         "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": true
     });

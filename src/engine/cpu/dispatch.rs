@@ -1,8 +1,10 @@
-//! Selects the compiled instance of a CPU kernel: M1, registers per row and instruction set are compile-time constants.
+//! Selects the compiled instance of a CPU kernel: element type, M1, registers per row and instruction set are compile-time
+//! constants.
 
+use super::element::Element;
 use super::kernel::{self, Panel};
 #[cfg(target_arch = "x86_64")]
-use super::simd::{Avx2, Avx512};
+use super::simd::{Avx2F32, Avx2F64, Avx512F32, Avx512F64};
 use super::simd::{Isa, Plain};
 use std::ops::Range;
 
@@ -12,34 +14,32 @@ pub const SUPPORTED_M1: [u32; 4] = [1, 2, 4, 8];
 /// Supported panel widths.
 pub const SUPPORTED_N1: [u32; 4] = [8, 16, 32, 64];
 
-/// `kernel::row_panel` for one instruction set and one tile.
-pub type RowPanel = unsafe fn(&Panel<'_>, &[u32]);
+/// `kernel::row_panel` for one element type, instruction set and tile.
+pub type RowPanel<T> = unsafe fn(&Panel<'_, T>, &[u32]);
 
-/// `kernel::row_split` for one instruction set and one width.
-pub type RowSplit = unsafe fn(&Panel<'_>, Range<usize>);
+/// `kernel::row_split` for one element type, instruction set and width.
+pub type RowSplit<T> = unsafe fn(&Panel<'_, T>, Range<usize>);
+
+/// An element type that the product kernels are compiled for.
+pub trait Multiplied: Element {
+    /// Lanes of a register; the baseline's kernels use four of either type.
+    fn lanes(isa: Isa) -> usize;
+    /// The compiled tile of `m1` rows by `vecs` registers.
+    fn panel_of(isa: Isa, m1: u32, vecs: usize, masked: bool) -> Option<RowPanel<Self>>;
+    /// The compiled kernel for single rows of `vecs` registers.
+    fn split_of(isa: Isa, vecs: usize, masked: bool) -> Option<RowSplit<Self>>;
+}
 
 /// The kernel for tiles of `m1` rows and panels of `width` of at most `n1` columns.
-pub fn row_panel(isa: Isa, m1: u32, n1: u32, width: usize) -> Option<RowPanel> {
-    let shape = Shape::of(isa, n1, width);
-    match shape.isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::panel(m1, shape.vecs, shape.masked),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::panel(m1, shape.vecs, shape.masked),
-        Isa::Scalar => plain::panel(m1, shape.vecs, shape.masked),
-    }
+pub fn row_panel<T: Multiplied>(isa: Isa, m1: u32, n1: u32, width: usize) -> Option<RowPanel<T>> {
+    let Shape { isa, vecs, masked } = Shape::of::<T>(isa, n1, width);
+    T::panel_of(isa, m1, vecs, masked)
 }
 
 /// The kernel for single rows and panels of `width` of at most `n1` columns.
-pub fn row_split(isa: Isa, n1: u32, width: usize) -> Option<RowSplit> {
-    let shape = Shape::of(isa, n1, width);
-    match shape.isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::split(shape.vecs, shape.masked),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::split(shape.vecs, shape.masked),
-        Isa::Scalar => plain::split(shape.vecs, shape.masked),
-    }
+pub fn row_split<T: Multiplied>(isa: Isa, n1: u32, width: usize) -> Option<RowSplit<T>> {
+    let Shape { isa, vecs, masked } = Shape::of::<T>(isa, n1, width);
+    T::split_of(isa, vecs, masked)
 }
 
 /// Registers per row of the panel.
@@ -51,11 +51,13 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(isa: Isa, n1: u32, width: usize) -> Self {
+    fn of<T: Multiplied>(isa: Isa, n1: u32, width: usize) -> Self {
         // If half of a 512-bit register is enough, a 256-bit one is used.
         #[cfg(target_arch = "x86_64")]
-        let isa = if isa == Isa::Avx512 && width <= 8 { Isa::Avx2 } else { isa };
-        let lanes = isa.lanes() as usize;
+        let narrow = isa == Isa::Avx512 && width <= T::lanes(isa) / 2;
+        #[cfg(target_arch = "x86_64")]
+        let isa = if narrow { Isa::Avx2 } else { isa };
+        let lanes = T::lanes(isa);
         if width == n1 as usize && width.is_multiple_of(lanes) {
             Self { isa, vecs: width / lanes, masked: false }
         } else {
@@ -64,15 +66,53 @@ impl Shape {
     }
 }
 
-/// One module per instruction set: the generic kernels inlined into functions compiled for it.
+macro_rules! multiplied {
+    ($type:ty, $avx512:ident, $avx2:ident, $plain:ident) => {
+        impl Multiplied for $type {
+            fn lanes(isa: Isa) -> usize {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => 64 / size_of::<Self>(),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => 32 / size_of::<Self>(),
+                    Isa::Scalar => 4,
+                }
+            }
+
+            fn panel_of(isa: Isa, m1: u32, vecs: usize, masked: bool) -> Option<RowPanel<Self>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => $avx512::panel(m1, vecs, masked),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => $avx2::panel(m1, vecs, masked),
+                    Isa::Scalar => $plain::panel(m1, vecs, masked),
+                }
+            }
+
+            fn split_of(isa: Isa, vecs: usize, masked: bool) -> Option<RowSplit<Self>> {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => $avx512::split(vecs, masked),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => $avx2::split(vecs, masked),
+                    Isa::Scalar => $plain::split(vecs, masked),
+                }
+            }
+        }
+    };
+}
+multiplied!(f32, avx512_f32, avx2_f32, plain_f32);
+multiplied!(f64, avx512_f64, avx2_f64, plain_f64);
+
+/// One module per instruction set and type: the generic kernels inlined into functions compiled for it.
 macro_rules! compiled_for {
-    ($module:ident, $simd:ty, [$($vecs:literal / $unroll:literal),*] $(, $features:literal)?) => {
+    ($module:ident, $type:ty, $simd:ty, [$($vecs:literal / $unroll:literal),*] $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
             $(#[target_feature(enable = $features)])?
             unsafe fn panel_of<const M1: usize, const VECS: usize, const MASKED: bool>(
-                panel: &Panel<'_>,
+                panel: &Panel<'_, $type>,
                 order: &[u32],
             ) {
                 // SAFETY: the requirements are the caller's.
@@ -81,14 +121,14 @@ macro_rules! compiled_for {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn split_of<const VECS: usize, const UNROLL: usize, const MASKED: bool>(
-                panel: &Panel<'_>,
+                panel: &Panel<'_, $type>,
                 rows: Range<usize>,
             ) {
                 // SAFETY: the requirements are the caller's.
                 unsafe { kernel::row_split::<$simd, VECS, UNROLL, MASKED>(panel, rows) }
             }
 
-            pub fn panel(m1: u32, vecs: usize, masked: bool) -> Option<RowPanel> {
+            pub fn panel(m1: u32, vecs: usize, masked: bool) -> Option<RowPanel<$type>> {
                 match (m1, vecs, masked) {
                     $(
                         (1, $vecs, false) => Some(panel_of::<1, $vecs, false>),
@@ -104,7 +144,7 @@ macro_rules! compiled_for {
                 }
             }
 
-            pub fn split(vecs: usize, masked: bool) -> Option<RowSplit> {
+            pub fn split(vecs: usize, masked: bool) -> Option<RowSplit<$type>> {
                 match (vecs, masked) {
                     $(
                         ($vecs, false) => Some(split_of::<$vecs, $unroll, false>),
@@ -119,7 +159,12 @@ macro_rules! compiled_for {
 
 // Registers per row / entries of a row in flight: at least four sums, to hide the latency of the multiply-add.
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx512, Avx512, [1 / 4, 2 / 2, 4 / 1], "avx512f,avx2,fma");
+compiled_for!(avx512_f32, f32, Avx512F32, [1 / 4, 2 / 2, 4 / 1], "avx512f,avx2,fma");
 #[cfg(target_arch = "x86_64")]
-compiled_for!(avx2, Avx2, [1 / 4, 2 / 2, 4 / 1, 8 / 1], "avx2,fma");
-compiled_for!(plain, Plain, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1]);
+compiled_for!(avx512_f64, f64, Avx512F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1], "avx512f,avx2,fma");
+#[cfg(target_arch = "x86_64")]
+compiled_for!(avx2_f32, f32, Avx2F32, [1 / 4, 2 / 2, 4 / 1, 8 / 1], "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+compiled_for!(avx2_f64, f64, Avx2F64, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1], "avx2,fma");
+compiled_for!(plain_f32, f32, Plain<f32>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1]);
+compiled_for!(plain_f64, f64, Plain<f64>, [1 / 4, 2 / 2, 4 / 1, 8 / 1, 16 / 1]);

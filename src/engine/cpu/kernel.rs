@@ -9,6 +9,7 @@
 // Register arrays are indexed by compile-time constants; indexed loops mirror the tiles and are unrolled.
 #![allow(clippy::needless_range_loop)]
 
+use super::element::Element;
 use super::simd::Simd;
 use crate::domain::Layout;
 use std::ops::Range;
@@ -20,33 +21,42 @@ const GROUP: usize = 16;
 pub const WIDEST: usize = 64;
 
 /// One panel of the product. The arrays of A are those of a canonical matrix whose columns are below the rows of B.
-pub struct Panel<'a> {
+pub struct Panel<'a, T> {
     pub indptr: &'a [usize],
     pub indices: &'a [u32],
-    pub values: &'a [f32],
+    pub values: &'a [T],
     /// First element of the panel; row k of it starts at `b + k * ldb`.
-    pub b: *const f32,
+    pub b: *const T,
     pub ldb: usize,
     /// First element of the panel's columns of C.
-    pub c: *mut f32,
+    pub c: *mut T,
     /// Distance between rows of C if `layout` is row-major, between columns if it is column-major.
     pub ldc: usize,
     pub layout: Layout,
     /// Columns of the panel, at most VECS registers.
     pub width: usize,
+    /// Absent for C = A B.
+    pub factors: Option<Factors<T>>,
+}
+
+/// C = alpha A B + beta C; with beta = 0, C is not read.
+#[derive(Clone, Copy)]
+pub struct Factors<T> {
+    pub alpha: T,
+    pub beta: T,
 }
 
 // SAFETY: threads that share a panel write disjoint rows of C.
-unsafe impl Sync for Panel<'_> {}
+unsafe impl<T: Element> Sync for Panel<'_, T> {}
 
 /// Buffers the rows of a group until they can be written to columns.
 #[repr(align(64))]
-struct Tile([f32; GROUP * WIDEST]);
+struct Tile<T>([T; GROUP * WIDEST]);
 
-impl Panel<'_> {
+impl<T: Element> Panel<'_, T> {
     /// The address where a kernel writes its row: in C or in the tile.
     #[inline(always)]
-    fn target(&self, row: usize, position: usize, tile: &mut Tile) -> *mut f32 {
+    fn target(&self, row: usize, position: usize, tile: &mut Tile<T>) -> *mut T {
         match self.layout {
             // SAFETY: row is a row of the matrix, so this is within C.
             Layout::Row => unsafe { self.c.add(row * self.ldc) },
@@ -59,23 +69,29 @@ impl Panel<'_> {
     /// # Safety
     /// `rows` are rows of the matrix that no other thread writes.
     #[inline(always)]
-    unsafe fn flush(&self, rows: impl Iterator<Item = usize> + Clone, tile: &Tile) {
+    unsafe fn flush(&self, rows: impl Iterator<Item = usize> + Clone, tile: &Tile<T>) {
         if self.layout == Layout::Row {
             return;
         }
         for column in 0..self.width {
             for (position, row) in rows.clone().enumerate() {
+                let sum = tile.0[position * WIDEST + column];
                 // SAFETY: row < ldc, the length of a column.
                 unsafe {
-                    *self.c.add(column * self.ldc + row) = tile.0[position * WIDEST + column]
-                };
+                    let c = self.c.add(column * self.ldc + row);
+                    *c = match self.factors {
+                        None => sum,
+                        Some(Factors { alpha, beta }) if beta == T::ZERO => alpha.mul(sum),
+                        Some(Factors { alpha, beta }) => alpha.mul(sum).add(beta.mul(*c)),
+                    };
+                }
             }
         }
     }
 
     /// Start of row `indices[entry]` of the panel, and the entry's value.
     #[inline(always)]
-    unsafe fn entry(&self, entry: usize) -> (*const f32, f32) {
+    unsafe fn entry(&self, entry: usize) -> (*const T, T) {
         // SAFETY: the caller has the entry from indptr, and its column is a row of B.
         unsafe {
             let col = *self.indices.get_unchecked(entry) as usize;
@@ -96,7 +112,7 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
     }
 
     #[inline(always)]
-    unsafe fn accumulate(&self, sums: &mut [S; VECS], from: *const f32, value: f32) {
+    unsafe fn accumulate(&self, sums: &mut [S; VECS], from: *const S::Element, value: S::Element) {
         // SAFETY: the caller guarantees the panel's row at `from`.
         unsafe {
             let value = S::splat(value);
@@ -108,16 +124,46 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
         }
     }
 
+    /// Writes finished sums to C, or to the tile, where the factors are applied by `flush`.
     #[inline(always)]
-    unsafe fn store(&self, sums: &[S; VECS], to: *mut f32) {
+    unsafe fn store(
+        &self,
+        panel: &Panel<'_, S::Element>,
+        sums: &mut [S; VECS],
+        to: *mut S::Element,
+    ) {
         // SAFETY: the caller guarantees the panel's row of C (or of the tile) at `to`.
         unsafe {
+            if let (Some(factors), Layout::Row) = (panel.factors, panel.layout) {
+                self.scale(factors, sums, to);
+            }
             for v in 0..VECS {
                 let at = to.wrapping_add(v * S::LANES);
                 if MASKED {
                     sums[v].store_masked(at, self.0[v]);
                 } else {
                     sums[v].store(at);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scale(
+        &self,
+        factors: Factors<S::Element>,
+        sums: &mut [S; VECS],
+        c: *const S::Element,
+    ) {
+        // SAFETY: the caller guarantees the panel's row of C at `c`, which is initialised unless beta is 0.
+        unsafe {
+            let (alpha, beta) = (S::splat(factors.alpha), S::splat(factors.beta));
+            for v in 0..VECS {
+                sums[v] = alpha.mul(sums[v]);
+                if factors.beta != S::Element::ZERO {
+                    let at = c.wrapping_add(v * S::LANES);
+                    let c = if MASKED { S::load_masked(at, self.0[v]) } else { S::load(at) };
+                    sums[v] = beta.mul_add(c, sums[v]);
                 }
             }
         }
@@ -131,10 +177,10 @@ impl<S: Simd, const VECS: usize, const MASKED: bool> Columns<S, VECS, MASKED> {
 /// The host has S's instructions; `order` are rows of the matrix that no other thread writes; the panel is valid.
 #[inline(always)]
 pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKED: bool>(
-    panel: &Panel<'_>,
+    panel: &Panel<'_, S::Element>,
     order: &[u32],
 ) {
-    let mut tile = Tile([0.0; GROUP * WIDEST]);
+    let mut tile = Tile([S::Element::ZERO; GROUP * WIDEST]);
     for group in order.chunks(GROUP) {
         // SAFETY: the requirements are the caller's.
         unsafe {
@@ -155,10 +201,10 @@ pub unsafe fn row_panel<S: Simd, const M1: usize, const VECS: usize, const MASKE
 
 #[inline(always)]
 unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: bool>(
-    panel: &Panel<'_>,
+    panel: &Panel<'_, S::Element>,
     rows: &[u32; M1],
     position: usize,
-    tile: &mut Tile,
+    tile: &mut Tile<S::Element>,
 ) {
     // SAFETY: rows are rows of the matrix, so entries come from its row pointers.
     unsafe {
@@ -181,7 +227,8 @@ unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: b
                 let (from, value) = panel.entry(entry);
                 columns.accumulate(&mut sums[m], from, value);
             }
-            columns.store(&sums[m], panel.target(rows[m] as usize, position + m, tile));
+            let to = panel.target(rows[m] as usize, position + m, tile);
+            columns.store(panel, &mut sums[m], to);
         }
     }
 }
@@ -192,10 +239,10 @@ unsafe fn many_rows<S: Simd, const M1: usize, const VECS: usize, const MASKED: b
 /// As for `row_panel`, of the rows in `rows`.
 #[inline(always)]
 pub unsafe fn row_split<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
-    panel: &Panel<'_>,
+    panel: &Panel<'_, S::Element>,
     rows: Range<usize>,
 ) {
-    let mut tile = Tile([0.0; GROUP * WIDEST]);
+    let mut tile = Tile([S::Element::ZERO; GROUP * WIDEST]);
     for first in rows.clone().step_by(GROUP) {
         let group = first..rows.end.min(first + GROUP);
         // SAFETY: the requirements are the caller's.
@@ -210,10 +257,10 @@ pub unsafe fn row_split<S: Simd, const VECS: usize, const UNROLL: usize, const M
 
 #[inline(always)]
 unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED: bool>(
-    panel: &Panel<'_>,
+    panel: &Panel<'_, S::Element>,
     row: usize,
     position: usize,
-    tile: &mut Tile,
+    tile: &mut Tile<S::Element>,
 ) {
     // SAFETY: row is a row of the matrix, so entries come from its row pointers.
     unsafe {
@@ -240,6 +287,7 @@ unsafe fn one_row<S: Simd, const VECS: usize, const UNROLL: usize, const MASKED:
                 sums[0][v] = sums[0][v].add(sums[u][v]);
             }
         }
-        columns.store(&sums[0], panel.target(row, position, tile));
+        let to = panel.target(row, position, tile);
+        columns.store(panel, &mut sums[0], to);
     }
 }

@@ -3,6 +3,7 @@
 mod buffer;
 mod check;
 mod dispatch;
+mod element;
 mod host;
 mod kernel;
 mod load;
@@ -206,8 +207,9 @@ impl Engine for CpuEngine {
     fn export(&mut self, recipe: &Recipe) -> Result<Exported, EngineError> {
         let isa = self.isa;
         let (prepared, session) = self.ready(recipe)?;
-        let solve_isa = format!("{}, {}", session.loaded.dtype(), solve::instructions(isa));
-        let isa = isa.name();
+        let dtype = session.loaded.dtype();
+        let solve_isa = format!("{dtype}, {}", solve::instructions(isa));
+        let isa = format!("{dtype}, {}", isa.name());
         let (name, digest) = match &recipe.program {
             Program::Host(HostProgram::RowPanel { m1, n1 }) => {
                 (format!("row_panel<m1={m1}, n1={n1}, {isa}>"), kernel_digest())
@@ -233,11 +235,8 @@ impl Engine for CpuEngine {
                 ));
             }
         };
-        let arguments: &[&str] = match prepared {
-            Prepared::Product(_) => &["row_ptr", "col_idx", "values", "b", "c"],
-            Prepared::Solve(_) => &["row_ptr", "col_idx", "values", "diagonal", "b", "x"],
-        };
-        let mut arguments: Vec<String> = arguments.iter().map(|&name| name.to_owned()).collect();
+        let mut arguments: Vec<String> =
+            session.loaded.arguments().iter().map(|&name| name.to_owned()).collect();
         arguments.extend(recipe.arrays.iter().map(|array| array.name.clone()));
         let mut exported = Exported::routine(&format!("cpu::{name}"), arguments);
         exported.steps[0].grid[0] = prepared.jobs() as u32;
@@ -249,6 +248,7 @@ impl Engine for CpuEngine {
 pub fn kernel_digest() -> Digest {
     let texts = [
         include_str!("kernel.rs"),
+        include_str!("element.rs"),
         include_str!("simd.rs"),
         include_str!("dispatch.rs"),
         include_str!("program.rs"),
@@ -262,6 +262,7 @@ pub fn kernel_digest() -> Digest {
 pub fn solve_digest() -> Digest {
     let texts = [
         include_str!("solve.rs"),
+        include_str!("element.rs"),
         include_str!("solve_schedule.rs"),
         include_str!("solve_operand.rs"),
         include_str!("thread_team.rs"),

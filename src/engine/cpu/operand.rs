@@ -1,7 +1,8 @@
 //! The sparse operand of a product as the kernels read it, and the packing of column-major B.
 
+use super::element::Element;
 use super::schedule::Threads;
-use crate::domain::{Dtype, Layout, Spmm};
+use crate::domain::{Layout, Spmm};
 use crate::engine::EngineError;
 use crate::sparse::Csr;
 use rayon::prelude::*;
@@ -15,37 +16,36 @@ const PACK_ROWS: usize = 1024;
 const LINE: usize = 64;
 
 /// A in the kernels' element type, and the shape of the dense operands.
-pub struct SparseOperand {
+pub struct SparseOperand<T> {
     /// The pattern; its values are not used after they have been converted.
     pub matrix: Arc<Csr>,
-    /// A's values in f32.
-    pub values: Vec<f32>,
+    pub values: Vec<T>,
     /// Columns of B and C.
     pub n: usize,
     /// The problem's layout, but row-major if n = 1, since a single column is also a row-major matrix.
     pub layout: Layout,
+    /// Whether calls have factors alpha and beta.
+    pub accumulate: bool,
 }
 
-impl SparseOperand {
-    /// Converts the values; refuses problems that no CPU kernel computes.
+impl<T: Element> SparseOperand<T> {
+    /// Converts the values; refuses problems of another type, and values outside its range.
     pub fn of(matrix: Arc<Csr>, problem: &Spmm, threads: &Threads) -> Result<Self, EngineError> {
-        if problem.dtype != Dtype::F32 {
+        if problem.dtype != T::DTYPE {
             return Err(EngineError::Refused(format!(
-                "the CPU engine supports f32 only, not {}",
-                problem.dtype
+                "the problem is in {}, not in {}",
+                problem.dtype,
+                T::NAME
             )));
-        }
-        if problem.accumulate {
-            return Err(refused("the CPU engine computes C = A B only, not alpha A B + beta C"));
         }
         let n = problem.n as usize;
         let fits = |height: usize| height.checked_mul(n).is_some();
         if n == 0 || !fits(matrix.rows()) || !fits(matrix.cols()) {
             return Err(refused("B and C must have at least one column, and fit in memory"));
         }
-        let values = threads.install(|| in_f32(matrix.values()))?;
+        let values = threads.install(|| converted(matrix.values()))?;
         let layout = if n == 1 { Layout::Row } else { problem.layout };
-        Ok(Self { matrix, values, n, layout })
+        Ok(Self { matrix, values, n, layout, accumulate: problem.accumulate })
     }
 
     /// Replaces the values; they are those of the same entries in the same order.
@@ -57,7 +57,7 @@ impl SparseOperand {
                 self.matrix.nnz()
             )));
         }
-        self.values = threads.install(|| in_f32(values))?;
+        self.values = threads.install(|| converted(values))?;
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl SparseOperand {
 
     /// Packs column-major B (`from`) into panels of `n1` columns, each a row-major matrix as wide as the panel; the last
     /// may be narrower.
-    pub fn pack(&self, from: &[f32], to: &mut [f32], n1: usize, threads: &Threads) {
+    pub fn pack(&self, from: &[T], to: &mut [T], n1: usize, threads: &Threads) {
         let cols = self.matrix.cols();
         if cols == 0 {
             return;
@@ -112,29 +112,38 @@ pub fn columns(n: usize, n1: usize, at: usize) -> Range<usize> {
 }
 
 /// An address that jobs write disjoint parts of.
-#[derive(Clone, Copy)]
-pub struct Target(pub *mut f32);
+pub struct Target<T>(pub *mut T);
+
+impl<T> Clone for Target<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Target<T> {}
 
 // SAFETY: see the uses: each job writes a part of its own.
-unsafe impl Sync for Target {}
+unsafe impl<T: Send> Sync for Target<T> {}
 // SAFETY: as above.
-unsafe impl Send for Target {}
+unsafe impl<T: Send> Send for Target<T> {}
 
-impl Target {
-    pub fn at(self, offset: usize) -> *mut f32 {
+impl<T> Target<T> {
+    pub fn at(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
     }
 }
 
-/// Values rounded to f32; refuses values that are not finite, or would become infinite.
-fn in_f32(values: &[f64]) -> Result<Vec<f32>, EngineError> {
+/// Values rounded to T; refuses values that are not finite, or would become infinite.
+fn converted<T: Element>(values: &[f64]) -> Result<Vec<T>, EngineError> {
     if values.par_iter().with_min_len(1 << 14).any(|value| !value.is_finite()) {
         return Err(refused("a value of the matrix is not finite"));
     }
-    let rounded: Vec<f32> =
-        values.par_iter().with_min_len(1 << 14).map(|&value| value as f32).collect();
-    if rounded.par_iter().with_min_len(1 << 14).any(|value| value.is_infinite()) {
-        return Err(refused("the matrix has values too large for f32"));
+    let rounded: Vec<T> =
+        values.par_iter().with_min_len(1 << 14).map(|&value| T::of(value)).collect();
+    let infinite = |value: &T| -> bool { Into::<f64>::into(*value).is_infinite() };
+    if rounded.par_iter().with_min_len(1 << 14).any(infinite) {
+        let why = format!("the matrix has values too large for {}", T::NAME);
+        return Err(EngineError::Refused(why));
     }
     Ok(rounded)
 }

@@ -1,12 +1,14 @@
 //! Plans for the host CPU on the caller's own buffers: what the engine measured, without the engine.
 
 use super::buffer::Buffer;
+use super::dispatch::Multiplied;
+use super::kernel::Factors;
 use super::operand::SparseOperand;
 use super::program::{Call, Prepared};
 use super::schedule::Threads;
 use super::simd::Isa;
 use super::solve_operand::{Scheme, SystemOperand};
-use super::vendor::Solved;
+use super::vendor::Vendored;
 use crate::domain::problem::Diagonal;
 use crate::domain::recipe::{Array, Program};
 use crate::domain::{Dtype, Spmm, Sptrsv};
@@ -38,7 +40,7 @@ pub enum NewValues<'a> {
     Solve { lower: &'a [f64], diagonal: &'a [f64] },
 }
 
-/// A program prepared for one matrix. Calls may come from several threads; those that need the plan's packing buffer, or
+/// A program prepared for one matrix. Calls may come from several threads; those that need the plan's scratch, or
 /// a team of threads, wait for one another. All plans of a process share its threads.
 pub struct HostPlan {
     threads: &'static Threads,
@@ -46,16 +48,17 @@ pub struct HostPlan {
 }
 
 enum Work {
-    Product(Product),
+    ProductF32(Product<f32>),
+    ProductF64(Product<f64>),
     SolveF32(Solve<f32>),
     SolveF64(Solve<f64>),
 }
 
-struct Product {
-    operand: SparseOperand,
-    prepared: Prepared,
-    /// Where calls pack column-major B; empty if they do not.
-    packed: Mutex<Buffer>,
+struct Product<T> {
+    operand: SparseOperand<T>,
+    prepared: Prepared<T>,
+    /// What a call needs beside its operands; empty for most programs.
+    scratch: Mutex<Buffer<T>>,
 }
 
 struct Solve<T> {
@@ -65,7 +68,7 @@ struct Solve<T> {
 }
 
 impl HostPlan {
-    /// Prepares `C = A B`. `matrix` is A as the kernels read it: for a transposed product, the transpose. `arrays` are
+    /// Prepares `C = A B`, or `C = alpha A B + beta C` if the problem accumulates. `matrix` is A as the kernels read it: for a transposed product, the transpose. `arrays` are
     /// those of the recipe, in its order.
     pub fn product(
         matrix: Arc<Csr>,
@@ -74,13 +77,11 @@ impl HostPlan {
         arrays: &[Array],
     ) -> Result<Self, EngineError> {
         let threads = threads()?;
-        let operand = SparseOperand::of(matrix, problem, threads)?;
-        let prepared = Prepared::of(program, arrays, &operand, Isa::best(), threads.count())?;
-        let packed = if prepared.packs(&operand) { operand.b_len() } else { 0 };
-        let packed = Buffer::zeroed(packed).ok_or_else(|| {
-            EngineError::OutOfMemory("there is no memory to pack B into".to_owned())
-        })?;
-        let work = Work::Product(Product { operand, prepared, packed: Mutex::new(packed) });
+        let work = match problem.dtype {
+            Dtype::F32 => Work::ProductF32(Product::of(matrix, problem, program, arrays, threads)?),
+            Dtype::F64 => Work::ProductF64(Product::of(matrix, problem, program, arrays, threads)?),
+            Dtype::F16 => return Err(refused("products on a CPU are in f32 and f64, not f16")),
+        };
         Ok(Self { threads, work })
     }
 
@@ -94,7 +95,9 @@ impl HostPlan {
         let work = match problem.dtype {
             Dtype::F32 => Work::SolveF32(Solve::of(system, problem, program, threads)?),
             Dtype::F64 => Work::SolveF64(Solve::of(system, problem, program, threads)?),
-            Dtype::F16 => return Err(refused("triangular solves on a CPU are in f32 and f64")),
+            Dtype::F16 => {
+                return Err(refused("triangular solves on a CPU are in f32 and f64, not f16"));
+            }
         };
         Ok(Self { threads, work })
     }
@@ -102,22 +105,33 @@ impl HostPlan {
     /// The type of the dense operands' elements.
     pub fn dtype(&self) -> Dtype {
         match self.work {
-            Work::Product(_) | Work::SolveF32(_) => Dtype::F32,
-            Work::SolveF64(_) => Dtype::F64,
+            Work::ProductF32(_) | Work::SolveF32(_) => Dtype::F32,
+            Work::ProductF64(_) | Work::SolveF64(_) => Dtype::F64,
+        }
+    }
+
+    /// Whether calls have factors alpha and beta.
+    pub fn accumulates(&self) -> bool {
+        match &self.work {
+            Work::ProductF32(product) => product.operand.accumulate,
+            Work::ProductF64(product) => product.operand.accumulate,
+            Work::SolveF32(_) | Work::SolveF64(_) => false,
         }
     }
 
     /// Number of elements of B and of C: cols x n and rows x n; of a solve both are rows x rhs.
     pub fn lengths(&self) -> (usize, usize) {
         match &self.work {
-            Work::Product(product) => (product.operand.b_len(), product.operand.c_len()),
+            Work::ProductF32(product) => (product.operand.b_len(), product.operand.c_len()),
+            Work::ProductF64(product) => (product.operand.b_len(), product.operand.c_len()),
             Work::SolveF32(solve) => (solve.operand.len(), solve.operand.len()),
             Work::SolveF64(solve) => (solve.operand.len(), solve.operand.len()),
         }
     }
 
-    /// One call: `C = A B` in the problem's layout, or x of `T x = b` with rows x rhs elements, row-major. The result is
-    /// complete when the call returns; C is not read. `alpha` and `beta` must be 1 and 0.
+    /// One call: `C = alpha A B + beta C` in the problem's layout, or x of `T x = b` with rows x rhs elements, row-major. The
+    /// result is complete when the call returns. With beta = 0, C is not read. `alpha` and `beta` must be 1 and 0 unless the
+    /// problem is a product that accumulates; they are rounded to its type.
     ///
     /// Refused are operands of another type or length, and calls in a process that was forked after the plan was prepared,
     /// which does not have its threads.
@@ -128,8 +142,11 @@ impl HostPlan {
         alpha: f64,
         beta: f64,
     ) -> Result<(), EngineError> {
-        if (alpha, beta) != (1.0, 0.0) {
-            return Err(refused("this plan has no alpha and beta: they must be 1 and 0"));
+        let factors = [alpha, beta];
+        if factors != [1.0, 0.0] && !self.accumulates() {
+            return Err(refused(
+                "the plan's problem does not accumulate: alpha and beta must be 1 and 0",
+            ));
         }
         if !self.threads.are_of_this_process() {
             return Err(refused(
@@ -137,8 +154,11 @@ impl HostPlan {
             ));
         }
         match (&self.work, b, c) {
-            (Work::Product(product), DenseRef::F32(b), DenseMut::F32(c)) => {
-                product.run(b, c, self.threads)
+            (Work::ProductF32(product), DenseRef::F32(b), DenseMut::F32(c)) => {
+                product.run(b, c, factors, self.threads)
+            }
+            (Work::ProductF64(product), DenseRef::F64(b), DenseMut::F64(c)) => {
+                product.run(b, c, factors, self.threads)
             }
             (Work::SolveF32(solve), DenseRef::F32(b), DenseMut::F32(x)) => solve.run(b, x),
             (Work::SolveF64(solve), DenseRef::F64(b), DenseMut::F64(x)) => solve.run(b, x),
@@ -153,7 +173,10 @@ impl HostPlan {
     /// values.
     pub fn set_values(&mut self, values: NewValues<'_>) -> Result<(), EngineError> {
         match (&mut self.work, values) {
-            (Work::Product(product), NewValues::Product(values)) => {
+            (Work::ProductF32(product), NewValues::Product(values)) => {
+                product.operand.set_values(values, self.threads)
+            }
+            (Work::ProductF64(product), NewValues::Product(values)) => {
                 product.operand.set_values(values, self.threads)
             }
             (Work::SolveF32(solve), NewValues::Solve { lower, diagonal }) => {
@@ -162,26 +185,51 @@ impl HostPlan {
             (Work::SolveF64(solve), NewValues::Solve { lower, diagonal }) => {
                 solve.set_values(lower, diagonal, self.threads)
             }
-            (Work::Product(_), _) => Err(refused("the plan is a product, not a solve")),
+            (_, NewValues::Solve { .. }) => Err(refused("the plan is a product, not a solve")),
             (_, NewValues::Product(_)) => Err(refused("the plan is a solve, not a product")),
         }
     }
 }
 
-impl Product {
-    fn run(&self, b: &[f32], c: &mut [f32], threads: &Threads) -> Result<(), EngineError> {
+impl<T: Multiplied + Vendored> Product<T> {
+    fn of(
+        matrix: Arc<Csr>,
+        problem: &Spmm,
+        program: &Program,
+        arrays: &[Array],
+        threads: &Threads,
+    ) -> Result<Self, EngineError> {
+        let operand = SparseOperand::of(matrix, problem, threads)?;
+        let prepared = Prepared::of(program, arrays, &operand, Isa::best(), threads.count())?;
+        let scratch = Buffer::zeroed(prepared.scratch_len(&operand)).ok_or_else(|| {
+            EngineError::OutOfMemory("there is no memory for the scratch of calls".to_owned())
+        })?;
+        Ok(Self { operand, prepared, scratch: Mutex::new(scratch) })
+    }
+
+    fn run(
+        &self,
+        b: &[T],
+        c: &mut [T],
+        [alpha, beta]: [f64; 2],
+        threads: &Threads,
+    ) -> Result<(), EngineError> {
         let operand = &self.operand;
         right_length("B", b.len(), operand.b_len())?;
         right_length("C", c.len(), operand.c_len())?;
-        if !self.prepared.packs(operand) {
-            return self.prepared.run(operand, Call { b, packed: &mut [], c }, threads);
+        let factors = Factors { alpha: T::of(alpha), beta: T::of(beta) };
+        let factors = operand.accumulate.then_some(factors);
+        if self.prepared.scratch_len(operand) == 0 {
+            let call = Call { b, scratch: &mut [], c, factors };
+            return self.prepared.run(operand, call, threads);
         }
-        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        self.prepared.run(operand, Call { b, packed: packed.as_mut_slice(), c }, threads)
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = Call { b, scratch: scratch.as_mut_slice(), c, factors };
+        self.prepared.run(operand, call, threads)
     }
 }
 
-impl<T: Solved> Solve<T> {
+impl<T: Vendored> Solve<T> {
     fn of(
         system: Arc<Triangular>,
         problem: &Sptrsv,

@@ -37,43 +37,105 @@ fn programs(matrix: &Csr, problem: &Spmm) -> Vec<(Program, Vec<Array>)> {
     vec![(panel, vec![order]), (split, vec![]), (untuned, vec![]), (vendor, vec![])]
 }
 
-fn assert_product(c: &[f32], matrix: &Csr, b: &[f32], problem: &Spmm) {
-    let expected = oracle::spmm(matrix, b, problem);
+/// Operands of either type, as the tests make them.
+trait Real: oracle::Element + Into<f64> + PartialEq + std::fmt::Display {
+    const DTYPE: Dtype;
+    const BOUND: f64;
+    const NAN: Self;
+
+    fn random(len: usize, seed: u64) -> Vec<Self>;
+    fn of_ref(data: &[Self]) -> DenseRef<'_>;
+    fn of_mut(data: &mut [Self]) -> DenseMut<'_>;
+}
+
+impl Real for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+    const BOUND: f64 = 1e-6;
+    const NAN: Self = Self::NAN;
+
+    fn random(len: usize, seed: u64) -> Vec<Self> {
+        operand::random(len, seed)
+    }
+    fn of_ref(data: &[Self]) -> DenseRef<'_> {
+        DenseRef::F32(data)
+    }
+    fn of_mut(data: &mut [Self]) -> DenseMut<'_> {
+        DenseMut::F32(data)
+    }
+}
+
+impl Real for f64 {
+    const DTYPE: Dtype = Dtype::F64;
+    const BOUND: f64 = 1e-14;
+    const NAN: Self = Self::NAN;
+
+    fn random(len: usize, seed: u64) -> Vec<Self> {
+        operand::random_double(len, seed)
+    }
+    fn of_ref(data: &[Self]) -> DenseRef<'_> {
+        DenseRef::F64(data)
+    }
+    fn of_mut(data: &mut [Self]) -> DenseMut<'_> {
+        DenseMut::F64(data)
+    }
+}
+
+fn assert_product<T: Real>(c: &[T], expected: &oracle::Product, case: &dyn std::fmt::Debug) {
     for (i, &c) in c.iter().enumerate() {
-        let error = (f64::from(c) - expected.value[i]).abs();
-        assert!(error <= 1e-6 * f64::from(expected.scale[i]), "{problem:?}: c[{i}] = {c}");
+        let error = (c.into() - expected.value[i]).abs();
+        assert!(error <= T::BOUND * f64::from(expected.scale[i]), "{case:?}: c[{i}] = {c}");
+    }
+}
+
+/// Every program, at several offsets, with the values that it was prepared with and with new ones.
+fn check_products<T: Real>(matrix: &Arc<Csr>, problem: &Spmm) {
+    let changed: Vec<f64> = matrix.values().iter().map(|value| 3.0 - value).collect();
+    for (program, arrays) in programs(matrix, problem) {
+        let mut plan = HostPlan::product(matrix.clone(), problem, &program, &arrays).unwrap();
+        let (b_len, c_len) = plan.lengths();
+        let n = problem.n as usize;
+        assert_eq!((b_len, c_len, plan.dtype()), (300 * n, 211 * n, T::DTYPE));
+        let (b, c0) = (T::random(b_len + 3, 1), T::random(c_len, 2));
+        for shift in 0..4 {
+            if shift == 3 {
+                plan.set_values(NewValues::Product(&changed)).unwrap();
+            }
+            let b = &b[shift..shift + b_len];
+            let matrix = if shift == 3 { &with_values(matrix, &changed) } else { &**matrix };
+            // Nothing beside C may be written, and C must not be read where beta is 0.
+            let mut c = vec![T::NAN; c_len + 5];
+            let inside = shift + 1..shift + 1 + c_len;
+            let run = |alpha, beta, c: &mut [T]| {
+                plan.run(T::of_ref(b), T::of_mut(c), alpha, beta).unwrap();
+            };
+            let mut expected = oracle::spmm(matrix, b, problem);
+            if problem.accumulate {
+                run(-2.5, 0.0, &mut c[inside.clone()]);
+                let mut scaled = expected.clone();
+                scaled.accumulate(&c0, -2.5, 0.0);
+                assert_product(&c[inside.clone()], &scaled, &(&program, problem));
+                c[inside.clone()].copy_from_slice(&c0);
+                run(0.5, 3.0, &mut c[inside.clone()]);
+                expected.accumulate(&c0, 0.5, 3.0);
+            } else {
+                run(1.0, 0.0, &mut c[inside.clone()]);
+            }
+            assert_product(&c[inside.clone()], &expected, &(&program, problem));
+            let outside = c[..inside.start].iter().chain(&c[inside.end..]);
+            assert!(outside.into_iter().all(|c| c != c), "{program:?} {problem:?}");
+        }
     }
 }
 
 #[test]
 fn products_on_unaligned_buffers_and_with_new_values() {
     let matrix = matrix();
-    let changed: Vec<f64> = matrix.values().iter().map(|value| 3.0 - value).collect();
     for n in [1, 3, 33, 130] {
         for layout in [Layout::Row, Layout::Col] {
-            let problem = Spmm::new(n, Dtype::F32, layout);
-            for (program, arrays) in programs(&matrix, &problem) {
-                let mut plan =
-                    HostPlan::product(matrix.clone(), &problem, &program, &arrays).unwrap();
-                let (b_len, c_len) = plan.lengths();
-                assert_eq!((b_len, c_len), (300 * n as usize, 211 * n as usize));
-                let b = operand::random(b_len + 3, 1);
-                for shift in 0..3 {
-                    // All elements of C must be written, and none beside it.
-                    let mut c = vec![f32::NAN; c_len + 4];
-                    let b = &b[shift..shift + b_len];
-                    let run = |plan: &HostPlan, c: &mut [f32]| {
-                        plan.run(DenseRef::F32(b), DenseMut::F32(c), 1.0, 0.0).unwrap();
-                    };
-                    run(&plan, &mut c[shift + 1..][..c_len]);
-                    assert!(c[..=shift].iter().chain(&c[shift + 1 + c_len..]).all(|c| c.is_nan()));
-                    assert_product(&c[shift + 1..][..c_len], &matrix, b, &problem);
-                }
-                plan.set_values(NewValues::Product(&changed)).unwrap();
-                let mut c = vec![f32::NAN; c_len];
-                let b = &b[..b_len];
-                plan.run(DenseRef::F32(b), DenseMut::F32(&mut c), 1.0, 0.0).unwrap();
-                assert_product(&c, &with_values(&matrix, &changed), b, &problem);
+            for accumulate in [false, true] {
+                let of = |dtype| Spmm { accumulate, ..Spmm::new(n, dtype, layout) };
+                check_products::<f32>(&matrix, &of(Dtype::F32));
+                check_products::<f64>(&matrix, &of(Dtype::F64));
             }
         }
     }
@@ -95,6 +157,7 @@ fn calls_from_several_threads_do_not_disturb_one_another() {
             let (plan, matrix, solves, system) = (&plan, &matrix, &solves, &system);
             scope.spawn(move || {
                 let b = operand::random(plan.lengths().0, seed);
+                let product = oracle::spmm(matrix, &b, &problem);
                 let mut c = vec![0.0; plan.lengths().1];
                 let rhs: Vec<f64> = b.iter().map(|&b| f64::from(b)).collect();
                 let rhs = &rhs[..solves[0].lengths().0];
@@ -102,7 +165,7 @@ fn calls_from_several_threads_do_not_disturb_one_another() {
                 for _ in 0..10 {
                     c.fill(f32::NAN);
                     plan.run(DenseRef::F32(&b), DenseMut::F32(&mut c), 1.0, 0.0).unwrap();
-                    assert_product(&c, matrix, &b, &problem);
+                    assert_product(&c, &product, &problem);
                     for solve in solves {
                         let mut x = vec![f64::NAN; rhs.len()];
                         solve.run(DenseRef::F64(rhs), DenseMut::F64(&mut x), 1.0, 0.0).unwrap();

@@ -1,11 +1,12 @@
 //! A host program prepared for one sparse operand: its requirements are checked once, so that calls only compute.
 
-use super::dispatch::{self, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
-use super::kernel::Panel;
+use super::dispatch::{self, Multiplied, RowPanel, RowSplit, SUPPORTED_M1, SUPPORTED_N1};
+use super::element::Element;
+use super::kernel::{Factors, Panel};
 use super::operand::{SparseOperand, Target, columns};
 use super::schedule::{self, Threads};
 use super::simd::Isa;
-use super::vendor;
+use super::vendor::{self, Vendored};
 use crate::domain::Layout;
 use crate::domain::recipe::{Array, ArrayData, HostProgram, Program};
 use crate::engine::EngineError;
@@ -13,23 +14,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A prepared program.
-pub enum Prepared {
+pub enum Prepared<T> {
     /// One panel after the other, so that a panel's rows stay in the cache; within a panel, runs of tiles.
-    RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Panels<RowPanel> },
+    RowPanel { order: Arc<[u32]>, tasks: Vec<Range<usize>>, panels: Panels<RowPanel<T>> },
     /// Runs of rows; within a row one panel after the other, so that the row's entries stay in the cache.
-    RowSplit { tasks: Vec<Range<usize>>, panels: Panels<RowSplit> },
+    RowSplit { tasks: Vec<Range<usize>>, panels: Panels<RowSplit<T>> },
     /// sprs' multiplication, which is single-threaded.
     Vendor,
 }
 
 /// The dense operands of one call, in the problem's layout, aligned as their elements.
-pub struct Call<'a> {
+pub struct Call<'a, T> {
     /// cols x n.
-    pub b: &'a [f32],
-    /// As long as `b` if the operand's layout is column-major: its panels are packed here. Otherwise not used.
-    pub packed: &'a mut [f32],
-    /// rows x n; every element is written.
-    pub c: &'a mut [f32],
+    pub b: &'a [T],
+    /// `scratch_len` elements of any value, for the call's own use.
+    pub scratch: &'a mut [T],
+    /// rows x n; every element is written, and none is read unless beta says so.
+    pub c: &'a mut [T],
+    /// Required for problems that accumulate; others compute C = A B.
+    pub factors: Option<Factors<T>>,
 }
 
 /// Columns 0..n of B and C in panels of `n1`, the last of which may be narrower, and the kernels for their widths.
@@ -38,12 +41,12 @@ pub struct Panels<Kernel> {
     kernels: Vec<Kernel>,
 }
 
-impl Prepared {
+impl<T: Multiplied + Vendored> Prepared<T> {
     /// Checks that the program can run on the operand, and distributes its rows.
     pub fn of(
         program: &Program,
         arrays: &[Array],
-        operand: &SparseOperand,
+        operand: &SparseOperand<T>,
         isa: Isa,
         threads: usize,
     ) -> Result<Self, EngineError> {
@@ -78,9 +81,16 @@ impl Prepared {
         }
     }
 
-    /// Whether calls pack column-major B, and therefore need a buffer for it.
-    pub fn packs(&self, operand: &SparseOperand) -> bool {
-        operand.layout == Layout::Col && !matches!(self, Self::Vendor)
+    /// Elements of a call's scratch: column-major B is packed into it; sprs, which has no factors, leaves its product there.
+    pub fn scratch_len(&self, operand: &SparseOperand<T>) -> usize {
+        match self {
+            Self::Vendor if operand.accumulate => operand.c_len(),
+            Self::Vendor => 0,
+            Self::RowPanel { .. } | Self::RowSplit { .. } if operand.layout == Layout::Col => {
+                operand.b_len()
+            }
+            Self::RowPanel { .. } | Self::RowSplit { .. } => 0,
+        }
     }
 
     /// Number of tasks per call, for the plan.
@@ -92,26 +102,28 @@ impl Prepared {
         }
     }
 
-    /// One call: computes C = A B.
+    /// One call: C = A B, or C = alpha A B + beta C.
     ///
     /// # Panics
     /// If the dense operands do not have the lengths that [`Call`] states.
     pub fn run(
         &self,
-        operand: &SparseOperand,
-        call: Call<'_>,
+        operand: &SparseOperand<T>,
+        call: Call<'_, T>,
         threads: &Threads,
     ) -> Result<(), EngineError> {
         assert!(
             call.b.len() == operand.b_len() && call.c.len() == operand.c_len(),
             "B is cols x n and C rows x n"
         );
+        assert_eq!(call.scratch.len(), self.scratch_len(operand), "the scratch of this program");
+        let factors = call.factors;
         match self {
             Self::RowPanel { order, tasks, panels } => {
                 let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len() * panels.kernels.len(), |job| {
                     let (at, task) = (job / tasks.len(), &tasks[job % tasks.len()]);
-                    let view = panels.view(at, operand, dense);
+                    let view = panels.view(at, operand, &dense, factors);
                     // SAFETY: the kernel was selected for this host's instructions; `order` is a permutation of the
                     // rows and tasks do not overlap, so each row of a panel is written by one thread.
                     unsafe { (panels.kernels[at])(&view, &order[task.clone()]) }
@@ -122,23 +134,22 @@ impl Prepared {
                 let dense = panels.dense(operand, call, threads);
                 threads.run(tasks.len(), |task| {
                     for (at, kernel) in panels.kernels.iter().enumerate() {
-                        let view = panels.view(at, operand, dense);
+                        let view = panels.view(at, operand, &dense, factors);
                         // SAFETY: as above; tasks are runs of rows that do not overlap.
                         unsafe { kernel(&view, tasks[task].clone()) }
                     }
                 });
                 Ok(())
             }
-            Self::Vendor => vendor::multiply(operand, call.b, call.c),
+            Self::Vendor => vendor::multiply(operand, call),
         }
     }
 }
 
 /// The addresses of B (packed, if it was column-major) and of C, which threads write disjoint rows of.
-#[derive(Clone, Copy)]
-struct Dense {
-    b: Target,
-    c: Target,
+struct Dense<T> {
+    b: Target<T>,
+    c: Target<T>,
 }
 
 impl<Kernel> Panels<Kernel> {
@@ -157,19 +168,30 @@ impl<Kernel> Panels<Kernel> {
     }
 
     /// Packs B if it is column-major.
-    fn dense(&self, operand: &SparseOperand, call: Call<'_>, threads: &Threads) -> Dense {
+    fn dense<T: Element>(
+        &self,
+        operand: &SparseOperand<T>,
+        call: Call<'_, T>,
+        threads: &Threads,
+    ) -> Dense<T> {
         let b = match operand.layout {
             Layout::Row => call.b.as_ptr(),
             Layout::Col => {
-                operand.pack(call.b, call.packed, self.n1, threads);
-                call.packed.as_ptr()
+                operand.pack(call.b, call.scratch, self.n1, threads);
+                call.scratch.as_ptr()
             }
         };
         Dense { b: Target(b.cast_mut()), c: Target(call.c.as_mut_ptr()) }
     }
 
     /// Panel `at` in the form that the kernels read.
-    fn view<'a>(&self, at: usize, operand: &'a SparseOperand, dense: Dense) -> Panel<'a> {
+    fn view<'a, T: Element>(
+        &self,
+        at: usize,
+        operand: &'a SparseOperand<T>,
+        dense: &Dense<T>,
+        factors: Option<Factors<T>>,
+    ) -> Panel<'a, T> {
         let matrix = &operand.matrix;
         let columns = columns(operand.n, self.n1, at);
         let (b_first, ldb, c_first, ldc) = match operand.layout {
@@ -192,6 +214,7 @@ impl<Kernel> Panels<Kernel> {
             ldc,
             layout: operand.layout,
             width: columns.len(),
+            factors,
         }
     }
 }

@@ -8,69 +8,13 @@
 // Register arrays are indexed by compile-time constants; indexed loops mirror the sums and are unrolled.
 #![allow(clippy::needless_range_loop)]
 
+use super::element::Element;
 use super::simd::Isa;
 use crate::domain::Sptrsv;
-use bytemuck::Pod;
 use std::ops::Range;
 
 /// Most right-hand sides of a solve.
 pub const MOST_SIDES: usize = Sptrsv::MAX_RHS as usize;
-
-/// f32 or f64.
-pub trait Element: Pod + Send + Sync + Into<f64> + PartialEq {
-    const NAME: &'static str;
-    const ZERO: Self;
-    /// A quiet NaN that no computation produces; an element that still holds it was not written.
-    const POISON: Self;
-
-    fn of(value: f64) -> Self;
-    /// 1 / self, if that is a normal number.
-    fn reciprocal(self) -> Option<Self>;
-    /// self - a * x; fused only if the host has the instruction, since otherwise it would be a library call.
-    fn sub_mul<const FUSED: bool>(self, a: Self, x: Self) -> Self;
-    fn add(self, other: Self) -> Self;
-    fn mul(self, other: Self) -> Self;
-    fn div(self, other: Self) -> Self;
-    fn is_poison(self) -> bool;
-}
-
-macro_rules! element {
-    ($type:ty, $name:literal, $poison:literal) => {
-        impl Element for $type {
-            const NAME: &'static str = $name;
-            const ZERO: Self = 0.0;
-            const POISON: Self = <$type>::from_bits($poison);
-
-            fn of(value: f64) -> Self {
-                value as Self
-            }
-            fn reciprocal(self) -> Option<Self> {
-                Some(1.0 / self).filter(|inverse| inverse.is_normal())
-            }
-            #[inline(always)]
-            fn sub_mul<const FUSED: bool>(self, a: Self, x: Self) -> Self {
-                if FUSED { (-a).mul_add(x, self) } else { self - a * x }
-            }
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn mul(self, other: Self) -> Self {
-                self * other
-            }
-            #[inline(always)]
-            fn div(self, other: Self) -> Self {
-                self / other
-            }
-            fn is_poison(self) -> bool {
-                self.to_bits() == $poison
-            }
-        }
-    };
-}
-element!(f32, "f32", 0x7fc0_dead);
-element!(f64, "f64", 0x7ff8_dead_dead_dead);
 
 /// The system, b and x in the form that the kernels read. The columns of row s are solved before it.
 pub struct View<'a, T> {

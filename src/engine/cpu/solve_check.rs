@@ -1,6 +1,7 @@
 //! Verifies a solution by its componentwise backward error, computed in float64.
 
-use super::solve::Element;
+use super::check::worse;
+use super::element::Element;
 use crate::engine::Check;
 use crate::sparse::Triangular;
 use rayon::prelude::*;
@@ -52,17 +53,10 @@ fn element<T: Element>(
     }
 }
 
-/// Combines two checks: the larger error (the first if equal), and the sum of unwritten elements.
-pub fn worse(a: Check, b: Check) -> Check {
-    let a_is_worse =
-        a.rel_error > b.rel_error || (a.rel_error == b.rel_error && a.worst <= b.worst);
-    Check { unwritten: a.unwritten + b.unwritten, ..if a_is_worse { a } else { b } }
-}
-
 #[cfg(test)]
 mod tests {
     use super::backward_error;
-    use crate::engine::cpu::solve::Element;
+    use crate::engine::cpu::element::Element;
     use crate::sparse::Triangular;
 
     /// x0 = b0; 2 x0 + 4 x1 = b1, last row first.

@@ -3,9 +3,9 @@
 use super::buffer::Buffer;
 use super::schedule::Threads;
 use super::simd::Isa;
-use super::solve_check;
 use super::solve_operand::{Scheme, SystemOperand};
-use super::vendor::Solved;
+use super::vendor::Vendored;
+use super::{check, solve_check};
 use crate::domain::recipe::Program;
 use crate::domain::{Dtype, Problem};
 use crate::engine::{Check, Dense, EngineError, Expected, Operands, Solve};
@@ -26,8 +26,8 @@ pub trait Solving: Send {
     /// One call on poisoned x for each of the two right-hand sides, and a check of the solutions.
     fn verify(&mut self, scheme: &Scheme, threads: &Threads) -> Result<Check, EngineError>;
 
-    /// `f32` or `f64`.
-    fn dtype(&self) -> &'static str;
+    /// The type of the elements.
+    fn dtype(&self) -> Dtype;
 }
 
 /// Converts and allocates; refuses systems that no CPU kernel supports.
@@ -67,7 +67,7 @@ struct Loaded<T> {
     schemes: Vec<(Program, Scheme)>,
 }
 
-impl<T: Solved> Loaded<T> {
+impl<T: Vendored> Loaded<T> {
     fn of(
         solve: &Solve,
         b: [&Arc<[T]>; 2],
@@ -85,7 +85,7 @@ impl<T: Solved> Loaded<T> {
     }
 }
 
-impl<T: Solved> Solving for Loaded<T> {
+impl<T: Vendored> Solving for Loaded<T> {
     fn prepare(&mut self, program: &Program, threads: &Threads) -> Result<Scheme, EngineError> {
         if let Some((_, scheme)) = self.schemes.iter().find(|(known, _)| known == program) {
             return Ok(scheme.clone());
@@ -113,11 +113,11 @@ impl<T: Solved> Solving for Loaded<T> {
             *check = threads.install(|| solve_check::backward_error(system, b, x, sides));
         }
         let [first, second] = checks;
-        Ok(solve_check::worse(first, second))
+        Ok(check::worse(first, second))
     }
 
-    fn dtype(&self) -> &'static str {
-        T::NAME
+    fn dtype(&self) -> Dtype {
+        T::DTYPE
     }
 }
 

@@ -52,7 +52,7 @@ struct Pivots<T> {
     divide: bool,
 }
 
-impl<T: vendor::Solved> Pivots<T> {
+impl<T: vendor::Vendored> Pivots<T> {
     fn of(diagonal: &[f64]) -> Self {
         let diagonal: Vec<T> = converted(diagonal);
         let inverse: Option<Vec<T>> = diagonal.iter().map(|pivot| pivot.reciprocal()).collect();
@@ -61,7 +61,7 @@ impl<T: vendor::Solved> Pivots<T> {
     }
 }
 
-impl<T: vendor::Solved> SystemOperand<T> {
+impl<T: vendor::Vendored> SystemOperand<T> {
     /// Converts the values; refuses systems that no CPU kernel supports.
     pub fn of(
         system: Arc<Triangular>,
@@ -232,7 +232,7 @@ fn check_order(system: &Triangular) -> Result<(), EngineError> {
     Err(refused("the system is not in solve order: a row depends on itself or on a later one"))
 }
 
-fn converted<T: vendor::Solved>(values: &[f64]) -> Vec<T> {
+fn converted<T: vendor::Vendored>(values: &[f64]) -> Vec<T> {
     values.par_iter().with_min_len(1 << 14).map(|&value| T::of(value)).collect()
 }
 

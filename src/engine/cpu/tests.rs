@@ -4,7 +4,7 @@
 use super::*;
 use crate::domain::recipe::{Array, ArrayData};
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm};
-use crate::engine::Expected;
+use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
 
@@ -23,11 +23,29 @@ fn matrix(lengths: &[usize], cols: usize) -> Csr {
 }
 
 fn operands(matrix: &Arc<Csr>, n: u32, layout: Layout) -> Operands {
-    let problem = Spmm::new(n, Dtype::F32, layout);
-    let b = operand::random(matrix.cols() * n as usize, 1);
-    let expected = Expected::Product(Arc::new(oracle::spmm(matrix, &b, &problem)));
-    let (problem, l2_policy) = (Problem::Spmm(problem), L2Policy::Warm);
-    Operands { matrix: matrix.clone(), problem, l2_policy, b: b.into(), c0: None, expected }
+    of_problem(matrix, Spmm::new(n, Dtype::F32, layout))
+}
+
+fn of_problem(matrix: &Arc<Csr>, problem: Spmm) -> Operands {
+    let (b_len, c_len) = (matrix.cols() * problem.n as usize, matrix.rows() * problem.n as usize);
+    let (b, c0) = (operand::random(b_len, 1), operand::random(c_len, 2));
+    let wide = |from: &[f32]| -> Vec<f64> { from.iter().map(|&x| f64::from(x) / 3.0).collect() };
+    let double = problem.dtype == Dtype::F64;
+    let mut reference = match double {
+        true => oracle::spmm(matrix, &wide(&b), &problem),
+        false => oracle::spmm(matrix, &b, &problem),
+    };
+    if problem.accumulate {
+        match double {
+            true => reference.accumulate(&wide(&c0), ALPHA, BETA),
+            false => reference.accumulate(&c0, ALPHA, BETA),
+        }
+    }
+    let dense = |from: Vec<f32>| -> Dense { if double { wide(&from).into() } else { from.into() } };
+    let c0 = problem.accumulate.then(|| dense(c0));
+    let expected = Expected::Product(Arc::new(reference));
+    let (b, problem, l2_policy) = (dense(b), Problem::Spmm(problem), L2Policy::Warm);
+    Operands { matrix: matrix.clone(), problem, l2_policy, b, c0, expected }
 }
 
 fn recipe(program: Program, order: Option<Vec<u32>>) -> Recipe {
@@ -70,16 +88,22 @@ fn every_recipe(matrix: &Csr) -> Vec<Recipe> {
 
 fn agrees_on(lengths: &[usize], cols: usize) {
     let matrix = Arc::new(matrix(lengths, cols));
+    let problems = [Dtype::F32, Dtype::F64].into_iter().flat_map(|dtype| {
+        [(Layout::Row, false), (Layout::Row, true), (Layout::Col, false), (Layout::Col, true)]
+            .map(|(layout, accumulate)| Spmm { accumulate, ..Spmm::new(1, dtype, layout) })
+    });
+    let problems: Vec<Spmm> = problems.collect();
     for isa in Isa::available() {
         let mut engine = engine(isa);
         for n in [1, 2, 3, 7, 8, 33, 130] {
-            for layout in [Layout::Row, Layout::Col] {
-                engine.load(operands(&matrix, n, layout)).unwrap();
+            for problem in problems.iter().map(|&problem| Spmm { n, ..problem }) {
+                engine.load(of_problem(&matrix, problem)).unwrap();
+                let bound = if problem.dtype == Dtype::F64 { 1e-14 } else { 1e-6 };
                 for recipe in every_recipe(&matrix) {
                     let check = engine.verify(&recipe, None).unwrap();
-                    let case = (isa, n, layout, &recipe.program);
+                    let case = (isa, problem, &recipe.program);
                     assert_eq!(check.unwritten, 0, "{case:?}");
-                    assert!(check.rel_error < 1e-6, "{case:?}: {check:?}");
+                    assert!(check.rel_error < bound, "{case:?}: {check:?}");
                 }
             }
         }
@@ -121,7 +145,8 @@ fn agrees_with_the_oracle_over_many_tasks() {
 fn a_wrong_product_and_an_unwritten_element_are_detected() {
     let matrix = Arc::new(matrix(&[2, 3, 1], 4));
     let mut operands = operands(&matrix, 3, Layout::Row);
-    let mut reference = (**operands.product().unwrap().1).clone();
+    let Expected::Product(reference) = &operands.expected else { panic!() };
+    let mut reference = (**reference).clone();
     reference.value[4] += 1.0;
     operands.expected = Expected::Product(Arc::new(reference));
     let mut engine = engine(Isa::Scalar);
@@ -179,11 +204,13 @@ fn refuses_invalid_programs_and_operands() {
     }
     let half = Problem::Spmm(Spmm::new(3, Dtype::F16, Layout::Row));
     let loaded = engine.load(Operands { problem: half, ..operands(&matrix, 3, Layout::Row) });
-    assert!(refusal(loaded).contains("f32 only, not f16"));
+    assert!(refusal(loaded).contains("f32 and f64, not f16"));
+    let double = Problem::Spmm(Spmm::new(3, Dtype::F64, Layout::Row));
+    let loaded = engine.load(Operands { problem: double, ..operands(&matrix, 3, Layout::Row) });
+    assert!(refusal(loaded).contains("not in f64"));
     let adding = Spmm { accumulate: true, ..Spmm::new(3, Dtype::F32, Layout::Row) };
-    let problem = Problem::Spmm(adding);
-    let loaded = engine.load(Operands { problem, ..operands(&matrix, 3, Layout::Row) });
-    assert!(refusal(loaded).contains("C = A B only"));
+    let without = Operands { c0: None, ..of_problem(&matrix, adding) };
+    assert!(refusal(engine.load(without)).contains("do not match"));
     let large = Arc::new(Csr::new(1, 1, vec![0, 1], vec![0], vec![1e300]).unwrap());
     assert!(refusal(engine.load(operands(&large, 1, Layout::Row))).contains("too large for f32"));
     let short = Operands { b: vec![0f32; 2].into(), ..operands(&matrix, 3, Layout::Row) };
@@ -196,7 +223,7 @@ fn exports_the_data_of_a_plan() {
     let mut engine = engine(Isa::Scalar);
     engine.load(operands(&matrix, 3, Layout::Row)).unwrap();
     let panel = engine.export(&row_panel(2, 8, by_length(&matrix))).unwrap();
-    assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, scalar>");
+    assert_eq!(panel.steps[0].entry, "cpu::row_panel<m1=2, n1=8, f32, scalar>");
     assert_eq!(panel.steps[0].arguments.last().map(String::as_str), Some("rows_by_length"));
     let vendor = engine.export(&sprs()).unwrap();
     assert_ne!(vendor.kernel_digest, panel.kernel_digest);
@@ -204,4 +231,22 @@ fn exports_the_data_of_a_plan() {
     assert_eq!(kernels.get("row_panel").copied(), panel.kernel_digest);
     assert_eq!(kernels.get("vendor").copied(), vendor.kernel_digest);
     assert_eq!(panel.steps[0].grid, [1, 1, 1]);
+    let adding = Spmm { accumulate: true, ..Spmm::new(3, Dtype::F64, Layout::Row) };
+    engine.load(of_problem(&matrix, adding)).unwrap();
+    let split = engine.export(&row_split(8, 1)).unwrap();
+    assert_eq!(split.steps[0].entry, "cpu::row_split<n1=8, f64, scalar>");
+    assert_eq!(split.steps[0].arguments[4..], ["c", "alpha", "beta"]);
+}
+
+/// Elements that a call leaves out are found, also if it was to add to them.
+#[test]
+fn a_c_that_is_not_added_to_is_detected() {
+    let matrix = Arc::new(matrix(&[2, 3, 1], 4));
+    let adding = Spmm { accumulate: true, ..Spmm::new(3, Dtype::F64, Layout::Col) };
+    let mut wrong = of_problem(&matrix, adding);
+    // The reference is of another initial C.
+    wrong.c0 = Some(vec![0f64; 9].into());
+    let mut engine = engine(Isa::Scalar);
+    engine.load(wrong).unwrap();
+    assert!(engine.verify(&row_split(8, 1), None).unwrap().rel_error > 1e-3);
 }

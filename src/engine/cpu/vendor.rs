@@ -1,8 +1,10 @@
 //! The baseline on a CPU: sprs' sparse-times-dense product, which accumulates into C, so zeroing C is part of the call;
 //! and its triangular solve, which overwrites b with x, so copying b is part of the call.
 
+use super::element::Element;
+use super::kernel::Factors;
 use super::operand::SparseOperand;
-use super::solve::Element;
+use super::program::Call;
 use crate::domain::{Digest, Layout};
 use crate::engine::EngineError;
 use crate::sparse::Triangular;
@@ -10,17 +12,40 @@ use ndarray::{ArrayView2, ArrayViewMut1, ArrayViewMut2, ShapeBuilder};
 use sprs::errors::LinalgError;
 use sprs::linalg::trisolve::{lsolve_csr_dense_rhs, usolve_csr_dense_rhs};
 use sprs::prod::{csr_mulacc_dense_colmaj, csr_mulacc_dense_rowmaj};
-use sprs::{CompressedStorage, CsMatViewI};
+use sprs::{CompressedStorage, CsMatViewI, MulAcc};
 
 /// The name of its only algorithm.
 pub const ALGORITHM: &str = "sprs";
 
-/// One call of sprs, which is single-threaded: C = A B with B (cols x n) and C (rows x n) in the operand's layout.
-pub fn multiply(operand: &SparseOperand, b: &[f32], c: &mut [f32]) -> Result<(), EngineError> {
+/// One call of sprs, which is single-threaded. sprs adds A B to C and has no factors, so a call with factors is its product
+/// in the scratch, and a pass of our own that adds it to C, as a program that uses sprs would do it.
+pub fn multiply<T: Vendored>(
+    operand: &SparseOperand<T>,
+    call: Call<'_, T>,
+) -> Result<(), EngineError> {
+    let Call { b, scratch, c, factors } = call;
+    let Some(Factors { alpha, beta }) = factors else {
+        return product(operand, b, c);
+    };
+    product(operand, b, scratch)?;
+    if beta == T::ZERO {
+        c.iter_mut().zip(scratch).for_each(|(c, sum)| *c = alpha.mul(*sum));
+    } else {
+        c.iter_mut().zip(scratch).for_each(|(c, sum)| *c = alpha.mul(*sum).add(beta.mul(*c)));
+    }
+    Ok(())
+}
+
+/// C = A B with B (cols x n) and C (rows x n) in the operand's layout.
+fn product<T: Vendored>(
+    operand: &SparseOperand<T>,
+    b: &[T],
+    c: &mut [T],
+) -> Result<(), EngineError> {
     let (matrix, n) = (&operand.matrix, operand.n);
     let shape = (matrix.rows(), matrix.cols());
     // SAFETY: a `Csr` satisfies sprs' requirements (see `Csr::as_sprs`), and `values` has a value for each entry.
-    let a: CsMatViewI<'_, f32, u32, usize> = unsafe {
+    let a: CsMatViewI<'_, T, u32, usize> = unsafe {
         CsMatViewI::new_unchecked(
             CompressedStorage::CSR,
             shape,
@@ -29,7 +54,7 @@ pub fn multiply(operand: &SparseOperand, b: &[f32], c: &mut [f32]) -> Result<(),
             &operand.values[..],
         )
     };
-    c.fill(0.0);
+    c.fill(T::ZERO);
     let misfit =
         |error: ndarray::ShapeError| EngineError::Refused(format!("sprs cannot run it: {error}"));
     match operand.layout {
@@ -54,8 +79,8 @@ pub fn unknown(algorithm: &str) -> EngineError {
     ))
 }
 
-/// An element type that sprs can solve with.
-pub trait Solved: Element {
+/// An element type that sprs computes with.
+pub trait Vendored: Element + MulAcc {
     fn solve(
         system: CsMatViewI<'_, Self, u32, usize>,
         upper: bool,
@@ -63,9 +88,9 @@ pub trait Solved: Element {
     ) -> Result<(), LinalgError>;
 }
 
-macro_rules! solved {
+macro_rules! vendored {
     ($($type:ty),*) => {$(
-        impl Solved for $type {
+        impl Vendored for $type {
             fn solve(
                 system: CsMatViewI<'_, Self, u32, usize>,
                 upper: bool,
@@ -80,7 +105,7 @@ macro_rules! solved {
         }
     )*};
 }
-solved!(f32, f64);
+vendored!(f32, f64);
 
 /// A triangular system in the form that sprs requires: CSR in the matrix's row order, including the diagonal.
 pub struct System<T> {
@@ -90,7 +115,7 @@ pub struct System<T> {
     upper: bool,
 }
 
-impl<T: Solved> System<T> {
+impl<T: Vendored> System<T> {
     /// With the pattern of `system`; `values` are those of its strictly lower entries, converted to T.
     pub fn of(system: &Triangular, values: &[T], diagonal: &[f64]) -> Self {
         let (rows, nnz) = (system.rows(), system.nnz() + system.rows());

@@ -1,6 +1,5 @@
 //! The problem loaded on the CPU (a product or a triangular solve) and recipes prepared for it.
 
-use super::check;
 use super::load::Loaded;
 use super::program;
 use super::schedule::Threads;
@@ -8,7 +7,7 @@ use super::simd::Isa;
 use super::solve_load::{self, Solving};
 use super::solve_operand::Scheme;
 use crate::domain::recipe::Recipe;
-use crate::domain::{L2Policy, Problem};
+use crate::domain::{Dtype, L2Policy, Problem, Spmm};
 use crate::engine::{Check, EngineError, Operands};
 
 /// The loaded problem with its operands.
@@ -18,13 +17,15 @@ pub struct Work {
 }
 
 enum Operation {
-    Product(Box<Loaded>),
+    ProductF32(Box<Loaded<f32>>),
+    ProductF64(Box<Loaded<f64>>),
     Solve(Box<dyn Solving>),
 }
 
 /// A recipe prepared for the loaded problem.
 pub enum Prepared {
-    Product(program::Prepared),
+    ProductF32(program::Prepared<f32>),
+    ProductF64(program::Prepared<f64>),
     Solve(Scheme),
 }
 
@@ -32,7 +33,8 @@ impl Prepared {
     /// Number of tasks of a product, or of threads of a solve, for the plan.
     pub fn jobs(&self) -> usize {
         match self {
-            Self::Product(product) => product.jobs(),
+            Self::ProductF32(product) => product.jobs(),
+            Self::ProductF64(product) => product.jobs(),
             Self::Solve(scheme) => scheme.threads(),
         }
     }
@@ -42,7 +44,7 @@ impl Work {
     pub fn of(operands: Operands, isa: Isa, threads: &Threads) -> Result<Self, EngineError> {
         let l2_policy = operands.l2_policy;
         let operation = match operands.problem {
-            Problem::Spmm(_) => Operation::Product(Box::new(Loaded::of(operands, threads)?)),
+            Problem::Spmm(problem) => product(&operands, &problem, threads)?,
             Problem::Sptrsv(_) => Operation::Solve(solve_load::load(&operands, isa, threads)?),
         };
         Ok(Self { l2_policy, operation })
@@ -54,27 +56,24 @@ impl Work {
         isa: Isa,
         threads: &Threads,
     ) -> Result<Prepared, EngineError> {
-        match &mut self.operation {
-            Operation::Product(loaded) => {
-                let prepared = program::Prepared::of(
-                    &recipe.program,
-                    &recipe.arrays,
-                    &loaded.sparse,
-                    isa,
-                    threads.count(),
-                )?;
-                Ok(Prepared::Product(prepared))
+        Ok(match &mut self.operation {
+            Operation::ProductF32(product) => {
+                Prepared::ProductF32(product.prepare(recipe, isa, threads)?)
             }
-            Operation::Solve(solve) => {
-                Ok(Prepared::Solve(solve.prepare(&recipe.program, threads)?))
+            Operation::ProductF64(product) => {
+                Prepared::ProductF64(product.prepare(recipe, isa, threads)?)
             }
-        }
+            Operation::Solve(solve) => Prepared::Solve(solve.prepare(&recipe.program, threads)?),
+        })
     }
 
     /// One call.
     pub fn run(&mut self, prepared: &Prepared, threads: &Threads) -> Result<(), EngineError> {
         match (&mut self.operation, prepared) {
-            (Operation::Product(loaded), Prepared::Product(product)) => {
+            (Operation::ProductF32(loaded), Prepared::ProductF32(product)) => {
+                loaded.run(product, threads)
+            }
+            (Operation::ProductF64(loaded), Prepared::ProductF64(product)) => {
                 loaded.run(product, threads)
             }
             (Operation::Solve(solve), Prepared::Solve(scheme)) => solve.run(scheme),
@@ -85,12 +84,11 @@ impl Work {
     /// Runs on a poisoned output and checks the result.
     pub fn verify(&mut self, prepared: &Prepared, threads: &Threads) -> Result<Check, EngineError> {
         match (&mut self.operation, prepared) {
-            (Operation::Product(loaded), Prepared::Product(product)) => {
-                let output = loaded.output.as_mut_slice();
-                threads.install(|| check::poison(output));
-                loaded.run(product, threads)?;
-                let (output, reference) = (loaded.output.as_slice(), &loaded.reference);
-                Ok(threads.install(|| check::compare(output, reference)))
+            (Operation::ProductF32(loaded), Prepared::ProductF32(product)) => {
+                loaded.verify(product, threads)
+            }
+            (Operation::ProductF64(loaded), Prepared::ProductF64(product)) => {
+                loaded.verify(product, threads)
             }
             (Operation::Solve(solve), Prepared::Solve(scheme)) => solve.verify(scheme, threads),
             _ => Err(of_another()),
@@ -98,11 +96,43 @@ impl Work {
     }
 
     /// The element type of the operands.
-    pub fn dtype(&self) -> &'static str {
+    pub fn dtype(&self) -> Dtype {
         match &self.operation {
-            Operation::Product(_) => "f32",
+            Operation::ProductF32(_) => Dtype::F32,
+            Operation::ProductF64(_) => Dtype::F64,
             Operation::Solve(solve) => solve.dtype(),
         }
+    }
+
+    /// The names of a call's operands, in order.
+    pub fn arguments(&self) -> &'static [&'static str] {
+        let accumulates = match &self.operation {
+            Operation::ProductF32(product) => product.accumulates(),
+            Operation::ProductF64(product) => product.accumulates(),
+            Operation::Solve(_) => {
+                return &["row_ptr", "col_idx", "values", "diagonal", "b", "x"];
+            }
+        };
+        if accumulates {
+            &["row_ptr", "col_idx", "values", "b", "c", "alpha", "beta"]
+        } else {
+            &["row_ptr", "col_idx", "values", "b", "c"]
+        }
+    }
+}
+
+/// Loads a product in its type.
+fn product(
+    operands: &Operands,
+    problem: &Spmm,
+    threads: &Threads,
+) -> Result<Operation, EngineError> {
+    match problem.dtype {
+        Dtype::F32 => Ok(Operation::ProductF32(Box::new(Loaded::of(operands, problem, threads)?))),
+        Dtype::F64 => Ok(Operation::ProductF64(Box::new(Loaded::of(operands, problem, threads)?))),
+        Dtype::F16 => Err(EngineError::Refused(
+            "the CPU engine supports products in f32 and f64, not f16".to_owned(),
+        )),
     }
 }
 

@@ -236,7 +236,9 @@ fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 fn host_registers(facts: &Facts, candidate: &Candidate) -> Verdict {
     let m1 = candidate.int("m1").unwrap_or(1) as f64;
     let n1 = candidate.int("n1").unwrap_or(8) as f64;
-    let accumulators = (m1 * n1 / f64::from(facts.device.warp_size.max(1))).ceil();
+    // The device states its lanes in f32.
+    let lanes = f64::from(facts.device.warp_size.max(1)) * 4.0 / facts.problem.dtype.bytes() as f64;
+    let accumulators = (m1 * n1 / lanes).ceil();
     at_most(accumulators, f64::from(facts.device.registers_per_thread.max(8)))
 }
 

@@ -22,18 +22,20 @@ pub fn predict_us(
         f64::from(candidate.int("n1").and_then(|n1| u32::try_from(n1).ok()).unwrap_or(1).max(1));
     let m1 = candidate.int("m1").map_or(1.0, |m1| m1 as f64);
     let rows_a_task = candidate.int("rows_per_task").map_or(m1, |rows| rows as f64);
-    let n = f64::from(problem.n);
+    let (n, element) = (f64::from(problem.n), problem.dtype.bytes() as f64);
     let tiles = (n / n1).ceil();
     let nnz = seen.nnz as f64;
     let copy = device.copy_gbps.max(0.1) * 1e3;
 
-    let a_us =
-        (nnz * 8.0 + seen.rows as f64 * 4.0) * tiles / (copy * if tiles > 1.0 { 1.5 } else { 1.0 });
-    let width = if effective_layout(problem) == Layout::Row { n1.min(n) * 4.0 } else { 64.0 };
+    let a_us = (nnz * (4.0 + element) + seen.rows as f64 * 4.0) * tiles
+        / (copy * if tiles > 1.0 { 1.5 } else { 1.0 });
+    let width = if effective_layout(problem) == Layout::Row { n1.min(n) * element } else { 64.0 };
     let footprint = seen.touched_cols as f64 * width;
     let hit = (0.5 * device.l2_bytes as f64 / footprint.max(1.0)).min(1.0);
     let b_us = nnz * width * tiles * (hit / (copy * CACHE_RATIO) + (1.0 - hit) / copy);
-    let c_us = seen.rows as f64 * n * 4.0 / copy;
+    // C is also read if it is added to.
+    let c_passes = if problem.accumulate { 2.0 } else { 1.0 };
+    let c_us = seen.rows as f64 * n * element * c_passes / copy;
     let threads = f64::from(device.multiprocessors.max(1));
     let tasks = (seen.rows as f64 / rows_a_task.max(1.0)).ceil();
     // The last task alone, which stealing cannot spread.
