@@ -14,6 +14,7 @@
     )
 )]
 
+pub mod bundle;
 pub mod domain;
 pub mod engine;
 pub mod environment;

@@ -8,11 +8,11 @@ use half::f16;
 use rayon::prelude::*;
 use sparsetune::domain::recipe::{Arg, ArrayData, Program, Recipe};
 use sparsetune::domain::{Candidate, Dtype, Layout, Spmm};
-use sparsetune::evaluator::{tolerance, weigh_rows};
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::condensed_tc::{CondensedTcs, pack::ODD};
 use sparsetune::ops::spmm::family::SpmmFamily;
 use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::tolerance::{tolerance, weigh_rows};
 use sparsetune::sparse::{Csr, operand, oracle};
 use std::sync::Arc;
 

@@ -11,12 +11,12 @@ use sparsetune::domain::recipe::{Program, Recipe};
 use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm};
 use sparsetune::engine::Engine;
 use sparsetune::engine::cuda::{CudaEngine, Options};
-use sparsetune::evaluator::tolerance;
 use sparsetune::ops::TunableProblem;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::{family, space};
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::tolerance::tolerance;
 use std::sync::Arc;
 
 /// Rows of lengths 0, 1, 2, ... and one that is full, over a shape that divides by nothing.

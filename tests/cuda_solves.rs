@@ -8,9 +8,9 @@ use sparsetune::domain::problem::{Diagonal, Triangle};
 use sparsetune::domain::{Candidate, Dtype, L2Policy, Problem, Sptrsv};
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::engine::{Check, Dense, Engine, Expected, Operands, Solve};
-use sparsetune::evaluator::solution_tolerance;
 use sparsetune::ops::{self, Lowerer, TunableProblem};
 use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::tolerance::solution_tolerance;
 use sparsetune::sparse::{Csr, Triangular, operand};
 use std::sync::Arc;
 

@@ -87,6 +87,10 @@ pub struct Target {
     pub compute_capability: String,
     /// Threads on a CPU.
     pub multiprocessors: u32,
+    /// The CUDA version that the driver must support for the machine code, `13.0`; an older driver may still take the PTX.
+    /// Absent on a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_cuda: Option<String>,
     /// The driver that the plan was measured with.
     pub driver: String,
     /// The compiler of the kernels.
@@ -323,6 +327,11 @@ pub enum UpdateValues {
     /// The arrays are functions of all values, so sparsetune's library makes them again, on the host. The arrays
     /// `matrix.row_ptr` and `matrix.col_idx` hold the matrix's pattern for it.
     Host(HostUpdate),
+    /// The arrays cannot be updated; the matrix has to be tuned again.
+    Impossible {
+        /// A sentence.
+        reason: String,
+    },
 }
 
 /// Values are put in place one by one.

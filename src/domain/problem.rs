@@ -68,6 +68,14 @@ impl Problem {
         }
     }
 
+    /// The element type of the dense operands.
+    pub const fn dtype(&self) -> Dtype {
+        match self {
+            Self::Spmm(spmm) => spmm.dtype,
+            Self::Sptrsv(solve) => solve.dtype,
+        }
+    }
+
     /// Values in the order of the operation's fields.
     pub fn values(&self) -> Vec<Value> {
         match *self {

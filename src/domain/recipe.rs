@@ -1,5 +1,6 @@
 //! A recipe: a candidate lowered for one matrix. Kernel source, constants, arrays to upload, launch geometry.
 
+use super::bundle::Element;
 use super::{Candidate, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +174,41 @@ pub enum ArrayData {
     U32(std::sync::Arc<[u32]>),
     F32(std::sync::Arc<[f32]>),
     F64(std::sync::Arc<[f64]>),
+}
+
+impl ArrayData {
+    pub const fn element(&self) -> Element {
+        match self {
+            Self::U16(_) => Element::U16,
+            Self::F16(_) => Element::F16,
+            Self::U32(_) => Element::U32,
+            Self::F32(_) => Element::F32,
+            Self::F64(_) => Element::F64,
+        }
+    }
+
+    /// The elements in memory; every supported host is little-endian.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::U16(data) | Self::F16(data) => bytemuck::cast_slice(data),
+            Self::U32(data) => bytemuck::cast_slice(data),
+            Self::F32(data) => bytemuck::cast_slice(data),
+            Self::F64(data) => bytemuck::cast_slice(data),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U16(data) | Self::F16(data) => data.len(),
+            Self::U32(data) => data.len(),
+            Self::F32(data) => data.len(),
+            Self::F64(data) => data.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A kernel of the CPU engine, monomorphised over the supported parameter values.

@@ -1,9 +1,8 @@
 //! Writes the arrays of a recipe to files for its plan: little-endian, without a header, one file each.
 
 use crate::domain::protocol::ExportedArray;
-use crate::domain::recipe::{Array, ArrayData};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use crate::domain::recipe::Array;
+use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -24,56 +23,22 @@ pub(super) fn export(
     let exported = arrays.iter().enumerate().map(|(index, array)| {
         let file = folder.map(|folder| folder.join(format!("array-{index}")));
         if let Some(path) = &file {
-            begin().and_then(|()| write(&array.data, path)).map_err(|error| {
+            begin().and_then(|()| std::fs::write(path, array.data.bytes())).map_err(|error| {
                 let (name, path) = (array.name.clone(), path.clone());
                 ArrayError { name, path, error }
             })?;
         }
-        let (element, length) = shape(&array.data);
-        let (name, element) = (array.name.clone(), element.to_owned());
-        Ok(ExportedArray { name, element, length: length as u64, file })
+        let element = array.data.element().name().to_owned();
+        let (name, length) = (array.name.clone(), array.data.len() as u64);
+        Ok(ExportedArray { name, element, length, file })
     });
     exported.collect()
-}
-
-fn shape(data: &ArrayData) -> (&'static str, usize) {
-    match data {
-        ArrayData::U16(data) => ("u16", data.len()),
-        ArrayData::F16(data) => ("f16", data.len()),
-        ArrayData::U32(data) => ("u32", data.len()),
-        ArrayData::F32(data) => ("f32", data.len()),
-        ArrayData::F64(data) => ("f64", data.len()),
-    }
-}
-
-fn write(data: &ArrayData, path: &Path) -> io::Result<()> {
-    let file = File::create(path)?;
-    match data {
-        ArrayData::U16(data) | ArrayData::F16(data) => {
-            write_each(file, data, |element| element.to_le_bytes())
-        }
-        ArrayData::U32(data) => write_each(file, data, |element| element.to_le_bytes()),
-        ArrayData::F32(data) => write_each(file, data, |element| element.to_le_bytes()),
-        ArrayData::F64(data) => write_each(file, data, |element| element.to_le_bytes()),
-    }
-}
-
-fn write_each<T: Copy, const N: usize>(
-    file: File,
-    data: &[T],
-    bytes: impl Fn(T) -> [u8; N],
-) -> io::Result<()> {
-    let mut output = BufWriter::with_capacity(1 << 20, file);
-    for &element in data {
-        output.write_all(&bytes(element))?;
-    }
-    // Dropping the writer would ignore errors of the final flush.
-    output.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::recipe::ArrayData;
 
     fn arrays() -> Vec<Array> {
         let array = |name: &str, data| Array { name: name.to_owned(), data };

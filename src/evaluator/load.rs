@@ -2,13 +2,13 @@
 
 use super::product;
 use super::solve::Loading as Solving;
-use super::tolerance::tolerance;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{Device, Digest, Dtype, Problem, Spmm};
 use crate::engine::Operands;
 use crate::ops::limit::{self, Least};
 use crate::ops::{self, Unsupported};
 use crate::sparse::canonical::CanonicalError;
+use crate::sparse::tolerance::tolerance;
 use crate::sparse::triangle::TriangleError;
 use crate::sparse::{Csr, canonical};
 use std::path::PathBuf;

@@ -17,14 +17,12 @@ mod session;
 mod solve;
 #[cfg(test)]
 mod tests;
-mod tolerance;
 mod trial;
 
 pub use engines::{DeviceSelector, EngineOpenError, SelectorError};
 pub use hostile::{FAMILY as HOSTILE_FAMILY, SOURCE as HOSTILE_SOURCE};
 pub use lowering::{Lowering, Ops, Unlowered};
 pub use process::{claim_stdout, die_with_parent, dump_no_core, keep_memory};
-pub use tolerance::{solution_tolerance, tolerance, weigh_rows};
 
 use crate::domain::protocol::{Reply, Request};
 use lines::Line;

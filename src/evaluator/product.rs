@@ -1,10 +1,10 @@
 //! Loading an SpMM: range checks for its data type, the dense operands, and the reference product.
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
-use super::tolerance::weigh_rows;
 use crate::domain::{Dtype, Layout, Problem, Spmm};
 use crate::engine::{ALPHA, BETA, Dense, Expected};
 use crate::sparse::oracle::{Element, Product};
+use crate::sparse::tolerance::weigh_rows;
 use crate::sparse::{Csr, operand, oracle};
 use half::f16;
 use half::slice::HalfBitsSliceExt;
@@ -58,7 +58,7 @@ pub(super) fn operands(
             (b.into(), c0.map(Dense::from), product)
         }
         Dtype::F64 => {
-            let factor = balancing(matrix);
+            let factor = operand::balancing(matrix);
             let mut b = operand::random_double(b_len, seed);
             b.par_iter_mut().for_each(|value| *value *= factor);
             let c0 = c_len.map(|len| operand::random_double(len, c_seed));
@@ -67,14 +67,6 @@ pub(super) fn operands(
         }
     };
     Ok((b, c0, Expected::Product(Arc::new(product))))
-}
-
-/// The power of two that scales A's largest value to about 1; B is scaled by it. Error scales are kept in f32, so an
-/// f64 product of numbers far from 1 could otherwise not be verified.
-fn balancing(matrix: &Csr) -> f64 {
-    let largest = matrix.values().par_iter().map(|value| value.abs()).reduce(|| 0.0, f64::max);
-    // Within +-1000, so that small values of B stay normal numbers.
-    if largest > 0.0 { 2f64.powi(-(largest.log2() as i32).clamp(-900, 900)) } else { 1.0 }
 }
 
 /// The reference product, with error scales weighted by the row lengths.

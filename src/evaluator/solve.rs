@@ -1,10 +1,10 @@
 //! Loading a triangular solve: the system, two right-hand sides, and the lower bound of the time by levels and bytes.
 
 use super::load::{LoadError, MOST_ELEMENTS, MOST_NONZEROS, check_count};
-use super::tolerance::solution_tolerance;
 use crate::domain::{Device, Dtype, Problem, Sptrsv};
 use crate::engine::{Dense, Expected, Solve};
 use crate::ops::limit::{self, Least};
+use crate::sparse::tolerance::solution_tolerance;
 use crate::sparse::{Csr, Triangular, operand, oracle};
 use std::sync::Arc;
 

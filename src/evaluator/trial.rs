@@ -3,8 +3,9 @@
 use super::EvaluatorError;
 use crate::domain::protocol::{Effort, Reply};
 use crate::domain::recipe::{Compiled, Recipe};
-use crate::domain::{Candidate, Outcome, Timing};
+use crate::domain::{Outcome, Timing};
 use crate::engine::{Check, Engine, EngineError};
+use crate::sparse::tolerance::vendor_slack;
 use std::time::Instant;
 
 /// The stages of a trial, by which the pool chooses deadlines.
@@ -35,7 +36,7 @@ pub(super) fn run(
         Ok(check) => check,
         Err(error) => return Ok(measured(outcome_of(error), Some(compiled))),
     };
-    if let Some(wrong) = wrong(&check, tolerance * slack(&recipe.candidate)) {
+    if let Some(wrong) = wrong(&check, tolerance * vendor_slack(&recipe.candidate)) {
         return Ok(measured(wrong, Some(compiled)));
     }
 
@@ -45,13 +46,6 @@ pub(super) fn run(
         Err(error) => outcome_of(error),
     };
     Ok(measured(outcome, Some(compiled)))
-}
-
-/// Factor by which the error of vendor routines may exceed the tolerance. In f16 two of cuSPARSE's three algorithms
-/// round intermediate sums, with errors of 1.2 to 1.6 times our tolerance; without them the baseline would be the
-/// slowest of the three. The error of a plan's winner is stated in the plan.
-fn slack(candidate: &Candidate) -> f64 {
-    if candidate.is_baseline() { 8.0 } else { 1.0 }
 }
 
 /// Work before the first call: uploads, packing, a vendor's preprocessing. Shared arrays count for every candidate, so

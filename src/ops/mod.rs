@@ -9,7 +9,7 @@ pub mod program;
 pub mod spmm;
 pub mod sptrsv;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vendor;
 
 pub use family::{Family, Kernels, catalog, has_own_family, kernel_headers};
@@ -20,6 +20,7 @@ use crate::domain::{Candidate, Device, DeviceKind, Digest, KernelFigures, Matrix
 use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Why this version cannot tune the problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +65,11 @@ pub fn check_device(problem: &Problem, kind: DeviceKind) -> Result<(), Unsupport
 /// no notice of the transposition.
 pub fn operand(matrix: Csr, problem: &Problem) -> Csr {
     if problem.works_on_transpose() { matrix.transposed() } else { matrix }
+}
+
+/// As [`operand`], of a matrix that is shared.
+pub fn shared_operand(matrix: &Arc<Csr>, problem: &Problem) -> Arc<Csr> {
+    if problem.works_on_transpose() { Arc::new(matrix.transposed()) } else { matrix.clone() }
 }
 
 /// The candidates that survived, each with its predicted time, and what happened to the others.

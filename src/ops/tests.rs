@@ -19,7 +19,7 @@ fn products() -> Vec<Spmm> {
     all
 }
 
-fn device(kind: DeviceKind) -> Device {
+pub fn device(kind: DeviceKind) -> Device {
     let line = include_str!("../../tests/pool/recording.jsonl").lines().next().unwrap();
     let header: serde_json::Value = serde_json::from_str(line).unwrap();
     let device: Device = serde_json::from_value(header["device"].clone()).unwrap();

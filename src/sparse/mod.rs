@@ -13,6 +13,7 @@ pub mod profile;
 pub mod random;
 pub mod read;
 pub mod spy;
+pub mod tolerance;
 pub mod triangle;
 pub mod write;
 

@@ -1,6 +1,6 @@
 //! The random dense operand: uniform in [-1, 1), a function of seed and position only; and rounding to binary16.
 
-use super::random;
+use super::{Csr, random};
 use half::f16;
 use rayon::prelude::*;
 
@@ -27,6 +27,14 @@ pub fn random_half(len: usize, seed: u64) -> Vec<u16> {
     let draws = (0..len).into_par_iter().with_min_len(1 << 14);
     // Exact in f32, so the conversion is the only rounding.
     draws.map(|i| f16::from_f32(draw(seed, i)).to_bits()).collect()
+}
+
+/// The power of two that scales A's largest value to about 1; B is scaled by it. Error scales are kept in f32, so an
+/// f64 product of numbers far from 1 could otherwise not be verified.
+pub fn balancing(matrix: &Csr) -> f64 {
+    let largest = matrix.values().par_iter().map(|value| value.abs()).reduce(|| 0.0, f64::max);
+    // Within +-1000, so that small values of B stay normal numbers.
+    if largest > 0.0 { 2f64.powi(-(largest.log2() as i32).clamp(-900, 900)) } else { 1.0 }
 }
 
 /// Rounds to IEEE binary16, ties to even: 11 significant bits, down to the spacing of subnormals, 2^-24. Too large

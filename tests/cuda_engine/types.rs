@@ -11,9 +11,9 @@ use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
 use sparsetune::engine::cuda::source;
 use sparsetune::engine::{Check, Engine, EngineError};
-use sparsetune::evaluator::tolerance;
 use sparsetune::sparse::Csr;
 use sparsetune::sparse::generate::Spec;
+use sparsetune::sparse::tolerance::tolerance;
 use std::sync::Arc;
 
 /// One thread per element of C, with the row as the slow index. `STORE` is what it does with its sum, `at` is its place.

@@ -129,7 +129,7 @@ pub fn hop_ns(threads: usize) -> f64 {
     if best.is_finite() { best } else { 0.0 }
 }
 
-fn processor_name() -> String {
+pub fn processor_name() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |line: &str| {
         let (key, value) = line.split_once(':')?;

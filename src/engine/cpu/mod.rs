@@ -244,6 +244,21 @@ impl Engine for CpuEngine {
     }
 }
 
+/// The digest of the sources of a program's kernel.
+pub fn program_digest(program: &HostProgram) -> Digest {
+    match program {
+        HostProgram::RowPanel { .. } | HostProgram::RowSplit { .. } => kernel_digest(),
+        HostProgram::SolveSerial
+        | HostProgram::SolveLevels { .. }
+        | HostProgram::SolveMerged { .. } => solve_digest(),
+    }
+}
+
+/// The name of this host's processor, as [`Device::name`](crate::domain::Device) states it.
+pub fn host_name() -> String {
+    host::processor_name()
+}
+
 /// The digest of all source files that determine the results and the speed of the SpMM kernels.
 pub fn kernel_digest() -> Digest {
     let texts = [

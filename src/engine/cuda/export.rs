@@ -21,7 +21,7 @@ pub(super) fn export(
     let unassembled = |error: source::SourceError| EngineError::Compile(error.to_string());
     let job = compiler.job(&program.source, program.max_registers).map_err(unassembled)?;
     Ok(Exported {
-        steps: program.steps.iter().map(|step| launch_step(step, recipe)).collect(),
+        steps: launch_steps(recipe, program),
         scratch: recipe.scratch.clone(),
         zero_output: program.zero_output,
         update_ms: recipe.update_ms,
@@ -34,6 +34,11 @@ pub(super) fn export(
         kernel_digest: Some(source::closure_digest(&program.source).map_err(unassembled)?),
         ..Exported::default()
     })
+}
+
+/// The launches of a call as a plan keeps them; `program` is the recipe's.
+pub fn launch_steps(recipe: &Recipe, program: &CudaProgram) -> Vec<LaunchStep> {
+    program.steps.iter().map(|step| launch_step(step, recipe)).collect()
 }
 
 /// A launch as a plan keeps it.

@@ -36,6 +36,7 @@ mod update;
 mod vendors;
 mod verify;
 
+pub use export::launch_steps;
 pub use open::Options;
 pub use plan::CudaPlan;
 pub use probe::{DeviceReport, Probe, devices, probe};

@@ -2,6 +2,7 @@
 
 use super::session::SessionError;
 use crate::domain::Digest;
+use crate::domain::bundle::Element;
 use crate::domain::plan::{Launch, PlanArray, UpdateProgram};
 use crate::domain::protocol::{Exported, ExportedArray, ExportedUpdate};
 use crate::service::Service;
@@ -99,12 +100,8 @@ async fn array(
     if file.parent() != Some(folder) {
         return Err(garbled("was written outside the folder"));
     }
-    let bytes = match element.as_str() {
-        "u16" | "f16" => 2,
-        "u32" | "f32" => 4,
-        "f64" => 8,
-        _ => return Err(garbled("has an unknown element type")),
-    };
+    let unknown = || garbled("has an unknown element type");
+    let bytes = Element::named(&element).ok_or_else(unknown)?.bytes();
     let written = tokio::fs::symlink_metadata(&file).await;
     let written = written.map_err(|error| garbled(&error.to_string()))?;
     if !written.is_file() || Some(written.len()) != length.checked_mul(bytes) {

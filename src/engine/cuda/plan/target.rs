@@ -86,6 +86,7 @@ mod tests {
             name: "NVIDIA H100 80GB HBM3".to_owned(),
             compute_capability: "9.0".to_owned(),
             multiprocessors: 132,
+            least_cuda: Some("13.0".to_owned()),
             driver: "13.0/580.159.04".to_owned(),
             compiler: "nvrtc 13.0".to_owned(),
         }

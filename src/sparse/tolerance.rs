@@ -1,6 +1,6 @@
 //! Error tolerances relative to the float64 reference (Higham, Accuracy and Stability, section 3.1).
 
-use crate::domain::{Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Dtype, Layout, Spmm};
 use crate::sparse::Csr;
 use rayon::prelude::*;
 
@@ -60,6 +60,27 @@ const GROWTH: f64 = 64.0;
 /// residual to about twice the precision of float64, so that it adds nothing of its own.
 pub fn solution_tolerance(dtype: Dtype) -> f64 {
     GROWTH * FRAME * roundoff(dtype)
+}
+
+/// Bound of the error of one element of a product whose row has `row_nnz` entries, `scale` being the sum of the absolute
+/// values of its terms.
+pub fn element_bound(spmm: &Spmm, row_nnz: usize, scale: f64) -> f64 {
+    let error = Error::of(spmm);
+    let floor = if spmm.dtype == Dtype::F16 { f64::from(LEAST_NORMAL_HALF) } else { 0.0 };
+    error.most(row_nnz) * scale + error.most(0) * floor
+}
+
+/// Factor by which the tolerance of an equation with `row_nnz` entries besides the diagonal exceeds
+/// [`solution_tolerance`].
+pub fn equation_weight(row_nnz: usize) -> f64 {
+    (row_nnz as f64 + FRAME) / FRAME
+}
+
+/// Factor by which the error of vendor routines may exceed the tolerance. In f16 two of cuSPARSE's three algorithms
+/// round intermediate sums, with errors of 1.2 to 1.6 times our tolerance; without them the baseline would be the
+/// slowest of the three. The error of a plan's winner is stated in the plan.
+pub fn vendor_slack(candidate: &Candidate) -> f64 {
+    if candidate.is_baseline() { 8.0 } else { 1.0 }
 }
 
 /// Unit roundoff.

@@ -1,0 +1,67 @@
+//! The arrays as a manifest lists them, with or without the matrix's values.
+
+use super::super::places::Content;
+use super::super::tensors::Tensor;
+use super::prepare::Prepared;
+use super::{BuildError, Values};
+use crate::domain::bundle::{BundleArray, Element, NO_ENTRY, PlacedValues};
+use crate::domain::recipe::ArrayData;
+
+/// The arrays as the manifest states them, and their tensors.
+pub(super) fn tensors_of(
+    prepared: &Prepared,
+    values: Values,
+) -> Result<(Vec<BundleArray>, Vec<Tensor<'_>>), BuildError> {
+    let mut listed = Vec::with_capacity(prepared.arrays.len());
+    let mut tensors = Vec::new();
+    for (at, array) in prepared.arrays.iter().enumerate() {
+        let (element, length) = (array.data.element(), array.data.len() as u64);
+        let content = prepared.contents.as_ref().and_then(|contents| contents.get(at));
+        let map = match content {
+            Some(Content::Values { map }) => Some(map),
+            _ => None,
+        };
+        let name = array.name.clone();
+        let Some(map) = map else {
+            tensors.push(Tensor { name: name.clone(), element, bytes: array.data.bytes().into() });
+            listed.push(BundleArray { name, element, length, included: true, values: None });
+            continue;
+        };
+        let identity = map.len() == prepared.nnz
+            && map.iter().enumerate().all(|(i, &entry)| i == entry as usize);
+        let bare = values == Values::External;
+        // A place without a value must be zero, or the array cannot be left out as a whole.
+        let included = !bare || !holes_are_zero(&array.data, map);
+        if included {
+            let bytes = match bare {
+                true => without_values(&array.data, map).into(),
+                false => array.data.bytes().into(),
+            };
+            tensors.push(Tensor { name: name.clone(), element, bytes });
+        }
+        let map_name = (!identity).then(|| format!("map.{name}"));
+        if let Some(name) = &map_name {
+            tensors.push(Tensor::of(name, Element::U32, map));
+        }
+        let values = Some(PlacedValues { map: map_name });
+        listed.push(BundleArray { name, element, length, included, values });
+    }
+    if values == Values::External && prepared.contents.is_none() {
+        return Err(BuildError::ValuesNeeded);
+    }
+    Ok((listed, tensors))
+}
+
+fn holes_are_zero(data: &ArrayData, map: &[u32]) -> bool {
+    let size = data.element().bytes() as usize;
+    let places = data.bytes().chunks_exact(size).zip(map);
+    places.filter(|(_, entry)| **entry == NO_ENTRY).all(|(place, _)| place.iter().all(|&b| b == 0))
+}
+
+fn without_values(data: &ArrayData, map: &[u32]) -> Vec<u8> {
+    let size = data.element().bytes() as usize;
+    let mut bytes = data.bytes().to_vec();
+    let places = bytes.chunks_exact_mut(size).zip(map);
+    places.filter(|(_, entry)| **entry != NO_ENTRY).for_each(|(place, _)| place.fill(0));
+    bytes
+}

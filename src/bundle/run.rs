@@ -1,0 +1,329 @@
+//! Runs a bundle's plan on the caller's own buffers.
+
+use super::check::{CheckReport, Inputs};
+use super::host::HostRunner;
+use super::open::Bundle;
+use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest};
+use crate::domain::recipe::ArrayData;
+use crate::domain::{DeviceKind, Problem};
+use crate::engine::EngineError;
+use crate::engine::cuda::CudaPlan;
+use crate::sparse::Csr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where a plan is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// This host's CPU.
+    Host,
+    /// A GPU, in its primary context.
+    Cuda {
+        /// As the driver numbers the devices.
+        ordinal: u32,
+        /// CUDA libraries, or folders with them, that take precedence over the system's.
+        libraries: Vec<PathBuf>,
+    },
+}
+
+/// Why a plan cannot run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// The plan is for another device, or the device lacks what it needs.
+    #[error("{0}")]
+    OtherDevice(String),
+    /// The kernels of this version are others than those that the plan was measured with.
+    #[error("{0}")]
+    Stale(String),
+    /// Operands or values do not suit the plan.
+    #[error("{0}")]
+    Operands(String),
+    #[error(
+        "the bundle was written without values, and none were given yet: update the values first"
+    )]
+    NoValues,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A plan that is ready to run.
+///
+/// Calls of one plan follow each other: its kernels pass on state in memory of the plan. On a GPU they must be queued on one
+/// stream, or on streams that wait for one another; load the bundle twice for calls at the same time.
+pub struct LoadedPlan {
+    bundle: Option<Arc<Bundle>>,
+    problem: Problem,
+    call: Call,
+    runner: Runner,
+    /// Whether the values are no longer those that the bundle's check is for.
+    updated: bool,
+    /// Whether values are still missing.
+    without_values: bool,
+    warnings: Vec<String>,
+}
+
+enum Runner {
+    Host(HostRunner),
+    Cuda(Box<CudaPlan>),
+}
+
+impl LoadedPlan {
+    /// Prepares the plan: uploads its arrays or distributes its rows. Calls then allocate nothing.
+    ///
+    /// # Errors
+    /// The plan is for another device, is stale, or does not fit into the device's memory.
+    pub fn load(bundle: Arc<Bundle>, place: &Place) -> Result<Self, RunError> {
+        let manifest = bundle.manifest();
+        let kind = match place {
+            Place::Host => DeviceKind::Cpu,
+            Place::Cuda { .. } => DeviceKind::Cuda,
+        };
+        if kind != manifest.target.kind {
+            return Err(RunError::OtherDevice(other_kind(manifest)));
+        }
+        let (runner, warnings) = match place {
+            Place::Host => {
+                let (runner, warnings) = HostRunner::load(&bundle)?;
+                (Runner::Host(runner), warnings)
+            }
+            Place::Cuda { ordinal, libraries } => {
+                let plan = CudaPlan::load(libraries, *ordinal, manifest, &*bundle)?;
+                let warnings = plan.warnings().to_vec();
+                (Runner::Cuda(Box::new(plan)), warnings)
+            }
+        };
+        Ok(Self {
+            problem: manifest.problem,
+            call: manifest.call.clone(),
+            runner,
+            updated: false,
+            without_values: manifest.arrays.iter().any(|array| !array.included),
+            warnings,
+            bundle: Some(bundle),
+        })
+    }
+
+    /// A good host kernel for the problem that nothing was measured for: what runs until there is a plan.
+    ///
+    /// # Errors
+    /// No host kernel computes the problem, or the matrix does not suit it.
+    pub fn untuned(matrix: &Arc<Csr>, problem: &Problem) -> Result<Self, RunError> {
+        let (runner, call) = HostRunner::untuned(matrix, problem)?;
+        Ok(Self {
+            bundle: None,
+            problem: *problem,
+            call,
+            runner: Runner::Host(runner),
+            updated: false,
+            without_values: false,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// The bundle that was loaded; `None` for an untuned plan.
+    pub fn bundle(&self) -> Option<&Arc<Bundle>> {
+        self.bundle.as_ref()
+    }
+
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The dense operands of a call.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// What differs from the device that the plan was measured on, as sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// One call on operands in host memory, as bytes in the layout that [`Self::call`] states. On a GPU they are copied there
+    /// and back.
+    ///
+    /// # Errors
+    /// The operands do not suit the plan, or the call failed.
+    pub fn run_on_host(
+        &self,
+        b: &[u8],
+        c: &mut [u8],
+        alpha: f64,
+        beta: f64,
+    ) -> Result<(), RunError> {
+        self.ready(alpha, beta)?;
+        right_length("B", b.len(), &self.call.b)?;
+        right_length("C", c.len(), &self.call.c)?;
+        match &self.runner {
+            Runner::Host(host) => host.run(b, c, alpha, beta),
+            Runner::Cuda(plan) => Ok(plan.call_on_host(b, c, alpha, beta)?),
+        }
+    }
+
+    /// Queues one call on operands in device memory on a stream; allocates nothing and waits for nothing.
+    ///
+    /// # Errors
+    /// The plan is not a GPU's, the addresses are not aligned, or the launch was refused.
+    ///
+    /// # Safety
+    /// `b` and `c` are addresses of the plan's device with as many bytes as [`Self::call`] states, valid until the call has
+    /// run, and `stream` is a stream of its primary context, or 0.
+    pub unsafe fn run_on_device(
+        &self,
+        b: u64,
+        c: u64,
+        stream: u64,
+        alpha: f64,
+        beta: f64,
+    ) -> Result<(), RunError> {
+        self.ready(alpha, beta)?;
+        match &self.runner {
+            // SAFETY: the caller's.
+            Runner::Cuda(plan) => Ok(unsafe { plan.run(b, c, stream, alpha, beta) }?),
+            Runner::Host(_) => Err(on_host()),
+        }
+    }
+
+    fn ready(&self, alpha: f64, beta: f64) -> Result<(), RunError> {
+        if self.without_values {
+            return Err(RunError::NoValues);
+        }
+        if !self.call.accumulate && (alpha, beta) != (1.0, 0.0) {
+            let why = "the plan computes C = A B: alpha and beta need a plan with `accumulate`";
+            return Err(RunError::Operands(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Replaces the values of the matrix, given in the order of its entries; the pattern stays.
+    ///
+    /// # Errors
+    /// There are not as many as entries, one of them is not finite in the problem's type, or the plan cannot be updated. The
+    /// old values stay in effect.
+    pub fn update_values(&mut self, values: &[f64]) -> Result<(), RunError> {
+        self.check_values(values)?;
+        match (&mut self.runner, &self.bundle) {
+            (Runner::Host(host), _) => host.update(values)?,
+            (Runner::Cuda(plan), Some(bundle)) => super::update::on_gpu(plan, bundle, values)?,
+            (Runner::Cuda(_), None) => return Err(RunError::NoValues),
+        }
+        self.updated = true;
+        self.without_values = false;
+        Ok(())
+    }
+
+    /// Replaces the values by those in device memory, in the problem's element type; queued on a stream.
+    ///
+    /// # Errors
+    /// The plan is not a GPU's, or its arrays are made on the host.
+    ///
+    /// # Safety
+    /// `values` is an address of the plan's device with one element for each entry of the matrix, and `stream` a stream of
+    /// its primary context, or 0.
+    pub unsafe fn update_values_on_device(
+        &mut self,
+        values: u64,
+        stream: u64,
+    ) -> Result<(), RunError> {
+        match &self.runner {
+            // SAFETY: the caller's.
+            Runner::Cuda(plan) => unsafe { plan.update_values_on_device(values, stream) }?,
+            Runner::Host(_) => return Err(on_host()),
+        }
+        self.updated = true;
+        self.without_values = false;
+        Ok(())
+    }
+
+    fn check_values(&self, values: &[f64]) -> Result<(), RunError> {
+        let nnz = match (&self.bundle, &self.runner) {
+            (Some(bundle), _) => bundle.manifest().matrix.nnz,
+            (None, Runner::Host(host)) => host.nnz(),
+            (None, Runner::Cuda(_)) => 0,
+        };
+        if values.len() as u64 != nnz {
+            let why = format!("there are {} values for a matrix of {nnz} entries", values.len());
+            return Err(RunError::Operands(why));
+        }
+        let dtype = self.problem.dtype();
+        let beyond = |value: &f64| !crate::sparse::oracle::round(*value, dtype).is_finite();
+        match values.iter().position(beyond) {
+            None => Ok(()),
+            Some(at) => Err(RunError::Operands(format!(
+                "value {at} is {}, which is not a finite number in {dtype}",
+                values[at]
+            ))),
+        }
+    }
+
+    /// Runs the bundle's own check: its inputs are drawn, and sampled outputs compared with those that were computed in
+    /// float64.
+    ///
+    /// # Errors
+    /// There is nothing to compare with, since the plan is untuned or has other values by now; or the call failed.
+    pub fn check(&self) -> Result<CheckReport, RunError> {
+        let Some(bundle) = self.bundle.as_ref().filter(|_| !self.updated) else {
+            let why = "the check is for the values that the bundle was made with";
+            return Err(RunError::Operands(why.to_owned()));
+        };
+        let manifest = bundle.manifest();
+        let len = |operand: &DenseOperand| (operand.rows * operand.cols) as usize;
+        let (b_len, c_len) = (len(&self.call.b), len(&self.call.c));
+        let inputs = Inputs::draw(&manifest.check, &self.problem, b_len, c_len);
+        if super::check::sha256(inputs.b.bytes()) != manifest.check.b_sha256 {
+            let why = "the inputs of the check came out differently than when the bundle was made";
+            return Err(RunError::Operands(why.to_owned()));
+        }
+        let mut c = inputs.c.bytes().to_vec();
+        self.run_on_host(inputs.b.bytes(), &mut c, manifest.check.alpha, manifest.check.beta)?;
+        if self.gave_up()? {
+            return Err(EngineError::Watchdog(gave_up().to_owned()).into());
+        }
+        let element = self.call.c.element;
+        let c = super::open::array_data(element, &c).unwrap_or(ArrayData::U16(Arc::from([])));
+        let rhs = self.problem.columns() as usize;
+        Ok(bundle.samples().compare(&manifest.check, &inputs.b, &c, rhs))
+    }
+
+    /// Whether a kernel of an earlier call waited too long and ended itself, so that the call's result is not valid. Waits
+    /// for all calls, and makes the plan usable again.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn gave_up(&self) -> Result<bool, RunError> {
+        match &self.runner {
+            Runner::Cuda(plan) => Ok(plan.gave_up()?),
+            Runner::Host(_) => Ok(false),
+        }
+    }
+}
+
+fn gave_up() -> &'static str {
+    "a kernel waited for longer than its limit and ended itself; the device is unharmed"
+}
+
+fn on_host() -> RunError {
+    RunError::OtherDevice("the plan runs on the host CPU, not on a GPU's operands".to_owned())
+}
+
+fn other_kind(manifest: &Manifest) -> String {
+    let name = &manifest.target.name;
+    let how = match manifest.forward {
+        Forward::Cuda(_) => "its kernels are a GPU's",
+        Forward::Host(_) => "its kernel is the host's",
+        Forward::Vendor(_) => "so is the vendor's routine that won",
+    };
+    format!("the plan is for {name}: {how}, so it cannot run on another kind of device")
+}
+
+fn right_length(what: &str, found: usize, operand: &DenseOperand) -> Result<(), RunError> {
+    let DenseOperand { rows, cols, element, .. } = operand;
+    let bytes = rows * cols * element.bytes();
+    if found as u64 == bytes {
+        return Ok(());
+    }
+    let element = element.name();
+    Err(RunError::Operands(format!(
+        "{what} has {found} bytes; {rows} x {cols} elements of {element} have {bytes}"
+    )))
+}
