@@ -170,8 +170,13 @@ fn operations_are_named_where_they_are_known() {
         "src/cli/quickstart.rs",
         // Which learners rank the candidates of which operation.
         "src/service/training/lesson.rs",
+        // Operands, checks and host kernels of the plans of the two.
+        "src/bundle/check.rs",
+        "src/bundle/host.rs",
+        "src/bundle/operand.rs",
         // The mathematics of the two.
         "src/sparse/oracle.rs",
+        "src/sparse/tolerance.rs",
         "src/sparse/triangle.rs",
     ];
     let mut faults = Vec::new();

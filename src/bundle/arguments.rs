@@ -2,7 +2,8 @@
 
 use super::operand::{COL_IDX, DIAGONAL, ROW_PTR, VALUES};
 use crate::domain::Dtype;
-use crate::domain::bundle::{Argument, Element};
+use crate::domain::bundle::Argument;
+use crate::domain::element::Element;
 
 /// The argument that a plan names so; `None` for a name that no version of this program has given to any.
 pub fn argument(name: &str, dtype: Dtype) -> Option<Argument> {

@@ -5,11 +5,11 @@ mod describe;
 mod listed;
 mod prepare;
 
-pub(super) use describe::call;
 pub(super) use prepare::lower;
 
 use super::check;
 use super::container::{self, ContainerError, Members};
+use super::operand;
 use super::tensors;
 use crate::domain::bundle::{
     ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, BundleStep, CHECK, CudaForward, CudaModule,
@@ -18,7 +18,7 @@ use crate::domain::bundle::{
 };
 use crate::domain::plan::LaunchStep;
 use crate::domain::recipe::Program;
-use crate::domain::{DeviceKind, Digest, Plan, Problem};
+use crate::domain::{Digest, Plan};
 use crate::ops::{self, Refusal, Unsupported};
 use crate::sparse::{Csr, TriangleError};
 use describe::{promise, target};
@@ -136,7 +136,7 @@ pub fn build(parts: &Parts<'_>, values: Values, out: impl Write + Seek) -> Resul
         problem: plan.problem,
         candidate: plan.candidate.clone(),
         target: target(plan),
-        call: call(plan, parts.matrix.rows() as u64, parts.matrix.cols() as u64),
+        call: operand::call(plan, parts.matrix.rows() as u64, parts.matrix.cols() as u64),
         forward,
         update_values,
         arrays,
@@ -237,27 +237,12 @@ fn vendor(plan: &Plan, algorithm: &str) -> VendorForward {
     };
     let (library, version) = library.unwrap_or_default().split_once(' ').unwrap_or_default();
     let entry = plan.launch.as_ref().map_or(algorithm, |launch| launch.entry.as_str());
-    let how = match (&plan.problem, densifies) {
-        (_, true) => {
-            "Make the matrix of row_ptr, col_idx and values dense, and multiply it with B."
-        }
-        (Problem::Spmm(_), false) => {
-            "Pass row_ptr, col_idx and values as a CSR matrix, not transposed, with B and C as dense matrices."
-        }
-        (Problem::Sptrsv(_), false) if plan.device.kind == DeviceKind::Cpu => {
-            "Solve the strictly lower triangle of row_ptr, col_idx and values with diagonal, in solve order."
-        }
-        (Problem::Sptrsv(_), false) => {
-            "Pass row_ptr, col_idx and values as a CSR matrix with the problem's fill mode and diagonal type; transpose in \
-             the call where the problem does."
-        }
-    };
     VendorForward {
         library: library.to_owned(),
         version: version.to_owned(),
         function: entry.to_owned(),
         algorithm: algorithm.to_owned(),
-        instructions: how.to_owned(),
+        instructions: operand::instructions(&plan.problem, plan.device.kind, densifies).to_owned(),
     }
 }
 

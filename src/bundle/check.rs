@@ -2,7 +2,8 @@
 
 use super::operand::in_type;
 use super::tensors::{self, Tensor};
-use crate::domain::bundle::{Check, CheckKind, Element};
+use crate::domain::bundle::{Check, CheckKind};
+use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{Candidate, Dtype, Layout, Problem, Spmm, Sptrsv};
 use crate::engine::{ALPHA, BETA};

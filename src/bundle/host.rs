@@ -3,7 +3,8 @@
 use super::open::Bundle;
 use super::operand::{COL_IDX, DIAGONAL, ROW_PTR, VALUES};
 use super::run::RunError;
-use crate::domain::bundle::{Call, DenseOperand, Element, Forward, Manifest};
+use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest};
+use crate::domain::element::Element;
 use crate::domain::problem::Triangle;
 use crate::domain::recipe::{Array, ArrayData, HostProgram, Program};
 use crate::domain::{Digest, Layout, Problem};

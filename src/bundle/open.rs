@@ -2,11 +2,12 @@
 
 use super::check::{self, Samples};
 use super::container::{self, ContainerError};
-use super::{build, tensors};
+use super::{build, operand, tensors};
 use crate::domain::bundle::{
-    ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, CudaForward, CudaModule, Element,
-    Forward, MANIFEST, Manifest, Member, NO_ENTRY, PLAN, UpdateValues,
+    ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, CudaForward, CudaModule, Forward,
+    MANIFEST, Manifest, Member, NO_ENTRY, PLAN, UpdateValues,
 };
+use crate::domain::element::Element;
 use crate::domain::plan::PLAN_VERSION;
 use crate::domain::recipe::ArrayData;
 use crate::domain::{DeviceKind, Plan};
@@ -174,7 +175,7 @@ impl Bundle {
             ("candidate", manifest.candidate == plan.candidate),
             ("kind of device", manifest.target.kind == device.kind),
             ("target", manifest.target.compute_capability == device.compute_capability),
-            ("call", manifest.call == build::call(plan, matrix.rows, matrix.cols)),
+            ("call", manifest.call == operand::call(plan, matrix.rows, matrix.cols)),
         ];
         if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
             return Err(contradiction(format!("the manifest and the plan differ in the {what}")));

@@ -1,8 +1,10 @@
 //! The sparse operand of a problem as kernels and vendors' routines read it, under the names that bundles give its arrays.
 
+use crate::domain::bundle::{Call, DenseOperand};
+use crate::domain::element::Element;
 use crate::domain::problem::Triangle;
 use crate::domain::recipe::{Array, ArrayData};
-use crate::domain::{Dtype, Problem, Sptrsv};
+use crate::domain::{DeviceKind, Dtype, Layout, Plan, Problem, Sptrsv};
 use crate::ops;
 use crate::sparse::operand::half_bits;
 use crate::sparse::{Csr, TriangleError, Triangular};
@@ -18,6 +20,9 @@ pub const DIAGONAL: &str = "diagonal";
 /// The pattern of the matrix as it was uploaded.
 pub const MATRIX_ROW_PTR: &str = "matrix.row_ptr";
 pub const MATRIX_COL_IDX: &str = "matrix.col_idx";
+
+/// What dense operands on a GPU must be aligned to: the widest load of our kernels.
+const ALIGNMENT: u32 = 16;
 
 /// The form in which the operand is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,5 +103,43 @@ pub fn in_type(values: &[f64], dtype: Dtype) -> ArrayData {
         Dtype::F64 => ArrayData::F64(values.copied().collect::<Vec<_>>().into()),
         Dtype::F32 => ArrayData::F32(values.map(|&it| it as f32).collect::<Vec<_>>().into()),
         Dtype::F16 => ArrayData::F16(values.map(|&it| half_bits(it)).collect::<Vec<_>>().into()),
+    }
+}
+
+/// The dense operands of a plan's call, for a matrix of this shape.
+pub fn call(plan: &Plan, rows: u64, cols: u64) -> Call {
+    let (dtype, columns) = (plan.problem.dtype(), u64::from(plan.problem.columns()));
+    let element = Element::from(dtype);
+    let alignment = match plan.device.kind {
+        DeviceKind::Cpu => element.bytes() as u32,
+        DeviceKind::Cuda => ALIGNMENT,
+    };
+    let dense = |rows, layout| DenseOperand { rows, cols: columns, element, layout, alignment };
+    let (b, c, accumulate) = match &plan.problem {
+        Problem::Spmm(spmm) => {
+            let (c_rows, b_rows) = if spmm.transpose { (cols, rows) } else { (rows, cols) };
+            (dense(b_rows, spmm.layout), dense(c_rows, spmm.layout), spmm.accumulate)
+        }
+        Problem::Sptrsv(_) => (dense(rows, Layout::Row), dense(rows, Layout::Row), false),
+    };
+    Call { b, c, accumulate, b_must_be_finite: plan.validity.dense_must_be_finite }
+}
+
+/// How to call a vendor's routine on the arrays, for people.
+pub const fn instructions(problem: &Problem, kind: DeviceKind, densifies: bool) -> &'static str {
+    match (problem, kind) {
+        (Problem::Spmm(_), _) if densifies => {
+            "Make the matrix of row_ptr, col_idx and values dense, and multiply it with B."
+        }
+        (Problem::Spmm(_), _) => {
+            "Pass row_ptr, col_idx and values as a CSR matrix, not transposed, with B and C as dense matrices."
+        }
+        (Problem::Sptrsv(_), DeviceKind::Cpu) => {
+            "Solve the strictly lower triangle of row_ptr, col_idx and values with diagonal, in solve order."
+        }
+        (Problem::Sptrsv(_), DeviceKind::Cuda) => {
+            "Pass row_ptr, col_idx and values as a CSR matrix with the problem's fill mode and diagonal type; transpose in \
+             the call where the problem does."
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The tensors of a member: the safetensors format, whose header is JSON and whose data hold no code.
 
-use crate::domain::bundle::Element;
+use crate::domain::element::Element;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView, serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;

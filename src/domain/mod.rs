@@ -5,6 +5,7 @@ pub mod candidate;
 pub mod catalog;
 pub mod device;
 pub mod digest;
+pub mod element;
 pub mod event;
 pub mod funnel;
 pub mod job;

@@ -1,6 +1,6 @@
 //! A recipe: a candidate lowered for one matrix. Kernel source, constants, arrays to upload, launch geometry.
 
-use super::bundle::Element;
+use super::element::Element;
 use super::{Candidate, Resources};
 use serde::{Deserialize, Serialize};
 

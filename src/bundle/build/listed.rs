@@ -4,7 +4,8 @@ use super::super::places::Content;
 use super::super::tensors::Tensor;
 use super::prepare::Prepared;
 use super::{BuildError, Values};
-use crate::domain::bundle::{BundleArray, Element, NO_ENTRY, PlacedValues};
+use crate::domain::bundle::{BundleArray, NO_ENTRY, PlacedValues};
+use crate::domain::element::Element;
 use crate::domain::recipe::ArrayData;
 
 /// The arrays as the manifest states them, and their tensors.

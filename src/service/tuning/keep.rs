@@ -2,7 +2,7 @@
 
 use super::session::SessionError;
 use crate::domain::Digest;
-use crate::domain::bundle::Element;
+use crate::domain::element::Element;
 use crate::domain::plan::{Launch, PlanArray, UpdateProgram};
 use crate::domain::protocol::{Exported, ExportedArray, ExportedUpdate};
 use crate::service::Service;

@@ -3,7 +3,8 @@
 use super::super::context::{Buffer, Context};
 use super::super::launch::{LoadedKernel, refused};
 use super::values::{Bits, map_entries};
-use crate::domain::bundle::{BundleArray, Element, Manifest, UpdateValues};
+use crate::domain::bundle::{BundleArray, Manifest, UpdateValues};
+use crate::domain::element::Element;
 use crate::engine::{EngineError, PlanFiles};
 use cudarc::driver::sys::CUstream;
 use std::collections::HashMap;

@@ -1,7 +1,8 @@
 //! The arguments of a plan's launches: each a word by its role, and what is put into it at each call.
 
 use super::super::launch::{MOST_ARGUMENTS, Varying, refused};
-use crate::domain::bundle::{Argument, BundleStep, Element};
+use crate::domain::bundle::{Argument, BundleStep};
+use crate::domain::element::Element;
 use crate::engine::EngineError;
 use crate::sparse::operand::half_bits;
 

@@ -74,7 +74,7 @@ impl Side {
 mod tests {
     use super::*;
     use crate::domain::Layout;
-    use crate::domain::bundle::Element;
+    use crate::domain::element::Element;
 
     fn operand(rows: u64, alignment: u32) -> DenseOperand {
         DenseOperand { rows, cols: 3, element: Element::F32, layout: Layout::Row, alignment }

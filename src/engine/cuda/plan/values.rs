@@ -2,7 +2,8 @@
 
 use super::super::context::{Buffer, Plain};
 use super::super::launch::refused;
-use crate::domain::bundle::{Element, NO_ENTRY};
+use crate::domain::bundle::NO_ENTRY;
+use crate::domain::element::Element;
 use crate::engine::EngineError;
 use crate::sparse::operand::half_bits;
 use cudarc::driver::sys::CUstream;
