@@ -59,6 +59,9 @@ pub struct SearchArgs {
     /// `predicted`: have the plan measured in the background afterwards
     #[arg(long)]
     pub measure: bool,
+    /// Search only this kernel family; may be given several times
+    #[arg(long = "family", value_name = "FAMILY")]
+    pub families: Vec<String>,
     /// How often the kernel will be called; preprocessing counts by it
     #[arg(long)]
     pub expected_calls: Option<u64>,
@@ -213,6 +216,7 @@ impl SearchArgs {
             ("trials", self.trials.map(|value| json!(value))),
             ("seed", self.seed.map(|value| json!(value))),
             ("measure", self.measure.then_some(json!(true))),
+            ("families", (!self.families.is_empty()).then(|| json!(self.families))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         serde_json::Value::Object(given.collect())

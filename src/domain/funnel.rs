@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The restriction to the families that the request names.
+pub const REQUESTED: &str = "requested";
 /// The restriction to the best predicted candidates.
 pub const RANK: &str = "rank";
 /// The restriction to the schemes that successive halving tries.
@@ -12,7 +14,8 @@ pub const SAMPLE: &str = "sample";
 pub const REDUCTION: &str = "reduction";
 
 /// All steps, in the order in which they apply.
-pub const ORDER: [&str; 12] = [
+pub const ORDER: [&str; 13] = [
+    REQUESTED,
     "register_resource",
     "local_memory",
     "hardware_utilization",

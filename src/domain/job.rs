@@ -64,6 +64,17 @@ pub struct Search {
     /// `predicted`: consent to a follow-up job that measures, after the predicted plan is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measure: bool,
+    /// The kernel families that candidates are restricted to, by name; empty for all. A vendor's routine is measured in any
+    /// case, as the baseline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<String>,
+}
+
+impl Search {
+    /// Whether a candidate of this family is asked for.
+    pub fn admits(&self, family: &str) -> bool {
+        self.families.is_empty() || self.families.iter().any(|asked| asked == family)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

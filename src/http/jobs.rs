@@ -45,6 +45,8 @@ struct SearchIn {
     seed: Option<u64>,
     #[serde(default, deserialize_with = "given")]
     measure: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    families: Option<Vec<String>>,
 }
 
 impl TryFrom<JobIn> for JobRequest {
@@ -65,6 +67,7 @@ impl TryFrom<JobIn> for JobRequest {
                 trials: input.search.trials,
                 seed: input.search.seed,
                 measure: input.search.measure.unwrap_or_default(),
+                families: input.search.families.unwrap_or_default(),
             },
             expected_calls: input.expected_calls,
         })

@@ -129,6 +129,17 @@ pub fn has_own_family(op: Op, name: &str) -> bool {
     catalog().of(op).any(|family| family.is_own() && family.has_name(name))
 }
 
+/// The family names of an operation on a kind of device, each once, that of the vendors' routines last.
+pub fn family_names(op: Op, device: DeviceKind) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for family in catalog().of(op).filter(|family| family.device == device) {
+        if !names.contains(&family.family()) {
+            names.push(family.family());
+        }
+    }
+    names
+}
+
 /// Family names with kernel text on a GPU, each with all the headers that hold it.
 pub fn kernel_headers() -> Vec<(&'static str, Vec<&'static str>)> {
     let mut names: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
@@ -202,6 +213,13 @@ mod tests {
         for family in catalog().families() {
             assert!(seen.contains_key(&family.id), "no candidate is of {}", family.id);
         }
+    }
+
+    #[test]
+    fn families_have_one_name_each() {
+        let names = family_names(Op::Spmm, DeviceKind::Cpu);
+        assert_eq!(names, ["row_panel", "row_split", "vendor"]);
+        assert_eq!(family_names(Op::Sptrsv, DeviceKind::Cuda), ["slices", "ag", "vendor"]);
     }
 
     #[test]

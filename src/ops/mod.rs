@@ -12,11 +12,14 @@ pub mod sptrsv;
 pub(crate) mod tests;
 mod vendor;
 
-pub use family::{Family, Kernels, catalog, has_own_family, kernel_headers};
+pub use family::{Family, Kernels, catalog, family_names, has_own_family, kernel_headers};
 pub use operation::{TunableOperation, TunableProblem, of, operation};
 
+use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
-use crate::domain::{Candidate, Device, DeviceKind, Digest, KernelFigures, Matrix, Problem};
+use crate::domain::{
+    Candidate, Device, DeviceKind, Digest, KernelFigures, Matrix, Problem, funnel,
+};
 use crate::search::Pruned;
 use crate::sparse::Csr;
 use std::collections::HashMap;
@@ -87,9 +90,46 @@ pub struct Space {
 /// The compiler's figures of kernels, by [`TunableProblem::kernel_identity`].
 pub type Figures = HashMap<Digest, KernelFigures>;
 
-/// Enumerates, prunes and predicts, without the compiler's figures of earlier runs.
+/// Enumerates, prunes and predicts, without the compiler's figures of earlier runs, among all families.
 pub fn space(matrix: &Csr, problem: &Problem, device: &Device) -> Result<Space, Unsupported> {
-    of(problem).space(matrix, device, &Figures::new())
+    of(problem).space(matrix, device, &Narrowing::default())
+}
+
+/// What narrows a search space in addition to matrix, problem and device.
+#[derive(Clone, Debug, Default)]
+pub struct Narrowing {
+    /// The compiler's figures of kernels that were compiled before.
+    pub figures: Figures,
+    /// The families that candidates are restricted to, by name; empty for all.
+    pub families: Vec<String>,
+}
+
+impl Space {
+    /// Why nothing that was asked for can be tried: a sentence with the rule that removed the last candidates. `None` if there
+    /// are candidates, or if a vendor's routine is asked for and there is one.
+    pub fn nothing_of(&self, families: &[String]) -> Option<String> {
+        let vendor = families.iter().any(|family| family == VENDOR) && !self.vendor.is_empty();
+        if families.is_empty() || vendor || !self.scored.is_empty() {
+            return None;
+        }
+        let empty = || self.pruned.funnel.iter().filter(|step| step.left == 0);
+        // The rules of a reduction say why a family has no schemes at all.
+        let reduction = empty().find(|step| step.constraint == funnel::REDUCTION);
+        let why = match reduction.or_else(|| empty().next()) {
+            None => "there is none for this device".to_owned(),
+            Some(step) => match &step.detail {
+                _ if step.constraint == funnel::REQUESTED => {
+                    "there is none for this problem".to_owned()
+                }
+                Some(detail) => format!("the rule {} leaves none ({detail})", step.constraint),
+                None => format!("the rule {} leaves none", step.constraint),
+            },
+        };
+        let families = families.join(", ");
+        Some(format!(
+            "the request asks for candidates of {families} alone, and none can run: {why}"
+        ))
+    }
 }
 
 /// Lowers candidates for one matrix; keeps what several of them share (row orders, packed panels, transforms).

@@ -4,7 +4,7 @@
 
 use super::family::Family;
 use super::limit::Least;
-use super::{Figures, Lowerer, Space, Unsupported, spmm, sptrsv};
+use super::{Lowerer, Narrowing, Space, Unsupported, spmm, sptrsv};
 use crate::domain::{Candidate, Device, DeviceKind, Digest, Matrix, Op, Problem};
 use crate::sparse::Csr;
 use std::sync::{Arc, LazyLock};
@@ -34,9 +34,13 @@ pub trait TunableProblem {
     /// The analytic model that predicts the times of its candidates.
     fn model_name(&self, kind: DeviceKind) -> &'static str;
 
-    /// Enumerates, prunes and predicts. `figures` describe kernels that were compiled before for this class of device.
-    fn space(&self, matrix: &Csr, device: &Device, figures: &Figures)
-    -> Result<Space, Unsupported>;
+    /// Enumerates, prunes and predicts. The narrowing's figures are of kernels compiled for this class of device.
+    fn space(
+        &self,
+        matrix: &Csr,
+        device: &Device,
+        narrowing: &Narrowing,
+    ) -> Result<Space, Unsupported>;
 
     /// Whether [`Self::space`] prunes by compilers' figures on this kind of device.
     fn prunes_by_figures(&self, kind: DeviceKind) -> bool;

@@ -1,9 +1,10 @@
 //! A digest of every kernel's answers about its candidates. The answers decide which candidates are tried and which wins a
 //! tie, so none may change unnoticed.
 
-use super::{Kernels, kernel_headers, space};
+use super::{Kernels, Narrowing, Space, family_names, kernel_headers, space};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
 use std::collections::HashMap;
 
@@ -105,4 +106,73 @@ fn decisions_about_candidates_stay() {
     let lines = text.lines().count();
     let expected = "928ed7845a7818b81398f4f9b4251bd5ea7c451358c5cba6e31671557fac9aa6";
     assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (25921, expected.to_owned()));
+}
+
+fn with_vendor(kind: DeviceKind) -> Device {
+    Device { vendor: Some("library".to_owned()), ..device(kind) }
+}
+
+/// The space of a problem among these families.
+fn among(matrix: &Csr, problem: &Problem, device: &Device, families: &[&str]) -> Space {
+    let families: Vec<String> = families.iter().map(|&family| family.to_owned()).collect();
+    let narrowing = Narrowing { families, ..Narrowing::default() };
+    super::of(problem).space(matrix, device, &narrowing).unwrap()
+}
+
+#[test]
+fn a_search_among_one_family_finds_it_or_says_why_not() {
+    // Rows of one entry each, far apart: packed panels are nearly empty, and no row is long.
+    let rows = 4000;
+    let columns = (0..rows as u32).map(|row| row * 31 % rows as u32).collect();
+    let scattered = Csr::new(rows, rows, (0..=rows).collect(), columns, vec![1.0; rows]).unwrap();
+    let plain = Problem::Spmm(Spmm::new(32, Dtype::F32, Layout::Row));
+    let mut spared = 0;
+    for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
+        let device = with_vendor(kind);
+        let whole = space(&scattered, &plain, &device).unwrap();
+        for family in family_names(plain.op(), kind) {
+            let space = among(&scattered, &plain, &device, &[family]);
+            assert!(space.scored.iter().all(|(candidate, _)| candidate.family == family));
+            let first = &space.pruned.funnel[0];
+            let all = whole.pruned.kept.len() + whole.pruned.removed.len();
+            assert_eq!(
+                (&*first.constraint, (first.removed + first.left) as usize),
+                ("requested", all)
+            );
+            let why = space.nothing_of(&[family.to_owned()]);
+            assert_eq!(why.is_some(), space.scored.is_empty() && family != "vendor", "{why:?}");
+            let hidden = whole.scored.iter().all(|(candidate, _)| candidate.family != family);
+            spared += usize::from(hidden && !space.scored.is_empty());
+        }
+    }
+    assert!(spared > 0, "no preference hides a family of this matrix");
+}
+
+#[test]
+fn a_solve_among_one_family_finds_it_or_says_why_not() {
+    let indptr = (0..=50).map(|row| (2 * row as usize).saturating_sub(1)).collect();
+    let indices = (0..50).flat_map(|row: u32| row.saturating_sub(1)..=row).collect();
+    let chain = Csr::new(50, 50, indptr, indices, vec![1.0; 99]).unwrap();
+    let solve = |rhs| {
+        let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+        let dtype = Dtype::F64;
+        Problem::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose: false })
+    };
+    let (gpu, host) = (with_vendor(DeviceKind::Cuda), with_vendor(DeviceKind::Cpu));
+    // On a chain the rules leave the serial scheme alone.
+    let space = among(&chain, &solve(1), &host, &["levels"]);
+    assert_eq!((space.scored.len(), &*space.scored[0].0.family), (1, "levels"));
+    let steps: Vec<&str> = space.pruned.funnel.iter().map(|step| &*step.constraint).collect();
+    assert_eq!(steps, ["requested", "reduction"]);
+    assert_eq!(space.described.own.len(), 1);
+    let both = among(&chain, &solve(1), &gpu, &["ag", "slices"]);
+    assert_eq!(both.pruned.funnel[0].removed, 0);
+    let ag = among(&chain, &solve(1), &gpu, &["ag"]);
+    assert!(ag.scored.iter().all(|(candidate, _)| candidate.family == "ag"));
+    assert!(!ag.scored.is_empty() && ag.nothing_of(&["ag".to_owned()]).is_none());
+    let none = among(&chain, &solve(3), &gpu, &["ag"]);
+    let why = none.nothing_of(&["ag".to_owned()]).unwrap();
+    assert!(why.contains("one right-hand side at a time"), "{why}");
+    // The vendor's routine is no reason to fail if it is asked for.
+    assert_eq!(none.nothing_of(&["ag".to_owned(), "vendor".to_owned()]), None);
 }

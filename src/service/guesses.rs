@@ -8,7 +8,7 @@ use crate::domain::plan::PlanKey;
 use crate::domain::{
     CandidateId, Device, DeviceKind, Digest, Matrix, Plan, PlanId, Problem, Timestamp,
 };
-use crate::ops::{self, Figures};
+use crate::ops::{self, Figures, Narrowing};
 use crate::sparse::canonical::{self, CanonicalError};
 use crate::store::{BlobError, PageRequest, PlanQuery, StoreError};
 use std::collections::{HashMap, HashSet};
@@ -258,12 +258,13 @@ impl Service {
             found => found?,
         };
         let (problem, on) = (key.problem, device.clone());
+        let narrowing = Narrowing { figures, families: Vec::new() };
         let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let (csr, _) = canonical::open(&file)?;
             let csr = ops::operand(csr, &problem);
-            let space = ops::of(&problem).space(&csr, &on, &figures);
+            let space = ops::of(&problem).space(&csr, &on, &narrowing);
             let surveyed = space.and_then(|space| {
                 let least = ops::of(&problem).least(&csr, &on)?;
                 Ok((rank(&space, learned.as_deref(), &quarantined), least, space.pruned.funnel))

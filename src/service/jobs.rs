@@ -37,11 +37,13 @@ impl Service {
             return submitted(known, asked);
         }
         let settings = &self.inner.settings;
-        let filled = request::fill(asked, &settings.search)?;
+        let mut filled = request::fill(asked, &settings.search)?;
         let matrix = self.inner.store.matrix(&asked.matrix).await?;
         let matrix = matrix.ok_or_else(|| unknown_matrix(&asked.matrix))?;
         let device = self.resolve_device(&asked.device).await?;
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
+        let families = &asked.search.families;
+        filled.search.families = request::families(families, &asked.problem, &device)?;
         self.check_values(&matrix, &asked.problem).await?;
         let new = NewWork {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),

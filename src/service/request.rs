@@ -28,6 +28,7 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         trials: Some(search.trials.unwrap_or(defaults.trials_of(search.strategy))),
         seed: Some(search.seed.unwrap_or(defaults.seed)),
         measure: search.measure,
+        families: search.families.clone(),
     };
     // NaN is in no range.
     if filled.seconds.is_some_and(|s| !(s > 0.0 && s <= MAX_SECONDS)) {
@@ -82,6 +83,27 @@ pub(super) fn check(
     Ok(())
 }
 
+/// The families that a search names, each once and in the order of the catalogue; all must exist for the operation on this
+/// kind of device.
+pub(super) fn families(
+    asked: &[String],
+    problem: &Problem,
+    device: &Device,
+) -> Result<Vec<String>> {
+    let names = ops::family_names(problem.op(), device.kind);
+    if let Some(unknown) = asked.iter().find(|name| !names.contains(&name.as_str())) {
+        let message = format!(
+            "there is no kernel family `{unknown}` of {} on device {}; there are {}",
+            problem.op(),
+            device.id,
+            names.join(", ")
+        );
+        return Err(ServiceError::invalid("/search/families", message));
+    }
+    let named = names.iter().filter(|name| asked.iter().any(|asked| asked == *name));
+    Ok(named.map(|&name| name.to_owned()).collect())
+}
+
 /// Checks that the values of the matrix suit the problem. Reads the matrix, so it blocks.
 pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
     let (csr, _) = canonical::open(path).map_err(ServiceError::internal)?;
@@ -96,10 +118,14 @@ pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed, measure } = &filled.search;
+    let Search { strategy, top_k, seconds, trials, seed, measure, families } = &filled.search;
     let measured = if *measure { ";measure" } else { "" };
+    let among = match families.is_empty() {
+        true => String::new(),
+        false => format!(";families={}", families.join(",")),
+    };
     format!(
-        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}",
+        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}",
         filled.matrix, filled.problem, device.id, filled.expected_calls
     )
 }

@@ -64,6 +64,8 @@ pub struct Search {
     pub seed: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measure: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<String>,
 }
 
 /// The fastest candidate so far.
@@ -168,6 +170,7 @@ impl From<domain::Search> for Search {
             trials: search.trials,
             seed: search.seed,
             measure: search.measure,
+            families: search.families,
         }
     }
 }

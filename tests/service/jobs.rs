@@ -32,12 +32,15 @@ async fn nonsense_is_refused_where_it_stands() {
         ("/search/trials", with(|r| r.search.trials = Some(0))),
         ("/search/top_k", with(|r| r.search.top_k = Some(0))),
         ("/expected_calls", with(|r| r.expected_calls = Some(0))),
+        ("/search/families", with(|r| r.search.families = vec!["tiled".to_owned()])),
     ];
     for (place, request) in cases {
         match world.service.submit(&request, None).await {
             Err(ServiceError::Invalid { pointer, message }) => {
                 assert_eq!(pointer, place, "{message}");
                 assert!(place != "/device" || message.contains("cpu"), "{message}");
+                let all = "there are row_panel, row_split, vendor";
+                assert!(place != "/search/families" || message.contains(all), "{message}");
             }
             other => panic!("{place}: {other:?}"),
         }
@@ -107,6 +110,8 @@ async fn equal_requests_share_a_job_and_others_do_not() {
     let same = service.submit(&named, None).await.unwrap();
     assert_eq!((same.created, &same.job), (false, &first.job));
     let mut others = vec![request(&matrix, 33), request(&matrix, 32), request(&matrix, 32)];
+    others.push(request(&matrix, 32));
+    others[3].search.families = ["vendor", "row_split", "vendor"].map(str::to_owned).into();
     others[1].search.seconds = Some(5.0);
     others[2].expected_calls = Some(10);
     for other in others {

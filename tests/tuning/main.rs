@@ -8,6 +8,7 @@ mod calls;
 mod claimed;
 #[path = "../fixture/device.rs"]
 mod device;
+mod families;
 mod figures;
 mod halving;
 mod hostile;

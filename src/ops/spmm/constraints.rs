@@ -2,7 +2,7 @@
 
 use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
-use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm, funnel};
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,6 +59,63 @@ pub fn all(
             rule("hardware_utilization", true, host_utilization),
             rule("load_balance", true, host_balance),
         ],
+    }
+}
+
+/// Preferences among the rules that are hard otherwise: a candidate that breaks one runs all the same, only slowly, or like
+/// one of another family.
+const PREFERENCES: [&str; 2] = ["panel_fill", "applicability"];
+
+/// The constraints of a search among families that a request names: all others go first, and no preference hides a family that
+/// was asked for.
+pub fn requested(rest: Vec<Box<dyn Constraint>>, families: &[String]) -> Vec<Box<dyn Constraint>> {
+    let first: Box<dyn Constraint> = Box::new(Requested { families: families.to_vec() });
+    let rest = rest.into_iter().map(|rule| match PREFERENCES.contains(&rule.name()) {
+        true => Box::new(Softened { rule }),
+        false => rule,
+    });
+    std::iter::once(first).chain(rest).collect()
+}
+
+struct Requested {
+    families: Vec<String>,
+}
+
+impl Constraint for Requested {
+    fn name(&self) -> &'static str {
+        funnel::REQUESTED
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match self.families.contains(&candidate.family) {
+            true => Verdict::Keep,
+            false => Verdict::Remove { excess: 1.0 },
+        }
+    }
+    fn soft(&self) -> bool {
+        false
+    }
+    fn detail(&self) -> Option<String> {
+        Some(format!("the request names {}", self.families.join(", ")))
+    }
+}
+
+/// A rule that keeps those of a family that violate it least.
+struct Softened {
+    rule: Box<dyn Constraint>,
+}
+
+impl Constraint for Softened {
+    fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        self.rule.judge(candidate)
+    }
+    fn soft(&self) -> bool {
+        true
+    }
+    fn detail(&self) -> Option<String> {
+        self.rule.detail()
     }
 }
 
@@ -261,7 +318,6 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::funnel;
 
     fn tile() -> Tile {
         let candidate =
@@ -303,6 +359,7 @@ mod tests {
             let Facts { inspection, problem, device, .. } = facts(1);
             let device = Device { kind, ..device };
             let all = all(&inspection, &problem, &device, HashMap::new());
+            let all = requested(all, &["row_split".to_owned()]);
             let place = |name: &str| funnel::ORDER.iter().position(|known| *known == name);
             let places: Vec<_> = all.iter().map(|constraint| place(constraint.name())).collect();
             assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");

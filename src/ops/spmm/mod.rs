@@ -32,19 +32,22 @@ pub use lower::SpmmLowerer;
 pub use operation::SpmmOperation;
 
 use super::operation::TunableProblem;
-use super::{Figures, Space};
+use super::{Figures, Narrowing, Space};
 use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Spmm};
 use crate::search;
 use crate::sparse::Csr;
 use inspect::Inspection;
 use std::collections::HashMap;
 
-/// The space of a matrix on a device: enumerated, pruned, predicted. `figures` are of kernels compiled before.
-pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, figures: &Figures) -> Space {
+/// The space of a matrix on a device: enumerated, pruned, predicted.
+pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowing) -> Space {
     let inspection = Inspection::of(matrix);
     let all = space::enumerate(problem, device.kind);
-    let compiled = compiled(&all, problem, device, figures);
-    let constraints = constraints::all(&inspection, problem, device, compiled);
+    let compiled = compiled(&all, problem, device, &narrowing.figures);
+    let mut constraints = constraints::all(&inspection, problem, device, compiled);
+    if !narrowing.families.is_empty() {
+        constraints = constraints::requested(constraints, &narrowing.families);
+    }
     let pruned = search::prune(all, &constraints);
     let predict = |candidate| match device.kind {
         DeviceKind::Cuda => family::kernel(candidate, problem)

@@ -9,7 +9,7 @@ use crate::ops::family::Family;
 use crate::ops::limit::{self, Least};
 use crate::ops::operation::{TunableOperation, TunableProblem};
 use crate::ops::vendor::{VendorLibrary, stored};
-use crate::ops::{Figures, Lowerer, Space, Unsupported, check_device};
+use crate::ops::{Lowerer, Narrowing, Space, Unsupported, check_device};
 use crate::sparse::Csr;
 use std::sync::Arc;
 
@@ -87,10 +87,10 @@ impl TunableProblem for Spmm {
         &self,
         matrix: &Csr,
         device: &Device,
-        figures: &Figures,
+        narrowing: &Narrowing,
     ) -> Result<Space, Unsupported> {
         check_device(&Problem::Spmm(*self), device.kind)?;
-        Ok(super::space(matrix, self, device, figures))
+        Ok(super::space(matrix, self, device, narrowing))
     }
 
     fn prunes_by_figures(&self, kind: DeviceKind) -> bool {

@@ -249,7 +249,7 @@ mod tests {
         device.max_threads_per_multiprocessor = 2048;
         for kind in [crate::domain::DeviceKind::Cuda, crate::domain::DeviceKind::Cpu] {
             device.kind = kind;
-            let space = space(&matrix, &problem, &device).unwrap();
+            let space = space(&matrix, &problem, &device, &Default::default()).unwrap();
             assert!(space.scored.len() > 5);
             for (candidate, _) in &space.scored {
                 assert!(FAMILY_NAMES.contains(&candidate.family.as_str()));

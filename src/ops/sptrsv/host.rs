@@ -26,14 +26,23 @@ const START_US: f64 = 1.0;
 /// A hop, if the device's was not measured.
 const HOP_NS: f64 = 100.0;
 
-/// The host's schemes: `serial{}`, `levels{threads, narrow}`, `merged{threads, rows}`.
-pub fn share(system: &System) -> Share {
+/// The host's families: `serial{}`, `levels{threads, narrow}`, `merged{threads, rows}`.
+pub fn shares(system: &System) -> [Share; 3] {
     let teams = teams(system.device.multiprocessors);
-    let full = 1 + teams.len() * (NARROW.len() + ROWS.len());
     let model = Model::of(system);
-    let mut scored = vec![(Candidate::new("serial"), model.serial())];
-    let rows = system.triangular.rows();
-    let widest = system.levels.widths.iter().copied().max().unwrap_or(0);
+    let serial = vec![(Candidate::new("serial"), model.serial())];
+    let serial =
+        Share { family: "serial", scored: serial, full: 1, rules: Vec::new(), spared: None };
+    [serial, levels(&model, &teams), merged(&model, &teams)]
+}
+
+fn levels(model: &Model<'_>, teams: &[u32]) -> Share {
+    let of = |narrow: u32, threads: u32| {
+        let candidate = Candidate::new("levels").with("threads", i64::from(threads));
+        let candidate = candidate.with("narrow", i64::from(narrow));
+        (candidate, model.levels(threads, narrow))
+    };
+    let mut scored = Vec::new();
     let mut before = None;
     for narrow in NARROW {
         let wide = model.wide(narrow);
@@ -42,21 +51,52 @@ pub fn share(system: &System) -> Share {
             continue;
         }
         before = Some(wide);
-        for &threads in teams.iter().filter(|&&threads| threads <= narrow) {
-            let candidate = Candidate::new("levels").with("threads", i64::from(threads));
-            let candidate = candidate.with("narrow", i64::from(narrow));
-            scored.push((candidate, model.levels(threads, narrow)));
-        }
+        scored.extend(teams.iter().filter(|&&t| t <= narrow).map(|&threads| of(narrow, threads)));
     }
+    let rules = rules(
+        teams,
+        &[
+            "levels: a bound that no level reaches gives the serial scheme, and bounds that the same levels reach give one schedule: the least stays",
+            "levels: a shared level has at least one row per thread",
+        ],
+    );
+    let full = (teams.len() * NARROW.len()) as u64;
+    let spared =
+        best(NARROW.into_iter().flat_map(|narrow| teams.iter().map(move |&t| (narrow, t))), of);
+    Share { family: "levels", scored, full, rules, spared }
+}
+
+fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
+    let rows = model.system.triangular.rows();
+    let widest = model.system.levels.widths.iter().copied().max().unwrap_or(0);
+    let of = |height: u32, threads: u32| {
+        let candidate = Candidate::new("merged").with("threads", i64::from(threads));
+        let candidate = candidate.with("rows", i64::from(height));
+        (candidate, model.merged(threads, height as usize))
+    };
+    let mut scored = Vec::new();
     for height in ROWS {
         let groups = rows.div_ceil(height as usize);
-        for &threads in teams.iter().filter(|&&t| t as usize <= groups && t <= widest) {
-            let candidate = Candidate::new("merged").with("threads", i64::from(threads));
-            let candidate = candidate.with("rows", i64::from(height));
-            scored.push((candidate, model.merged(threads, height as usize)));
-        }
+        let fitting = teams.iter().filter(|&&t| t as usize <= groups && t <= widest);
+        scored.extend(fitting.map(|&threads| of(height, threads)));
     }
-    Share { scored, full: full as u64, rules: rules(teams.is_empty()) }
+    let rules = rules(
+        teams,
+        &[
+            "merged: each thread has at least one group, and there are no more threads than rows in the widest level",
+        ],
+    );
+    let full = (teams.len() * ROWS.len()) as u64;
+    let spared = best(ROWS.into_iter().flat_map(|rows| teams.iter().map(move |&t| (rows, t))), of);
+    Share { family: "merged", scored, full, rules, spared }
+}
+
+/// The best predicted of all schemes of a family.
+fn best(
+    all: impl Iterator<Item = (u32, u32)>,
+    of: impl Fn(u32, u32) -> (Candidate, f64),
+) -> Option<(Candidate, f64)> {
+    all.map(|(height, threads)| of(height, threads)).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// Values of the parameter of `levels` that does not depend on the device.
@@ -69,16 +109,10 @@ pub fn merged_domains() -> [Domain; 1] {
     [Domain::ints("rows", &ROWS.map(i64::from))]
 }
 
-fn rules(alone: bool) -> Vec<String> {
-    let rules: &[&str] = if alone {
-        &["with one thread only the serial scheme is left"]
-    } else {
-        &[
-            "levels: a bound that no level reaches gives the serial scheme, and bounds that the same levels reach give one schedule: the least stays",
-            "levels: a shared level has at least one row per thread",
-            "merged: each thread has at least one group, and there are no more threads than rows in the widest level",
-        ]
-    };
+/// The rules of a family whose schemes share the work.
+fn rules(teams: &[u32], own: &[&str]) -> Vec<String> {
+    let alone: &[&str] = &["with one thread only the serial scheme is left"];
+    let rules = if teams.is_empty() { alone } else { own };
     rules.iter().map(|&rule| rule.to_owned()).collect()
 }
 
@@ -267,17 +301,21 @@ mod tests {
     fn every_candidate_lowers_and_has_a_time() {
         for threads in [1, 2, 6, 64] {
             let system = system(&grid(), threads);
-            let share = share(&system);
-            let teams = teams(threads).len() as u64;
-            assert_eq!(share.full, 1 + teams * 15);
-            assert!(share.scored.len() as u64 <= share.full && !share.rules.is_empty());
-            for (candidate, us) in &share.scored {
-                assert!(us.is_finite() && *us > 0.0, "{candidate}: {us}");
-                assert!(lower(candidate, &system).is_ok(), "{candidate}");
+            let shares = shares(&system);
+            let full: u64 = shares.iter().map(|share| share.full).sum();
+            assert_eq!(full, 1 + teams(threads).len() as u64 * 15);
+            assert!(shares[1..].iter().all(|share| !share.rules.is_empty()));
+            for share in &shares {
+                assert!(share.scored.len() as u64 <= share.full);
+                for (candidate, us) in share.scored.iter().chain(&share.spared) {
+                    assert!(us.is_finite() && *us > 0.0, "{candidate}: {us}");
+                    assert!(lower(candidate, &system).is_ok(), "{candidate}");
+                    assert_eq!(candidate.family, share.family);
+                }
+                let distinct: std::collections::BTreeSet<_> =
+                    share.scored.iter().map(|(candidate, _)| candidate).collect();
+                assert_eq!(distinct.len(), share.scored.len());
             }
-            let distinct: std::collections::BTreeSet<_> =
-                share.scored.iter().map(|(candidate, _)| candidate).collect();
-            assert_eq!(distinct.len(), share.scored.len());
         }
         assert_eq!(teams(6), [2, 4, 6]);
         assert!(teams(1).is_empty());
@@ -285,12 +323,18 @@ mod tests {
 
     #[test]
     fn one_thread_and_a_chain_leave_the_serial_scheme() {
-        let only = |system: &System| share(system).scored.len() == 1;
+        let only = |system: &System| {
+            shares(system).iter().map(|share| share.scored.len()).sum::<usize>() == 1
+        };
         assert!(only(&system(&grid(), 1)));
         let indptr = (0..=50).map(|row| (2 * row as usize).saturating_sub(1)).collect();
         let indices = (0..50).flat_map(|row: u32| row.saturating_sub(1)..=row).collect();
         let chain = Csr::new(50, 50, indptr, indices, vec![1.0; 99]).unwrap();
-        assert!(only(&system(&chain, 8)));
+        let chained = system(&chain, 8);
+        assert!(only(&chained));
+        // A request for the others finds the best of those that can run.
+        assert!(shares(&chained)[1..].iter().all(|share| share.spared.is_some()));
+        assert!(shares(&system(&chain, 1))[1..].iter().all(|share| share.spared.is_none()));
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
         assert!(only(&system(&empty, 8)));
     }
@@ -300,8 +344,9 @@ mod tests {
         let diagonal: Vec<u32> = (0..100_000).collect();
         let indptr = (0..=100_000).collect();
         let matrix = Csr::new(100_000, 100_000, indptr, diagonal, vec![1.0; 100_000]).unwrap();
-        let share = share(&system(&matrix, 8));
-        let (best, _) = share.scored.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        let shares = shares(&system(&matrix, 8));
+        let scored = shares.iter().flat_map(|share| &share.scored);
+        let (best, _) = scored.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
         assert_eq!(best.int("threads"), Some(8), "{best}");
     }
 

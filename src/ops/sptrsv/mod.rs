@@ -11,7 +11,7 @@ pub mod structure_features;
 
 pub use operation::SptrsvOperation;
 
-use super::{Lowerer, Refusal, Space, Unsupported};
+use super::{Lowerer, Narrowing, Refusal, Space, Unsupported};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::{Program, Recipe};
 use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv, funnel};
@@ -45,42 +45,75 @@ impl System {
 
 /// What one family adds to the space.
 pub struct Share {
+    pub family: &'static str,
     /// Candidates of the reduced list with predicted microseconds.
     pub scored: Vec<(Candidate, f64)>,
     /// Schemes of the family's full space, before any rule.
     pub full: u64,
     /// The rules that reduced it, as sentences.
     pub rules: Vec<String>,
+    /// If the rules leave nothing: the best predicted scheme that can run, for a request that asks for the family.
+    pub spared: Option<(Candidate, f64)>,
 }
 
 /// The model behind `Space::model`.
 pub(super) const MODEL: &str = "sptrsv_levels_v3";
 
 /// Counts the full space, lists the reduced one, and predicts each scheme's time.
-pub fn space(matrix: &Csr, problem: &Sptrsv, device: &Device) -> Result<Space, Unsupported> {
+pub fn space(
+    matrix: &Csr,
+    problem: &Sptrsv,
+    device: &Device,
+    narrowing: &Narrowing,
+) -> Result<Space, Unsupported> {
     let system = System::of(matrix, problem, device)?;
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
     let shares = match &estimate {
         Some(estimate) => vec![slices::share(&system, estimate), ag::share(&system)],
-        None => vec![host::share(&system)],
+        None => host::shares(&system).into(),
     };
+    let (shares, mut steps) = requested(shares, &narrowing.families);
     let full: u64 = shares.iter().map(|share| share.full).sum();
-    let rules: Vec<&str> =
+    let mut rules: Vec<&str> =
         shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
+    rules.dedup();
     let detail = (!rules.is_empty()).then(|| rules.join("; "));
     let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &system, estimate.as_ref());
     let left = scored.len() as u64;
-    let step = FunnelStep {
+    steps.push(FunnelStep {
         constraint: funnel::REDUCTION.to_owned(),
         removed: full.saturating_sub(left),
         left,
         detail,
-    };
+    });
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
-    let pruned = Pruned { kept, removed: Vec::new(), funnel: vec![step] };
+    let pruned = Pruned { kept, removed: Vec::new(), funnel: steps };
     Ok(Space { scored, vendor: vendor(problem, device), pruned, model: MODEL, described })
+}
+
+/// The shares of the families that a request names, none of which the rules hide, and the step that counts the others;
+/// everything if it names none.
+fn requested(shares: Vec<Share>, families: &[String]) -> (Vec<Share>, Vec<FunnelStep>) {
+    if families.is_empty() {
+        return (shares, Vec::new());
+    }
+    let full = |shares: &[Share]| shares.iter().map(|share| share.full).sum::<u64>();
+    let all = full(&shares);
+    let named = |share: &Share| families.iter().any(|family| family == share.family);
+    let mut shares: Vec<Share> = shares.into_iter().filter(named).collect();
+    for share in shares.iter_mut().filter(|share| share.scored.is_empty()) {
+        share.scored.extend(share.spared.take());
+    }
+    let left = full(&shares);
+    let step = FunnelStep {
+        constraint: funnel::REQUESTED.to_owned(),
+        removed: all - left,
+        left,
+        detail: Some(format!("the request names {}", families.join(", "))),
+    };
+    (shares, vec![step])
 }
 
 /// The vendor's routine: SpSV for one right-hand side, SpSM for several.

@@ -8,7 +8,7 @@ use crate::ops::family::Family;
 use crate::ops::limit::{self, Least};
 use crate::ops::operation::{TunableOperation, TunableProblem};
 use crate::ops::vendor::{VendorLibrary, stored};
-use crate::ops::{Figures, Lowerer, Space, Unsupported};
+use crate::ops::{Lowerer, Narrowing, Space, Unsupported};
 use crate::sparse::{Csr, Triangular};
 use std::sync::Arc;
 
@@ -79,8 +79,13 @@ impl TunableProblem for Sptrsv {
         MODEL
     }
 
-    fn space(&self, matrix: &Csr, device: &Device, _: &Figures) -> Result<Space, Unsupported> {
-        super::space(matrix, self, device)
+    fn space(
+        &self,
+        matrix: &Csr,
+        device: &Device,
+        narrowing: &Narrowing,
+    ) -> Result<Space, Unsupported> {
+        super::space(matrix, self, device, narrowing)
     }
 
     fn prunes_by_figures(&self, _: DeviceKind) -> bool {

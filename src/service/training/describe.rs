@@ -6,7 +6,7 @@ use super::handle::TrainingHandle;
 use super::threads::Threads;
 use crate::domain::learned::Scope;
 use crate::domain::{CandidateId, Digest, JobFeatures, Matrix, Timestamp};
-use crate::ops::{self, Figures, features};
+use crate::ops::{self, Figures, Narrowing, features};
 use crate::service::{PageRequest, Service};
 use crate::sparse::generate::Spec;
 use crate::sparse::{Csr, canonical, digest};
@@ -83,9 +83,11 @@ async fn describe(
         }
         _ => Figures::new(),
     };
+    // And among the families that it was to search.
+    let narrowing = Narrowing { figures, families: ended.request.search.families.clone() };
     let space = move || {
         let matrix = ops::operand(bring(file.as_deref(), &digest, &wanted)?, &problem);
-        let space = ops::of(&problem).space(&matrix, &device, &figures);
+        let space = ops::of(&problem).space(&matrix, &device, &narrowing);
         space.map_err(|error| error.to_string())
     };
     let space = match threads.run(space).await? {

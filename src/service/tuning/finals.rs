@@ -4,7 +4,7 @@
 use super::session::{Session, SessionError};
 use crate::domain::candidate::VENDOR;
 use crate::domain::protocol::Effort;
-use crate::domain::{Candidate, Outcome, SearchStrategy, Stage};
+use crate::domain::{Candidate, Outcome, Search, SearchStrategy, Stage};
 use crate::ops::Kernels;
 use crate::pool::PoolError;
 use crate::search::{self, Budget, Contender, Decision, Samples};
@@ -66,7 +66,8 @@ impl Session<'_> {
             None => Samples::Separate,
         };
         loop {
-            let decision = search::decide(&contenders, expected_calls, samples)
+            let search = &self.recorder.job.request.search;
+            let decision = decide(&contenders, search, expected_calls, samples)
                 .ok_or_else(|| SessionError::Hopeless(self.nothing_ran()))?;
             // If the finals failed, one of the finalists is the cause, so the winner must run successfully once more.
             if samples == Samples::Paired || self.stands(&contenders[decision.winner]).await? {
@@ -158,6 +159,25 @@ impl Session<'_> {
         let counts: Vec<String> = counts.iter().map(|(state, n)| format!("{n} {state}")).collect();
         format!("none of {} candidates could be measured: {}", tried.len(), counts.join(", "))
     }
+}
+
+/// Decides among the contenders of the families that were asked for. Only if there are none may another win: the vendor's
+/// routine, where nothing else ran.
+fn decide(
+    contenders: &[Contender],
+    search: &Search,
+    expected_calls: Option<u64>,
+    samples: Samples,
+) -> Option<Decision> {
+    let asked = |at: &usize| search.admits(&contenders[*at].candidate.family);
+    let places: Vec<usize> = (0..contenders.len()).filter(asked).collect();
+    if places.is_empty() {
+        return search::decide(contenders, expected_calls, samples);
+    }
+    let among: Vec<Contender> = places.iter().map(|&at| contenders[at].clone()).collect();
+    let decision = search::decide(&among, expected_calls, samples)?;
+    let runner_up = decision.runner_up.map(|at| places[at]);
+    Some(Decision { winner: places[decision.winner], runner_up, ..decision })
 }
 
 fn give_up_us(median_us: f64) -> f64 {
@@ -274,6 +294,25 @@ mod tests {
         );
         let (winner, names) = finals(Some(1_000_000));
         assert_eq!((&*winner, &*names[0]), ("packed more", "bare"), "{names:?}");
+    }
+
+    #[test]
+    fn only_what_was_asked_for_wins_unless_nothing_else_ran() {
+        let all =
+            [costing("packed", 0.0, 30.0), costing("bare", 0.0, 40.0), costing(VENDOR, 0.0, 1.0)];
+        let winner = |contenders: &[Contender], families: &[&str]| {
+            let families = families.iter().map(|&family| family.to_owned()).collect();
+            let search = Search { families, ..Search::default() };
+            let decision = decide(contenders, &search, None, Samples::Paired).unwrap();
+            let name = |at: usize| contenders[at].candidate.family.clone();
+            (name(decision.winner), decision.runner_up.map(name))
+        };
+        let (packed, bare) = ("packed".to_owned(), "bare".to_owned());
+        assert_eq!(winner(&all, &[]), (VENDOR.to_owned(), Some(packed.clone())));
+        assert_eq!(winner(&all, &["bare"]), (bare.clone(), None));
+        assert_eq!(winner(&all, &["bare", "packed"]), (packed, Some(bare)));
+        assert_eq!(winner(&all, &["bare", VENDOR]).0, VENDOR);
+        assert_eq!(winner(&all[2..], &["bare"]), (VENDOR.to_owned(), None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
-use crate::domain::{JobId, Plan, Stage};
+use crate::domain::{JobId, JobRequest, Plan, Search, Stage};
 use crate::ops::limit::Least;
 use crate::pool::PoolError;
 use crate::service::misses::standing;
@@ -71,7 +71,12 @@ impl Session<'_> {
     async fn follow_up(&self) -> Result<Option<JobId>, SessionError> {
         let job = &self.recorder.job;
         let calls = job.request.expected_calls;
-        let asked = measuring(job.request.matrix, job.request.problem, self.device, calls);
+        let measured = measuring(job.request.matrix, job.request.problem, self.device, calls);
+        // The plan that is measured is to be of the families that this one was chosen from.
+        let asked = JobRequest {
+            search: Search { families: job.request.search.families.clone(), ..measured.search },
+            ..measured
+        };
         // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("follow-up of {}", job.id);
         // A separate span, because a submission records its job in the current span.

@@ -142,11 +142,13 @@ impl Recorder {
         self.service.store().update(&self.fence, &self.job.clone().into()).await
     }
 
-    /// The fastest measured candidate, with its speed-up over the fastest vendor routine.
+    /// The fastest measured candidate that may win, with its speed-up over the fastest vendor routine.
     fn best(&self) -> Option<Best> {
         let tried = self.tried();
         let medians = tried.iter().filter_map(|(c, o)| o.median_us().map(|us| (*c, us)));
-        let (candidate, median_us) = medians.clone().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let search = &self.job.request.search;
+        let may_win = medians.clone().filter(|(candidate, _)| search.admits(&candidate.family));
+        let (candidate, median_us) = may_win.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let baseline = medians
             .filter(|(candidate, _)| candidate.is_baseline())
             .map(|(_, us)| us)

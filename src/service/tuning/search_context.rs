@@ -7,7 +7,7 @@ use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{
     Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Stage,
 };
-use crate::ops::{self, Figures, Space};
+use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::ActiveModel;
 use crate::sparse::canonical;
 use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
@@ -53,12 +53,14 @@ impl Session<'_> {
             l2_policy: self.service.settings().l2_policy,
             seed,
         };
-        let (device, figures) = (self.device.clone(), self.figures(&matrix).await?);
+        let families = request.search.families.clone();
+        let figures = self.figures(&matrix).await?;
+        let (device, narrowing) = (self.device.clone(), Narrowing { figures, families });
         let survey_file = file.clone();
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
             let csr = ops::operand(csr, &request.problem);
-            let space = ops::of(&request.problem).space(&csr, &device, &figures);
+            let space = ops::of(&request.problem).space(&csr, &device, &narrowing);
             space.map_err(|error| error.to_string())
         });
         let loaded = self.evaluator.load(load, &self.signals.stop).await?;
@@ -69,6 +71,10 @@ impl Session<'_> {
         let space = space
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
+        if let Some(why) = space.nothing_of(&self.recorder.job.request.search.families) {
+            self.recorder.funnel(&space.pruned.funnel).await?;
+            return Err(SessionError::Hopeless(why));
+        }
         let quarantined = self.quarantined().await?;
         self.describe(&matrix, &space).await?;
         let learned = self.learned().await?;

@@ -1,12 +1,12 @@
 //! AG-SpTRSV's fourth stage (section 4.5): counts the full space, reduces it to a list by rules, and predicts each scheme's
 //! time.
 
-use super::Scheme;
 use super::lower::MAX_LAUNCHES;
 use super::model::{Profile, entries_on_path, launches, predict};
 use super::prepare::{NG, NW, READS, Read, Shared, Sync, Variant, thresholds};
 use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement};
 use super::transform::{Merge, POWERS, Pattern, merges, reordered};
+use super::{FAMILY, Scheme};
 use crate::domain::{Candidate, Dtype};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
@@ -98,7 +98,11 @@ pub fn domains() -> Vec<Domain> {
 /// The reduced list of a system.
 pub fn share(system: &System) -> Share {
     let full = Space::default().count();
-    let nothing = |rule: &str| Share { scored: Vec::new(), full, rules: vec![rule.to_owned()] };
+    let family = FAMILY;
+    let nothing = |rule: &str| {
+        let rules = vec![rule.to_owned()];
+        Share { family, scored: Vec::new(), full, rules, spared: None }
+    };
     if system.problem.rhs != 1 {
         return nothing("ag: its schemes solve for one right-hand side at a time");
     }
@@ -113,7 +117,7 @@ pub fn share(system: &System) -> Share {
     scored.truncate(MOST);
     let scored: Vec<(Candidate, f64)> =
         scored.into_iter().map(|(scheme, us)| (scheme.candidate(), us)).collect();
-    Share { scored, full, rules: rules() }
+    Share { family, scored, full, rules: rules(), spared: None }
 }
 
 /// The rules as sentences, in the order in which they are applied.

@@ -2,7 +2,7 @@
 
 use super::estimate::Estimate;
 use super::rewrite::Rewrite;
-use super::scheme::{Scheme, Scope, Sync, Take};
+use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
 use crate::sparse::{operand, oracle};
@@ -121,7 +121,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: one multiprocessor or one cluster only if levels are narrow and the unknowns fit its shared memory",
         "slices: separate launches only if a level has more rows than there are warps",
     ];
-    Share { scored, full: full(), rules: rules.map(str::to_owned).to_vec() }
+    let rules = rules.map(str::to_owned).to_vec();
+    Share { family: FAMILY, scored, full: full(), rules, spared: None }
 }
 
 /// The reduced list, before legality.
