@@ -266,8 +266,9 @@ fn kernels_speak_one_dialect() {
 fn no_file_is_too_long() {
     const LINES: usize = 450;
     let mut faults = Vec::new();
-    let folders = ["src", "tests", "benches", "kernels", "scripts", "python"];
-    for (path, text) in folders.iter().flat_map(|f| files(f, &["rs", "cuh", "cu", "sh", "py"])) {
+    let folders = ["src", "tests", "benches", "crates", "kernels", "scripts", "python"];
+    let extensions = ["rs", "cuh", "cu", "sh", "py", "c", "h"];
+    for (path, text) in folders.iter().flat_map(|folder| files(folder, &extensions)) {
         let lines = text.lines().count();
         if lines > LINES {
             faults.push(format!("{}: {lines} lines, above {LINES}", path.display()));
@@ -367,8 +368,9 @@ fn no_registry_is_named() {
         concat!("index", "-url"),
         concat!("extra-", "index"),
     ];
-    let folders =
-        ["src", "tests", "docker", "scripts", ".ci", "config", "kernels", "data", "python"];
+    let folders = [
+        "src", "tests", "crates", "docker", "scripts", ".ci", "config", "kernels", "data", "python",
+    ];
     let extensions = ["rs", "sh", "py", "toml", "yaml", "yml", "md", "cuh", "cuda", "cpu", "txt"];
     let mut faults = Vec::new();
     for (path, text) in folders.iter().flat_map(|folder| files(folder, &extensions)) {
