@@ -6,13 +6,17 @@ mod workers;
 pub use matrix::Matrix;
 pub use workers::{Opening, OpeningError, WorkerLoops, Workers};
 
-use crate::domain::{DeviceId, Job, JobRequest, JobState, Plan, Problem, Search, SearchStrategy};
+use crate::domain::{
+    DeviceId, Digest, Job, JobId, JobRequest, JobState, Lookup, Plan, PlanId, Problem, Search,
+    SearchStrategy,
+};
 use crate::pool::EvaluatorSpec;
-use crate::service::{LearningSettings, Service, ServiceError, ServiceSettings};
+use crate::service::{LearningSettings, LookupQuery, Service, ServiceError, ServiceSettings};
 use crate::sparse::CsrError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
 use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,12 +63,14 @@ pub enum TunerError {
 pub struct TunerOptions {
     data: Option<PathBuf>,
     evaluator: Option<PathBuf>,
+    evaluator_arguments: Vec<OsString>,
     libraries: Vec<PathBuf>,
 }
 
 impl TunerOptions {
-    /// Keeps matrices, trials and plans in this folder, which has the format of a server's `--data` folder. Without it, they
-    /// are kept in a temporary folder that is removed with the tuner.
+    /// Keeps matrices, trials and plans in this folder, which has the format of a server's `--data` folder. Several tuners and
+    /// a server may use one folder at the same time; a job is then run by any of them that serves its device. Without it,
+    /// they are kept in a temporary folder that is removed with the tuner.
     #[must_use]
     pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data = Some(folder.into());
@@ -76,6 +82,17 @@ impl TunerOptions {
     #[must_use]
     pub fn evaluator(mut self, binary: impl Into<PathBuf>) -> Self {
         self.evaluator = Some(binary.into());
+        self
+    }
+
+    /// Arguments of that program before `evaluator --device ...`, for a program that is not the binary itself but runs it:
+    /// `.evaluator("python").evaluator_arguments(["-m", "sparsetune"])`.
+    #[must_use]
+    pub fn evaluator_arguments(
+        mut self,
+        leading: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        self.evaluator_arguments = leading.into_iter().map(Into::into).collect();
         self
     }
 
@@ -101,7 +118,8 @@ impl TunerOptions {
 /// trial, never the caller. That binary is looked for beside the running program, in the two folders above it, and then on the
 /// `PATH`; [`TunerOptions::evaluator`] names another. It should be of this library's version.
 ///
-/// Calls block; within an async runtime they belong on a thread for blocking work.
+/// Calls block, [`Tuner::tune`] until there is a plan; [`Tuner::submit`] and [`Tuner::job`] are for callers that poll. Within an
+/// async runtime all of them belong on a thread for blocking work.
 ///
 /// ```
 /// use sparsetune::{Matrix, Search, Tuner};
@@ -202,21 +220,80 @@ impl Tuner {
         expected_calls: Option<u64>,
     ) -> Result<Plan, TunerError> {
         self.runtime.block_on(async {
-            let stored = self.service.store_csr(matrix.csr().clone(), matrix.name()).await?;
-            let request = JobRequest {
-                matrix: stored.matrix.digest,
-                problem: *problem,
-                device: self.device.clone(),
-                search,
-                expected_calls,
-            };
-            let mut job = self.service.submit(&request, None).await?.job;
+            let mut job = self.submitted(matrix, problem, search, expected_calls).await?;
             while !job.state.is_final() {
                 tokio::time::sleep(PAUSE).await;
                 job = self.service.job(&job.id).await?;
             }
             self.plan_of(job).await
         })
+    }
+
+    /// Queues a job as [`Self::tune_with`] does, without waiting for it; an equal job that is queued or running is returned
+    /// instead. It runs in the background for as long as the tuner lives.
+    ///
+    /// # Errors
+    /// As [`Self::tune_with`], but for the failure of the job.
+    pub fn submit(
+        &self,
+        matrix: &Matrix,
+        problem: &Problem,
+        search: Search,
+        expected_calls: Option<u64>,
+    ) -> Result<JobId, TunerError> {
+        let submitted = self.submitted(matrix, problem, search, expected_calls);
+        self.runtime.block_on(submitted).map(|job| job.id)
+    }
+
+    async fn submitted(
+        &self,
+        matrix: &Matrix,
+        problem: &Problem,
+        search: Search,
+        expected_calls: Option<u64>,
+    ) -> Result<Job, TunerError> {
+        let stored = self.service.store_csr(matrix.csr().clone(), matrix.name()).await?;
+        let request = JobRequest {
+            matrix: stored.matrix.digest,
+            problem: *problem,
+            device: self.device.clone(),
+            search,
+            expected_calls,
+        };
+        Ok(self.service.submit(&request, None).await?.job)
+    }
+
+    /// A job as it stands: its state, progress, best candidate so far and, once it has succeeded, the id of its plan.
+    ///
+    /// # Errors
+    /// The job is unknown, or the store fails.
+    pub fn job(&self, id: &JobId) -> Result<Job, TunerError> {
+        Ok(self.runtime.block_on(self.service.job(id))?)
+    }
+
+    /// A stored plan.
+    ///
+    /// # Errors
+    /// The plan is unknown, or the store fails.
+    pub fn plan(&self, id: &PlanId) -> Result<Plan, TunerError> {
+        Ok(self.runtime.block_on(self.service.plan(id))?)
+    }
+
+    /// The best stored plan of this device's class for a matrix, by its digest or its pattern digest. The answer says how well
+    /// the plan matches and why not better; without a plan its grade is `none`. Nothing is measured or predicted for it.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub fn lookup(&self, matrix: &Digest, problem: &Problem) -> Result<Lookup, TunerError> {
+        let query = LookupQuery {
+            matrix: *matrix,
+            problem: *problem,
+            device: Some(self.device.clone()),
+            l2_policy: None,
+            neighbour: false,
+            predicted: false,
+        };
+        Ok(self.runtime.block_on(self.service.lookup(&query))?)
     }
 
     async fn plan_of(&self, job: Job) -> Result<Plan, TunerError> {
@@ -238,9 +315,14 @@ impl Drop for Tuner {
         if Handle::try_current().is_ok() {
             return;
         }
-        let tasks = &self.tasks;
-        let ended =
-            self.runtime.block_on(async { tokio::time::timeout(GRACE, tasks.wait()).await });
+        let ended = async {
+            self.tasks.wait().await;
+            // The next tuner has another name, and would leave one entry after the other.
+            if let Err(error) = self.service.unregister().await {
+                tracing::warn!(%error, "the device is still listed");
+            }
+        };
+        let ended = self.runtime.block_on(async { tokio::time::timeout(GRACE, ended).await });
         if ended.is_err() {
             tracing::warn!("the worker did not end in time");
         }
@@ -250,7 +332,8 @@ impl Drop for Tuner {
 impl TunerOptions {
     fn spec(&self, device: &str, data: &Path) -> EvaluatorSpec {
         let program = self.evaluator.clone().unwrap_or_else(beside_this_program);
-        let arguments = ["evaluator", "--device", device];
+        let own = ["evaluator", "--device", device].map(OsString::from);
+        let arguments = self.evaluator_arguments.iter().cloned().chain(own);
         let mut spec = EvaluatorSpec::new(DeviceId(device.to_owned()), program, arguments)
             .arg("--cubin-cache")
             .arg(data.join("cubins"));
@@ -274,6 +357,8 @@ async fn open(data: &Path, uploads: PathBuf) -> Result<Service, TunerError> {
     let store = SqliteStore::open(&data.join("sparsetune.db")).await?;
     let blobs = LocalBlobs::open(&data.join("blobs"))?;
     let settings = ServiceSettings {
+        // Other tuners and a server may use the folder, and each must know its own devices from theirs.
+        owner: format!("tuner/{}", uuid::Uuid::now_v7()),
         limits: Limits { spool: Some(uploads.clone()), ..Limits::default() },
         temp_dir: uploads,
         // No trainer runs here to execute a training.

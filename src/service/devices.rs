@@ -66,6 +66,12 @@ impl Service {
         Ok(())
     }
 
+    /// Forgets the devices of this process, which serves them no more and will not return under its name.
+    pub async fn unregister(&self) -> Result<()> {
+        self.inner.local.write().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(self.inner.store.forget_devices(&self.inner.settings.owner).await?)
+    }
+
     /// Sets the failure of a device of this process, or clears it with `None`.
     pub fn set_device_trouble(&self, id: &DeviceId, trouble: Option<String>) {
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
-    /// Name of this process in the store; the same after a restart, so that its devices are found again.
+    /// Name of this process in the store; the same after a restart, so that its devices are found again. No two processes on
+    /// one store have the same.
     pub owner: String,
     /// Limits of the readers for an upload.
     pub limits: Limits,

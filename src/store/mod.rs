@@ -201,6 +201,8 @@ pub trait Plans: Send + Sync {
 pub trait Devices: Send + Sync {
     /// Stores the description of a worker's device; `owner` names the worker.
     async fn put_device(&self, owner: &str, device: &Device) -> Result<()>;
+    /// Removes the devices of a worker that will not return.
+    async fn forget_devices(&self, owner: &str) -> Result<()>;
     /// The devices, each with its owner and the time it was last seen.
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>>;
     async fn quarantine(&self, entry: &Quarantined) -> Result<()>;

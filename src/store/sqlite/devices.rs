@@ -137,6 +137,19 @@ impl Devices for SqliteStore {
         tx.commit(revision).await
     }
 
+    async fn forget_devices(&self, owner: &str) -> Result<()> {
+        let mut tx = self.begin().await?;
+        let gone = sqlx::query("DELETE FROM devices WHERE owner = ?")
+            .bind(owner)
+            .execute(&mut *tx)
+            .await?;
+        let revision = match gone.rows_affected() {
+            0 => None,
+            _ => Some(upkeep::revise(&mut tx).await?),
+        };
+        tx.commit(revision).await
+    }
+
     async fn devices(&self) -> Result<Vec<(String, Device, Timestamp)>> {
         let rows: Vec<(String, i64, String, i64)> =
             sqlx::query_as("SELECT owner, version, body, seen_at FROM devices ORDER BY owner, id")
