@@ -1,11 +1,13 @@
 //! The library's entry point: read a matrix, tune it in this process, get a plan.
 
+mod bundle;
 mod matrix;
 mod workers;
 
 pub use matrix::Matrix;
 pub use workers::{Opening, OpeningError, WorkerLoops, Workers};
 
+use crate::bundle::BuildError;
 use crate::domain::{
     DeviceId, Digest, Job, JobId, JobRequest, JobState, Lookup, Plan, PlanId, Problem, Search,
     SearchStrategy,
@@ -13,6 +15,7 @@ use crate::domain::{
 use crate::pool::EvaluatorSpec;
 use crate::service::{LearningSettings, LookupQuery, Service, ServiceError, ServiceSettings};
 use crate::sparse::CsrError;
+use crate::sparse::canonical::CanonicalError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
 use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
@@ -42,6 +45,8 @@ pub enum TunerError {
     Generate(#[from] GenerateError),
     #[error("{path} cannot be used as a data folder: {source}")]
     Folder { path: PathBuf, source: std::io::Error },
+    #[error("{path} cannot be written: {source}")]
+    Written { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -52,6 +57,10 @@ pub enum TunerError {
     Opening(#[from] OpeningError),
     #[error(transparent)]
     Service(#[from] ServiceError),
+    #[error(transparent)]
+    Canonical(#[from] CanonicalError),
+    #[error("there is no bundle: {0}")]
+    Bundle(#[from] BuildError),
     #[error("the job has failed: {0}")]
     Failed(String),
     #[error("the job was cancelled")]

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     )
     from ._source import as_matrix as matrix
     from .client import AsyncClient, Client, Job, Lookup
+    from .linalg import linear_operator, preconditioner
+    from .operator import Operator, Spmm, Sptrsv, spmm, sptrsv
+    from .plan import CheckReport, Plan, Promise, load
 
     __version__ = VERSION
 
@@ -52,12 +55,24 @@ _HOMES = {
     "Client": (".client", "Client"),
     "Job": (".client", "Job"),
     "Lookup": (".client", "Lookup"),
+    "CheckReport": (".plan", "CheckReport"),
+    "Operator": (".operator", "Operator"),
+    "Plan": (".plan", "Plan"),
+    "Promise": (".plan", "Promise"),
+    "Spmm": (".operator", "Spmm"),
+    "Sptrsv": (".operator", "Sptrsv"),
+    "linear_operator": (".linalg", "linear_operator"),
+    "load": (".plan", "load"),
     "matrix": ("._source", "as_matrix"),
+    "preconditioner": (".linalg", "preconditioner"),
+    "spmm": (".operator", "spmm"),
+    "sptrsv": (".operator", "sptrsv"),
 }
 
 __all__ = [
     "AsyncClient",
     "BundleError",
+    "CheckReport",
     "Client",
     "Error",
     "Job",
@@ -65,13 +80,23 @@ __all__ = [
     "Matrix",
     "NotFound",
     "OperandError",
+    "Operator",
+    "Plan",
+    "Promise",
     "ServerError",
+    "Spmm",
+    "Sptrsv",
     "StalePlan",
     "TuningError",
     "WrongDevice",
     "WrongPattern",
     "__version__",
+    "linear_operator",
+    "load",
     "matrix",
+    "preconditioner",
+    "spmm",
+    "sptrsv",
 ]
 
 

@@ -1,12 +1,11 @@
 """The extension: what Rust does for this package."""
 
-from typing import Any, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy
 from numpy.typing import NDArray
 
 VERSION: str
-__file__: str
 
 class Error(Exception):
     """Base class of all errors of sparsetune."""
@@ -66,6 +65,75 @@ class Matrix:
         """Row pointers, column indices and values of the canonical form, as new arrays."""
     def values(self, data: NDArray[Any]) -> NDArray[numpy.float64]:
         """The canonical values that belong to `data`, in the order of the arrays that the matrix was made from."""
+
+class Plan:
+    """A plan that is ready to run, and the operands of its calls."""
+
+    @staticmethod
+    def load(path: str, device: Optional[str] = None, libraries: List[str] = ...) -> "Plan":
+        """Open and verify a bundle and prepare its plan: on `device`, or where the bundle says."""
+    @staticmethod
+    def untuned(matrix: Matrix, problem: str) -> "Plan":
+        """A host kernel with settings by rule, for the problem as JSON."""
+    def run(
+        self,
+        b: NDArray[Any],
+        out: Optional[NDArray[Any]] = None,
+        alpha: Optional[float] = None,
+        beta: Optional[float] = None,
+    ) -> NDArray[Any]:
+        """One call on NumPy arrays. `out` is made if it is not given."""
+    def run_on_device(self, b: int, c: int, stream: int, alpha: float, beta: float) -> None:
+        """Queue one call on a stream of the plan's GPU. Addresses are not checked beyond their alignment."""
+    def update_values(self, values: NDArray[Any]) -> None:
+        """Replace the values: all of them, in canonical order."""
+    def update_values_on_device(self, values: int, stream: int) -> None:
+        """As `update_values`, for values of the problem's type on the plan's GPU, queued on a stream."""
+    def check(self) -> Tuple[bool, float, int]:
+        """Whether the bundle's check passed, the largest error as a share of the allowed one, and the number of samples."""
+    def gave_up(self) -> bool:
+        """Whether a kernel of an earlier call ended itself."""
+    @property
+    def manifest(self) -> Optional[str]:
+        """The manifest as JSON; None for an untuned plan."""
+    @property
+    def problem(self) -> str:
+        """The problem as JSON."""
+    @property
+    def warnings(self) -> List[str]: ...
+    @property
+    def ordinal(self) -> Optional[int]:
+        """The GPU's number; None for a plan on the CPU."""
+    @property
+    def b(self) -> Tuple[int, int, str, str, int]:
+        """Rows, columns, type, layout and alignment of B."""
+    @property
+    def c(self) -> Tuple[int, int, str, str, int]:
+        """Rows, columns, type, layout and alignment of C."""
+
+class Tuner:
+    """A tuner with a data folder of its own, for one device."""
+
+    def __new__(
+        cls, folder: str, device: str, command: Tuple[str, List[str]], libraries: List[str]
+    ) -> "Tuner": ...
+    def tune(
+        self,
+        matrix: Matrix,
+        problem: str,
+        search: Optional[str],
+        expected_calls: Optional[int],
+        path: str,
+    ) -> str:
+        """Tune unless the folder has a measured plan, write the bundle of the plan to a file, and return the plan's id."""
+    def close(self) -> None:
+        """End the process that measures, once nobody tunes any more."""
+
+def unsupported(device: str, problem: str) -> Optional[str]:
+    """Why a problem cannot run on a kind of device (`cpu`, `cuda:0`); None if it can."""
+
+def device_class(gpu: Optional[Tuple[str, str, int]] = None) -> str:
+    """The class of this host's CPU, or of a GPU by name, compute capability and number of multiprocessors."""
 
 def main(argv: list[str]) -> int:
     """Run the program with these arguments, of which the first is its name, and return its exit code."""

@@ -88,5 +88,7 @@ def make_problem(op: str, A: Any, n: Optional[int] = None, **fields: Any) -> Pro
             raise OperandError("A product needs n, the number of columns of B.")
         return spmm_problem(n, dtype, **fields)
     if op == "sptrsv":
-        return sptrsv_problem(dtype, **({} if n is None else {"rhs": n}), **fields)
+        if n is not None:
+            fields["rhs"] = n
+        return sptrsv_problem(dtype, **fields)
     raise OperandError(f"The operation must be `spmm` or `sptrsv`, not {op!r}.")

@@ -38,7 +38,8 @@ class Source:
 
     def data(self) -> "numpy.ndarray[Any, Any]":
         """The stored values on the host, in the order in which `matrix` takes them."""
-        return _arrays(self)[3]
+        data: "numpy.ndarray[Any, Any]" = _arrays(self)[3]
+        return data
 
     @property
     def ordinal(self) -> int:

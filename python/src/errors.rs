@@ -22,3 +22,14 @@ create_exception!(sparsetune, WrongPattern, Error, "A plan is for a matrix with 
 create_exception!(sparsetune, TuningError, Error, "Tuning has failed.");
 create_exception!(sparsetune, ServerError, Error, "A server could not be reached, or refused.");
 create_exception!(sparsetune, NotFound, ServerError, "A server does not have what was asked for.");
+
+/// The text as a sentence: with a capital at its beginning and a full stop at its end.
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| match first.is_ascii_lowercase() {
+        true if !text.starts_with("sparsetune") => first.to_ascii_uppercase(),
+        _ => first,
+    });
+    let whole: String = first.into_iter().chain(letters).collect();
+    if whole.ends_with(['.', '!', '?']) { whole } else { format!("{whole}.") }
+}

@@ -3,7 +3,9 @@
 
 mod errors;
 mod matrix;
+mod plan;
 mod program;
+mod tuner;
 
 use pyo3::prelude::*;
 
@@ -17,7 +19,11 @@ mod native {
     #[pymodule_export]
     use super::matrix::Matrix;
     #[pymodule_export]
+    use super::plan::{Plan, device_class, unsupported};
+    #[pymodule_export]
     use super::program::{main, set_program};
+    #[pymodule_export]
+    use super::tuner::Tuner;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

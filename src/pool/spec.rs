@@ -46,10 +46,9 @@ impl EvaluatorSpec {
     /// The `evaluator` subcommand of the running binary, or of what [`set_program`] names, so that the versions cannot
     /// differ.
     pub fn of_this_binary(device: DeviceId, selector: &str) -> std::io::Result<Self> {
-        let arguments = ["evaluator", "--device", selector];
+        let arguments = ["evaluator", "--device", selector].map(OsString::from);
         if let Some((program, leading)) = PROGRAM.get() {
-            let all = leading.iter().cloned().chain(arguments.map(OsString::from));
-            return Ok(Self::new(device, program, all));
+            return Ok(Self::new(device, program, leading.iter().cloned().chain(arguments)));
         }
         // The link refers to the running image even after the file was replaced by an upgrade.
         let program = match cfg!(target_os = "linux") {

@@ -94,3 +94,9 @@ impl Matrix {
         features::facts(&self.csr, self.name.clone())
     }
 }
+
+impl From<Csr> for Matrix {
+    fn from(csr: Csr) -> Self {
+        Self { csr, name: None }
+    }
+}

@@ -3,7 +3,7 @@
 use super::buffer::Buffer;
 use super::simd::Isa;
 use super::thread_team::{CachePadded, ThreadTeam, wait_until};
-use crate::domain::{Device, DeviceId, DeviceKind};
+use crate::domain::{Device, DeviceClass, DeviceId, DeviceKind};
 use rayon::prelude::*;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +51,11 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         dense_vendor: None,
         kernels: Default::default(),
     }
+}
+
+/// The class of this host, as its engine with this many threads has it; measures nothing.
+pub fn device_class(threads: usize) -> DeviceClass {
+    describe(Isa::best(), threads, 0.0).class()
 }
 
 /// Size of the last-level cache in bytes.

@@ -36,13 +36,18 @@ pub use untuned::{default_product, default_solve};
 use super::{Check, Engine, EngineError, Operands};
 use crate::domain::protocol::{Effort, Exported};
 use crate::domain::recipe::{Compiled, HostProgram, Program, Recipe};
-use crate::domain::{Device, Digest, L2Policy, Timing};
+use crate::domain::{Device, DeviceClass, Digest, L2Policy, Timing};
 use buffer::Buffer;
 use rayon::prelude::*;
 use schedule::Threads;
 use simd::Isa;
 use std::time::Instant;
 use work::{Prepared, Work};
+
+/// The class of this host with as many threads as plans have; measures nothing.
+pub fn device_class() -> Result<DeviceClass, EngineError> {
+    plan_threads().map(host::device_class)
+}
 
 /// Warm-up rounds before paired rounds are recorded.
 const PAIR_WARMUPS: u32 = 2;

@@ -1,0 +1,26 @@
+"""The class of a device, by which plans are kept and looked up."""
+
+from __future__ import annotations
+
+import sys
+
+from . import _native
+
+
+def device_class(device: str) -> str:
+    """The class of `cpu` or `cuda:0`, as the service names it. A GPU is asked through the library that the caller uses."""
+    if device == "cpu":
+        return _native.device_class()
+    ordinal = int(device.partition(":")[2] or 0)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(ordinal)
+        name, major, minor = found.name, found.major, found.minor
+        multiprocessors = found.multi_processor_count
+    else:
+        from cupy.cuda import runtime
+
+        facts = runtime.getDeviceProperties(ordinal)
+        name, major, minor = facts["name"].decode(), facts["major"], facts["minor"]
+        multiprocessors = facts["multiProcessorCount"]
+    return _native.device_class((name, f"{major}.{minor}", multiprocessors))

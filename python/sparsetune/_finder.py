@@ -1,0 +1,176 @@
+"""Finds the plan of one operator: on disk, on a server, or by tuning here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+from . import _cache, _native
+from ._native import BundleError, Error, Matrix, StalePlan, WrongDevice
+from ._device import device_class
+from ._problem import Problem, to_json
+from ._program import command
+from .plan import Plan
+
+logger = logging.getLogger("sparsetune")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a plan is looked for and made."""
+
+    server: Optional[str] = None
+    token: Optional[str] = None
+    #: Of the search: strategy, top_k, trials, seconds.
+    search: Optional[Mapping[str, Any]] = None
+    expected_calls: Optional[int] = None
+    #: CUDA libraries, or folders with them, that come before the system's.
+    libraries: Tuple[str, ...] = ()
+    #: Whether a miss is tuned.
+    tune: bool = True
+
+
+class Finder:
+    """One search for one plan, on a thread of its own or the caller's."""
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        problem: Problem,
+        device: str,
+        options: Options,
+        found: Callable[[Plan], None],
+    ) -> None:
+        self.matrix, self.problem, self.device, self.options = matrix, problem, device, options
+        self.path = _cache.bundle_path(matrix.digest, problem, device_class(device))
+        #: Why there is no plan.
+        self.error: Optional[Exception] = None
+        self.done = threading.Event()
+        self._found = found
+        self._started = False
+
+    def on_disk(self) -> bool:
+        """Takes the plan that is kept on disk, if it is sound and not stale."""
+        if not self.path.is_file():
+            return False
+        try:
+            plan = self._load()
+        except (BundleError, StalePlan, WrongDevice) as error:
+            logger.warning("%s is made again: %s", self.path, error)
+            self.path.unlink(missing_ok=True)
+            return False
+        self._take(plan)
+        return True
+
+    def start(self) -> None:
+        """Looks further on a thread of its own."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self.run, name="sparsetune", daemon=True).start()
+
+    def run(self) -> None:
+        """Asks the server, or tunes here; remembers an error instead of raising it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            server = self.options.server or os.environ.get("SPARSETUNE_SERVER")
+            if server:
+                self._ask(server)
+            else:
+                self._tune()
+            self._take(self._load())
+        except Exception as error:  # noqa: BLE001: whatever it is, the caller of `wait` gets it
+            self.error = error
+            if not isinstance(error, Misses):
+                logger.warning("There is no plan for %s: %s", self.problem, error)
+            self.done.set()
+
+    def _load(self) -> Plan:
+        native = _native.Plan.load(str(self.path), self.device, list(self.options.libraries))
+        plan = Plan(native)
+        plan.expect_pattern(self.matrix)
+        for warning in plan.warnings:
+            logger.info("%s: %s", self.path, warning)
+        return plan
+
+    def _take(self, plan: Plan) -> None:
+        self._found(plan)
+        self.done.set()
+
+    def _ask(self, server: str) -> None:
+        from .client import Client
+
+        client = Client(server, self.options.token)
+        wanted = device_class(self.device)
+        digest = self.matrix.digest
+        found = client.lookup_digest(digest, self.problem, device=wanted, predicted=False)
+        if found.grade == "exact":
+            try:
+                client.bundle(found, self.path)
+                self._load()
+                return
+            except StalePlan:
+                # Its kernels are others than ours, so it is measured again, by the server if it has ours.
+                logger.warning("The server's plan %s is stale here and is made again.", found.plan_id)
+        if not self.options.tune:
+            raise Misses(f"{server} has no plan for this problem.")
+        if not client.has(digest):
+            client.upload(self.matrix)
+        job = client.submit_digest(
+            digest,
+            self.problem,
+            device=wanted,
+            search=self.options.search,
+            expected_calls=self.options.expected_calls,
+        )
+        client.bundle(client.wait(job), self.path)
+
+    def _tune(self) -> None:
+        if not self.options.tune:
+            raise Misses("No plan is kept on disk for this problem, and no server is named.")
+        with tuner(self.device, self.options.libraries) as native:
+            native.tune(
+                self.matrix,
+                to_json(self.problem),
+                None if self.options.search is None else to_json(self.options.search),
+                self.options.expected_calls,
+                str(self.path),
+            )
+
+
+class Misses(Error):
+    """There is no plan, and none is made."""
+
+
+class tuner:
+    """The tuner of a device, shared by those who use it at the same time and closed after the last."""
+
+    _lock = threading.Lock()
+    _open: Dict[Tuple[str, str, Tuple[str, ...]], Tuple[_native.Tuner, int]] = {}
+
+    def __init__(self, device: str, libraries: Tuple[str, ...] = ()) -> None:
+        self._key = (str(_cache.tuner_folder()), device, libraries)
+
+    def __enter__(self) -> _native.Tuner:
+        folder, device, libraries = self._key
+        with self._lock:
+            if self._key in self._open:
+                native, users = self._open[self._key]
+            else:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                program, *leading = command()
+                native = _native.Tuner(folder, device, (program, leading), list(libraries))
+                users = 0
+            self._open[self._key] = (native, users + 1)
+        return native
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            native, users = self._open.pop(self._key)
+            if users > 1:
+                self._open[self._key] = (native, users - 1)
+                return
+        native.close()

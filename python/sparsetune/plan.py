@@ -1,0 +1,190 @@
+"""Plans from bundles: `sparsetune.load`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Dict, Optional, Tuple, Union
+
+from . import _native
+from ._native import Matrix, OperandError, WrongPattern
+from ._operands import Runner, runner_for
+from ._source import as_matrix
+
+__all__ = ["CheckReport", "Plan", "Promise", "load"]
+
+logger = logging.getLogger("sparsetune")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What was measured when the plan was made. Times are in microseconds unless named otherwise."""
+
+    #: A call; None in a predicted plan, which was not measured.
+    median_us: Optional[float]
+    ci95_us: Optional[Tuple[float, float]]
+    #: Largest error of the result, relative to the sum of the absolute values of its terms.
+    rel_error: Optional[float]
+    #: The best routine of the vendor, measured in the same session.
+    vendor: Optional[Dict[str, Any]]
+    speedup: Optional[float]
+    preprocess_ms: Optional[float]
+    #: Calls after which the preprocessing has been recovered.
+    break_even_calls: Optional[int]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of a plan's check of itself."""
+
+    passed: bool
+    #: Largest error found, as a share of the error allowed.
+    worst: float
+    #: Number of outputs, or of equations, that were compared.
+    compared: int
+
+
+class Plan:
+    """A plan that is ready to run: `C = plan(B)`.
+
+    Calls of one plan follow each other, since its kernels may pass on state: on a GPU they belong on one stream, or on
+    streams that wait for one another. Load the bundle twice for calls at the same time.
+    """
+
+    def __init__(self, native: _native.Plan) -> None:
+        self._native = native
+        self._kind: Optional[type] = None
+        self._run: Runner = native.run
+
+    def __call__(
+        self,
+        B: Any,
+        out: Any = None,
+        alpha: Optional[float] = None,
+        beta: Optional[float] = None,
+    ) -> Any:
+        """`C = A B` (or `alpha A B + beta C` with C in `out`), or x of `T x = B`.
+
+        B is an array of NumPy or CuPy, or a tensor of PyTorch, where the plan runs. On a GPU the call is queued on the
+        library's current stream; with `out` it allocates nothing, and it never synchronises.
+        """
+        kind = type(B)
+        if kind is not self._kind:
+            self._run, self._kind = runner_for(self._native, B), kind
+        return self._run(B, out, alpha, beta)
+
+    @cached_property
+    def manifest(self) -> Dict[str, Any]:
+        """The bundle's manifest (docs/bundle.md)."""
+        text = self._native.manifest
+        if text is None:
+            raise OperandError("An untuned plan has no bundle, and so no manifest.")
+        manifest: Dict[str, Any] = json.loads(text)
+        return manifest
+
+    @cached_property
+    def promise(self) -> Promise:
+        """What was measured when the plan was made."""
+        said = self.manifest["promise"]
+        interval = said.get("ci95_us")
+        return Promise(
+            median_us=said.get("median_us"),
+            ci95_us=None if interval is None else (interval[0], interval[1]),
+            rel_error=said.get("rel_error"),
+            vendor=said.get("vendor"),
+            speedup=said.get("speedup"),
+            preprocess_ms=said.get("preprocess_ms"),
+            break_even_calls=said.get("break_even_calls"),
+        )
+
+    @cached_property
+    def problem(self) -> Dict[str, Any]:
+        """`op` and the operation's fields, as in the API."""
+        problem: Dict[str, Any] = json.loads(self._native.problem)
+        return problem
+
+    @property
+    def device(self) -> str:
+        """`cpu`, or `cuda:0`."""
+        ordinal = self._native.ordinal
+        return "cpu" if ordinal is None else f"cuda:{ordinal}"
+
+    @property
+    def shape(self) -> Tuple[int, int]:
+        """Rows of C and rows of B: the shape of the operator."""
+        return self._native.c[0], self._native.b[0]
+
+    @property
+    def warnings(self) -> Tuple[str, ...]:
+        """What differs from the device that the plan was measured on."""
+        return tuple(self._native.warnings)
+
+    def check(self) -> CheckReport:
+        """Run the bundle's own check: sampled outputs are compared with those computed in float64."""
+        passed, worst, compared = self._native.check()
+        return CheckReport(passed, worst, compared)
+
+    def update_values(self, values: Any) -> None:
+        """Replace the values of the matrix; its pattern stays.
+
+        `values` are all values in canonical order (by row, then by column), or a sparse matrix with the same pattern.
+        """
+        self._native.update_values(self._canonical(values))
+
+    def gave_up(self) -> bool:
+        """Whether a kernel of an earlier call stopped itself instead of waiting on; its result is then not complete."""
+        return self._native.gave_up()
+
+    def _canonical(self, values: Any) -> Any:
+        if hasattr(values, "ndim") and values.ndim == 1 or hasattr(values, "dim") and values.dim() == 1:
+            return host_values(values)
+        matrix = as_matrix(values)
+        self.expect_pattern(matrix)
+        return matrix.arrays()[2]
+
+    def expect_pattern(self, matrix: Matrix) -> None:
+        """Refuse a matrix with another pattern."""
+        ours = self.manifest["matrix"]["pattern_digest"]
+        if matrix.pattern_digest != ours:
+            raise WrongPattern(
+                "The plan is for a matrix with another pattern: its pattern digest is "
+                f"{ours[:12]}..., but that of this matrix is {matrix.pattern_digest[:12]}...."
+            )
+
+    def __repr__(self) -> str:
+        rows, cols = self.shape
+        return f"<sparsetune plan for {self.problem['op']}, {rows} x {cols}, on {self.device}>"
+
+
+def host_values(values: Any) -> Any:
+    """One-dimensional values of any library as a NumPy array of float32 or float64."""
+    import numpy
+
+    if type(values).__module__.partition(".")[0] == "torch":
+        values = values.detach().cpu()
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    elif hasattr(values, "get") and hasattr(values, "device"):
+        values = values.get()
+    values = numpy.asarray(values)
+    narrow = values.dtype in (numpy.float16, numpy.float32)
+    return numpy.ascontiguousarray(values, numpy.float32 if narrow else numpy.float64)
+
+
+def load(
+    path: Union[str, "os.PathLike[str]"],
+    device: Optional[str] = None,
+    *,
+    libraries: Tuple[str, ...] = (),
+) -> Plan:
+    """Load a bundle and prepare its plan, on the CPU or the first GPU as the bundle says, or on `device` (`cuda:1`).
+
+    Every member is compared with its hash first. `libraries` are CUDA libraries, or folders with them, that come before
+    the system's. Raises `BundleError`, `WrongDevice` or `StalePlan`.
+    """
+    plan = Plan(_native.Plan.load(os.fspath(path), device, list(libraries)))
+    for warning in plan.warnings:
+        logger.warning("%s: %s", os.fspath(path), warning)
+    return plan
