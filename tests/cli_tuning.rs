@@ -145,6 +145,21 @@ fn tune_shows_candidates_funnel_and_plan_and_keeps_them_where_told() {
 }
 
 #[test]
+fn a_double_product_that_accumulates_is_tuned_on_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = matrix(folder.path(), "grid.mtx", 2);
+    let file = file.to_str().unwrap();
+    let problem = ["--n", "5", "--dtype", "f64", "--accumulate", "--strategy", "exhaustive"];
+    let args = [&["tune", file, "--device", "cpu", "--json"], &problem[..]].concat();
+    let shown = json(&sparsetune(&args));
+    assert_plan(&shown["plan"]);
+    let problem = &shown["plan"]["problem"];
+    assert_eq!((&problem["dtype"], &problem["accumulate"]), (&"f64".into(), &true.into()));
+    let trials = shown["trials"].as_array().unwrap();
+    assert!(trials.len() > 10 && trials.iter().all(|trial| trial["state"] == "measured"));
+}
+
+#[test]
 fn submit_and_lookup_speak_with_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let file = matrix(folder.path(), "grid.mtx", 5);
