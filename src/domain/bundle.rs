@@ -31,9 +31,11 @@ pub const NO_ENTRY: u32 = u32::MAX;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// [`BUNDLE_FORMAT`].
+    /// Says what the file is.
+    #[cfg_attr(test, schemars(extend("const" = BUNDLE_FORMAT)))]
     pub format: String,
-    /// At most [`BUNDLE_VERSION`].
+    /// Version of the format.
+    #[cfg_attr(test, schemars(extend("const" = BUNDLE_VERSION)))]
     pub version: u32,
     pub plan: PlanId,
     pub matrix: MatrixIdentity,
@@ -50,7 +52,7 @@ pub struct Manifest {
     pub forward: Forward,
     /// How new values of the same pattern get into the arrays.
     pub update_values: UpdateValues,
-    /// What the tensors of [`ARRAYS`] are, in the order of their first use.
+    /// What the tensors of `arrays.safetensors` are, in the order of their first use.
     pub arrays: Vec<BundleArray>,
     /// Device memory that is filled once and then belongs to the kernels.
     pub scratch: Vec<Scratch>,
@@ -69,10 +71,10 @@ pub struct MatrixIdentity {
     pub cols: u64,
     pub nnz: u64,
     /// BLAKE3 of shape and structure, as in `ARCHITECTURE.md`.
-    #[cfg_attr(test, schemars(with = "String"))]
+    #[cfg_attr(test, schemars(with = "String", extend("pattern" = "^[0-9a-f]{64}$")))]
     pub pattern_digest: Digest,
     /// BLAKE3 of pattern and values.
-    #[cfg_attr(test, schemars(with = "String"))]
+    #[cfg_attr(test, schemars(with = "String", extend("pattern" = "^[0-9a-f]{64}$")))]
     pub digest: Digest,
 }
 
@@ -121,7 +123,7 @@ pub struct DenseOperand {
     pub rows: u64,
     pub cols: u64,
     pub element: Element,
-    #[cfg_attr(test, schemars(with = "String"))]
+    #[cfg_attr(test, schemars(with = "String", extend("enum" = ["row", "col"])))]
     pub layout: Layout,
     /// Bytes that the address must be a multiple of.
     pub alignment: u32,
@@ -143,8 +145,9 @@ pub enum Forward {
 /// The launches of one call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct CudaForward {
-    /// The one module that holds all kernels of [`Self::steps`].
+    /// The one module that holds all kernels of the steps.
     pub module: CudaModule,
     /// In order on one stream.
     pub steps: Vec<BundleStep>,
@@ -224,7 +227,7 @@ pub enum Argument {
     Turn { even: u32, odd: u32 },
     /// The number of the call as 4 bytes: 1 in the first, and after 4294967295 again 1.
     Epoch,
-    /// [`CudaForward::max_wait_ns`] as 8 bytes.
+    /// The call's `max_wait_ns` as 8 bytes.
     MaxWaitNs,
     /// Address of a 4-byte word that is 0 before the first call; a kernel that gave up sets it to 1. 8 bytes.
     Status,
@@ -243,17 +246,18 @@ pub enum Argument {
 /// A kernel of sparsetune's own library.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct HostForward {
-    #[cfg_attr(test, schemars(with = "BTreeMap<String, serde_json::Value>"))]
     pub program: HostProgram,
     /// Digest of the kernel's sources; a library with other sources calls the plan stale.
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    #[cfg_attr(test, schemars(with = "Option<String>", extend("pattern" = "^[0-9a-f]{64}$")))]
     pub kernel_digest: Option<Digest>,
 }
 
 /// A routine of a vendor's library. Its sparse operand consists of the arrays `row_ptr`, `col_idx` and `values`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct VendorForward {
     /// `cuSPARSE`, `cuBLAS`, `sprs`.
     pub library: String,
@@ -272,7 +276,7 @@ pub struct VendorForward {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum UpdateValues {
-    /// Every place that holds a value of the matrix holds it as it is: by the maps of [`BundleArray::values`].
+    /// Every place that holds a value of the matrix holds it as it is: by the maps of the arrays' `values`.
     Gather(GatherValues),
     /// The arrays are functions of all values, so sparsetune's library makes them again, on the host. The arrays
     /// `matrix.row_ptr` and `matrix.col_idx` hold the matrix's pattern for it.
@@ -287,6 +291,7 @@ pub enum UpdateValues {
 /// Values are put in place one by one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct GatherValues {
     /// A kernel `(const V* values, const u32* map, V* packed, u64 count)` that does it on a GPU, a thread for each place, V
     /// being an unsigned integer as wide as the problem's element type. Absent in plans of earlier versions and in those of
@@ -309,12 +314,13 @@ pub struct GatherKernel {
 /// The host computes the arrays again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct HostUpdate {
     /// Milliseconds that it took when the plan was made.
     pub milliseconds: f64,
 }
 
-/// A tensor of [`ARRAYS`], or of the values that were left out.
+/// A tensor of `arrays.safetensors`, or one of values that was left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -334,7 +340,8 @@ pub struct BundleArray {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PlacedValues {
-    /// The u32 tensor of the array's length that names the matrix's entry of each place, or [`NO_ENTRY`] where a zero stands.
+    /// The u32 tensor of the array's length that names the matrix's entry of each place, or 4294967295 where the
+    /// array holds none.
     /// Absent if place i holds entry i.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
@@ -360,7 +367,7 @@ pub struct Check {
     pub samples: u32,
 }
 
-/// What [`CHECK`] holds.
+/// What `check.safetensors` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -397,7 +404,9 @@ pub struct Promise {
 pub struct Member {
     pub bytes: u64,
     /// Hexadecimal.
+    #[cfg_attr(test, schemars(extend("pattern" = "^[0-9a-f]{64}$")))]
     pub blake3: String,
     /// Hexadecimal.
+    #[cfg_attr(test, schemars(extend("pattern" = "^[0-9a-f]{64}$")))]
     pub sha256: String,
 }

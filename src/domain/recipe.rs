@@ -213,6 +213,7 @@ impl ArrayData {
 
 /// A kernel of the CPU engine, monomorphised over the supported parameter values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kernel", rename_all = "snake_case")]
 pub enum HostProgram {
     /// Tasks of M1 rows of `arrays[0]` (a permutation of the rows) by N1 columns, accumulated in vector registers.

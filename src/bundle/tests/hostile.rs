@@ -48,10 +48,12 @@ fn hostile_bundles_are_refused_with_a_sentence() {
         refused(&members)
     };
     type Change = fn(&mut serde_json::Value);
-    let changes: [(Change, &str); 12] = [
+    let changes: [(Change, &str); 14] = [
         (|m| m["version"] = json!(2), "format version 2"),
         (|m| m["format"] = json!("x"), "its format is `x`"),
         (|m| m["surprise"] = json!(1), "unknown field"),
+        (|m| m["forward"]["surprise"] = json!(1), "unknown field"),
+        (|m| m["update_values"]["surprise"] = json!(1), "unknown field"),
         (|m| m["matrix"]["rows"] = json!(u64::MAX), "differ in the call"),
         (|m| m["problem"]["n"] = json!(4), "differ in the problem"),
         (|m| m["arrays"][0]["length"] = json!(u64::MAX), "not as the manifest describes it"),
