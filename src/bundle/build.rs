@@ -62,8 +62,8 @@ pub enum BuildError {
     #[error("the plan has the argument `{0}`, which this version does not know")]
     Argument(String),
     #[error(
-        "the values cannot be left out: the arrays of this plan are functions of several values, so a loader could not put \
-         new ones in place"
+        "the values cannot be left out: the arrays of this plan do not hold them apart from all else, as a loader needs that \
+         is to put them in place"
     )]
     ValuesNeeded,
     #[error(transparent)]

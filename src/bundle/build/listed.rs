@@ -47,7 +47,11 @@ pub(super) fn tensors_of(
         let values = Some(PlacedValues { map: map_name });
         listed.push(BundleArray { name, element, length, included, values });
     }
-    if values == Values::External && prepared.contents.is_none() {
+    // A loader sees by the arrays that were left out that values are missing.
+    let holds_values = listed.iter().any(|array| array.values.is_some());
+    let none_left_out = listed.iter().all(|array| array.included);
+    let mixed = holds_values && none_left_out;
+    if values == Values::External && (mixed || prepared.contents.is_none()) {
         return Err(BuildError::ValuesNeeded);
     }
     Ok((listed, tensors))

@@ -48,8 +48,8 @@ enum Place {
     Identity,
     /// The kernel reads the map.
     Device(Buffer),
-    /// There is no kernel.
-    Host(Vec<u32>),
+    /// There is no kernel. With the array as it was, since places without a value keep what they hold.
+    Host(Vec<u32>, Bits),
 }
 
 impl Arrays {
@@ -105,7 +105,7 @@ impl Arrays {
             None => None,
             Some(placed) => Some(match &placed.map {
                 None => Place::Identity,
-                Some(map) => self.place(context, map, array.length, files)?,
+                Some(map) => self.place(context, (map, array), data, files)?,
             }),
         };
         Ok(Held { buffer, length: array.length, filled: data.is_some(), values })
@@ -114,16 +114,22 @@ impl Arrays {
     fn place(
         &self,
         context: &Arc<Context>,
-        map: &str,
-        places: u64,
+        (map, array): (&str, &BundleArray),
+        data: Option<&[u8]>,
         files: &dyn PlanFiles,
     ) -> Result<Place, EngineError> {
         let bytes = files.array(map);
         let bytes = bytes.ok_or_else(|| refused(format!("The map `{map}` is missing.")))?;
-        let entries = map_entries(map, bytes, places, self.entries as u64)?;
+        let entries = map_entries(map, bytes, array.length, self.entries as u64)?;
         Ok(match self.gather {
             Some(_) => Place::Device(Buffer::of(context, &entries)?),
-            None => Place::Host(entries),
+            None => {
+                let kept = match data {
+                    Some(data) => Bits::of(data, array.element),
+                    None => Bits::zeros(entries.len(), array.element),
+                };
+                Place::Host(entries, kept)
+            }
         })
     }
 
@@ -147,7 +153,7 @@ impl Arrays {
 
     /// Whether new values must pass through the host.
     pub(super) fn gathers_on_host(&self) -> bool {
-        self.held.values().any(|held| matches!(held.values, Some(Place::Host(_))))
+        self.held.values().any(|held| matches!(held.values, Some(Place::Host(..))))
     }
 
     fn check_updatable(&self) -> Result<(), EngineError> {
@@ -236,7 +242,9 @@ impl Arrays {
     fn write(&mut self, bits: &Bits, stream: CUstream) -> Result<(), EngineError> {
         for held in self.placed() {
             match &held.values {
-                Some(Place::Host(map)) => bits.gathered(map).write(&held.buffer, stream)?,
+                Some(Place::Host(map, kept)) => {
+                    bits.gathered(map, kept).write(&held.buffer, stream)?;
+                }
                 _ => bits.write(&held.buffer, stream)?,
             }
             held.filled = true;
@@ -281,7 +289,9 @@ fn check_array(
             None => Err(refused(format!("The array `{name}` is missing."))),
         };
     };
-    if array.element != element {
+    // Words that hold columns and values alike.
+    let in_words = array.element == Element::U32 && element == Element::F32;
+    if array.element != element && !in_words {
         return Err(refused(format!(
             "The array `{name}` holds values as {}, but the problem is in {}.",
             array.element.name(),
@@ -324,6 +334,9 @@ mod tests {
         let values = array(Element::F64, 3, Some(PlacedValues { map: None }));
         let words = "The array `a` holds values as f64, but the problem is in f32.";
         assert_eq!(why(&values, Some(&[0; 24])), words);
+        let words = array(Element::U32, 3, Some(PlacedValues { map: None }));
+        assert_eq!(check_array(&words, Some(&[0; 12]), 3, Element::F32), Ok(12));
+        assert!(check_array(&words, Some(&[0; 12]), 3, Element::F64).is_err());
         let values = array(Element::F32, 4, Some(PlacedValues { map: None }));
         let words = "The array `a` has 4 places for the matrix's 3 values.";
         assert_eq!(why(&values, Some(&[0; 16])), words);

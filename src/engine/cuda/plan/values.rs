@@ -66,16 +66,37 @@ impl Bits {
         })
     }
 
-    /// The values at the places of an array; zero where no value stands.
-    pub(super) fn gathered(&self, map: &[u32]) -> Self {
-        fn at<T: Copy + Default + Send + Sync>(values: &[T], map: &[u32]) -> Vec<T> {
-            let of = |&entry: &u32| values.get(entry as usize).copied().unwrap_or_default();
-            map.par_iter().map(of).collect()
+    /// The bits of little-endian elements.
+    pub(super) fn of(bytes: &[u8], element: Element) -> Self {
+        match element.bytes() {
+            2 => Self::W16(bytemuck::pod_collect_to_vec(bytes)),
+            4 => Self::W32(bytemuck::pod_collect_to_vec(bytes)),
+            _ => Self::W64(bytemuck::pod_collect_to_vec(bytes)),
         }
-        match self {
-            Self::W16(values) => Self::W16(at(values, map)),
-            Self::W32(values) => Self::W32(at(values, map)),
-            Self::W64(values) => Self::W64(at(values, map)),
+    }
+
+    pub(super) fn zeros(length: usize, element: Element) -> Self {
+        match element.bytes() {
+            2 => Self::W16(vec![0; length]),
+            4 => Self::W32(vec![0; length]),
+            _ => Self::W64(vec![0; length]),
+        }
+    }
+
+    /// The values at the places of an array; `kept` where no value stands. Both have the same width, which is checked when
+    /// the array is uploaded.
+    pub(super) fn gathered(&self, map: &[u32], kept: &Self) -> Self {
+        fn at<T: Copy + Send + Sync>(values: &[T], map: &[u32], kept: &[T]) -> Vec<T> {
+            let places = map.par_iter().zip(kept);
+            places
+                .map(|(&entry, &kept)| values.get(entry as usize).copied().unwrap_or(kept))
+                .collect()
+        }
+        match (self, kept) {
+            (Self::W16(values), Self::W16(kept)) => Self::W16(at(values, map, kept)),
+            (Self::W32(values), Self::W32(kept)) => Self::W32(at(values, map, kept)),
+            (Self::W64(values), Self::W64(kept)) => Self::W64(at(values, map, kept)),
+            _ => kept.clone(),
         }
     }
 
@@ -155,11 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_map_gathers_and_leaves_zeros() {
+    fn a_map_gathers_and_leaves_what_is_no_value() {
         let map: Vec<u8> = [2u32, NO_ENTRY, 0].iter().flat_map(|e| e.to_le_bytes()).collect();
         let map = map_entries("values.map", &map, 3, 3).unwrap();
-        assert_eq!(Bits::W16(vec![7, 8, 9]).gathered(&map), Bits::W16(vec![9, 0, 7]));
-        assert_eq!(Bits::W64(vec![7, 8, 9]).gathered(&map), Bits::W64(vec![9, 0, 7]));
+        let half = Bits::W16(vec![7, 8, 9]).gathered(&map, &Bits::zeros(3, Element::F16));
+        assert_eq!(half, Bits::W16(vec![9, 0, 7]));
+        // Words in which columns stand between the values.
+        let kept = Bits::of(&[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0], Element::U32);
+        assert_eq!(Bits::W32(vec![7, 8, 9]).gathered(&map, &kept), Bits::W32(vec![9, 2, 7]));
     }
 
     #[test]
