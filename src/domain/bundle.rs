@@ -52,7 +52,7 @@ pub struct Manifest {
     pub forward: Forward,
     /// How new values of the same pattern get into the arrays.
     pub update_values: UpdateValues,
-    /// What the tensors of `arrays.safetensors` are, in the order of their first use.
+    /// What the tensors of `arrays.safetensors` are, but for maps.
     pub arrays: Vec<BundleArray>,
     /// Device memory that is filled once and then belongs to the kernels.
     pub scratch: Vec<Scratch>,

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set to write the schema instead of comparing it.
+/// Set when the test is compiled, it writes the schema instead of comparing it.
 const WRITE: &str = "SPARSETUNE_WRITE_SCHEMA";
 
 fn document(name: &str) -> PathBuf {
@@ -23,7 +23,7 @@ fn generated_schema() -> Value {
 #[test]
 fn the_schema_of_manifests_is_that_of_the_types() {
     let (path, schema) = (document("bundle.schema.json"), generated_schema());
-    if std::env::var_os(WRITE).is_some() {
+    if option_env!("SPARSETUNE_WRITE_SCHEMA").is_some() {
         let text = serde_json::to_string_pretty(&schema).unwrap();
         std::fs::write(&path, text + "\n").unwrap();
     }
