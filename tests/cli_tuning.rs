@@ -155,8 +155,9 @@ fn a_double_product_that_accumulates_is_tuned_on_the_host() {
     assert_plan(&shown["plan"]);
     let problem = &shown["plan"]["problem"];
     assert_eq!((&problem["dtype"], &problem["accumulate"]), (&"f64".into(), &true.into()));
-    let trials = shown["trials"].as_array().unwrap();
-    assert!(trials.len() > 10 && trials.iter().all(|trial| trial["state"] == "measured"));
+    let trials = shown["trials"].as_array().unwrap().iter();
+    let tried: Vec<&Value> = trials.filter(|trial| trial["state"] != "pruned").collect();
+    assert!(tried.len() > 5 && tried.iter().all(|trial| trial["state"] == "measured"), "{tried:?}");
 }
 
 #[test]
