@@ -150,12 +150,12 @@ class _Library:
             return lambda b: A @ (b if b.dtype == computed else b.astype(computed))
         lower = self._problem["triangle"] == "lower"
         unit = self._problem["diagonal"] == "unit"
-        T = (sparse.tril(A) if lower else sparse.triu(A)).tocsr()
-        if self._transposed:
-            T, lower = T.T.tocsr(), not lower
+        T = sparse.tril(A, -unit) if lower else sparse.triu(A, +unit)
         if unit:
-            T = T - sparse.diags(T.diagonal()) + sparse.eye(T.shape[0], dtype=T.dtype)
-            T = T.tocsr().astype(A.dtype)
+            T = T + sparse.eye(T.shape[0], dtype=T.dtype)
+        if self._transposed:
+            T, lower = T.T, not lower
+        T = T.tocsr()
         return lambda b: linalg.spsolve_triangular(T, b, lower=lower, unit_diagonal=unit)
 
     def _torch(self) -> Callable[[Any], Any]:

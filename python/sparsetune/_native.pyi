@@ -83,6 +83,8 @@ class Plan:
         beta: Optional[float] = None,
     ) -> NDArray[Any]:
         """One call on NumPy arrays. `out` is made if it is not given."""
+    def run_at(self, b: int, c: int, alpha: float, beta: float) -> None:
+        """One call on host memory by its addresses, which are not checked beyond overlap and alignment."""
     def run_on_device(self, b: int, c: int, stream: int, alpha: float, beta: float) -> None:
         """Queue one call on a stream of the plan's GPU. Addresses are not checked beyond their alignment."""
     def update_values(self, values: NDArray[Any]) -> None:

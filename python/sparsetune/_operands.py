@@ -165,16 +165,17 @@ def _torch_taker(call: Call) -> Taker:
     dtype = getattr(torch, call.b.numpy_dtype)
     full_b, full_c = (call.b.rows, call.b.cols), (call.c.rows, call.c.cols)
     b_rows_first, c_rows_first = call.b.rows_first, call.c.rows_first
-    tensor, empty = torch.Tensor, torch.empty
+    tensor, empty, strided = torch.Tensor, torch.empty, torch.strided
+    number = -1 if index is None else index
 
     def check(what: str, x: Any, dense: Dense, full: Tuple[int, int], rows_first: bool) -> None:
         if not isinstance(x, tensor):
             raise dense.refusal(what, _kind(x))
-        if x.layout != torch.strided:
+        if x.layout != strided:
             raise dense.refusal(what, "sparse")
         if x.shape != full and not _fits(dense, tuple(x.shape)) or x.dtype is not dtype:
             raise dense.refusal(what, f"{tuple(x.shape)} of {x.dtype}")
-        if x.device != device:
+        if x.get_device() != number:
             raise OperandError(f"{what} is on {x.device}, but the matrix is on {device}.")
         if not (x if rows_first else x.t()).is_contiguous():
             raise dense.refusal(what, f"strided by {x.stride()} elements")
@@ -230,13 +231,37 @@ def _torch_runner(plan: Plan, call: Call) -> Runner:
 
 
 def _torch_host_runner(plan: Plan, call: Call) -> Runner:
-    """CPU tensors are NumPy arrays over the same memory."""
-    take, on_arrays = _torch_taker(call), plan.run
+    """CPU tensors, by their addresses."""
+    take, at = _torch_taker(call), plan.run_at
 
     def run(b: Any, out: Any, alpha: Optional[float], beta: Optional[float]) -> Any:
-        factors(out, alpha, beta)
+        one, zero = (1.0, 0.0) if alpha is None and beta is None else factors(out, alpha, beta)
         b, out = take(b, out)
-        on_arrays(b.detach().numpy(), out.detach().numpy(), alpha, beta)
+        at(b.data_ptr(), out.data_ptr(), one, zero)
         return out
 
     return run
+
+
+def update_on_device(plan: Plan, nnz: int, values: Any) -> bool:
+    """Queues new values that are on the plan's GPU, in its type and in canonical order; False if they are not."""
+    library = library_of(values)
+    if plan.ordinal is None or library not in ("cupy", "torch"):
+        return False
+    name = _NUMPY_NAMES[plan.b[2]]
+    if library == "cupy":
+        import cupy
+
+        here = values.shape == (nnz,) and values.dtype == name and values.flags.c_contiguous
+        if not here or values.data.device_id != plan.ordinal:
+            return False
+        plan.update_values_on_device(values.data.ptr, cupy.cuda.get_current_stream().ptr)
+        return True
+    import torch
+
+    here = values.shape == (nnz,) and values.dtype is getattr(torch, name) and values.is_contiguous()
+    if not here or values.get_device() != plan.ordinal:
+        return False
+    stream = torch.cuda.current_stream(plan.ordinal).cuda_stream
+    plan.update_values_on_device(values.data_ptr(), stream)
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from . import _fallback, _native
 from ._finder import Finder, Options
@@ -29,14 +29,16 @@ class Operator:
         *,
         matrix: Optional[Matrix] = None,
         wait: bool = False,
+        lock: Any = None,
     ) -> None:
         self._source, self._options = source, options
         self._matrix = source.matrix() if matrix is None else matrix
         self._problem = dict(problem)
         self._accumulates = bool(problem.get("accumulate"))
-        self._lock = threading.RLock()
-        #: New values in canonical order, if there were any.
-        self._values: Optional[Any] = None
+        # Shared with the adjoint, since new values are given to both.
+        self._lock = threading.RLock() if lock is None else lock
+        #: What gives the new values in canonical order, if there were any.
+        self._values: Optional[Callable[[], Any]] = None
         self._plan: Optional[Plan] = None
         self._untuned: Optional[_fallback.Untuned] = None
         self._adjoint: Optional["Operator"] = None
@@ -77,7 +79,7 @@ class Operator:
             if self._untuned is None:
                 self._untuned = _fallback.Untuned(self._source, self._matrix, self._problem)
                 if self._values is not None:
-                    self._untuned.update_values(self._values)
+                    self._untuned.update_values(self._values())
                 logger.warning("%s", self._sentence(self._untuned.what))
             return self._untuned
 
@@ -92,7 +94,7 @@ class Operator:
     def _take(self, plan: Plan) -> None:
         with self._lock:
             if self._values is not None:
-                plan.update_values(self._values)
+                plan.update_values(self._values())
             self._plan = plan
 
     @property
@@ -174,20 +176,31 @@ class Operator:
         """Replace the values of the matrix; its pattern stays.
 
         `values` are the data of the matrix in the order of the A that the operator was made from (`A.data`), or a sparse
-        matrix with the same pattern. Plan and fallback both have the new values from the next call on.
+        matrix with the same pattern. Plan and fallback both have the new values from the next call on. On a GPU, data that
+        is there in the problem's type and in canonical order stays there, if the plan's arrays hold the values as they are.
         """
-        canonical = self._canonical(values)
-        self._set_values(canonical)
-        if self._adjoint is not None:
-            self._adjoint._set_values(canonical)
+        with self._lock:
+            both = [self] if self._adjoint is None else [self, self._adjoint]
+            if self._matrix.was_canonical and all(
+                one._plan is not None and one._plan.update_in_place(values) for one in both
+            ):
+                # Kept as they are now, for plans that come later.
+                kept = values.copy() if hasattr(values, "copy") else values.detach().clone()
+                canonical = lambda: self._matrix.values(host_values(kept))  # noqa: E731
+            else:
+                found = self._canonical(values)
+                for one in both:
+                    one._update(found)
+                canonical = lambda: found  # noqa: E731
+            for one in both:
+                one._values = canonical
 
-    def _set_values(self, canonical: Any) -> None:
+    def _update(self, canonical: Any) -> None:
         with self._lock:
             if self._plan is not None:
                 self._plan.update_values(canonical)
             if self._untuned is not None:
                 self._untuned.update_values(canonical)
-            self._values = canonical
 
     def _canonical(self, values: Any) -> Any:
         flat = getattr(values, "ndim", None) == 1
@@ -208,9 +221,12 @@ class Operator:
                 problem["transpose"] = not problem.get("transpose", False)
                 if problem["op"] == "spmm" and not problem["transpose"]:
                     del problem["transpose"]
-                made = type(self)(self._source, problem, self._options, matrix=self._matrix)
+                made = type(self)(
+                    self._source, problem, self._options, matrix=self._matrix, lock=self._lock
+                )
                 if self._values is not None:
-                    made._set_values(self._values)
+                    made._update(self._values())
+                    made._values = self._values
                 made._adjoint = self
                 self._adjoint = made
             return self._adjoint

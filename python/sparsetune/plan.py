@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _native
 from ._native import Matrix, OperandError, WrongPattern
-from ._operands import Runner, runner_for
+from ._operands import Runner, runner_for, update_on_device
 from ._source import as_matrix
 
 __all__ = ["CheckReport", "Plan", "Promise", "load"]
@@ -130,9 +130,21 @@ class Plan:
     def update_values(self, values: Any) -> None:
         """Replace the values of the matrix; its pattern stays.
 
-        `values` are all values in canonical order (by row, then by column), or a sparse matrix with the same pattern.
+        `values` are all values in canonical order (by row, then by column), or a sparse matrix with the same pattern. An
+        array on the plan's GPU, in the problem's type, stays there if the plan's arrays hold the values as they are; the
+        update is then queued on the current stream.
         """
-        self._native.update_values(self._canonical(values))
+        if not self.update_in_place(values):
+            self._native.update_values(self._canonical(values))
+
+    def update_in_place(self, values: Any) -> bool:
+        """Update from values on the plan's GPU, without the host; False if that cannot be done with these."""
+        if self._native.ordinal is None:
+            return False
+        how = self.manifest["update_values"]
+        if how["kind"] != "gather" or not how.get("kernel"):
+            return False
+        return update_on_device(self._native, int(self.manifest["matrix"]["nnz"]), values)
 
     def gave_up(self) -> bool:
         """Whether a kernel of an earlier call stopped itself instead of waiting on; its result is then not complete."""

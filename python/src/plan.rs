@@ -94,26 +94,16 @@ impl Plan {
             None => self.c.allocate(py, given.dimensions)?,
         };
         let to = self.c.read("out", &out)?;
-        if to.address < given.address + self.b.bytes && given.address < to.address + self.c.bytes {
-            return Err(OperandError::new_err("`out` must not overlap B."));
-        }
         if !writeable(&out) {
             return Err(OperandError::new_err("`out` must be writable."));
         }
-        let (b_bytes, c_bytes) = (self.b.bytes, self.c.bytes);
-        py.detach(|| {
-            // SAFETY: both arrays are alive during this call, contiguous, as long as was checked, and do not overlap; C may
-            // be written. That no other thread writes to them meanwhile is the caller's part, as with NumPy's own functions.
-            let (b, c) = unsafe {
-                (
-                    std::slice::from_raw_parts(given.address as *const u8, b_bytes),
-                    std::slice::from_raw_parts_mut(to.address as *mut u8, c_bytes),
-                )
-            };
-            self.read().run_on_host(b, c, alpha.unwrap_or(1.0), beta.unwrap_or(0.0))
-        })
-        .map_err(run_error)?;
+        self.call(py, given.address, to.address, alpha.unwrap_or(1.0), beta.unwrap_or(0.0))?;
         Ok(out)
+    }
+
+    /// One call on host memory by its addresses, which are not checked beyond overlap and alignment.
+    fn run_at(&self, py: Python<'_>, b: usize, c: usize, alpha: f64, beta: f64) -> PyResult<()> {
+        self.call(py, b, c, alpha, beta)
     }
 
     /// Queues one call on a stream of the plan's GPU. Addresses are not checked beyond their alignment.
@@ -194,6 +184,31 @@ impl Plan {
 }
 
 impl Plan {
+    /// One call on host memory, without Python's lock. The operands were checked by `Operand::read`, or by the package's
+    /// Python half.
+    fn call(&self, py: Python<'_>, b: usize, c: usize, alpha: f64, beta: f64) -> PyResult<()> {
+        let (b_bytes, c_bytes) = (self.b.bytes, self.c.bytes);
+        if c < b + b_bytes && b < c + c_bytes {
+            return Err(OperandError::new_err("`out` must not overlap B."));
+        }
+        if b_bytes == 0 || c_bytes == 0 {
+            // The address of nothing may be null, which no slice has.
+            return Ok(());
+        }
+        let ran = py.detach(|| {
+            // SAFETY: both operands are alive during this call, contiguous, as long as was checked, and do not overlap; C may
+            // be written. That no other thread writes to them meanwhile is the caller's part, as with NumPy's own functions.
+            let (b, c) = unsafe {
+                (
+                    std::slice::from_raw_parts(b as *const u8, b_bytes),
+                    std::slice::from_raw_parts_mut(c as *mut u8, c_bytes),
+                )
+            };
+            self.read().run_on_host(b, c, alpha, beta)
+        });
+        ran.map_err(run_error)
+    }
+
     fn of(loaded: LoadedPlan, ordinal: Option<u32>) -> Self {
         let call = loaded.call();
         let (b, c) = (Operand::of(&call.b), Operand::of(&call.c));

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import numpy
 import pytest
 
 import sparsetune
@@ -76,3 +78,40 @@ def test_refusals_are_sentences(server: Server, client: sparsetune.Client) -> No
         client.lookup(A, n=8, layout="diagonal")
     with pytest.raises(sparsetune.OperandError, match="f16, f32 or f64"):
         client.lookup(A, n=8, dtype="int8")
+
+
+def test_a_bundle_from_a_server_and_back(client: sparsetune.Client, tmp_path: Path) -> None:
+    A = random_csr(80, 70, seed=5)
+    job = client.wait(client.submit(A, n=3, search=SEARCH), timeout=120)
+    path = client.bundle(job, tmp_path / "plan.stplan")
+    plan = sparsetune.load(path)
+    assert plan.check().passed and plan.manifest["plan"] == job.plan
+    assert [file.name for file in path.parent.iterdir() if "plan" in file.name] == ["plan.stplan"]
+    client.import_bundle(path)
+    assert client.lookup(A, n=3).plan_id == job.plan
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(sparsetune.ServerError):
+        client.import_bundle(path)
+    with pytest.raises(sparsetune.NotFound, match="no plan"):
+        client.bundle(client.lookup(random_csr(9, 9, seed=6), n=3, predicted=False), path)
+
+
+def test_an_operator_asks_its_server(
+    server: Server, client: sparsetune.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    A = random_csr(90, 60, seed=7)
+    B = numpy.ones((60, 6), "float32")
+    # Uploaded and tuned there.
+    f = sparsetune.spmm(A, n=6, server=server.url, token=server.token, wait=True, search=SEARCH)
+    assert f.tuned and client.lookup(A, n=6).grade == "exact"
+    # Taken from there by a user who has nothing on disk, and may not tune.
+    monkeypatch.setenv("SPARSETUNE_CACHE", str(tmp_path / "another"))
+    monkeypatch.setenv("SPARSETUNE_SERVER", server.url)
+    monkeypatch.setenv("SPARSETUNE_TOKEN", server.token)
+    again = sparsetune.spmm(A, n=6, tune=False, wait=True)
+    assert (again(B) == f(B)).all()
+    # Without the server, from disk.
+    monkeypatch.setenv("SPARSETUNE_SERVER", "http://127.0.0.1:9")
+    assert sparsetune.spmm(A, n=6, tune=False).tuned
+    with pytest.raises(sparsetune.ServerError, match="cannot be reached"):
+        sparsetune.spmm(A, n=7, wait=True)

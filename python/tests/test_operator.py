@@ -15,7 +15,9 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 import sparsetune
-from sparsetune import _finder
+from sparsetune import _fallback, _finder
+from sparsetune._problem import sptrsv_problem
+from sparsetune._source import source_of
 from conftest import random_csr, triangle
 
 #: A search that takes a moment.
@@ -268,6 +270,30 @@ def test_operands_that_are_refused(tuned: bool) -> None:
         f(B, beta=2.0)
     with pytest.raises(sparsetune.OperandError, match="move it to cuda:0"):
         sparsetune.spmm(A, n=4, device="cuda:0")
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("transpose", [True, False])
+@pytest.mark.parametrize("library", ["scipy", "torch"])
+def test_the_libraries_own_solves(lower: bool, unit: bool, transpose: bool, library: str) -> None:
+    """What runs on a GPU until there is a plan, here on the CPU."""
+    T = triangle(40, lower)
+    full = T.toarray()
+    if unit:
+        numpy.fill_diagonal(full, 1.0)
+    b = operand(40, 2, "float64")
+    expected = numpy.linalg.solve(full.T if transpose else full, b)
+    problem = sptrsv_problem("f64", lower=lower, unit_diagonal=unit, transpose=transpose, rhs=2)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        source = source_of(torch.from_numpy(T.toarray()).to_sparse_csr())
+        run = _fallback._Library(source, source.matrix(), problem).runner(torch.from_numpy(b))
+        found = run(torch.from_numpy(b), None).numpy()
+    else:
+        source = source_of(T)
+        found = _fallback._Library(source, source.matrix(), problem).runner(b)(b, None)
+    assert numpy.allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_what_cannot_be_solved() -> None:
