@@ -5,6 +5,7 @@ mod arguments;
 mod build;
 mod check;
 mod container;
+pub mod cpp;
 mod host;
 mod open;
 mod operand;

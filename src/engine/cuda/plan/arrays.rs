@@ -30,8 +30,8 @@ pub(super) struct Arrays {
     gather: Option<Gather>,
     /// New values that came from the host, for the kernel to read; allocated when first needed.
     staged: Option<Buffer>,
-    /// Whether new values can be put in place at all.
-    updatable: bool,
+    /// Why new values cannot be put in place, if so.
+    fixed: Option<String>,
 }
 
 struct Held {
@@ -70,7 +70,14 @@ impl Arrays {
             element: manifest.call.b.element,
             gather,
             staged: None,
-            updatable: matches!(manifest.update_values, UpdateValues::Gather(_)),
+            fixed: match &manifest.update_values {
+                UpdateValues::Gather(_) => None,
+                UpdateValues::Host(_) => Some(
+                    "The arrays of this plan are functions of all values: they must be made again."
+                        .to_owned(),
+                ),
+                UpdateValues::Impossible { reason } => Some(reason.clone()),
+            },
         };
         for &name in wanted {
             if arrays.held.contains_key(name) {
@@ -101,7 +108,7 @@ impl Arrays {
             // Zeros stay where no value of the matrix stands.
             None => context.fill(buffer.pointer, 0, buffer.bytes / 4)?,
         }
-        let values = match array.values.as_ref().filter(|_| self.updatable) {
+        let values = match array.values.as_ref().filter(|_| self.fixed.is_none()) {
             None => None,
             Some(placed) => Some(match &placed.map {
                 None => Place::Identity,
@@ -157,13 +164,7 @@ impl Arrays {
     }
 
     fn check_updatable(&self) -> Result<(), EngineError> {
-        match self.updatable {
-            true => Ok(()),
-            false => Err(refused(
-                "The arrays of this plan are functions of all values: they must be made again."
-                    .to_owned(),
-            )),
-        }
+        self.fixed.clone().map_or(Ok(()), |reason| Err(refused(reason)))
     }
 
     /// Puts new values in place, in the entry order of the uploaded matrix. The caller's memory may be reused on return.

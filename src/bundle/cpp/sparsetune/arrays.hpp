@@ -1,0 +1,349 @@
+// The arrays of a plan on the device, and new values in those that hold values of the matrix.
+#ifndef SPARSETUNE_ARRAYS_HPP
+#define SPARSETUNE_ARRAYS_HPP
+
+#include "check.hpp"
+#include "driver.hpp"
+
+#include <memory>
+
+namespace sparsetune {
+
+namespace detail {
+
+// A kernel with what its launches need.
+class Kernel {
+public:
+    Kernel(const Context& context, const Code& code, const char* symbol)
+        : driver_(context.driver), function_(code.function(symbol)), symbol_(symbol) {
+        // Of CUfunction_attribute and CUdevice_attribute, by the numbers in cuda.h.
+        const int max_threads = 0, static_shared = 1, max_dynamic_shared = 8, non_portable_cluster = 14;
+        const int shared_opt_in = 97, cluster_launch = 120;
+        max_threads_ = fact(max_threads);
+        const unsigned fixed = fact(static_shared), most = context.attribute(shared_opt_in);
+        most_shared_ = most > fixed ? most - fixed : 0;
+        set(max_dynamic_shared, most_shared_);
+        if (context.attribute(cluster_launch) != 0) {
+            set(non_portable_cluster, 1);
+        }
+    }
+
+    // Refuses a launch that the kernel or the device does not take.
+    void check(const Step& step, const std::vector<std::size_t>& sizes) const {
+        unsigned long long threads = 1;
+        for (int axis = 0; axis < 3; ++axis) {
+            if (step.grid[axis] == 0 || step.block[axis] == 0) {
+                refuse("an empty grid or block");
+            }
+            threads *= step.block[axis];
+        }
+        if (threads > max_threads_) {
+            refuse("blocks of " + std::to_string(threads) + " threads; at most " + std::to_string(max_threads_) + " fit");
+        }
+        if (step.shared_bytes > most_shared_) {
+            refuse("more shared memory than the device has");
+        }
+        if (step.cluster == 0 || step.grid[0] % step.cluster != 0) {
+            refuse("a grid that is no multiple of its clusters");
+        }
+        if (driver_.parameter_info == nullptr) {
+            return;
+        }
+        std::size_t offset = 0, size = 0;
+        for (std::size_t at = 0; at < sizes.size(); ++at) {
+            if (driver_.parameter_info(function_, at, &offset, &size) != 0 || size != sizes[at]) {
+                refuse("arguments of other sizes than it takes");
+            }
+        }
+        if (driver_.parameter_info(function_, sizes.size(), &offset, &size) == 0) {
+            refuse("fewer arguments than it takes");
+        }
+    }
+
+    void launch(const Step& step, void** arguments, CUstream stream) const {
+        int code = 0;
+        if (driver_.launch_configured != nullptr) {
+            // Clusters are compiled in, so there is no attribute.
+            const LaunchConfig config = {{step.grid[0], step.grid[1], step.grid[2]},
+                                         {step.block[0], step.block[1], step.block[2]},
+                                         step.shared_bytes,
+                                         stream,
+                                         nullptr,
+                                         0};
+            code = driver_.launch_configured(&config, function_, arguments, nullptr);
+        } else {
+            code = driver_.launch(function_, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1],
+                                  step.block[2], step.shared_bytes, stream, arguments, nullptr);
+        }
+        driver_.check("Launching a kernel", code);
+    }
+
+private:
+    unsigned fact(int which) const {
+        int value = 0;
+        driver_.check("Asking for a kernel's attribute", driver_.function_attribute(&value, which, function_));
+        return static_cast<unsigned>(value);
+    }
+
+    void set(int which, unsigned value) const {
+        const int code = driver_.set_function_attribute(function_, which, static_cast<int>(value));
+        driver_.check("Setting a kernel's attribute", code);
+    }
+
+    [[noreturn]] void refuse(const std::string& why) const {
+        throw Error("The plan gives the kernel " + symbol_ + " " + why + ".");
+    }
+
+    const Driver& driver_;
+    Handle function_;
+    std::string symbol_;
+    unsigned max_threads_ = 0;
+    unsigned most_shared_ = 0;
+};
+
+// A module's machine code or, if the driver refuses it, its text; and one kernel of it for each symbol.
+class Kernels {
+public:
+    Kernels(const Context& context, const File& file, const Module& module, const std::vector<const char*>& symbols,
+            std::vector<std::string>& warnings) {
+        const unsigned char* cubin = file.at(module.cubin);
+        try {
+            // The driver takes anything else for text up to the next zero, which there need not be.
+            if (module.cubin.bytes < 64 || std::memcmp(cubin, "\x7f" "ELF", 4) != 0) {
+                throw Error("Loading the kernels: there is no machine code.");
+            }
+            load(context, cubin, symbols);
+        } catch (const Error& refusal) {
+            if (module.ptx.bytes == 0) {
+                throw;
+            }
+            std::string text(reinterpret_cast<const char*>(file.at(module.ptx)), module.ptx.bytes);
+            kernels.clear();
+            load(context, text.c_str(), symbols);
+            warnings.push_back(std::string("The driver compiled the kernels from PTX, since it did not take the machine "
+                                           "code: ") +
+                               refusal.what());
+        }
+    }
+
+    std::vector<Kernel> kernels;
+
+private:
+    void load(const Context& context, const void* image, const std::vector<const char*>& symbols) {
+        code_ = std::make_unique<Code>(context, image);
+        for (const char* symbol : symbols) {
+            kernels.emplace_back(context, *code_, symbol);
+        }
+    }
+
+    std::unique_ptr<Code> code_;
+};
+
+// Bits of the values in an element type; throws if a value is out of its range.
+inline std::vector<unsigned char> rounded(const double* values, std::size_t count, Element type) {
+    std::vector<unsigned char> data(count * bytes_of(type));
+    for (std::size_t i = 0; i < count; ++i) {
+        unsigned char* to = data.data() + i * bytes_of(type);
+        bool fits = std::isfinite(values[i]);
+        if (type == Element::f16) {
+            const std::uint16_t bits = half_bits(values[i]);
+            fits = (bits & 0x7c00) != 0x7c00;
+            store(to, bits);
+        } else if (type == Element::f32) {
+            fits = fits && std::fabs(values[i]) < std::ldexp(1.0, 128) - std::ldexp(1.0, 103);
+            store(to, fits ? static_cast<float>(values[i]) : 0.0f);
+        } else {
+            store(to, values[i]);
+        }
+        if (!fits) {
+            throw Error("The value of entry " + std::to_string(i) + " is out of the range of the plan's element type.");
+        }
+    }
+    return data;
+}
+
+class Arrays {
+public:
+    // Uploads the arrays that `wanted` names.
+    Arrays(const Context& context, const File& file, const Description& plan, const std::vector<bool>& wanted,
+           std::vector<std::string>& warnings)
+        : context_(context), file_(file), plan_(plan) {
+        bool maps = false;
+        for (std::size_t at = 0; at < plan.arrays.count; ++at) {
+            held_.emplace_back();
+            if (!wanted[at]) {
+                continue;
+            }
+            const Array& array = plan.arrays[at];
+            Held& held = held_.back();
+            held.data = std::make_unique<Buffer>(context, array.length * bytes_of(array.element));
+            held.filled = array.included;
+            if (array.included) {
+                held.data->write(file.at(array.data), array.data.bytes, context.stream);
+            } else {
+                held.data->fill(0, context.stream);
+            }
+            maps = maps || array.values == Values::by_map;
+        }
+        if (maps && plan.updatable && plan.gather.block != 0) {
+            gather_ = std::make_unique<Kernels>(context, file, plan.gather.module,
+                                                std::vector<const char*>{plan.gather.symbol}, warnings);
+            gather_->kernels[0].check(gather_step(1), {8, 8, 8, 8});
+            for (std::size_t at = 0; at < held_.size(); ++at) {
+                const Array& array = plan.arrays[at];
+                if (held_[at].data && array.values == Values::by_map) {
+                    held_[at].map = std::make_unique<Buffer>(context, array.map.bytes);
+                    held_[at].map->write(file.at(array.map), array.map.bytes, context.stream);
+                }
+            }
+        }
+    }
+
+    Address address(std::size_t at) const { return held_.at(at).data->address(); }
+    const Buffer& buffer(std::size_t at) const { return *held_.at(at).data; }
+
+    // Refuses a call while values that were left out of the bundle are missing.
+    void require() const {
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            if (held_[at].data && !held_[at].filled) {
+                throw Error(std::string("The values in the array ") + plan_.arrays[at].name +
+                            " were left out of the bundle: update the values first.");
+            }
+        }
+    }
+
+    bool complete() const {
+        for (const Held& held : held_) {
+            if (held.data && !held.filled) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Whether values must pass through the host.
+    bool gathers_on_host() const { return !gather_ && any(Values::by_map); }
+
+    void update_from_host(const double* values, std::size_t count, CUstream stream) {
+        require_updatable();
+        if (count != plan_.entries) {
+            throw Error(std::to_string(count) + " values were given for a matrix of " + std::to_string(plan_.entries) +
+                        " entries.");
+        }
+        write(rounded(values, count, plan_.b.element), stream);
+    }
+
+    void update_on_device(Address values, CUstream stream) {
+        require_updatable();
+        const std::size_t bytes = plan_.entries * bytes_of(plan_.b.element);
+        const Driver& driver = context_.driver;
+        if (gathers_on_host()) {
+            std::vector<unsigned char> data(bytes);
+            driver.check("Copying from the device", driver.to_host(data.data(), values, bytes, stream));
+            driver.check("Kernel execution", driver.stream_synchronize(stream));
+            write(data, stream);
+            return;
+        }
+        place(values, bytes, stream);
+    }
+
+private:
+    struct Held {
+        std::unique_ptr<Buffer> data;
+        std::unique_ptr<Buffer> map;
+        bool filled = false;
+    };
+
+    bool any(Values kind) const {
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            if (held_[at].data && plan_.arrays[at].values == kind) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    void require_updatable() const {
+        if (!plan_.updatable) {
+            throw Error("The arrays of this plan are functions of all values: sparsetune makes them again.");
+        }
+    }
+
+    Step gather_step(std::uint64_t places) const {
+        const unsigned block = plan_.gather.block;
+        return {plan_.gather.symbol, {static_cast<unsigned>((places + block - 1) / block), 1, 1}, {block, 1, 1}, 1, 0,
+                {nullptr, 0}};
+    }
+
+    // From values on the device, in the order of the entries.
+    void place(Address values, std::size_t bytes, CUstream stream) {
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            Held& held = held_[at];
+            const Array& array = plan_.arrays[at];
+            if (!held.data || array.values == Values::none) {
+                continue;
+            }
+            if (array.values == Values::in_order) {
+                if (bytes > 0) {
+                    const int code = context_.driver.on_device(held.data->address(), values, bytes, stream);
+                    context_.driver.check("Copying on the device", code);
+                }
+            } else if (array.length > 0) {
+                std::uint64_t words[4] = {values, held.map->address(), held.data->address(), array.length};
+                void* arguments[4] = {&words[0], &words[1], &words[2], &words[3]};
+                gather_->kernels[0].launch(gather_step(array.length), arguments, stream);
+            }
+            held.filled = true;
+        }
+    }
+
+    // From values on the host, in the order of the entries.
+    void write(const std::vector<unsigned char>& data, CUstream stream) {
+        if (gather_) {
+            if (!staged_) {
+                staged_ = std::make_unique<Buffer>(context_, data.size());
+            }
+            staged_->write(data.data(), data.size(), stream);
+            place(staged_->address(), data.size(), stream);
+            return;
+        }
+        const std::size_t size = bytes_of(plan_.b.element);
+        for (std::size_t at = 0; at < held_.size(); ++at) {
+            Held& held = held_[at];
+            const Array& array = plan_.arrays[at];
+            if (!held.data || array.values == Values::none) {
+                continue;
+            }
+            if (array.values == Values::in_order) {
+                held.data->write(data.data(), data.size(), stream);
+            } else {
+                const Numbers<std::uint32_t> map(file_, array.map);
+                // What stands where there is no value stays.
+                std::vector<unsigned char> packed(array.length * size, 0);
+                if (array.included) {
+                    std::memcpy(packed.data(), file_.at(array.data), packed.size());
+                }
+                for (std::uint64_t i = 0; i < array.length; ++i) {
+                    if (map[i] < plan_.entries) {
+                        std::memcpy(packed.data() + i * size, data.data() + map[i] * size, size);
+                    }
+                }
+                held.data->write(packed.data(), packed.size(), stream);
+            }
+            held.filled = true;
+        }
+    }
+
+    const Context& context_;
+    const File& file_;
+    const Description& plan_;
+    std::vector<Held> held_;
+    std::unique_ptr<Kernels> gather_;
+    std::unique_ptr<Buffer> staged_;
+};
+
+}  // namespace detail
+
+}  // namespace sparsetune
+
+#endif

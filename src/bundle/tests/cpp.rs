@@ -1,0 +1,104 @@
+//! Exports for C++: what is written, that it compiles without a warning, and what the program says where it cannot run.
+
+use super::super::cpp;
+use super::*;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const FLAGS: [&str; 6] = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+fn exported(problem: &Problem, kind: DeviceKind, family: &str, folder: &Path) -> Bundle {
+    let matrix = generated(GENERATED[0]).unwrap();
+    let all = candidates(&matrix, problem, kind);
+    let candidate = all.iter().find(|candidate| candidate.family == family);
+    let plan = plan(&matrix, problem, kind, candidate.unwrap()).unwrap();
+    let bundle = Bundle::from_bytes(bundle(&matrix, &plan, Values::Included).unwrap()).unwrap();
+    let files = cpp::export(&bundle, "a-plan", folder).unwrap();
+    assert!(files.iter().all(|file| file.is_file() && file.starts_with(folder)));
+    bundle
+}
+
+/// The compiler's answer; `None` where there is no compiler.
+fn compiled(folder: &Path, extra: &[&str]) -> Option<Output> {
+    let mut compiler = Command::new("c++");
+    compiler.current_dir(folder).args(FLAGS).args(extra).arg("main.cpp");
+    match compiler.output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            println!("SKIPPED: no C++ compiler: {error}");
+            None
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    format!("{out}{}", String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn every_kind_of_plan_compiles_without_a_warning() {
+    let product = spmm(33, Dtype::F32, Layout::Row);
+    let cases = [
+        (product, DeviceKind::Cuda, "row_split"),
+        (spmm(16, Dtype::F16, Layout::Row), DeviceKind::Cuda, "vendor"),
+        (solve(1, Dtype::F64, Triangle::Lower, false), DeviceKind::Cuda, "slices"),
+        (solve(1, Dtype::F32, Triangle::Upper, true), DeviceKind::Cuda, "vendor"),
+        (product, DeviceKind::Cpu, "row_split"),
+    ];
+    for (problem, kind, family) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        exported(&problem, kind, family, folder.path());
+        let Some(output) = compiled(folder.path(), &["-fsyntax-only"]) else { return };
+        assert!(output.status.success(), "{problem} {family}: {}", said(&output));
+    }
+}
+
+#[test]
+fn a_program_that_cannot_run_here_says_why_and_ends_with_2() {
+    let product = spmm(3, Dtype::F32, Layout::Row);
+    for (kind, family, word) in [
+        (DeviceKind::Cuda, "row_split", "needs an NVIDIA GPU"),
+        (DeviceKind::Cpu, "row_split", "libsparsetune_c.so"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = exported(&product, kind, family, folder.path());
+        let Some(output) = compiled(folder.path(), &["-o", "check", "-ldl"]) else { return };
+        assert!(output.status.success(), "{}", said(&output));
+        let run = |file: &str| {
+            let mut program = Command::new("./check");
+            program.current_dir(folder.path()).arg(file).env_remove("LD_LIBRARY_PATH");
+            program.output().unwrap()
+        };
+        let output = run("a-plan.stplan");
+        assert!(said(&output).contains(&bundle.manifest().plan.to_string()));
+        // Where there is a device, the driver does not take a test's machine code.
+        if said(&output).contains(word) {
+            assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        } else {
+            assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        }
+        // A file that is not the one described is refused before anything of it is used.
+        let mut damaged = bundle.bytes().to_vec();
+        let at = bundle.tensor("values").unwrap().start;
+        damaged[at] ^= 1;
+        std::fs::write(folder.path().join("damaged"), &damaged).unwrap();
+        std::fs::write(folder.path().join("short"), &damaged[..at]).unwrap();
+        for file in ["damaged", "short", "absent"] {
+            let output = run(file);
+            assert_eq!(output.status.code(), Some(1), "{file}: {}", said(&output));
+        }
+        assert!(said(&run("damaged")).contains("arrays.safetensors has another hash"));
+    }
+}
+
+#[test]
+fn names_that_are_no_file_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle =
+        exported(&spmm(3, Dtype::F32, Layout::Row), DeviceKind::Cpu, "row_split", folder.path());
+    for name in ["", "../a", ".a", "a b", "a/b"] {
+        let refused = cpp::export(&bundle, name, folder.path());
+        assert!(matches!(refused, Err(cpp::CppError::Name(_))), "{name}");
+    }
+}
