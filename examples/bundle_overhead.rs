@@ -12,6 +12,7 @@ use driver::Driver;
 use scale::ROWS;
 use sparsetune::engine::cuda::CudaPlan;
 use std::error::Error;
+use std::path::Path;
 use std::time::Instant;
 
 /// Calls that are queued at a time; the driver's queue holds as many without waiting.
@@ -33,7 +34,9 @@ fn median(driver: &Driver, stream: u64, call: impl Fn()) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Some(driver) = Driver::open() else { return Err("there is no CUDA device here".into()) };
+    let Some(driver) = Driver::open(Path::new("libcuda.so.1")) else {
+        return Err("there is no CUDA device here".into());
+    };
     let (mut manifest, files) = scale::plan(&driver.compute_capability());
     if let sparsetune::domain::bundle::Forward::Cuda(forward) = &mut manifest.forward {
         // A memset beside the launch would be counted too.

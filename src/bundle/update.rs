@@ -21,7 +21,12 @@ const DEFAULT_STREAM: u64 = 0;
 /// Gives new values to a plan, in the order of the matrix's entries.
 pub(super) fn on_gpu(plan: &CudaPlan, bundle: &Bundle, values: &[f64]) -> Result<(), RunError> {
     match &bundle.manifest().update_values {
-        UpdateValues::Gather(_) => Ok(plan.update_values_from_host(values, DEFAULT_STREAM)?),
+        UpdateValues::Gather(_) => {
+            // The default stream neither waits for the streams of calls nor they for it, unless they were made so.
+            plan.synchronize()?;
+            plan.update_values_from_host(values, DEFAULT_STREAM)?;
+            Ok(plan.synchronize()?)
+        }
         UpdateValues::Host(_) => {
             let (manifest, files) = made_again(bundle, values)?;
             Ok(plan.replace(&manifest, &files)?)

@@ -151,6 +151,12 @@ impl CudaPlan {
         Ok(gave_up)
     }
 
+    /// Waits for all work on the device's context, on any stream.
+    pub fn synchronize(&self) -> Result<(), EngineError> {
+        let _restore = self.inner.context.enter()?;
+        self.inner.context.synchronize_all()
+    }
+
     /// One call on operands in host memory, as the manifest describes them: for checks. `c` is read only if `beta` is
     /// not 0. Waits for the result.
     ///
