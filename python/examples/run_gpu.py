@@ -194,7 +194,7 @@ def on_host(library: Any, call: Callable[[], Any]) -> float:
 def empty_kernel(stream: int) -> Callable[[], Any]:
     """A launch of an empty kernel through the driver: what any launch costs at least, and a call of ctypes."""
     driver = ctypes.CDLL("libcuda.so.1")
-    text = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n\0"
+    text = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n\0"
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     if driver.cuModuleLoadData(ctypes.byref(module), text):
         raise SystemExit("the driver does not take the empty kernel")

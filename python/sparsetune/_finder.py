@@ -77,11 +77,7 @@ class Finder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             server = self.options.server or os.environ.get("SPARSETUNE_SERVER")
-            if server:
-                self._ask(server)
-            else:
-                self._tune()
-            self._take(self._load())
+            self._take(self._ask(server) if server else self._tune())
         except Exception as error:  # noqa: BLE001: whatever it is, the caller of `wait` gets it
             self.error = error
             if not isinstance(error, Misses):
@@ -92,6 +88,9 @@ class Finder:
         native = _native.Plan.load(str(self.path), self.device, list(self.options.libraries))
         plan = Plan(native)
         plan.expect_pattern(self.matrix)
+        # Plans are found by pattern: this one may have been measured with other values.
+        if plan.manifest["matrix"]["digest"] != self.matrix.digest:
+            plan.update_values(self.matrix.arrays()[2])
         for warning in plan.warnings:
             logger.info("%s: %s", self.path, warning)
         return plan
@@ -100,7 +99,7 @@ class Finder:
         self._found(plan)
         self.done.set()
 
-    def _ask(self, server: str) -> None:
+    def _ask(self, server: str) -> Plan:
         from .client import Client
 
         client = Client(server, self.options.token)
@@ -110,8 +109,7 @@ class Finder:
         if found.grade == "exact":
             try:
                 client.bundle(found, self.path)
-                self._load()
-                return
+                return self._load()
             except StalePlan:
                 # Its kernels are others than ours, so it is measured again, by the server if it has ours.
                 logger.warning("The server's plan %s is stale here and is made again.", found.plan_id)
@@ -127,8 +125,9 @@ class Finder:
             expected_calls=self.options.expected_calls,
         )
         client.bundle(client.wait(job), self.path)
+        return self._load()
 
-    def _tune(self) -> None:
+    def _tune(self) -> Plan:
         if not self.options.tune:
             raise Misses("No plan is kept on disk for this problem, and no server is named.")
         with tuner(self.device, self.options.libraries) as native:
@@ -139,6 +138,7 @@ class Finder:
                 self.options.expected_calls,
                 str(self.path),
             )
+        return self._load()
 
 
 class Misses(Error):

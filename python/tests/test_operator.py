@@ -180,6 +180,14 @@ def test_new_values(tuned: bool) -> None:
         f.update_values(random_csr(120, 90, 0.2, seed=5))
 
 
+def test_a_plan_for_the_same_pattern_gets_the_values_of_this_matrix() -> None:
+    A = random_csr(120, 90, 0.1)
+    B = operand(90, 6, "float32")
+    for factor in (1, 2, 3):
+        f = sparsetune.spmm(A * factor, n=6, wait=True, search=QUICK)
+        close(f(B), A * factor, B, "float32")
+
+
 def test_values_that_change_before_the_plan_is_there() -> None:
     A = random_csr(150, 150, 0.1)
     f = sparsetune.spmm(A, n=5, search=QUICK)
