@@ -13,14 +13,14 @@ use super::operand;
 use super::tensors;
 use crate::domain::bundle::{
     ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, BundleStep, CHECK, CudaForward, CudaModule,
-    Forward, GatherKernel, GatherValues, GraphUse, HostForward, HostUpdate, MANIFEST, Manifest,
-    MatrixIdentity, Member, PLAN, UpdateValues, VendorForward,
+    Forward, GatherKernel, GatherValues, GraphUse, HostForward, HostUpdate, MANIFEST, MATRIX,
+    Manifest, MatrixIdentity, Member, PLAN, UpdateValues, VendorForward,
 };
 use crate::domain::plan::LaunchStep;
 use crate::domain::recipe::Program;
-use crate::domain::{Digest, Plan};
+use crate::domain::{Digest, Matrix, Plan};
 use crate::ops::{self, Refusal, Unsupported};
-use crate::sparse::{Csr, TriangleError};
+use crate::sparse::{Csr, TriangleError, features};
 use describe::{promise, target};
 use listed::tensors_of;
 use prepare::{Prepared, arguments, prepare, steps};
@@ -121,6 +121,10 @@ pub fn build(parts: &Parts<'_>, values: Values, out: impl Write + Seek) -> Resul
     let (check, samples) = check::make(&operand, &plan.problem, &plan.candidate, seed)?;
     members.insert(CHECK.to_owned(), samples.into());
     members.insert(PLAN.to_owned(), serde_json::to_vec(plan)?.into());
+    let facts = features::facts_under(&parts.matrix, None, pattern, found);
+    // Equal plans give equal bundles, so nothing may tell when this one was written.
+    let facts = Matrix { created_at: plan.created_at, ..facts };
+    members.insert(MATRIX.to_owned(), serde_json::to_vec(&facts)?.into());
     let update_values = update(parts, &prepared, &mut members)?;
     let manifest = Manifest {
         format: BUNDLE_FORMAT.to_owned(),

@@ -5,12 +5,12 @@ use super::container::{self, ContainerError};
 use super::{build, operand, tensors};
 use crate::domain::bundle::{
     ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, CudaForward, CudaModule, Forward,
-    MANIFEST, Manifest, Member, NO_ENTRY, PLAN, UpdateValues,
+    MANIFEST, MATRIX, Manifest, Member, NO_ENTRY, PLAN, UpdateValues,
 };
 use crate::domain::element::Element;
 use crate::domain::plan::PLAN_VERSION;
 use crate::domain::recipe::ArrayData;
-use crate::domain::{DeviceKind, Plan};
+use crate::domain::{DeviceKind, Matrix, Plan};
 use crate::engine::PlanFiles;
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -59,6 +59,7 @@ pub struct Bundle {
     file: FileBytes,
     manifest: Manifest,
     plan: Plan,
+    facts: Matrix,
     members: BTreeMap<String, Range<usize>>,
     /// Element type and place in the file of each tensor of [`ARRAYS`].
     tensors: BTreeMap<String, (Element, Range<usize>)>,
@@ -110,6 +111,7 @@ impl Bundle {
         }
         verify_members(bytes, &members, &manifest)?;
         let plan: Plan = json(bytes, &members, PLAN)?;
+        let facts: Matrix = json(bytes, &members, MATRIX)?;
         let arrays = place(&members, ARRAYS)?;
         let tensors = tensors::read(&bytes[arrays.clone()])
             .map_err(|why| BundleError::Json { member: ARRAYS, why })?;
@@ -118,7 +120,7 @@ impl Bundle {
         };
         let tensors = tensors.into_iter().map(shifted).collect();
         let samples = samples(bytes, &members, &manifest)?;
-        let bundle = Self { manifest, plan, members, tensors, samples, file };
+        let bundle = Self { manifest, plan, facts, members, tensors, samples, file };
         bundle.verify_plan()?;
         bundle.verify_arrays()?;
         bundle.verify_forward()?;
@@ -134,9 +136,24 @@ impl Bundle {
         &self.plan
     }
 
+    /// The properties of the matrix.
+    pub fn facts(&self) -> &Matrix {
+        &self.facts
+    }
+
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         self.file.bytes()
+    }
+
+    /// The bytes of a member.
+    pub fn member(&self, path: &str) -> Option<&[u8]> {
+        self.members.get(path).map(|place| &self.bytes()[place.clone()])
+    }
+
+    /// The bytes of an array.
+    pub fn array(&self, name: &str) -> Option<&[u8]> {
+        self.tensors.get(name).map(|(_, place)| &self.bytes()[place.clone()])
     }
 
     /// Where a member lies in the file.
@@ -166,8 +183,12 @@ impl Bundle {
             return Err(contradiction(format!("its plan has version {}", plan.version)));
         }
         let matrix = &manifest.matrix;
-        let device = &plan.device;
+        let (device, facts) = (&plan.device, &self.facts);
+        let sizes = [(facts.rows, matrix.rows), (facts.cols, matrix.cols), (facts.nnz, matrix.nnz)];
         let same = [
+            ("properties of the matrix", facts.digest == plan.matrix),
+            ("pattern of the matrix", facts.pattern_digest == plan.pattern_digest),
+            ("size of the matrix", sizes.iter().all(|(facts, matrix)| facts == matrix)),
             ("plan", manifest.plan == plan.id),
             ("matrix", matrix.digest == plan.matrix),
             ("pattern", matrix.pattern_digest == plan.pattern_digest),
@@ -325,11 +346,11 @@ impl Bundle {
 
 impl PlanFiles for Bundle {
     fn member(&self, path: &str) -> Option<&[u8]> {
-        self.members.get(path).map(|place| &self.bytes()[place.clone()])
+        self.member(path)
     }
 
     fn array(&self, name: &str) -> Option<&[u8]> {
-        self.tensors.get(name).map(|(_, place)| &self.bytes()[place.clone()])
+        self.array(name)
     }
 }
 

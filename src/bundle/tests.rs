@@ -12,7 +12,6 @@ use crate::domain::recipe::{Array, Program, Recipe};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Layout, Plan, Problem, Spmm, Sptrsv,
 };
-use crate::engine::PlanFiles;
 use crate::engine::cpu;
 use crate::engine::cuda::launch_steps;
 use crate::ops;

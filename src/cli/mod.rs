@@ -2,6 +2,7 @@
 
 mod assemble;
 pub mod bench;
+pub mod bundle;
 pub mod client;
 pub mod config;
 mod corpus;
@@ -73,6 +74,8 @@ enum Command {
     Submit(submit::SubmitArgs),
     /// Look up a plan by a matrix's digest
     Lookup(lookup::LookupArgs),
+    /// Write, verify, run and import bundles: plans as files that run without a server
+    Bundle(bundle::BundleArgs),
     /// Print the digests of matrix files
     Digest(digest::DigestArgs),
     /// Write a generated matrix
@@ -177,6 +180,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Submit(args) => on_one_core(submit::run(args)),
         Command::Lookup(args) => on_one_core(lookup::run(args)),
         Command::Ready(args) => on_one_core(ready::run(args)),
+        Command::Bundle(args) => on_all_cores(bundle::run(args)),
         Command::Digest(args) => digest::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -1,6 +1,7 @@
 //! `sparsetune tune`: tunes one matrix file on a private server, and prints the best candidates, the pruning steps and
 //! the plan.
 
+use super::bundle;
 use super::client::{Answer, Client};
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
@@ -24,6 +25,9 @@ pub struct TuneArgs {
     /// Keep matrix and plan in this data folder; otherwise they are discarded
     #[arg(long)]
     data: Option<PathBuf>,
+    /// Write the plan as a bundle, a file that runs without a server
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
     /// Print job, plan and trials as JSON
     #[arg(long)]
     json: bool,
@@ -46,6 +50,10 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     let shown = if args.json { Show::Nothing } else { Show::Progress };
     let tuned =
         Tuned::find(client, &matrix.view.digest, (&args.problem, &args.search), shown, job).await?;
+    if let Some(file) = &args.bundle {
+        let plan = tuned.plan.view.id.0.as_str();
+        bundle::write(file, &client.bundle(plan, false).await?)?;
+    }
     if args.json {
         return say(json!({
             "matrix": matrix.raw,

@@ -18,6 +18,8 @@ pub const BUNDLE_VERSION: u32 = 1;
 pub const MANIFEST: &str = "manifest.json";
 /// The member that holds the whole plan in its stored form.
 pub const PLAN: &str = "plan.json";
+/// The member that holds the properties of the matrix in their stored form: what lookups and models read.
+pub const MATRIX: &str = "matrix.json";
 /// The member that holds the arrays.
 pub const ARRAYS: &str = "arrays.safetensors";
 /// The member that holds inputs and outputs that a loader can test itself with.

@@ -27,12 +27,14 @@ pub enum Kind {
     MalformedBody,
     InvalidBody,
     UnreadableMatrix,
+    UnreadableBundle,
     UnsupportedMatrix,
     Unsupported,
     Unauthorized,
     CrossOrigin,
     UnknownHost,
     NotFound,
+    RangeNotSatisfiable,
     MethodNotAllowed,
     Conflict,
     KeyReused,
@@ -47,17 +49,19 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::InvalidParameter,
         Self::MalformedBody,
         Self::InvalidBody,
         Self::UnreadableMatrix,
+        Self::UnreadableBundle,
         Self::UnsupportedMatrix,
         Self::Unsupported,
         Self::Unauthorized,
         Self::CrossOrigin,
         Self::UnknownHost,
         Self::NotFound,
+        Self::RangeNotSatisfiable,
         Self::MethodNotAllowed,
         Self::Conflict,
         Self::KeyReused,
@@ -81,6 +85,9 @@ impl Kind {
             Self::UnreadableMatrix => {
                 ("unreadable-matrix", S::UNPROCESSABLE_ENTITY, "Unreadable matrix")
             }
+            Self::UnreadableBundle => {
+                ("unreadable-bundle", S::UNPROCESSABLE_ENTITY, "Unreadable bundle")
+            }
             Self::UnsupportedMatrix => {
                 ("unsupported-matrix", S::UNPROCESSABLE_ENTITY, "Unsupported matrix")
             }
@@ -89,6 +96,9 @@ impl Kind {
             Self::CrossOrigin => ("cross-origin", S::FORBIDDEN, "Cross-origin request refused"),
             Self::UnknownHost => ("unknown-host", S::MISDIRECTED_REQUEST, "Unknown host"),
             Self::NotFound => ("not-found", S::NOT_FOUND, "Not found"),
+            Self::RangeNotSatisfiable => {
+                ("range-not-satisfiable", S::RANGE_NOT_SATISFIABLE, "Range not satisfiable")
+            }
             Self::MethodNotAllowed => {
                 ("method-not-allowed", S::METHOD_NOT_ALLOWED, "Method not allowed")
             }
@@ -296,6 +306,7 @@ impl From<ServiceError> for Problem {
             ServiceError::Unreadable { line, byte, .. } => {
                 Self::new(Kind::UnreadableMatrix, text).with("line", line).with("byte", byte)
             }
+            ServiceError::BadBundle { .. } => Self::new(Kind::UnreadableBundle, text),
             ServiceError::Unsupported { pointer: None, .. } => {
                 Self::new(Kind::UnsupportedMatrix, text)
             }

@@ -18,8 +18,8 @@
 use super::edge::{EdgeLayer, no_method, no_route};
 use super::guard::GuardLayer;
 use super::{
-    App, catalogue, dashboard, devices, events, jobs, lookup, matrices, models, operations, plans,
-    profile, trainings, trials,
+    App, bundles, catalogue, dashboard, devices, events, jobs, lookup, matrices, models,
+    operations, plans, profile, trainings, trials,
 };
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -51,6 +51,8 @@ pub const PATHS: &[&str] = &[
     "/v1/plans",
     "/v1/plans/{id}",
     "/v1/plans/{id}/blobs/{digest}",
+    "/v1/plans/{id}/bundle",
+    "/v1/bundles",
     "/v1/operations",
     "/v1/devices",
     "/v1/quarantine",
@@ -85,6 +87,9 @@ fn methods(path: &str, app: &App) -> Option<MethodRouter<App>> {
         "/v1/plans" => quick(get(lookup::lookup)),
         "/v1/plans/{id}" => quick(get(plans::show)),
         "/v1/plans/{id}/blobs/{digest}" => quick(get(plans::blob)),
+        // Building one reads a matrix and packs it, as taking one in does.
+        "/v1/plans/{id}/bundle" => get(bundles::show).route_layer(answer_within(limits.upload)),
+        "/v1/bundles" => upload(post(bundles::import), app),
         "/v1/operations" => quick(get(catalogue::list)),
         "/v1/devices" => quick(get(devices::list)),
         "/v1/quarantine" => quick(get(devices::quarantine)),

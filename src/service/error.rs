@@ -21,6 +21,9 @@ pub enum ServiceError {
         /// Offset into the decompressed bytes, counted from 0.
         byte: Option<u64>,
     },
+    /// The upload is not a bundle that this version can use.
+    #[error("{message}")]
+    BadBundle { message: String },
     /// Well-formed, but not supported by this version.
     #[error("{message}")]
     Unsupported { pointer: Option<String>, message: String },

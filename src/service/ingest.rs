@@ -124,7 +124,7 @@ impl Service {
 }
 
 /// Streams the body to a file, and stops as soon as it is too long.
-async fn receive<S, E>(body: S, folder: &Path, most: u64) -> Result<TempPath>
+pub(super) async fn receive<S, E>(body: S, folder: &Path, most: u64) -> Result<TempPath>
 where
     S: Stream<Item = std::result::Result<Bytes, E>> + Send,
     E: Display,

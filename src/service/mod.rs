@@ -1,5 +1,6 @@
 //! Use cases: ingest, tuning, training, lookup, upkeep. Everything that a transport can request is a method of [`Service`].
 
+mod bundles;
 mod devices;
 mod drawings;
 mod error;
@@ -24,7 +25,8 @@ pub mod tuning;
 mod upkeep;
 
 pub use crate::ops::catalog;
-pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, Story};
+pub use crate::store::{JobFilter, Page, PageRequest, Quarantined, StoredBundle, Story};
+pub use bundles::Imported;
 pub use devices::{DeviceStatus, Opening};
 pub use drawings::PAGE_SPY;
 pub use error::{Result, ServiceError};

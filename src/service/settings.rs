@@ -106,6 +106,8 @@ pub struct Keep {
     pub devices: Duration,
     /// Predicted plans that no job created, after their creation.
     pub predicted: Duration,
+    /// Bundles that can be built again, after they were built.
+    pub bundles: Duration,
     /// Files of uploads that no process works on any more.
     pub temp_files: Duration,
 }
@@ -143,6 +145,7 @@ impl Default for ServiceSettings {
                 events: 30 * 24 * HOUR,
                 devices: 30 * 24 * HOUR,
                 predicted: 7 * 24 * HOUR,
+                bundles: 7 * 24 * HOUR,
                 temp_files: 6 * HOUR,
             },
             learning: LearningSettings::default(),

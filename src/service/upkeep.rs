@@ -67,6 +67,7 @@ impl Service {
             events: before(keep.events),
             devices: before(keep.devices),
             predicted: before(keep.predicted),
+            bundles: before(keep.bundles),
         };
         let rows = self.inner.store.prune(&retention).await?;
         let uploads = self.inner.settings.temp_dir.clone();

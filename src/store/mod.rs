@@ -1,12 +1,14 @@
 //! All SQL, and the blobs. The traits here define what a store must do; `sqlite` implements them.
 
 pub mod blobs;
+mod bundles;
 mod changes;
 mod learning;
 mod queue;
 pub mod sqlite;
 
 pub use blobs::{BlobError, Blobs, LocalBlobs, LocalFile};
+pub use bundles::{Bundles, StoredBundle};
 pub use changes::{Change, Listener, Listeners};
 pub use learning::{
     ActivationQuery, DescribedJob, Learning, PutToUse, RollBack, TrainingGroup, TrainingRow,
@@ -244,6 +246,8 @@ pub struct Retention {
     pub devices: Timestamp,
     /// Predicted plans that no job created or names. Those whose key has a measured plan are removed regardless of age.
     pub predicted: Timestamp,
+    /// Bundles that were built here, and can be built again.
+    pub bundles: Timestamp,
 }
 
 /// How many items upkeep removed.
@@ -253,6 +257,7 @@ pub struct Pruned {
     pub events: u64,
     pub devices: u64,
     pub predicted: u64,
+    pub bundles: u64,
 }
 
 #[async_trait]
@@ -261,7 +266,7 @@ pub trait Upkeep: Send + Sync {
     /// each scope that were never active (models that were active are kept permanently) and all but the newest 100 ended
     /// trainings of each scope.
     async fn prune(&self, retention: &Retention) -> Result<Pruned>;
-    /// The blobs that matrices and plans refer to.
+    /// The blobs that matrices, plans and bundles refer to.
     async fn named_blobs(&self) -> Result<HashSet<Digest>>;
     /// Grows whenever any process stores a plan or a device's facts, adds or deletes a matrix, or changes the active model.
     /// Reading it notifies the listeners, so that they learn of other processes' writes.
@@ -276,7 +281,9 @@ impl dyn Store + '_ {
 }
 
 /// Everything that a store can do.
-pub trait Store: Matrices + Jobs + Trials + Plans + Devices + Figures + Learning + Upkeep {
+pub trait Store:
+    Matrices + Jobs + Trials + Plans + Bundles + Devices + Figures + Learning + Upkeep
+{
     /// Sends the changes of all later writes of this store to the listener, until the listener is dropped.
     fn listen(&self, listener: &Arc<dyn Listener>);
 }

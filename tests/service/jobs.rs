@@ -144,8 +144,13 @@ async fn a_retry_gets_its_job_whatever_has_gone_since() {
     // Another process, started after the device went away.
     let later = world.elsewhere("later").await;
     let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
-    let old =
-        Retention { idempotency_keys: nothing, events: nothing, devices: now, predicted: now };
+    let old = Retention {
+        idempotency_keys: nothing,
+        events: nothing,
+        devices: now,
+        predicted: now,
+        bundles: now,
+    };
     later.store().prune(&old).await.unwrap();
     let again = later.submit(&request(&matrix, 32), key()).await.unwrap();
     assert_eq!((again.created, again.job), (false, cancelled));

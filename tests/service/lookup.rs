@@ -150,8 +150,13 @@ async fn without_devices_none_names_the_classes_to_ask_for() {
     let plan = world.tune(&matrix, 32).await;
     // Its worker is gone for so long that its row is, too.
     let [nothing, now] = [Timestamp(0), Timestamp::now().plus_millis(1000)];
-    let old =
-        Retention { idempotency_keys: nothing, events: nothing, devices: now, predicted: now };
+    let old = Retention {
+        idempotency_keys: nothing,
+        events: nothing,
+        devices: now,
+        predicted: now,
+        bundles: now,
+    };
     world.service.store().prune(&old).await.unwrap();
     let service = world.elsewhere("later").await;
     for name in [None, Some("cpu".to_owned())] {

@@ -336,6 +336,7 @@ pub async fn unused_models_are_pruned_but_for_the_newest(harness: &Sqlite) {
         events: nothing,
         devices: nothing,
         predicted: nothing,
+        bundles: nothing,
     };
     store.prune(&none).await.unwrap();
     let left = store.learned_models(None).await.unwrap();

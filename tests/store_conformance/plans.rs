@@ -260,10 +260,17 @@ pub async fn old_things_are_pruned(harness: &Sqlite) {
         events: nothing,
         devices: nothing,
         predicted: nothing,
+        bundles: nothing,
     };
     assert_eq!(store.prune(&none).await.unwrap(), Default::default());
     let now = Timestamp::now().plus_millis(1000);
-    let all = Retention { idempotency_keys: now, events: now, devices: now, predicted: now };
+    let all = Retention {
+        idempotency_keys: now,
+        events: now,
+        devices: now,
+        predicted: now,
+        bundles: now,
+    };
     let pruned = store.prune(&all).await.unwrap();
     assert_eq!((pruned.idempotency_keys, pruned.events, pruned.devices), (1, 2, 1));
     let left = store.events(&done, 0, 10).await.unwrap();

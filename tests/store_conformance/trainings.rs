@@ -240,7 +240,13 @@ pub async fn a_training_is_cancelled(harness: &Sqlite) {
     cancel(&*store, &taken).await;
     store.renew(&fence, 0).await.unwrap();
     let old = Timestamp(0);
-    let none = Retention { idempotency_keys: old, events: old, devices: old, predicted: old };
+    let none = Retention {
+        idempotency_keys: old,
+        events: old,
+        devices: old,
+        predicted: old,
+        bundles: old,
+    };
     store.prune(&none).await.unwrap();
     assert_eq!(stored(&*store, &taken).await.state, JobState::Cancelled);
 }
@@ -341,6 +347,7 @@ pub async fn old_trainings_are_pruned(harness: &Sqlite) {
         events: nothing,
         devices: nothing,
         predicted: nothing,
+        bundles: nothing,
     };
     store.prune(&none).await.unwrap();
     let left = store.trainings(&page(200)).await.unwrap().items;

@@ -20,7 +20,7 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("wire", &["domain"]),
     ("tuner", &["domain", "sparse", "bundle", "pool", "store", "service"]),
     ("charts", &[]),
-    ("http", &["domain", "service", "wire", "charts"]),
+    ("http", &["domain", "bundle", "service", "wire", "charts"]),
     ("cli", &["all"]),
 ];
 

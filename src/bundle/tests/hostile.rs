@@ -54,7 +54,7 @@ fn hostile_bundles_are_refused_with_a_sentence() {
         (|m| m["surprise"] = json!(1), "unknown field"),
         (|m| m["forward"]["surprise"] = json!(1), "unknown field"),
         (|m| m["update_values"]["surprise"] = json!(1), "unknown field"),
-        (|m| m["matrix"]["rows"] = json!(u64::MAX), "differ in the call"),
+        (|m| m["matrix"]["rows"] = json!(u64::MAX), "differ in the size of the matrix"),
         (|m| m["problem"]["n"] = json!(4), "differ in the problem"),
         (|m| m["arrays"][0]["length"] = json!(u64::MAX), "not as the manifest describes it"),
         (|m| m["arrays"][0]["name"] = json!("x"), "no tensor `x`"),

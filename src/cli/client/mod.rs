@@ -1,5 +1,6 @@
 //! The client of the HTTP API, used by `submit`, `lookup`, `tune`, `quickstart` and other commands.
 
+pub mod bundles;
 pub mod events;
 pub mod models;
 

@@ -1,5 +1,6 @@
 //! The store in one SQLite file: one writer connection and several read-only readers. Row types do not leave this module.
 
+mod bundles;
 mod codec;
 mod devices;
 mod endings;

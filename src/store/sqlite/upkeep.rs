@@ -49,11 +49,17 @@ impl Upkeep for SqliteStore {
             .await?;
         let predicted =
             sqlx::query(PREDICTED).bind(retention.predicted.0).execute(&self.writer).await?;
+        // Files that can be built again.
+        let bundles = sqlx::query("DELETE FROM bundles WHERE imported = 0 AND created_at < ?")
+            .bind(retention.bundles.0)
+            .execute(&self.writer)
+            .await?;
         let mut pruned = Pruned {
             idempotency_keys: keys.rows_affected(),
             devices: devices.rows_affected(),
             events: 0,
             predicted: predicted.rows_affected(),
+            bundles: bundles.rows_affected(),
         };
         loop {
             // The last event stays, because it tells a late listener how the job ended. A job with only that event left is
@@ -85,6 +91,11 @@ impl Upkeep for SqliteStore {
             .iter()
             .map(|digest| codec::digest("matrix digest", digest))
             .collect::<Result<HashSet<Digest>>>()?;
+        let bundles: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT blob FROM bundles").fetch_all(&self.readers).await?;
+        for blob in &bundles {
+            named.insert(codec::digest("bundle blob", blob)?);
+        }
         let plans: Vec<Option<String>> = sqlx::query_scalar(
             "SELECT body ->> '$.launch.source' FROM plans
              UNION SELECT body ->> '$.launch.cubin' FROM plans

@@ -1,0 +1,221 @@
+//! Bundles: built from a plan when one is first asked for, and taken in from elsewhere.
+
+use super::ingest::receive;
+use super::{Result, Service, ServiceError};
+use crate::bundle::{self, BuildError, Bundle, BundleError, Parts, Values};
+use crate::domain::{Digest, Plan, PlanId, Timestamp};
+use crate::sparse::canonical;
+use crate::store::{LocalFile, StoredBundle};
+use bytes::Bytes;
+use futures_util::Stream;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::{NamedTempFile, TempPath};
+
+/// Bytes that are hashed and copied at a time.
+const CHUNK: usize = 1 << 20;
+
+/// A plan that was taken in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    pub plan: Plan,
+    /// False if a plan with its id was already stored; then nothing changed.
+    pub created: bool,
+}
+
+/// A bundle's file, complete and synchronised.
+struct Written {
+    file: TempPath,
+    bytes: u64,
+    sha256: [u8; 32],
+}
+
+impl Service {
+    /// The bundle of a plan, built if it is not kept. Equal requests get equal files.
+    pub async fn bundle(&self, id: &PlanId, values: Values) -> Result<StoredBundle> {
+        let without_values = values == Values::External;
+        let (store, blobs) = (&self.inner.store, &self.inner.blobs);
+        if let Some(known) = store.bundle(id, without_values).await?
+            && blobs.exists(&known.blob).await?
+        {
+            return Ok(known);
+        }
+        let plan = self.plan(id).await?;
+        let written = self.build_bundle(&plan, values).await?;
+        let Written { file, bytes, sha256 } = written;
+        let blob = blobs.put_file(file, None).await?;
+        let bundle = StoredBundle {
+            plan: id.clone(),
+            without_values,
+            blob,
+            bytes,
+            sha256,
+            imported: false,
+            created_at: Timestamp::now(),
+        };
+        store.put_bundle(&bundle).await?;
+        Ok(bundle)
+    }
+
+    async fn build_bundle(&self, plan: &Plan, values: Values) -> Result<Written> {
+        let blobs = &self.inner.blobs;
+        if self.inner.store.matrix(&plan.matrix).await?.is_none() {
+            let message = format!(
+                "the matrix {} is no longer stored here, and a bundle is made of plan and matrix: upload it again",
+                plan.matrix
+            );
+            return Err(ServiceError::Conflict { message });
+        }
+        let matrix = blobs.local_copy(&plan.matrix).await?;
+        let mut files: HashMap<Digest, LocalFile> = HashMap::new();
+        for digest in plan.launch.iter().flat_map(|launch| launch.blobs()) {
+            if !files.contains_key(digest) {
+                files.insert(*digest, blobs.local_copy(digest).await?);
+            }
+        }
+        let staged = blobs.stage().await?;
+        // A matrix and its arrays are held in memory, as when one is parsed.
+        let permit = self.inner.parses.clone().acquire_owned().await?;
+        let plan = plan.clone();
+        tokio::task::spawn_blocking(move || {
+            let written = write(&plan, &matrix, &files, values, staged);
+            drop(permit);
+            written
+        })
+        .await?
+    }
+
+    /// The bundle's file.
+    pub async fn bundle_file(&self, bundle: &StoredBundle) -> Result<LocalFile> {
+        Ok(self.inner.blobs.local_copy(&bundle.blob).await?)
+    }
+
+    /// Takes in a bundle that was made elsewhere. It is verified and stored, and nothing of it is run.
+    pub async fn import_bundle<S, E>(&self, body: S) -> Result<Imported>
+    where
+        S: Stream<Item = std::result::Result<Bytes, E>> + Send,
+        E: Display,
+    {
+        let settings = &self.inner.settings;
+        let received = receive(body, &settings.temp_dir, settings.max_upload_bytes).await?;
+        let permit = self.inner.parses.clone().acquire_owned().await?;
+        let (bundle, received) = tokio::task::spawn_blocking(move || {
+            let bundle = Bundle::open(&received).map_err(refused);
+            drop(permit);
+            bundle.map(|bundle| (Arc::new(bundle), received))
+        })
+        .await??;
+        let plan = bundle.plan().clone();
+        if let Some(known) = self.inner.store.plan(&plan.id).await? {
+            return Ok(Imported { plan: known, created: false });
+        }
+        self.keep_programs(&bundle).await?;
+        let staged = self.inner.blobs.stage().await?;
+        let written = tokio::task::spawn_blocking(move || copied(&received, staged)).await??;
+        let Written { file, bytes, sha256 } = written;
+        let stored = StoredBundle {
+            plan: plan.id.clone(),
+            without_values: bundle.manifest().arrays.iter().any(|array| !array.included),
+            blob: self.inner.blobs.put_file(file, None).await?,
+            bytes,
+            sha256,
+            imported: true,
+            created_at: Timestamp::now(),
+        };
+        let created = self.inner.store.import_plan(&plan, bundle.facts(), &stored).await?;
+        Ok(Imported { plan, created })
+    }
+
+    /// Stores the blobs that the plan names, as far as the bundle holds them.
+    async fn keep_programs(&self, bundle: &Arc<Bundle>) -> Result<()> {
+        let held = bundle.clone();
+        let found = tokio::task::spawn_blocking(move || named_bytes(&held)).await?;
+        for bytes in found {
+            self.inner.blobs.put(bytes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Members and arrays whose digests the plan names.
+fn named_bytes(bundle: &Bundle) -> Vec<Bytes> {
+    let Some(launch) = &bundle.plan().launch else { return Vec::new() };
+    let named: Vec<&Digest> = launch.blobs().collect();
+    let manifest = bundle.manifest();
+    let members = manifest.members.keys().filter_map(|path| bundle.member(path));
+    let arrays = manifest.arrays.iter().filter_map(|array| bundle.array(&array.name));
+    let wanted = |bytes: &&[u8]| named.contains(&&Digest::of(bytes));
+    members.chain(arrays).filter(wanted).map(Bytes::copy_from_slice).collect()
+}
+
+fn write(
+    plan: &Plan,
+    matrix: &Path,
+    files: &HashMap<Digest, LocalFile>,
+    values: Values,
+    mut staged: NamedTempFile,
+) -> Result<Written> {
+    let (matrix, _) = canonical::open(matrix).map_err(ServiceError::internal)?;
+    let blob = |digest: &Digest| match files.get(digest) {
+        Some(file) => std::fs::read(file),
+        None => Err(io::ErrorKind::NotFound.into()),
+    };
+    let parts = Parts { plan, matrix: Arc::new(matrix), blob: &blob };
+    let mut out = BufWriter::with_capacity(CHUNK, staged.as_file_mut());
+    bundle::build(&parts, values, &mut out).map_err(not_built)?;
+    out.flush().map_err(not_written)?;
+    drop(out);
+    finished(staged)
+}
+
+fn copied(from: &Path, mut staged: NamedTempFile) -> Result<Written> {
+    let mut from = File::open(from).map_err(not_written)?;
+    io::copy(&mut from, staged.as_file_mut()).map_err(not_written)?;
+    finished(staged)
+}
+
+/// Hashes and synchronises a file that was written.
+fn finished(staged: NamedTempFile) -> Result<Written> {
+    let file = staged.into_temp_path();
+    let mut reader = File::open(&file).map_err(not_written)?;
+    let (mut hasher, mut bytes, mut chunk) = (Sha256::new(), 0u64, vec![0u8; CHUNK]);
+    loop {
+        let read = reader.read(&mut chunk).map_err(not_written)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&chunk[..read]);
+        bytes += read as u64;
+    }
+    reader.sync_all().map_err(not_written)?;
+    Ok(Written { file, bytes, sha256: hasher.finalize().into() })
+}
+
+fn not_written(error: io::Error) -> ServiceError {
+    ServiceError::of_io("a bundle", error)
+}
+
+fn not_built(error: BuildError) -> ServiceError {
+    let message = error.to_string();
+    match error {
+        BuildError::ValuesNeeded => {
+            ServiceError::Unsupported { pointer: Some("values".to_owned()), message }
+        }
+        BuildError::NoProgram(_) | BuildError::Lowering(_) | BuildError::Argument(_) => {
+            ServiceError::Conflict { message }
+        }
+        error => ServiceError::internal(error),
+    }
+}
+
+fn refused(error: BundleError) -> ServiceError {
+    match error {
+        BundleError::Io(error) => not_written(error),
+        error => ServiceError::BadBundle { message: error.to_string() },
+    }
+}

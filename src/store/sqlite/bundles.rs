@@ -1,0 +1,95 @@
+//! Bundles: one file for each plan, with or without values.
+
+use super::codec::{self, Stored};
+use super::{SqliteStore, upkeep};
+use crate::domain::{Matrix, Plan, PlanId, Timestamp};
+use crate::store::{Bundles, Result, StoredBundle};
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+type Row = (String, bool, Vec<u8>, i64, Vec<u8>, bool, i64);
+
+async fn insert(tx: &mut SqliteConnection, bundle: &StoredBundle) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO bundles (plan, without_values, blob, bytes, sha256, imported, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT (plan, without_values) DO NOTHING",
+    )
+    .bind(&bundle.plan.0)
+    .bind(bundle.without_values)
+    .bind(&bundle.blob.as_bytes()[..])
+    .bind(i64::try_from(bundle.bytes).unwrap_or(i64::MAX))
+    .bind(&bundle.sha256[..])
+    .bind(bundle.imported)
+    .bind(bundle.created_at.0)
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+#[async_trait]
+impl Bundles for SqliteStore {
+    async fn bundle(&self, plan: &PlanId, without_values: bool) -> Result<Option<StoredBundle>> {
+        let row: Option<Row> = sqlx::query_as(
+            "SELECT plan, without_values, blob, bytes, sha256, imported, created_at FROM bundles
+             WHERE plan = ? AND without_values = ?",
+        )
+        .bind(&plan.0)
+        .bind(without_values)
+        .fetch_optional(&self.readers)
+        .await?;
+        row.map(|(plan, without_values, blob, bytes, sha256, imported, created_at)| {
+            let hash = <[u8; 32]>::try_from(sha256);
+            Ok(StoredBundle {
+                plan: PlanId(plan),
+                without_values,
+                blob: codec::digest("bundle blob", &blob)?,
+                bytes: codec::count("bundle length", bytes)?,
+                sha256: hash.map_err(|_| codec::corrupt("bundle hash", "it is not 32 bytes"))?,
+                imported,
+                created_at: Timestamp(created_at),
+            })
+        })
+        .transpose()
+    }
+
+    async fn put_bundle(&self, bundle: &StoredBundle) -> Result<()> {
+        let mut tx = self.begin().await?;
+        insert(&mut tx, bundle).await?;
+        tx.commit(None).await
+    }
+
+    async fn import_plan(
+        &self,
+        plan: &Plan,
+        facts: &Matrix,
+        bundle: &StoredBundle,
+    ) -> Result<bool> {
+        let mut tx = self.begin().await?;
+        let done = sqlx::query(
+            "INSERT INTO plans (id, pattern_digest, problem, device_class, l2_policy, matrix, created_at, version, body,
+                 predicted, facts_version, facts)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+        )
+        .bind(&plan.id.0)
+        .bind(&plan.pattern_digest.as_bytes()[..])
+        .bind(plan.problem.to_string())
+        .bind(plan.device.class().0)
+        .bind(plan.l2_policy.to_string())
+        .bind(&plan.matrix.as_bytes()[..])
+        .bind(plan.created_at.0)
+        .bind(i64::from(plan.version))
+        .bind(codec::encode(plan)?)
+        .bind(plan.is_predicted())
+        .bind(Matrix::VERSION)
+        .bind(codec::encode(facts)?)
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 0 {
+            return Ok(false);
+        }
+        insert(&mut tx, bundle).await?;
+        let revised = upkeep::revise(&mut tx).await?;
+        tx.commit(Some(revised)).await?;
+        Ok(true)
+    }
+}
