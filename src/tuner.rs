@@ -7,7 +7,6 @@ mod workers;
 pub use matrix::Matrix;
 pub use workers::{Opening, OpeningError, WorkerLoops, Workers};
 
-use crate::bundle::BuildError;
 use crate::domain::{
     DeviceId, Digest, Job, JobId, JobRequest, JobState, Lookup, Plan, PlanId, Problem, Search,
     SearchStrategy,
@@ -15,7 +14,6 @@ use crate::domain::{
 use crate::pool::EvaluatorSpec;
 use crate::service::{LearningSettings, LookupQuery, Service, ServiceError, ServiceSettings};
 use crate::sparse::CsrError;
-use crate::sparse::canonical::CanonicalError;
 use crate::sparse::generate::{GenerateError, SpecError};
 use crate::sparse::read::{Limits, ReadError};
 use crate::store::{BlobError, LocalBlobs, SqliteStore, StoreError};
@@ -57,10 +55,6 @@ pub enum TunerError {
     Opening(#[from] OpeningError),
     #[error(transparent)]
     Service(#[from] ServiceError),
-    #[error(transparent)]
-    Canonical(#[from] CanonicalError),
-    #[error("there is no bundle: {0}")]
-    Bundle(#[from] BuildError),
     #[error("the job has failed: {0}")]
     Failed(String),
     #[error("the job was cancelled")]

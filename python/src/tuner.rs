@@ -5,6 +5,7 @@ use crate::matrix::Matrix;
 use crate::plan::read_problem;
 use pyo3::prelude::*;
 use serde_json::{Map, Value};
+use sparsetune::bundle::Values;
 use sparsetune::domain::{Grade, Problem, Search, SearchStrategy};
 use sparsetune::{Tuner as Inner, TunerError};
 use std::ffi::OsString;
@@ -59,7 +60,7 @@ impl Tuner {
                 Some(plan) => plan,
                 None => inner.tune_with(&matrix, &problem, search, expected_calls)?,
             };
-            inner.bundle(&plan.id, &path)?;
+            inner.bundle(&plan.id, Values::Included, &path)?;
             Ok(plan.id.to_string())
         })
         .map_err(tuning_error)

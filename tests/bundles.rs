@@ -1,0 +1,170 @@
+//! Bundles end to end: the real binary tunes on the host's processor, its server hands the plan out as a file, another takes it
+//! in, and the file runs by itself.
+
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsetune"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+fn sparsetune(args: &[&str]) -> Output {
+    binary().args(args).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    format!("{out}{err}")
+}
+
+fn succeeded(args: &[&str]) -> Value {
+    let output = sparsetune(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+/// A server that is killed when the test is over.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(data: &Path) -> Self {
+        let mut child = binary()
+            .args(["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()])
+            .env("SPARSETUNE_DEVICES__USE", r#"["cpu"]"#)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+        Self { child, url }
+    }
+
+    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Response {
+        let request = Client::new().get(format!("{}{path}", self.url));
+        headers
+            .iter()
+            .fold(request, |it, (name, value)| it.header(*name, *value))
+            .send()
+            .await
+            .unwrap()
+    }
+
+    async fn import(&self, body: Vec<u8>) -> Response {
+        Client::new().post(format!("{}/v1/bundles", self.url)).body(body).send().await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn header(response: &Response, name: &str) -> String {
+    response.headers().get(name).map(|it| it.to_str().unwrap().to_owned()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_plan_leaves_its_server_and_enters_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (matrix, file, data) = (at("a.mtx"), at("a.stplan"), at("data"));
+    succeeded(&["generate", "poisson2d:nx=40,ny=31,seed=3", "-o", &matrix]);
+    let tuned = succeeded(&[
+        "tune", &matrix, "--n", "8", "--device", "cpu", "--top-k", "2", "--data", &data,
+        "--bundle", &file, "--json",
+    ]);
+    let id = tuned["plan"]["id"].as_str().unwrap();
+    let verified = succeeded(&["bundle", "verify", &file, "--json"]);
+    assert_eq!(verified[0]["manifest"]["plan"], id);
+    let ran = succeeded(&["bundle", "run", &file, "--json"]);
+    assert_eq!(ran["passed"], true, "{ran}");
+
+    let server = Server::start(Path::new(&data));
+    let path = format!("/v1/plans/{id}/bundle");
+    let whole = server.get(&path, &[]).await;
+    assert_eq!(whole.status(), 200);
+    let tag = header(&whole, "etag");
+    let digest = header(&whole, "repr-digest");
+    assert!(header(&whole, "content-disposition").contains(&format!("{id}.stplan")));
+    let bytes = whole.bytes().await.unwrap();
+    assert_eq!(bytes, std::fs::read(&file).unwrap());
+    {
+        use base64::Engine as _;
+        use sha2::Digest as _;
+        let hash = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(&bytes));
+        assert_eq!(digest, format!("sha-256=:{hash}:"));
+    }
+    let part = server.get(&path, &[("range", "bytes=64-127"), ("if-range", &tag)]).await;
+    assert_eq!((part.status().as_u16(), header(&part, "repr-digest")), (206, digest));
+    assert_eq!(header(&part, "content-range"), format!("bytes 64-127/{}", bytes.len()));
+    assert_eq!(part.bytes().await.unwrap(), bytes[64..128]);
+    assert_eq!(server.get(&path, &[("if-none-match", &tag)]).await.status(), 304);
+    let beyond = server.get(&path, &[("range", "bytes=99999999-")]).await;
+    assert_eq!(beyond.status(), 416);
+    assert_eq!(beyond.json::<Value>().await.unwrap()["type"], "/problems/range-not-satisfiable");
+    let bare = server.get(&format!("{path}?values=external"), &[]).await;
+    assert_eq!(bare.status(), 200);
+    assert!(bare.bytes().await.unwrap().len() < bytes.len());
+    assert_eq!(server.get(&format!("{path}?values=some"), &[]).await.status(), 400);
+    let none = "/v1/plans/00000000-0000-7000-8000-000000000000/bundle";
+    assert_eq!(server.get(none, &[]).await.status(), 404);
+
+    // Another service has never seen the matrix.
+    let other = Server::start(&folder.path().join("other"));
+    let matrix_digest = tuned["plan"]["matrix"].as_str().unwrap();
+    let lookup = format!("/v1/plans?matrix={matrix_digest}&op=spmm&n=8");
+    assert_eq!(other.get(&lookup, &[]).await.json::<Value>().await.unwrap()["grade"], "none");
+    let imported = other.import(bytes.to_vec()).await;
+    assert_eq!(
+        (imported.status().as_u16(), header(&imported, "location")),
+        (201, format!("/v1/plans/{id}"))
+    );
+    assert_eq!(imported.json::<Value>().await.unwrap()["id"], id);
+    assert_eq!(other.import(bytes.to_vec()).await.status(), 200);
+    let found = other.get(&lookup, &[]).await.json::<Value>().await.unwrap();
+    assert_eq!((&found["grade"], &found["plan"]["id"]), (&json!("exact"), &json!(id)));
+    // It hands on what it took in, although it cannot build it.
+    assert_eq!(other.get(&path, &[]).await.bytes().await.unwrap(), bytes);
+    let refused = other.get(&format!("{path}?values=external"), &[]).await;
+    assert_eq!(refused.status(), 409);
+    assert!(
+        refused.json::<Value>().await.unwrap()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("upload it again")
+    );
+
+    for (garbage, expected) in [
+        (b"not an archive".to_vec(), "not a ZIP archive"),
+        (bytes[..bytes.len() / 2].to_vec(), "not a ZIP archive"),
+    ] {
+        let refused = other.import(garbage).await;
+        assert_eq!(refused.status(), 422);
+        let problem = refused.json::<Value>().await.unwrap();
+        assert_eq!(problem["type"], "/problems/unreadable-bundle");
+        assert!(problem["detail"].as_str().unwrap().contains(expected), "{problem}");
+    }
+    let mut flipped = bytes.to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    let refused = other.import(flipped).await;
+    assert!(matches!(refused.status().as_u16(), 200 | 422), "{}", refused.status());
+
+    let client = ["bundle", "import", &file, "--server", &other.url, "--json"];
+    assert_eq!(succeeded(&client)["id"], id);
+    let again = at("again.stplan");
+    succeeded(&["bundle", "export", id, "-o", &again, "--server", &other.url]);
+    assert_eq!(std::fs::read(&again).unwrap(), bytes);
+}
