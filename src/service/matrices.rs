@@ -2,7 +2,7 @@
 
 use super::{Result, Service, ServiceError};
 use crate::domain::{Digest, Matrix};
-use crate::store::{MatrixQuery, Page, PageRequest};
+use crate::store::{BlobError, LocalFile, MatrixQuery, Page, PageRequest};
 use std::collections::HashMap;
 
 impl Service {
@@ -29,6 +29,11 @@ impl Service {
         self.inner.drawings.forget(digest);
         self.inner.blobs.delete(digest).await?;
         Ok(())
+    }
+
+    /// The canonical file of a stored matrix.
+    pub async fn matrix_file(&self, digest: &Digest) -> std::result::Result<LocalFile, BlobError> {
+        self.inner.blobs.local_copy(digest).await
     }
 
     /// Those of the newest matrices whose name contains this text, newest first.
