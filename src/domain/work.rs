@@ -32,8 +32,8 @@ impl WorkKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Work {
-    Tune(Job),
-    Train(Training),
+    Tune(Box<Job>),
+    Train(Box<Training>),
 }
 
 impl Work {
@@ -92,7 +92,7 @@ impl Work {
     /// The job, where it is one.
     pub fn into_job(self) -> Option<Job> {
         match self {
-            Self::Tune(job) => Some(job),
+            Self::Tune(job) => Some(*job),
             Self::Train(_) => None,
         }
     }
@@ -100,7 +100,7 @@ impl Work {
     /// The training, where it is one.
     pub fn into_training(self) -> Option<Training> {
         match self {
-            Self::Train(training) => Some(training),
+            Self::Train(training) => Some(*training),
             Self::Tune(_) => None,
         }
     }
@@ -113,13 +113,13 @@ impl Work {
 
 impl From<Job> for Work {
     fn from(job: Job) -> Self {
-        Self::Tune(job)
+        Self::Tune(Box::new(job))
     }
 }
 
 impl From<Training> for Work {
     fn from(training: Training) -> Self {
-        Self::Train(training)
+        Self::Train(Box::new(training))
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
             "search_seconds": 0.0, "created_at": 0, "started_at": null, "finished_at": null
         }))
         .unwrap();
-        for work in [Work::Tune(job), Work::Train(Training::queued(request))] {
+        for work in [Work::from(job), Work::from(Training::queued(request))] {
             let json = serde_json::to_string(&work).unwrap();
             assert_eq!(serde_json::from_str::<Work>(&json).unwrap(), work);
         }

@@ -151,7 +151,7 @@ fn submitted(submission: Submission, asked: &JobRequest) -> Result<Submitted> {
     tracing::Span::current().record("job", tracing::field::display(&job.id));
     let what = if created { "job submitted" } else { "job known" };
     tracing::info!(job = %job.id, matrix = %asked.matrix, device = %job.device, "{what}");
-    Ok(Submitted { job, created })
+    Ok(Submitted { job: *job, created })
 }
 
 fn unknown_matrix(digest: &Digest) -> ServiceError {

@@ -78,7 +78,7 @@ impl Service {
             }
         };
         if training.request == *request {
-            return Ok((training, created));
+            return Ok((*training, created));
         }
         let TrainRequest { activate, seed, .. } = training.request;
         let message = format!(

@@ -211,8 +211,8 @@ impl From<domain::Training> for Training {
 impl From<domain::Work> for Work {
     fn from(work: domain::Work) -> Self {
         match work {
-            domain::Work::Tune(job) => Self::Tune(Box::new(job.into())),
-            domain::Work::Train(training) => Self::Train(Box::new(training.into())),
+            domain::Work::Tune(job) => Self::Tune(Box::new((*job).into())),
+            domain::Work::Train(training) => Self::Train(Box::new((*training).into())),
         }
     }
 }

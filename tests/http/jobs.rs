@@ -15,7 +15,7 @@ async fn equal_questions_get_one_job() {
     let job: Value = first.json().await.unwrap();
     assert_eq!((&job["state"], &job["stage"]), (&json!("queued"), &json!("waiting")));
     let problem = json!({
-        "op": "spmm", "n": 16, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": false
+        "op": "spmm", "n": 16, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": false, "transpose": false
     });
     assert_eq!(job["problem"], problem);
     assert_eq!(app.json(&location).await, job);

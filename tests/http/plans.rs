@@ -46,7 +46,7 @@ async fn accumulate_and_tf32_are_part_of_the_key() {
     let matrix = app.matrix(9).await;
     // The host multiplies in f32 whatever is consented to.
     let problem = json!({
-        "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": true
+        "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": true, "transpose": false
     });
     let job = app.submit(&json!({"matrix": matrix["digest"], "problem": problem})).await;
     assert_eq!(job.status(), 202);
@@ -54,10 +54,13 @@ async fn accumulate_and_tf32_are_part_of_the_key() {
     let asked = lookup(&matrix, 8);
     let found = app.json(&format!("{asked}&tf32=true")).await;
     assert_eq!((&found["plan"]["id"], &found["plan"]["problem"]), (&plan.id.0.into(), &problem));
-    let other = app.json(&format!("{asked}&accumulate=true&tf32=true")).await;
+    let other = app.json(&format!("{asked}&accumulate=true&tf32=true&predicted=false")).await;
     assert_eq!(other["match"]["grade"], "none");
     let reason = other["match"]["reasons"][0].as_str().unwrap();
     assert!(reason.ends_with("differs: its accumulate is false, not true"), "{reason}");
+    let other = app.json(&format!("{asked}&tf32=true&transpose=true&predicted=false")).await;
+    let reason = other["match"]["reasons"][0].as_str().unwrap();
+    assert!(reason.ends_with("differs: its transpose is false, not true"), "{reason}");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ fn training(op: Op, at: i64) -> Training {
 /// A queued one.
 async fn queued(store: &dyn Store, op: Op, at: i64) -> Training {
     match store.submit(&training(op, at).into()).await.unwrap() {
-        Submission::Created(Work::Train(training)) => training,
+        Submission::Created(Work::Train(training)) => *training,
         other => panic!("not created: {other:?}"),
     }
 }

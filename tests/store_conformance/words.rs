@@ -54,7 +54,7 @@ pub fn cpu() -> DeviceId {
 
 pub fn new_job(matrix: &Matrix, dedup: &str, at: i64) -> NewWork {
     NewWork {
-        work: Work::Tune(Job {
+        work: Work::from(Job {
             id: JobId::fresh(),
             request: JobRequest {
                 matrix: matrix.digest,
@@ -133,7 +133,7 @@ pub async fn answer(store: &dyn Store, key: &PlanKey) -> Option<Plan> {
 
 pub fn created(submission: Submission) -> Job {
     match submission {
-        Submission::Created(Work::Tune(job)) => job,
+        Submission::Created(Work::Tune(job)) => *job,
         other => panic!("not created: {other:?}"),
     }
 }

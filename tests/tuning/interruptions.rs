@@ -64,7 +64,7 @@ fn steal(file: std::path::PathBuf, device: DeviceId) -> Stolen {
             if let Ok(Some(Claim { work: Work::Tune(job), fence })) =
                 store.claim(&queue, "thief", 60_000, u32::MAX).await
             {
-                break Claimed { job, fence };
+                break Claimed { job: *job, fence };
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };

@@ -69,7 +69,7 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     let service = &app.service;
     if let Work::Train(training) = service.work(&id).await? {
-        return training::show(&app, training);
+        return training::show(&app, *training);
     }
     // The order matters: changes between two of these reads are sent again as events after `last_seq`, and a job that has
     // not ended by the second read will still send its final event.
@@ -115,7 +115,7 @@ pub async fn standing(
     let story = app.service.story(&id).await?;
     let job = match app.service.work(&id).await? {
         Work::Tune(job) => job,
-        Work::Train(training) => return training::standing(&headers, training),
+        Work::Train(training) => return training::standing(&headers, *training),
     };
     let recorded = Recorded::read(&app, &job, look.family.as_deref()).await?;
     fragment(&headers, &draw(&app, &job, &story, &recorded).await?)

@@ -175,7 +175,7 @@ fn taken_over(fence: &Fence) -> Look {
 
 fn log_end(work: &Work) {
     let Work::Train(training) = work else { return };
-    let Training { id, state, model, activated, error, message, .. } = training;
+    let Training { id, state, model, activated, error, message, .. } = &**training;
     let (state, model) = (state.name(), model.as_ref().map(ToString::to_string));
     tracing::info!(training = %id, state, model, activated, error, message, "training ended");
 }

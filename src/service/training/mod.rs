@@ -100,7 +100,7 @@ impl Trainer {
         let claim = self.service.claim(&Queue::Trainings, &self.owner).await?;
         match claim {
             Some(Claim { work: Work::Train(training), fence }) => {
-                self.run_training(training, &fence, stop).await
+                self.run_training(*training, &fence, stop).await
             }
             _ => Ok(Look::Nothing),
         }

@@ -48,7 +48,7 @@ impl Service {
             if let Submission::Created(Work::Train(training)) = submission {
                 let Scope { op, device_class } = &training.request.scope;
                 tracing::info!(%op, %device_class, new, training = %training.id, "training queued: enough new trials");
-                queued.push(training);
+                queued.push(*training);
             }
         }
         Ok(queued)

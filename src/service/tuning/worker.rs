@@ -89,7 +89,7 @@ impl Worker {
             return Ok(false);
         };
         let span = job_span(&job, &self.device);
-        let ended = self.run_job(job, fence, shutdown).instrument(span).await?;
+        let ended = self.run_job(*job, fence, shutdown).instrument(span).await?;
         if let Ended::DeviceGone(detail) = ended {
             self.wait_for_device(detail, shutdown).await;
         }

@@ -68,9 +68,9 @@ impl WorkRow {
 
     pub(super) fn work(self) -> Result<Work> {
         if self.is_training() {
-            self.training().map(Work::Train)
+            self.training().map(Work::from)
         } else {
-            self.job().map(Work::Tune)
+            self.job().map(Work::from)
         }
     }
 

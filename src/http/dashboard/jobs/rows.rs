@@ -52,8 +52,8 @@ pub enum Duration {
 impl Row {
     pub fn of(work: Work, names: &HashMap<Digest, String>) -> Self {
         match work {
-            Work::Tune(job) => Self::of_job(job, names),
-            Work::Train(training) => Self::of_training(training),
+            Work::Tune(job) => Self::of_job(*job, names),
+            Work::Train(training) => Self::of_training(*training),
         }
     }
 
