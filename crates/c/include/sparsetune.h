@@ -95,8 +95,8 @@ int32_t sparsetune_plan_accumulates(const sparsetune_plan *plan);
  * is closed. */
 const char *sparsetune_plan_warning(const sparsetune_plan *plan, size_t index);
 
-/* One call on operands as `sparsetune_plan_input` and `sparsetune_plan_output` state them, each aligned as its elements. They
- * must not overlap. The result is complete on return. `alpha` and `beta` must be 1 and 0 unless the plan accumulates; with
+/* One call on operands as `sparsetune_plan_input` and `sparsetune_plan_output` state them, each aligned as its elements; aligned
+ * to 64 bytes they are the fastest. They must not overlap. The result is complete on return. `alpha` and `beta` must be 1 and 0 unless the plan accumulates; with
  * beta = 0, c is not read. */
 int32_t sparsetune_plan_run(const sparsetune_plan *plan, const void *b, void *c, double alpha, double beta);
 
