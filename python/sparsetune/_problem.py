@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import index
 from typing import Any, Dict, Mapping, Optional, Union
 
 from ._native import OperandError
@@ -35,6 +36,18 @@ def to_json(problem: Mapping[str, Any]) -> str:
     return json.dumps(dict(problem))
 
 
+def _count(value: Any, what: str, most: Optional[int]) -> int:
+    """A number of columns, also as NumPy's integers."""
+    try:
+        count = -1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        count = -1
+    if count < 1 or most is not None and count > most:
+        allowed = "a positive integer" if most is None else f"1 to {most}"
+        raise OperandError(f"The number of {what} must be {allowed}, not {value!r}.")
+    return count
+
+
 def spmm_problem(
     n: int,
     dtype: str,
@@ -45,8 +58,7 @@ def spmm_problem(
     tf32: bool = False,
 ) -> Dict[str, Union[str, int, bool]]:
     """`C = A B`, or `alpha A B + beta C`."""
-    if not isinstance(n, int) or n < 1:
-        raise OperandError(f"The number of columns n must be a positive integer, not {n!r}.")
+    n = _count(n, "columns n", None)
     if layout not in ("row", "col"):
         raise OperandError(f"The layout must be `row` or `col`, not {layout!r}.")
     problem: Dict[str, Union[str, int, bool]] = {
@@ -67,8 +79,7 @@ def sptrsv_problem(
     rhs: int = 1,
 ) -> Dict[str, Union[str, int, bool]]:
     """`T x = b` with T a triangle of A."""
-    if not isinstance(rhs, int) or not 1 <= rhs <= 64:
-        raise OperandError(f"The number of right-hand sides must be 1 to 64, not {rhs!r}.")
+    rhs = _count(rhs, "right-hand sides", 64)
     return {
         "op": "sptrsv",
         "rhs": rhs,

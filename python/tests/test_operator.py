@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,15 @@ def test_the_libraries_own_solves(lower: bool, unit: bool, transpose: bool, libr
         source = source_of(T)
         found = _fallback._Library(source, source.matrix(), problem).runner(b)(b, None)
     assert numpy.allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_calls_from_several_threads() -> None:
+    A = random_csr(400, 300, 0.1)
+    f = sparsetune.spmm(A, n=numpy.int64(16), wait=True, search=QUICK)
+    operands = [operand(300, 16, "float32", seed=seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        for B, C in zip(operands * 4, pool.map(f, operands * 4)):
+            close(C, A, B, "float32")
 
 
 def test_what_cannot_be_solved() -> None:
