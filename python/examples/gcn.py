@@ -1,11 +1,13 @@
-"""A two-layer graph convolutional network, trained with sparsetune and with PyTorch's own sparse product.
+"""A two-layer graph convolutional network, trained with sparsetune and with PyTorch's own sparse
+product.
 
     python gcn.py [GRAPH] [--device cuda] [--epochs 50] [--hidden 64] [--json]
 
-GRAPH is a Matrix Market file (also gzip) or an npz of SciPy; without it the graph is `data/delaunay_n15.mtx.gz` of this
-repository, the triangulation of 32,768 points in the plane. The graph is real; labels and features are made up, since the
-collection has none: the label of a node is the nearest of a few random seeds by number of hops (a planted community), and its
-features are noise with a weak hint of the label. Both runs start from the same weights.
+GRAPH is a Matrix Market file (also gzip) or an npz of SciPy; without it the graph is
+`data/delaunay_n15.mtx.gz` of this repository, the triangulation of 32,768 points in the plane. The
+graph is real; labels and features are made up, since the collection has none: the label of a node
+is the nearest of a few random seeds by number of hops (a planted community), and its features are
+noise with a weak hint of the label. Both runs start from the same weights.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def normalised(graph: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
 
 
 def planted(A: scipy.sparse.csr_matrix, classes: int, features: int, seed: int) -> Tuple[Any, Any]:
-    """Labels by the nearest of `classes` random nodes, and features that are noise with a hint of the label."""
+    """Labels by the nearest of `classes` random nodes, and features that are noise with a hint of
+    the label."""
     rng = numpy.random.default_rng(seed)
     seeds = rng.choice(A.shape[0], classes, replace=False)
     hops = scipy.sparse.csgraph.dijkstra(A, unweighted=True, indices=seeds)
@@ -60,7 +63,8 @@ def train(
     classes = int(labels.max()) + 1
     first = torch.nn.Linear(X.shape[1], hidden).to(X.device)
     second = torch.nn.Linear(hidden, classes).to(X.device)
-    # A product is tuned for its number of columns: the second layer is as wide as the first and reads `classes` of it.
+    # A product is tuned for its number of columns: the second layer is as wide as the first and
+    # reads `classes` of it.
     optimiser = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.01)
     waits = X.is_cuda
 
@@ -125,11 +129,15 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("graph", nargs="?", type=Path, default=GRAPH)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--hidden", type=int, default=64, help="width of the hidden layer, and n of the product")
+    parser.add_argument(
+        "--hidden", type=int, default=64, help="width of the hidden layer, and n of the product"
+    )
     parser.add_argument("--features", type=int, default=32)
     parser.add_argument("--classes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
@@ -140,7 +148,9 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(found))
         return
-    print(f"{found['graph']}: {found['nodes']} nodes, {found['entries']} entries, on {found['device']}\n")
+    print(
+        f"{found['graph']}: {found['nodes']} nodes, {found['entries']} entries, on {found['device']}\n"
+    )
     print(f"{'':24}{'torch.sparse':>14}{'sparsetune':>14}")
     for name, key, form in [
         ("epoch, ms (median)", "epoch_ms", ".2f"),

@@ -2,9 +2,10 @@
 
     python pcg.py [MATRIX] [--device cuda] [--grid 64] [--json]
 
-MATRIX is a symmetric positive definite Matrix Market file; without it, Poisson's equation on a cube. The preconditioner is
-ILU(0): L and U have the pattern of A and L U agrees with A on it. The same solver runs with the library's own triangular
-solves (SciPy's `spsolve_triangular`, or on a GPU cuSPARSE through CuPy) and with sparsetune's; the iterations must be equal.
+MATRIX is a symmetric positive definite Matrix Market file; without it, Poisson's equation on a
+cube. The preconditioner is ILU(0): L and U have the pattern of A and L U agrees with A on it. The
+same solver runs with the library's own triangular solves (SciPy's `spsolve_triangular`, or on a GPU
+cuSPARSE through CuPy) and with sparsetune's; the iterations must be equal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import sparsetune
 
 
 def poisson(n: int) -> scipy.sparse.csr_matrix:
-    """Seven points on an n^3 grid, with coefficients that jump, so that the solver has something to do."""
+    """Seven points on an n^3 grid, with coefficients that jump, so that the solver has something to
+    do."""
     one = scipy.sparse.diags([-1.0, 2.0, -1.0], [-1, 0, 1], (n, n))
     eye = scipy.sparse.eye(n)
     A = scipy.sparse.kron(scipy.sparse.kron(one, eye), eye) * 100.0
@@ -33,7 +35,8 @@ def poisson(n: int) -> scipy.sparse.csr_matrix:
 
 
 def levels_of(A: scipy.sparse.csr_matrix) -> Any:
-    """The level of each row in the elimination: one above the highest row to its left that it has an entry in."""
+    """The level of each row in the elimination: one above the highest row to its left that it has
+    an entry in."""
     level = numpy.zeros(A.shape[0], numpy.int64)
     pointers, columns = A.indptr.tolist(), A.indices.tolist()
     for row in range(A.shape[0]):
@@ -49,13 +52,18 @@ def levels_of(A: scipy.sparse.csr_matrix) -> Any:
 def ilu0(A: scipy.sparse.csr_matrix) -> Tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
     """ILU(0): L (unit diagonal, not stored) and U on A's own pattern.
 
-    Row by row, `a_ik /= a_kk` and `a_ij -= a_ik a_kj` wherever a_ij is in the pattern. All entries of a wavefront (rows of
-    one level, at the same place from the left) are eliminated by one step of NumPy.
+    Row by row, `a_ik /= a_kk` and `a_ij -= a_ik a_kj` wherever a_ij is in the pattern. All entries
+    of a wavefront (rows of one level, at the same place from the left) are eliminated by one step
+    of NumPy.
     """
     A = A.tocsr().astype("float64")
     A.sum_duplicates()
     rows, size = A.shape[0], A.shape[0]
-    pointers, columns, values = A.indptr.astype(numpy.int64), A.indices.astype(numpy.int64), A.data.copy()
+    pointers, columns, values = (
+        A.indptr.astype(numpy.int64),
+        A.indices.astype(numpy.int64),
+        A.data.copy(),
+    )
     row_of = numpy.repeat(numpy.arange(rows), numpy.diff(pointers))
     keys = row_of * size + columns
     diagonal = numpy.flatnonzero(row_of == columns)
@@ -70,7 +78,8 @@ def ilu0(A: scipy.sparse.csr_matrix) -> Tuple[scipy.sparse.csr_matrix, scipy.spa
             entry = pointers[active] + place
             pivot = columns[entry]
             values[entry] /= values[diagonal[pivot]]
-            # The entries right of the pivot row's diagonal, one after the other for all active rows at once.
+            # The entries right of the pivot row's diagonal, one after the other for all active rows
+            # at once.
             count = pointers[pivot + 1] - diagonal[pivot] - 1
             first = numpy.repeat(diagonal[pivot] + 1, count)
             offset = numpy.arange(count.sum()) - numpy.repeat(numpy.cumsum(count) - count, count)
@@ -124,7 +133,9 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
     if arguments.check:
         error = abs(unit @ U - A)[A.nonzero()].max() / abs(A).max()
         if error > 1e-12:
-            raise SystemExit(f"the factorisation is no ILU(0): L U differs from A on its pattern by {error:.1e}")
+            raise SystemExit(
+                f"the factorisation is no ILU(0): L U differs from A on its pattern by {error:.1e}"
+            )
     b = numpy.random.default_rng(1).standard_normal(A.shape[0])
 
     if arguments.device == "cpu":
@@ -146,7 +157,9 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
     triangular = linalg.spsolve_triangular
     theirs = linalg.LinearOperator(
         A.shape,
-        matvec=lambda x: triangular(U, triangular(unit, x, lower=True, unit_diagonal=True), lower=False),
+        matvec=lambda x: triangular(
+            U, triangular(unit, x, lower=True, unit_diagonal=True), lower=False
+        ),
         dtype=A.dtype,
     )
     begun = time.perf_counter()
@@ -183,13 +196,17 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("matrix", nargs="?", type=Path)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--grid", type=int, default=24, help="points of the cube in each direction")
     parser.add_argument("--tolerance", type=float, default=1e-8)
     parser.add_argument("--seconds", type=float, help="budget of each search")
-    parser.add_argument("--check", action="store_true", help="check that the factorisation is an ILU(0)")
+    parser.add_argument(
+        "--check", action="store_true", help="check that the factorisation is an ILU(0)"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = run(arguments)
@@ -198,10 +215,16 @@ def main() -> None:
         return
     print(f"{found['rows']} unknowns, {found['entries']} entries, on {found['device']}\n")
     print(f"{'preconditioner':32}{'iterations':>12}{'solve, ms':>12}{'residual':>12}")
-    for name, key in (("none", "plain"), (f"ILU(0), {found['library']}", "library"), ("ILU(0), sparsetune", "sparsetune")):
+    for name, key in (
+        ("none", "plain"),
+        (f"ILU(0), {found['library']}", "library"),
+        ("ILU(0), sparsetune", "sparsetune"),
+    ):
         residual = found.get(f"{key}_residual")
         said = "" if residual is None else f"{residual:.1e}"
-        print(f"{name:32}{found[key + '_iterations']:>12}{1e3 * found[key + '_s']:>12.1f}{said:>12}")
+        print(
+            f"{name:32}{found[key + '_iterations']:>12}{1e3 * found[key + '_s']:>12.1f}{said:>12}"
+        )
     breaks = found["break_even_solves"]
     print(
         f"\nthe solve is {found['speedup']:.2f} times as fast; both plans were there after {found['first_call_s']:.1f} s, "

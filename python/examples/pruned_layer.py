@@ -75,7 +75,9 @@ def run(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--in", dest="inputs", type=int, default=1024)
     parser.add_argument("--out", dest="outputs", type=int, default=4096)
@@ -93,7 +95,11 @@ def main() -> None:
         f"{found['in']} -> {found['out']}, batch {found['batch']}, {found['density']:.1%} of the weights, "
         f"on {found['device']}\n"
     )
-    for name, key in (("dense", "dense_us"), ("torch.sparse", "torch_us"), ("sparsetune", "sparsetune_us")):
+    for name, key in (
+        ("dense", "dense_us"),
+        ("torch.sparse", "torch_us"),
+        ("sparsetune", "sparsetune_us"),
+    ):
         print(f"{name:16}{found[key]:>12.1f} us")
     breaks = found["break_even_calls"]
     print(

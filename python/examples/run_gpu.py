@@ -3,16 +3,18 @@
     python run_gpu.py examples [--seconds 30] [-o examples.json]
     python run_gpu.py bundles DIR [--together 1] [-o bundles.json]
 
-`bundles` loads each bundle in a fresh process with CuPy, and in another with PyTorch (`--together` for several in one). Each
-draws the inputs of the bundle's check by NumPy, calls the plan through the library on its current stream, compares the
-sampled outputs with those that the bundle has from float64, and takes the time of a call: between two events, in a CUDA
-graph, and on the host, beside an empty kernel that is launched through the driver.
+`bundles` loads each bundle in a fresh process with CuPy, and in another with PyTorch (`--together`
+for several in one). Each draws the inputs of the bundle's check by NumPy, calls the plan through
+the library on its current stream, compares the sampled outputs with those that the bundle has from
+float64, and takes the time of a call: between two events, in a CUDA graph, and on the host, beside
+an empty kernel that is launched through the driver.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import json
 import os
 import subprocess
@@ -35,7 +37,9 @@ CALLS, SAMPLES = 20, 100
 def bits(seed: int, count: int) -> Any:
     """SplitMix64, as of place i."""
     with numpy.errstate(over="ignore"):
-        x = numpy.uint64(seed) + numpy.uint64(0x9E3779B97F4A7C15) * numpy.arange(1, count + 1, dtype=numpy.uint64)
+        x = numpy.uint64(seed % 2**64) + numpy.uint64(0x9E3779B97F4A7C15) * numpy.arange(
+            1, count + 1, dtype=numpy.uint64
+        )
         x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
         return x ^ (x >> numpy.uint64(31))
@@ -46,7 +50,9 @@ def draw(element: str, count: int, seed: int, scale: float) -> Any:
     random = bits(seed, count)
     if element == "f64":
         return (2.0 * ((random >> numpy.uint64(11)) * 2.0**-53) - 1.0) * scale
-    single = (random >> numpy.uint64(40)).astype(numpy.float32) * numpy.float32(2.0**-23) - numpy.float32(1)
+    single = (random >> numpy.uint64(40)).astype(numpy.float32) * numpy.float32(
+        2.0**-23
+    ) - numpy.float32(1)
     return single.astype("float16" if element == "f16" else "float32")
 
 
@@ -56,7 +62,10 @@ def tensors(bundle: Path, member: str) -> Dict[str, Any]:
     length = int.from_bytes(data[:8], "little")
     types = {"U64": "u8", "F64": "f8"}
     return {
-        name: numpy.frombuffer(data[8 + length + at["data_offsets"][0] : 8 + length + at["data_offsets"][1]], types[at["dtype"]])
+        name: numpy.frombuffer(
+            data[8 + length + at["data_offsets"][0] : 8 + length + at["data_offsets"][1]],
+            types[at["dtype"]],
+        )
         for name, at in json.loads(data[8 : 8 + length]).items()
         if name != "__metadata__"
     }
@@ -95,7 +104,9 @@ class Cupy:
 
     def array(self, x: Any, dense: Dict[str, Any]) -> Any:
         order = "C" if dense["layout"] == "row" else "F"
-        return self.cupy.asarray(x.reshape((dense["rows"], dense["cols"]), order=order), order=order)
+        return self.cupy.asarray(
+            x.reshape((dense["rows"], dense["cols"]), order=order), order=order
+        )
 
     def host(self, x: Any) -> Any:
         return self.cupy.asnumpy(x)
@@ -179,7 +190,8 @@ def between_events(library: Any, call: Callable[[], Any], calls: int) -> float:
 
 
 def on_host(library: Any, call: Callable[[], Any]) -> float:
-    """Microseconds for which a call keeps the host busy: the least of many short runs, so that no queue is full."""
+    """Microseconds for which a call keeps the host busy: the least of many short runs, so that no
+    queue is full."""
     best = float("inf")
     for _ in range(SAMPLES):
         library.synchronize()
@@ -192,7 +204,8 @@ def on_host(library: Any, call: Callable[[], Any]) -> float:
 
 
 def empty_kernel(stream: int) -> Callable[[], Any]:
-    """A launch of an empty kernel through the driver: what any launch costs at least, and a call of ctypes."""
+    """A launch of an empty kernel through the driver: what any launch costs at least, and a call of
+    ctypes."""
     driver = ctypes.CDLL("libcuda.so.1")
     text = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n\0"
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -217,6 +230,10 @@ def one(framework: str, path: Path) -> Dict[str, Any]:
     dense, check = manifest["call"], manifest["check"]
     count = {name: dense[name]["rows"] * dense[name]["cols"] for name in "bc"}
     b = draw(dense["b"]["element"], count["b"], check["seed"], check["scale"])
+    if hashlib.sha256(b.tobytes()).hexdigest() != check["b_sha256"]:
+        raise SystemExit(
+            f"{path}: the inputs of the check came out differently than when the bundle was made"
+        )
     c = draw(dense["c"]["element"], count["c"], check["seed"] + 1, 1.0)
     if check["beta"] == 0.0:
         c[...] = numpy.nan
@@ -249,14 +266,18 @@ def one(framework: str, path: Path) -> Dict[str, Any]:
     stream = library.raw_stream()
     native, at_b, at_c = plan._native, library.pointer(B), library.pointer(C)
     answer["host_us"] = on_host(library, call)
-    answer["host_extension_us"] = on_host(library, lambda: native.run_on_device(at_b, at_c, stream, 1.0, 0.0))
+    answer["host_extension_us"] = on_host(
+        library, lambda: native.run_on_device(at_b, at_c, stream, 1.0, 0.0)
+    )
     answer["host_empty_kernel_us"] = on_host(library, empty_kernel(stream))
     replay = library.captured(call)
     answer["graph_us"] = between_events(library, replay, CALLS)
     library.synchronize()
     again = library.array(c.copy(), dense["c"])
     plan(B, again, *factors)
-    answer["error_share_after"] = worst_share(path, check, b, library.host(again).ravel(order), dense["b"]["cols"])
+    answer["error_share_after"] = worst_share(
+        path, check, b, library.host(again).ravel(order), dense["b"]["cols"]
+    )
     answer["gave_up"] = plan.gave_up()
     return answer
 
@@ -280,16 +301,30 @@ def bundles(arguments: argparse.Namespace) -> List[Dict[str, Any]]:
             print(f"{found['library']:6} {found['bundle'][:44]:44} FAILED: {found['failed']}")
             continue
         promise = found["promise_us"]
-        ratio = "" if promise is None else f"{found['call_us'] / promise:6.2f}{found['graph_us'] / promise:7.2f}"
+        ratio = (
+            ""
+            if promise is None
+            else f"{found['call_us'] / promise:6.2f}{found['graph_us'] / promise:7.2f}"
+        )
         print(
             f"{found['library']:6} {found['bundle'][:44]:44} {found['family']:14} error {found['error_share']:5.2f}  "
             f"{found['call_us']:9.1f} us, of the promise {ratio}  host {found['host_us']:5.1f} us "
             f"(extension {found['host_extension_us']:.1f}, empty kernel {found['host_empty_kernel_us']:.1f})"
         )
     good = [found for found in results if "failed" not in found]
-    wrong = [found for found in good if not (found["error_share"] <= 1 and found["error_share_after"] <= 1 and found["own_check"])]
+    wrong = [
+        found
+        for found in good
+        if not (
+            found["error_share"] <= 1 and found["error_share_after"] <= 1 and found["own_check"]
+        )
+    ]
     timed = [found for found in good if found["promise_us"]]
-    mean = lambda key: float(numpy.exp(numpy.mean([numpy.log(f[key] / f["promise_us"]) for f in timed]))) if timed else 0.0  # noqa: E731
+    mean = lambda key: (
+        float(numpy.exp(numpy.mean([numpy.log(f[key] / f["promise_us"]) for f in timed])))
+        if timed
+        else 0.0
+    )  # noqa: E731
     over = sorted(found["host_us"] - found["host_empty_kernel_us"] for found in good)
     print(
         f"\n{len(results)} loads of {len(paths)} bundles, {len(results) - len(good)} failed, {len(wrong)} wrong; time over the "
@@ -322,7 +357,9 @@ def main() -> None:
         for path in sys.argv[3:]:
             print(json.dumps(one(sys.argv[2], Path(path))), flush=True)
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     of_bundles = commands.add_parser("bundles")
     of_bundles.add_argument("folder", type=Path)
@@ -331,7 +368,9 @@ def main() -> None:
     of_examples = commands.add_parser("examples")
     of_examples.add_argument("--seconds", type=float, help="budget of each search")
     for command in (of_bundles, of_examples):
-        command.add_argument("-o", "--output", type=Path, help="where all results are written as JSON")
+        command.add_argument(
+            "-o", "--output", type=Path, help="where all results are written as JSON"
+        )
     arguments = parser.parse_args()
     results = bundles(arguments) if arguments.command == "bundles" else examples(arguments)
     if arguments.output:

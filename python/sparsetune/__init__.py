@@ -1,11 +1,12 @@
-"""sparsetune: sparse products and triangular solves by the fastest kernel for the matrix and the device.
+"""sparsetune: sparse products and triangular solves by the fastest kernel for the matrix and the
+device.
 
     import sparsetune
     f = sparsetune.spmm(A, n=128)
     C = f(B)
 
-`A` is a sparse matrix of SciPy, CuPy or PyTorch, and `B` is where `A` is. Importing this package imports nothing else;
-what a name needs is imported when the name is first used.
+`A` is a sparse matrix of SciPy, CuPy or PyTorch, and `B` is where `A` is. Importing this package
+imports nothing else; what a name needs is imported when the name is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `sparsetune` program: the same as the binary of this name. Imports nothing but the extension."""
+"""The `sparsetune` program: the binary of this name. Imports nothing but the extension."""
 
 from __future__ import annotations
 

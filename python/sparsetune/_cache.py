@@ -12,7 +12,8 @@ _FOLDER = "SPARSETUNE_CACHE"
 
 
 def folder() -> Path:
-    """Where bundles and the tuner's data are kept: SPARSETUNE_CACHE, or `sparsetune` in the user's cache folder."""
+    """Where bundles and the tuner's data are kept: SPARSETUNE_CACHE, or `sparsetune` in the user's
+    cache folder."""
     named = os.environ.get(_FOLDER)
     if named:
         return Path(named)

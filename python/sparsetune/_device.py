@@ -8,7 +8,8 @@ from . import _native
 
 
 def device_class(device: str) -> str:
-    """The class of `cpu` or `cuda:0`, as the service names it. A GPU is asked through the library that the caller uses."""
+    """The class of `cpu` or `cuda:0`, as the service names it. A GPU is asked through the library
+    that the caller uses."""
     if device == "cpu":
         return _native.device_class()
     ordinal = int(device.partition(":")[2] or 0)

@@ -1,4 +1,5 @@
-"""What runs while there is no plan: our host kernel with settings by rule, or the library's own routine."""
+"""What runs while there is no plan: our host kernel with settings by rule, or the library's own
+routine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class Untuned:
 
     def __init__(self, source: Source, matrix: Matrix, problem: Mapping[str, Any]) -> None:
         # Factors are applied afterwards, and a hint to round is not taken.
-        plain = {name: value for name, value in problem.items() if name not in ("accumulate", "tf32")}
+        plain = {
+            name: value for name, value in problem.items() if name not in ("accumulate", "tf32")
+        }
         verb = "multiplies" if problem["op"] == "spmm" else "solves"
         self._native: Optional[_native.Plan] = None
         self._library: Optional[_Library] = None
@@ -129,7 +132,9 @@ class _Library:
         import scipy.sparse
         import scipy.sparse.linalg
 
-        A = scipy.sparse.csr_matrix(self._arrays(self._call.b.numpy_dtype), shape=self._matrix.shape)
+        A = scipy.sparse.csr_matrix(
+            self._arrays(self._call.b.numpy_dtype), shape=self._matrix.shape
+        )
         return self._of_scipy(A, scipy.sparse, scipy.sparse.linalg)
 
     def _cupy(self) -> Callable[[Any], Any]:
@@ -161,8 +166,12 @@ class _Library:
     def _torch(self) -> Callable[[Any], Any]:
         import torch
 
-        values, columns, pointers = (torch.from_numpy(part) for part in self._arrays(self._call.b.numpy_dtype))
-        A = torch.sparse_csr_tensor(pointers, columns, values, self._matrix.shape, check_invariants=False)
+        values, columns, pointers = (
+            torch.from_numpy(part) for part in self._arrays(self._call.b.numpy_dtype)
+        )
+        A = torch.sparse_csr_tensor(
+            pointers, columns, values, self._matrix.shape, check_invariants=False
+        )
         A = A.to(self._source.device)
         if not self._solves:
             if self._transposed:

@@ -7,14 +7,17 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from . import _cache, _native
-from ._native import BundleError, Error, Matrix, StalePlan, WrongDevice
+from ._native import BundleError, Error, Matrix, StalePlan, TuningError, WrongDevice
 from ._device import device_class
 from ._problem import Problem, to_json
 from ._program import command
 from .plan import Plan
+
+if TYPE_CHECKING:
+    from .client import Client
 
 logger = logging.getLogger("sparsetune")
 
@@ -78,7 +81,7 @@ class Finder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             server = self.options.server or os.environ.get("SPARSETUNE_SERVER")
             self._take(self._ask(server) if server else self._tune())
-        except Exception as error:  # noqa: BLE001: whatever it is, the caller of `wait` gets it
+        except Exception as error:  # Whatever it is, `wait` raises it.
             self.error = error
             if not isinstance(error, Misses):
                 logger.warning("There is no plan for %s: %s", self.problem, error)
@@ -111,8 +114,11 @@ class Finder:
                 client.bundle(found, self.path)
                 return self._load()
             except StalePlan:
-                # Its kernels are others than ours, so it is measured again, by the server if it has ours.
-                logger.warning("The server's plan %s is stale here and is made again.", found.plan_id)
+                # Its kernels are others than ours, so it is measured again, by the server if it has
+                # ours.
+                logger.warning(
+                    "The server's plan %s is stale here and is made again.", found.plan_id
+                )
         if not self.options.tune:
             raise Misses(f"{server} has no plan for this problem.")
         if not client.has(digest):
@@ -120,12 +126,23 @@ class Finder:
         job = client.submit_digest(
             digest,
             self.problem,
-            device=wanted,
+            device=self._worker(client, wanted),
             search=self.options.search,
             expected_calls=self.options.expected_calls,
         )
         client.bundle(client.wait(job), self.path)
         return self._load()
+
+    @staticmethod
+    def _worker(client: "Client", wanted: str) -> str:
+        """The server's device of this class: a job names a device, a plan is good for its class."""
+        fitting = [device for device in client.devices() if device.get("class") == wanted]
+        device = min(fitting, key=lambda device: not device.get("online"), default=None)
+        if device is None:
+            raise TuningError(
+                f"{client.url} has no device of the class {wanted}, so it cannot tune."
+            )
+        return str(device["id"])
 
     def _tune(self) -> Plan:
         if not self.options.tune:
@@ -146,7 +163,7 @@ class Misses(Error):
 
 
 class tuner:
-    """The tuner of a device, shared by those who use it at the same time and closed after the last."""
+    """The tuner of a device, shared by those who use it at the same time."""
 
     _lock = threading.Lock()
     _open: Dict[Tuple[str, str, Tuple[str, ...]], Tuple[_native.Tuner, int]] = {}

@@ -35,7 +35,8 @@ class NotFound(ServerError):
     """A server does not have what was asked for."""
 
 class Matrix:
-    """A sparse matrix in canonical form, which remembers the order of the values that it was made from."""
+    """A sparse matrix in canonical form, which remembers the order of the values that it was made
+    from."""
 
     def __new__(
         cls,
@@ -64,7 +65,8 @@ class Matrix:
     ) -> Tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[numpy.float64]]:
         """Row pointers, column indices and values of the canonical form, as new arrays."""
     def values(self, data: NDArray[Any]) -> NDArray[numpy.float64]:
-        """The canonical values that belong to `data`, in the order of the arrays that the matrix was made from."""
+        """The canonical values that belong to `data`, in the order of the arrays that the matrix
+        was made from."""
 
 class Plan:
     """A plan that is ready to run, and the operands of its calls."""
@@ -84,15 +86,19 @@ class Plan:
     ) -> NDArray[Any]:
         """One call on NumPy arrays. `out` is made if it is not given."""
     def run_at(self, b: int, c: int, alpha: float, beta: float) -> None:
-        """One call on host memory by its addresses, which are not checked beyond overlap and alignment."""
+        """One call on host memory by its addresses, which are not checked beyond overlap and
+        alignment."""
     def run_on_device(self, b: int, c: int, stream: int, alpha: float, beta: float) -> None:
-        """Queue one call on a stream of the plan's GPU. Addresses are not checked beyond their alignment."""
+        """Queue one call on a stream of the plan's GPU. Addresses are not checked beyond their
+        alignment."""
     def update_values(self, values: NDArray[Any]) -> None:
         """Replace the values: all of them, in canonical order."""
     def update_values_on_device(self, values: int, stream: int) -> None:
-        """As `update_values`, for values of the problem's type on the plan's GPU, queued on a stream."""
+        """As `update_values`, for values of the problem's type on the plan's GPU, queued on a
+        stream."""
     def check(self) -> Tuple[bool, float, int]:
-        """Whether the bundle's check passed, the largest error as a share of the allowed one, and the number of samples."""
+        """Whether the bundle's check passed, the largest error as a share of the allowed one, and
+        the number of samples."""
     def gave_up(self) -> bool:
         """Whether a kernel of an earlier call ended itself."""
     @property
@@ -127,7 +133,8 @@ class Tuner:
         expected_calls: Optional[int],
         path: str,
     ) -> str:
-        """Tune unless the folder has a measured plan, write the bundle of the plan to a file, and return the plan's id."""
+        """Tune unless the folder has a measured plan, write the bundle of the plan to a file, and
+        return the plan's id."""
     def close(self) -> None:
         """End the process that measures, once nobody tunes any more."""
 
@@ -135,10 +142,12 @@ def unsupported(device: str, problem: str) -> Optional[str]:
     """Why a problem cannot run on a kind of device (`cpu`, `cuda:0`); None if it can."""
 
 def device_class(gpu: Optional[Tuple[str, str, int]] = None) -> str:
-    """The class of this host's CPU, or of a GPU by name, compute capability and number of multiprocessors."""
+    """The class of this host's CPU, or of a GPU by name, compute capability and number of
+    multiprocessors."""
 
 def main(argv: list[str]) -> int:
-    """Run the program with these arguments, of which the first is its name, and return its exit code."""
+    """Run the program with these arguments, of which the first is its name, and return its exit
+    code."""
 
 def set_program(program: str, leading: list[str]) -> None:
     """Set the program with its leading arguments that this process starts for measurements."""

@@ -1,4 +1,5 @@
-"""Dense operands of NumPy, CuPy and PyTorch: what they must be, and their addresses. Imports none of the three."""
+"""Dense operands of NumPy, CuPy and PyTorch: what they must be, and their addresses. Imports none
+of the three."""
 
 from __future__ import annotations
 
@@ -36,12 +37,14 @@ class Dense(NamedTuple):
     def refusal(self, what: str, found: str) -> OperandError:
         order = "row-major (C order)" if self.layout == "row" else "column-major (Fortran order)"
         return OperandError(
-            f"{what} must be {self.rows} x {self.cols} elements of {self.numpy_dtype}, contiguous and {order}; "
-            f"it is {found}."
+            f"{what} must be {self.rows} x {self.cols} elements of {self.numpy_dtype}, contiguous "
+            f"and {order}; it is {found}."
         )
 
     def unaligned(self, what: str) -> OperandError:
-        return OperandError(f"The address of {what} must be a multiple of {self.alignment} bytes here.")
+        return OperandError(
+            f"The address of {what} must be a multiple of {self.alignment} bytes here."
+        )
 
 
 class Call(NamedTuple):
@@ -84,7 +87,9 @@ def factors(out: Any, alpha: Optional[float], beta: Optional[float]) -> Tuple[fl
     alpha = 1.0 if alpha is None else float(alpha)
     beta = 0.0 if beta is None else float(beta)
     if out is None and beta != 0.0:
-        raise OperandError("With beta, `out` must be given: it holds the C that beta is a factor of.")
+        raise OperandError(
+            "With beta, `out` must be given: it holds the C that beta is a factor of."
+        )
     return alpha, beta
 
 
@@ -142,7 +147,9 @@ def _cupy_taker(call: Call) -> Taker:
         if not (x.flags.c_contiguous if rows_first else x.flags.f_contiguous):
             raise dense.refusal(what, f"strided by {x.strides} bytes")
         if x.data.device_id != ordinal:
-            raise OperandError(f"{what} is on GPU {x.data.device_id}, but the matrix is on GPU {ordinal}.")
+            raise OperandError(
+                f"{what} is on GPU {x.data.device_id}, but the matrix is on GPU {ordinal}."
+            )
         if x.data.ptr % dense.alignment:
             raise dense.unaligned(what)
 
@@ -244,7 +251,8 @@ def _torch_host_runner(plan: Plan, call: Call) -> Runner:
 
 
 def update_on_device(plan: Plan, nnz: int, values: Any) -> bool:
-    """Queues new values that are on the plan's GPU, in its type and in canonical order; False if they are not."""
+    """Queues new values that are on the plan's GPU, in its type and in canonical order; False if
+    they are not."""
     library = library_of(values)
     if plan.ordinal is None or library not in ("cupy", "torch"):
         return False
@@ -259,7 +267,9 @@ def update_on_device(plan: Plan, nnz: int, values: Any) -> bool:
         return True
     import torch
 
-    here = values.shape == (nnz,) and values.dtype is getattr(torch, name) and values.is_contiguous()
+    here = (
+        values.shape == (nnz,) and values.dtype is getattr(torch, name) and values.is_contiguous()
+    )
     if not here or values.get_device() != plan.ordinal:
         return False
     stream = torch.cuda.current_stream(plan.ordinal).cuda_stream

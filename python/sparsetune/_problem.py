@@ -9,8 +9,8 @@ from typing import Any, Dict, Mapping, Optional, Union
 from ._native import OperandError
 from ._source import dtype_of
 
-#: The flat object of the API: `op` and the operation's fields. Fields at their default that came later are left out,
-#: so that older servers and keys agree.
+#: The flat object of the API: `op` and the operation's fields. Fields at their default that came
+#: later are left out, so that older servers and keys agree.
 Problem = Mapping[str, Union[str, int, bool]]
 
 DTYPES = {

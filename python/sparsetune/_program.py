@@ -6,7 +6,8 @@ import sys
 
 from . import _native
 
-# The file itself is loaded, without the package, NumPy, or anything on the path: a start takes milliseconds.
+# The file itself is loaded, without the package, NumPy, or anything on the path: a start takes
+# milliseconds.
 _CODE = (
     "import sys\n"
     "from importlib.machinery import ExtensionFileLoader as L, ModuleSpec as S\n"

@@ -1,4 +1,5 @@
-"""What a sparse matrix of SciPy, CuPy or PyTorch is: its framework, device, type and arrays. Imports none of them."""
+"""What a sparse matrix of SciPy, CuPy or PyTorch is: its framework, device, type and arrays.
+Imports none of them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 SCIPY, CUPY, TORCH = "scipy", "cupy", "torch"
 
 _ACCEPTED = (
-    "A must be a sparse matrix of SciPy, CuPy or PyTorch (CSR, CSC or COO), or a sparsetune.Matrix, not {}."
+    "A must be a sparse matrix of SciPy, CuPy or PyTorch (CSR, CSC or COO), or a "
+    "sparsetune.Matrix, not {}."
 )
 
 
@@ -61,7 +63,9 @@ def source_of(A: Any) -> Source:
         _two_dimensions(A.shape)
         device = "cpu" if A.device.type == "cpu" else f"cuda:{A.device.index or 0}"
         if A.device.type not in ("cpu", "cuda"):
-            raise OperandError(f"A is on {A.device}, but sparsetune has plans for CPUs and NVIDIA GPUs.")
+            raise OperandError(
+                f"A is on {A.device}, but sparsetune has plans for CPUs and NVIDIA GPUs."
+            )
         return Source(A, TORCH, device, (int(A.shape[0]), int(A.shape[1])), _dtype(A.dtype))
     raise OperandError(_ACCEPTED.format(_a(A)))
 
@@ -90,7 +94,9 @@ def _two_dimensions(shape: Any) -> None:
 
 def _a(value: Any) -> str:
     kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__name__
+    return (
+        f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__name__
+    )
 
 
 def _arrays(source: Source) -> Tuple[str, Any, Any, Any]:
@@ -125,7 +131,9 @@ def _torch_arrays(A: Any) -> Tuple[str, Any, Any, Any]:
         indices = A._indices()
         parts = ("coo", indices[0], indices[1], A._values())
     else:
-        raise OperandError(f"A has the layout {A.layout}: it must be sparse_csr, sparse_csc or sparse_coo.")
+        raise OperandError(
+            f"A has the layout {A.layout}: it must be sparse_csr, sparse_csc or sparse_coo."
+        )
     kind, first, second, data = parts
     if data.dim() != 1:
         raise OperandError("A must be a matrix of numbers, not of dense blocks or vectors.")

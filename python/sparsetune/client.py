@@ -1,4 +1,4 @@
-"""A client of a sparsetune server's HTTP API. Needs nothing beyond the standard library and NumPy."""
+"""A client of a sparsetune server's HTTP API, by the standard library."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ._source import as_matrix
 
 __all__ = ["AsyncClient", "Client", "Job", "Lookup"]
 
-#: Seconds for connecting and for each read. The server answers every request of this client within less, except
-#: uploads, which it reads to the end first.
+#: Seconds for connecting and for each read. The server answers every request of this client within
+#: less, except uploads, which it reads to the end first.
 TIMEOUT = 60.0
 _FINAL = ("succeeded", "failed", "cancelled")
 _SERVER = "SPARSETUNE_SERVER"
@@ -73,8 +73,8 @@ class Job:
 class Client:
     """A server.
 
-    Without `url` the environment variable SPARSETUNE_SERVER names it, and without `token` SPARSETUNE_TOKEN does.
-    Methods may be called from several threads.
+    Without `url` the environment variable SPARSETUNE_SERVER names it, and without `token`
+    SPARSETUNE_TOKEN does. Methods may be called from several threads.
     """
 
     def __init__(
@@ -116,8 +116,9 @@ class Client:
     ) -> Lookup:
         """Look up a plan by the matrix's digest, which is computed here: nothing is uploaded.
 
-        `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining fields of the problem:
-        dtype, layout, accumulate, tf32, transpose; for `sptrsv` lower, unit_diagonal, rhs.
+        `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining
+        fields of the problem: dtype, layout, accumulate, tf32, transpose; for `sptrsv` lower,
+        unit_diagonal, rhs.
         """
         wanted = make_problem(op, A, n=n, **problem)
         return self.lookup_digest(
@@ -151,7 +152,8 @@ class Client:
         )
 
     def upload(self, A: Any, name: Optional[str] = None) -> Dict[str, Any]:
-        """Upload a matrix and return its properties. A matrix that is already stored is not stored again."""
+        """Upload a matrix and return its properties. A matrix that is already stored is not stored
+        again."""
         query = "" if name is None else "?" + urlencode({"name": name})
         body = _npz(as_matrix(A))
         headers = {"content-type": "application/octet-stream"}
@@ -231,12 +233,27 @@ class Client:
             raise TuningError(f"Job {known.id} has no plan: {why.rstrip('.')}.")
         return known
 
+    def devices(self) -> List[Dict[str, Any]]:
+        """The devices of the server's workers (the schema `WorkerDevice` of its openapi.yaml)."""
+        return list(self._json("GET", "/v1/devices").get("items", ()))
+
     def plan(self, id: str) -> Dict[str, Any]:
         """A plan as the server describes it (the schema `Plan` of its openapi.yaml)."""
         return self._json("GET", f"/v1/plans/{id}")
 
-    def bundle(self, plan: Union[str, Lookup, Job], path: Union[str, "os.PathLike[str]"]) -> Path:
-        """Download a plan's bundle to a file, which `sparsetune.load` runs. The file is complete or not there."""
+    def bundle(
+        self,
+        plan: Union[str, Lookup, Job],
+        path: Union[str, "os.PathLike[str]"],
+        *,
+        values: str = "included",
+    ) -> Path:
+        """Download a plan's bundle to a file, which `sparsetune.load` runs. The file is complete or
+        not there.
+
+        With `values="external"` the matrix's values are left out: `update_values` gives them after
+        the plan was loaded.
+        """
         if isinstance(plan, Lookup):
             id = plan.plan_id
         elif isinstance(plan, Job):
@@ -246,7 +263,7 @@ class Client:
         if id is None:
             raise NotFound("There is no plan whose bundle could be downloaded.")
         target = Path(path)
-        body = self._accepted("GET", f"/v1/plans/{id}/bundle")
+        body = self._accepted("GET", f"/v1/plans/{id}/bundle?{urlencode({'values': values})}")
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         try:
             partial.write_bytes(body)
@@ -257,8 +274,8 @@ class Client:
 
     def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
         """Give the server a bundle, whose plan it then answers lookups with."""
-        answer: Dict[str, Any] = self._json("POST", "/v1/bundles", Path(path).read_bytes())
-        return answer
+        headers = {"content-type": "application/octet-stream"}
+        return self._json("POST", "/v1/bundles", Path(path).read_bytes(), headers)
 
     def _json(
         self,
@@ -287,7 +304,9 @@ class Client:
         if 200 <= status < 300:
             return text
         said = _problem_text(status, text)
-        raise (NotFound if status == 404 else ServerError)(f"{self.url} refused {method} {path}: {said}")
+        raise (NotFound if status == 404 else ServerError)(
+            f"{self.url} refused {method} {path}: {said}"
+        )
 
     def _send(
         self,
@@ -296,14 +315,16 @@ class Client:
         body: Optional[bytes] = None,
         headers: Optional[Mapping[str, str]] = None,
     ) -> Tuple[int, bytes]:
-        sent = {"user-agent": f"sparsetune-python/{VERSION}", "accept": "application/json"}
+        sent = {"user-agent": f"sparsetune-python/{VERSION}", "accept": "application/json, */*"}
         if body is not None:
             sent["content-type"] = "application/json"
         if self._token is not None:
             sent["authorization"] = f"Bearer {self._token}"
         sent.update(headers or {})
         parts = self._parts
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         connection = kind(parts.hostname or "", parts.port, timeout=self._timeout)
         try:
             connection.request(method, parts.path.rstrip("/") + path, body, sent)
@@ -330,7 +351,9 @@ class AsyncClient:
         """As `Client.ready`."""
         return await asyncio.to_thread(self.client.ready)
 
-    async def lookup(self, A: Any, op: str = "spmm", n: Optional[int] = None, **more: Any) -> Lookup:
+    async def lookup(
+        self, A: Any, op: str = "spmm", n: Optional[int] = None, **more: Any
+    ) -> Lookup:
         """As `Client.lookup`."""
         return await asyncio.to_thread(self.client.lookup, A, op, n, **more)
 
@@ -367,15 +390,23 @@ class AsyncClient:
             known = await self.job(known.id)
         return self.client.wait(known)
 
+    async def devices(self) -> List[Dict[str, Any]]:
+        """As `Client.devices`."""
+        return await asyncio.to_thread(self.client.devices)
+
     async def plan(self, id: str) -> Dict[str, Any]:
         """As `Client.plan`."""
         return await asyncio.to_thread(self.client.plan, id)
 
     async def bundle(
-        self, plan: Union[str, Lookup, Job], path: Union[str, "os.PathLike[str]"]
+        self,
+        plan: Union[str, Lookup, Job],
+        path: Union[str, "os.PathLike[str]"],
+        *,
+        values: str = "included",
     ) -> Path:
         """As `Client.bundle`."""
-        return await asyncio.to_thread(self.client.bundle, plan, path)
+        return await asyncio.to_thread(self.client.bundle, plan, path, values=values)
 
     async def import_bundle(self, path: Union[str, "os.PathLike[str]"]) -> Dict[str, Any]:
         """As `Client.import_bundle`."""

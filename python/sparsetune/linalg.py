@@ -14,9 +14,12 @@ __all__ = ["linear_operator", "preconditioner"]
 
 
 def linear_operator(A: Any, **options: Any) -> Any:
-    """`A` as a LinearOperator of SciPy, or of CuPy for a CuPy matrix: `x -> A x`, and `x -> A^T x` as its adjoint.
+    """`A` as a LinearOperator of SciPy, or of CuPy for a CuPy matrix: `x -> A x`, and `x -> A^T x`
+    as its adjoint.
 
-    Its attribute `factors` has the operator, to wait for its plan or to give it new values. `options` are those of `sparsetune.spmm`. Products with the transpose have a plan of their own, made when first used.
+    Its attribute `factors` has the operator, to wait for its plan or to give it new values.
+    `options` are those of `sparsetune.spmm`. Products with the transpose have a plan of their own,
+    made when first used.
     """
     product = spmm(A, 1, **options)
     return _linear_operator(A, product, product, lambda: product.adjoint())
@@ -32,9 +35,9 @@ def preconditioner(
 ) -> Any:
     """`x -> U^-1 L^-1 x` as a LinearOperator: two triangular solves, each with a plan of its own.
 
-    Without `U` it is L's transpose, as for an incomplete Cholesky factorisation. `unit_lower` and `unit_upper` say that
-    the diagonal of the factor is all ones and need not be stored, as that of L in an LU factorisation. `options` are those
-    of `sparsetune.sptrsv`.
+    Without `U` it is L's transpose, as for an incomplete Cholesky factorisation. `unit_lower` and
+    `unit_upper` say that the diagonal of the factor is all ones and need not be stored, as that of
+    L in an LU factorisation. `options` are those of `sparsetune.sptrsv`.
     """
     lower = sptrsv(L, lower=True, unit_diagonal=unit_lower, **options)
     upper = (
@@ -43,7 +46,9 @@ def preconditioner(
         else sptrsv(U, lower=False, unit_diagonal=unit_upper, **options)
     )
     if lower.shape != upper.shape:
-        raise OperandError(f"L is {lower.shape} and U is {upper.shape}: they must have the same shape.")
+        raise OperandError(
+            f"L is {lower.shape} and U is {upper.shape}: they must have the same shape."
+        )
     made = _linear_operator(
         L,
         lower,
@@ -65,7 +70,9 @@ def _linear_operator(
         CUPY: ("cupy", "cupyx.scipy.sparse.linalg"),
     }.get(source_of(A).framework, ("", ""))
     if not library:
-        raise OperandError("A LinearOperator is made for matrices of SciPy and CuPy, not of PyTorch.")
+        raise OperandError(
+            "A LinearOperator is made for matrices of SciPy and CuPy, not of PyTorch."
+        )
     arrays, linear_operator = import_module(library), import_module(sparse).LinearOperator
     dtype = arrays.dtype(Dense(0, 0, str(operator.problem["dtype"]), "row", 1).numpy_dtype)
 

@@ -1,4 +1,4 @@
-"""Sparse products and triangular solves as callables, which run untuned until their plan is there."""
+"""Sparse products and triangular solves as callables, untuned until their plan is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("sparsetune")
 
 
 class Operator:
-    """A sparse product or solve with one matrix. Made by `sparsetune.spmm` and `sparsetune.sptrsv`."""
+    """A sparse product or solve with one matrix; made by `spmm` and `sptrsv`."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Operator:
     ) -> Any:
         """`C = A B`, or `alpha A B + beta C` with C in `out`; for a solve, x of `T x = B`.
 
-        B is an array or tensor of A's library, where A is. On a GPU the call is queued on the library's current stream.
+        B is an array or tensor of A's library, where A is. On a GPU the call is queued on the
+        library's current stream.
         """
         plan = self._plan
         if plan is None:
@@ -160,7 +161,8 @@ class Operator:
         return self._plan
 
     def use(self, plan: Union[Plan, str]) -> None:
-        """Run this plan, or the bundle in this file, from now on. It must be for the same pattern and problem."""
+        """Run this plan, or the bundle in this file, from now on. It must be for the same pattern
+        and problem."""
         if not isinstance(plan, Plan):
             plan = load(plan, self.device)
         plan.expect_pattern(self._matrix)
@@ -175,9 +177,10 @@ class Operator:
     def update_values(self, values: Any) -> None:
         """Replace the values of the matrix; its pattern stays.
 
-        `values` are the data of the matrix in the order of the A that the operator was made from (`A.data`), or a sparse
-        matrix with the same pattern. Plan and fallback both have the new values from the next call on. On a GPU, data that
-        is there in the problem's type and in canonical order stays there, if the plan's arrays hold the values as they are.
+        `values` are the data of the matrix in the order of the A that the operator was made from
+        (`A.data`), or a sparse matrix with the same pattern. Plan and fallback both have the new
+        values from the next call on. On a GPU, data that is there in the problem's type and in
+        canonical order stays there, if the plan's arrays hold the values as they are.
         """
         with self._lock:
             both = [self] if self._adjoint is None else [self, self._adjoint]
@@ -209,12 +212,13 @@ class Operator:
         matrix = as_matrix(values)
         if matrix.pattern_digest != self.pattern_digest:
             raise WrongPattern(
-                "The new matrix has another pattern than the operator's: make another operator for it."
+                "The new matrix has another pattern than the operator's: make another operator."
             )
         return matrix.arrays()[2]
 
     def adjoint(self) -> "Operator":
-        """The operator with the transposed matrix: `A^T B`, or `T^T x = b`. Its plan is another one of the same matrix."""
+        """The operator with the transposed matrix: `A^T B`, or `T^T x = b`. Its plan is another one
+        of the same matrix."""
         with self._lock:
             if self._adjoint is None:
                 problem = dict(self._problem)
@@ -263,14 +267,17 @@ def _options(
 def _made(kind: type, source: Source, device: Optional[str]) -> type:
     """The class for the library that the matrix is of."""
     if device is not None and device != source.device:
-        raise OperandError(f"A is on {source.device}: move it to {device} to have it multiplied there.")
+        raise OperandError(
+            f"A is on {source.device}: move it to {device} to have it multiplied there."
+        )
     if source.framework != TORCH:
         return kind
     from . import torch
 
     if getattr(source.A, "requires_grad", False):
         raise OperandError(
-            "The values of A require a gradient, which is a sampled product (SDDMM) that sparsetune does not have yet: "
+            "The values of A require a gradient, which is a sampled product (SDDMM) that "
+            "sparsetune does not have yet: "
             "detach A, or keep its values out of the gradient."
         )
     return torch.TorchSpmm if kind is Spmm else torch.TorchSptrsv
@@ -296,13 +303,15 @@ def spmm(
 ) -> Spmm:
     """A product with `A`: `C = f(B)` is `A B`, with B of n columns.
 
-    A is a sparse matrix of SciPy, CuPy or PyTorch; B is then an array or tensor of the same library, on the same device,
-    in `layout` (`row`: C order, `col`: Fortran order), of `dtype` (A's unless given). The plan is taken from the disk, from
-    the server (`server`, or SPARSETUNE_SERVER), or made by tuning: on the server, or without one in this process. Until it
+    A is a sparse matrix of SciPy, CuPy or PyTorch; B is then an array or tensor of the same
+    library, on the same device, in `layout` (`row`: C order, `col`: Fortran order), of `dtype` (A's
+    unless given). The plan is taken from the disk, from the server (`server`, or
+    SPARSETUNE_SERVER), or made by tuning: on the server, or without one in this process. Until it
     is there calls run untuned; with `wait=True` the plan is waited for.
 
     transpose: `C = A^T B` with one upload of A.
-    accumulate: a plan for `alpha A B + beta C`; without it, alpha and beta cost a pass of their own.
+    accumulate: a plan for `alpha A B + beta C`; without it, alpha and beta cost a pass of their
+        own.
     tf32: products may be computed from operands rounded to tf32.
     tune: whether a plan that is not there is made.
     search: of the search: strategy, top_k, trials, seconds.
@@ -342,8 +351,9 @@ def sptrsv(
 ) -> Sptrsv:
     """A triangular solve with a triangle of `L`: `x = f(b)` solves `T x = b`, or `T^T x = b`.
 
-    `lower` names the triangle; the other one of L is ignored. With `unit_diagonal` the diagonal of T is all ones. b has
-    the rows of L, and `rhs` columns (none needed for one). The rest is as for `sparsetune.spmm`.
+    `lower` names the triangle; the other one of L is ignored. With `unit_diagonal` the diagonal of
+    T is all ones. b has the rows of L, and `rhs` columns (none needed for one). The rest is as for
+    `sparsetune.spmm`.
     """
     source = source_of(L)
     problem = sptrsv_problem(

@@ -21,7 +21,7 @@ logger = logging.getLogger("sparsetune")
 
 @dataclass(frozen=True)
 class Promise:
-    """What was measured when the plan was made. Times are in microseconds unless named otherwise."""
+    """What was measured when the plan was made."""
 
     #: A call; None in a predicted plan, which was not measured.
     median_us: Optional[float]
@@ -50,8 +50,9 @@ class CheckReport:
 class Plan:
     """A plan that is ready to run: `C = plan(B)`.
 
-    Calls of one plan follow each other, since its kernels may pass on state: on a GPU they belong on one stream, or on
-    streams that wait for one another. Load the bundle twice for calls at the same time.
+    Calls of one plan follow each other, since its kernels may pass on state: on a GPU they belong
+    on one stream, or on streams that wait for one another. Load the bundle twice for calls at the
+    same time.
     """
 
     def __init__(self, native: _native.Plan) -> None:
@@ -68,8 +69,9 @@ class Plan:
     ) -> Any:
         """`C = A B` (or `alpha A B + beta C` with C in `out`), or x of `T x = B`.
 
-        B is an array of NumPy or CuPy, or a tensor of PyTorch, where the plan runs. On a GPU the call is queued on the
-        library's current stream; with `out` it allocates nothing, and it never synchronises.
+        B is an array of NumPy or CuPy, or a tensor of PyTorch, where the plan runs. On a GPU the
+        call is queued on the library's current stream; with `out` it allocates nothing, and it
+        never synchronises.
         """
         kind = type(B)
         if kind is not self._kind:
@@ -123,22 +125,23 @@ class Plan:
         return tuple(self._native.warnings)
 
     def check(self) -> CheckReport:
-        """Run the bundle's own check: sampled outputs are compared with those computed in float64."""
+        """Run the bundle's own check: sampled outputs are compared with float64's."""
         passed, worst, compared = self._native.check()
         return CheckReport(passed, worst, compared)
 
     def update_values(self, values: Any) -> None:
         """Replace the values of the matrix; its pattern stays.
 
-        `values` are all values in canonical order (by row, then by column), or a sparse matrix with the same pattern. An
-        array on the plan's GPU, in the problem's type, stays there if the plan's arrays hold the values as they are; the
-        update is then queued on the current stream.
+        `values` are all values in canonical order (by row, then by column), or a sparse matrix with
+        the same pattern. An array on the plan's GPU, in the problem's type, stays there if the
+        plan's arrays hold the values as they are; the update is then queued on the current stream.
         """
         if not self.update_in_place(values):
             self._native.update_values(self._canonical(values))
 
     def update_in_place(self, values: Any) -> bool:
-        """Update from values on the plan's GPU, without the host; False if that cannot be done with these."""
+        """Update from values on the plan's GPU, without the host; False if that cannot be done with
+        these."""
         if self._native.ordinal is None:
             return False
         how = self.manifest["update_values"]
@@ -147,11 +150,17 @@ class Plan:
         return update_on_device(self._native, int(self.manifest["matrix"]["nnz"]), values)
 
     def gave_up(self) -> bool:
-        """Whether a kernel of an earlier call stopped itself instead of waiting on; its result is then not complete."""
+        """Whether a kernel of an earlier call stopped itself instead of waiting on; its result is
+        then not complete."""
         return self._native.gave_up()
 
     def _canonical(self, values: Any) -> Any:
-        if hasattr(values, "ndim") and values.ndim == 1 or hasattr(values, "dim") and values.dim() == 1:
+        if (
+            hasattr(values, "ndim")
+            and values.ndim == 1
+            or hasattr(values, "dim")
+            and values.dim() == 1
+        ):
             return host_values(values)
         matrix = as_matrix(values)
         self.expect_pattern(matrix)
@@ -191,10 +200,11 @@ def load(
     *,
     libraries: Tuple[str, ...] = (),
 ) -> Plan:
-    """Load a bundle and prepare its plan, on the CPU or the first GPU as the bundle says, or on `device` (`cuda:1`).
+    """Load a bundle and prepare its plan, on the CPU or the first GPU as the bundle says, or on
+    `device` (`cuda:1`).
 
-    Every member is compared with its hash first. `libraries` are CUDA libraries, or folders with them, that come before
-    the system's. Raises `BundleError`, `WrongDevice` or `StalePlan`.
+    Every member is compared with its hash first. `libraries` are CUDA libraries, or folders with
+    them, that come before the system's. Raises `BundleError`, `WrongDevice` or `StalePlan`.
     """
     plan = Plan(_native.Plan.load(os.fspath(path), device, list(libraries)))
     for warning in plan.warnings:

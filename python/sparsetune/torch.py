@@ -1,10 +1,11 @@
-"""PyTorch: operators with gradients, under `torch.compile` and in CUDA graphs. Imported with the first tensor."""
+"""PyTorch: operators with gradients, under `torch.compile` and in CUDA graphs. Imported with the
+first tensor."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 
@@ -14,7 +15,8 @@ from .operator import spmm as _spmm
 
 __all__ = ["SparseLinear", "TorchSpmm", "TorchSptrsv"]
 
-#: Operators by the name that compiled programs know them by. A number would be taken for a size that may vary.
+#: Operators by the name that compiled programs know them by. A number would be taken for a size
+#: that may vary.
 _operators: "weakref.WeakValueDictionary[str, Operator]" = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)
 _DTYPES = {"f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
@@ -48,7 +50,8 @@ def _match(b: torch.Tensor, operator: Operator, rows: int) -> None:
     fits = b.shape == (rows, columns) or columns == 1 and b.shape == (rows,)
     if not fits or b.dtype != _DTYPES[str(problem["dtype"])]:
         raise OperandError(
-            f"B must be {rows} x {columns} elements of {problem['dtype']}; it is {tuple(b.shape)} of {b.dtype}."
+            f"B must be {rows} x {columns} elements of {problem['dtype']}; "
+            f"it is {tuple(b.shape)} of {b.dtype}."
         )
 
 
@@ -106,18 +109,24 @@ class _Differentiable(Operator):
         alpha: Optional[float] = None,
         beta: Optional[float] = None,
     ) -> torch.Tensor:
-        """As `Operator.__call__`; the gradient with respect to B is another product (or solve) with the transposed matrix.
+        """As `Operator.__call__`; the gradient with respect to B is another product (or solve) with
+        the transposed matrix.
 
-        Calls with `out` and calls of compiled programs that pass factors are not differentiable: scale the result instead.
+        Calls with `out` and calls of compiled programs that pass factors are not differentiable:
+        scale the result instead.
         """
         if torch.compiler.is_compiling():
             if out is not None or alpha is not None or beta is not None:
-                raise OperandError("In a compiled program a call takes B alone: scale and add its result there.")
+                raise OperandError(
+                    "In a compiled program a call takes B alone: scale and add its result there."
+                )
             return type(self)._op(B, self._name, False)
         if not (torch.is_grad_enabled() and isinstance(B, torch.Tensor) and B.requires_grad):
             return super().__call__(B, out, alpha, beta)
         if out is not None:
-            raise OperandError("`out` has no gradient: leave it out, or call under torch.no_grad().")
+            raise OperandError(
+                "`out` has no gradient: leave it out, or call under torch.no_grad()."
+            )
         # Before a CUDA graph is captured, so that its backward pass finds a plan.
         self.adjoint()
         result: torch.Tensor = type(self)._op(B, self._name, False)
@@ -139,8 +148,9 @@ class TorchSptrsv(_Differentiable, Sptrsv):
 class SparseLinear(torch.nn.Module):
     """A linear layer with a pruned weight: `y = x W^T + bias`, with x of `batch` rows.
 
-    The weight is fixed: it has no gradient, while x and the bias have theirs. x is row-major, which is the transpose in
-    column-major order, so nothing is copied. `options` are those of `sparsetune.spmm`.
+    The weight is fixed: it has no gradient, while x and the bias have theirs. x is row-major, which
+    is the transpose in column-major order, so nothing is copied. `options` are those of
+    `sparsetune.spmm`.
     """
 
     def __init__(
@@ -168,4 +178,6 @@ class SparseLinear(torch.nn.Module):
     def extra_repr(self) -> str:
         nnz = self.product.matrix.nnz
         share = nnz / max(1, self.in_features * self.out_features)
-        return f"{self.in_features} -> {self.out_features}, batch {self.batch}, {share:.1%} nonzeros"
+        return (
+            f"{self.in_features} -> {self.out_features}, batch {self.batch}, {share:.1%} nonzeros"
+        )

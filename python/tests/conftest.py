@@ -37,7 +37,9 @@ def random_csr(
     return scipy.sparse.csr_matrix(dense.astype(dtype))
 
 
-def triangle(rows: int, lower: bool = True, seed: int = 0, dtype: str = "float64") -> scipy.sparse.csr_matrix:
+def triangle(
+    rows: int, lower: bool = True, seed: int = 0, dtype: str = "float64"
+) -> scipy.sparse.csr_matrix:
     """A well-conditioned triangular matrix."""
     A = random_csr(rows, rows, 0.05, seed, dtype) * numpy.dtype(dtype).type(0.1)
     A.setdiag(numpy.arange(rows) % 5 + 2)
@@ -61,7 +63,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     command = [*PROGRAM, "serve", "--listen", "127.0.0.1:0", "--data", str(folder / "data")]
     log = (folder / "log").open("wb")
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+    )
     assert process.stdout is not None
     found = re.search(r"listening on (\S+)", process.stdout.readline())
     assert found, (folder / "log").read_text()

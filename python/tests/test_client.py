@@ -86,7 +86,13 @@ def test_a_bundle_from_a_server_and_back(client: sparsetune.Client, tmp_path: Pa
     path = client.bundle(job, tmp_path / "plan.stplan")
     plan = sparsetune.load(path)
     assert plan.check().passed and plan.manifest["plan"] == job.plan
-    assert [file.name for file in path.parent.iterdir() if "plan" in file.name] == ["plan.stplan"]
+    assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["plan.stplan"]
+    external = sparsetune.load(client.bundle(job, tmp_path / "external.stplan", values="external"))
+    B = numpy.ones((70, 3), "float32")
+    with pytest.raises(sparsetune.OperandError, match="without values"):
+        external(B)
+    external.update_values(A)
+    assert (external(B) == plan(B)).all()
     client.import_bundle(path)
     assert client.lookup(A, n=3).plan_id == job.plan
     path.write_bytes(path.read_bytes()[:-100])

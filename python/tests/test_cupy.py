@@ -1,4 +1,5 @@
-"""The half for CuPy, with arrays that only look like CuPy's: there is no GPU in the tests (run_gpu.py is for one)."""
+"""The half for CuPy, with arrays that only look like CuPy's: there is no GPU in the tests
+(run_gpu.py is for one)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ class Array:
 
     def __init__(self, x: Any, device: int = 0, offset: int = 0) -> None:
         self.x = x
-        self.shape, self.dtype, self.flags, self.strides, self.ndim = x.shape, x.dtype, x.flags, x.strides, x.ndim
+        self.shape, self.dtype, self.flags, self.strides, self.ndim = (
+            x.shape,
+            x.dtype,
+            x.flags,
+            x.strides,
+            x.ndim,
+        )
         self.data = SimpleNamespace(ptr=x.ctypes.data + offset, device_id=device)
 
 
@@ -91,7 +98,9 @@ def test_refusals(cupy: Any) -> None:
             run(bad, C, None, None)
         with pytest.raises(sparsetune.OperandError):
             run(Array(B), bad, None, None)
-    host: Any = SimpleNamespace(b=(30, 4, "f32", "row", 4), c=(40, 4, "f32", "row", 4), ordinal=None)
+    host: Any = SimpleNamespace(
+        b=(30, 4, "f32", "row", 4), c=(40, 4, "f32", "row", 4), ordinal=None
+    )
     with pytest.raises(sparsetune.OperandError, match="on the CPU"):
         _operands.runner_for(host, Array(B))
 
@@ -101,5 +110,10 @@ def test_values_that_are_on_the_gpu(cupy: Any) -> None:
     values = numpy.zeros(9, "float32")
     assert _operands.update_on_device(plan, 9, Array(values))
     assert plan.updates == [(values.ctypes.data, 77)]
-    for other in [Array(values.astype("float64")), Array(values, device=1), Array(values[::2]), values]:
+    for other in [
+        Array(values.astype("float64")),
+        Array(values, device=1),
+        Array(values[::2]),
+        values,
+    ]:
         assert not _operands.update_on_device(plan, 9, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import subprocess
@@ -28,7 +29,21 @@ def run(name: str, *arguments: str) -> dict[str, Any]:
 
 def test_gcn() -> None:
     pytest.importorskip("torch")
-    found = run("gcn.py", "--device", "cpu", "--epochs", "4", "--hidden", "8", "--seconds", "2")
+    found = run(
+        "gcn.py",
+        "--device",
+        "cpu",
+        "--epochs",
+        "3",
+        "--hidden",
+        "4",
+        "--classes",
+        "4",
+        "--features",
+        "4",
+        "--seconds",
+        "1",
+    )
     assert found["nodes"] == 32768 and found["largest_loss_difference"] < 1e-4
 
 
@@ -40,7 +55,19 @@ def test_pcg() -> None:
 
 def test_pruned_layer() -> None:
     pytest.importorskip("torch")
-    found = run("pruned_layer.py", "--device", "cpu", "--in", "96", "--out", "64", "--batch", "8", "--seconds", "2")
+    found = run(
+        "pruned_layer.py",
+        "--device",
+        "cpu",
+        "--in",
+        "96",
+        "--out",
+        "64",
+        "--batch",
+        "8",
+        "--seconds",
+        "2",
+    )
     assert found["error"] < 1e-5
 
 
@@ -62,6 +89,7 @@ def test_the_check_can_be_made_from_its_description(tmp_path: Path) -> None:
         order = "C" if call["b"]["layout"] == "row" else "F"
         shape = (call["b"]["rows"], call["b"]["cols"])
         b = run_gpu.draw(call["b"]["element"], shape[0] * shape[1], check["seed"], check["scale"])
+        assert hashlib.sha256(b.tobytes()).hexdigest() == check["b_sha256"]
         c = plan(numpy.asarray(b.reshape(shape, order=order), order=order))
         share = run_gpu.worst_share(path, check, b, c.ravel(order), shape[1])
         assert share <= 1.0

@@ -18,7 +18,9 @@ from conftest import PROGRAM, ROOT, random_csr
 def program_digests(A: scipy.sparse.spmatrix, folder: Path) -> tuple[str, str]:
     file = folder / "a.npz"
     scipy.sparse.save_npz(file, A)
-    said = subprocess.run([*PROGRAM, "digest", "--json", str(file)], check=True, capture_output=True)
+    said = subprocess.run(
+        [*PROGRAM, "digest", "--json", str(file)], check=True, capture_output=True
+    )
     answer = json.loads(said.stdout)
     return answer["digest"], answer["pattern_digest"]
 
@@ -35,7 +37,9 @@ def test_digests_are_the_programs(tmp_path: Path, dtype: str, shape: tuple[int, 
 def test_digest_of_a_file_is_that_of_scipys_reading() -> None:
     file = ROOT / "data" / "delaunay_n15.mtx.gz"
     A = scipy.io.mmread(file)
-    said = subprocess.run([*PROGRAM, "digest", "--json", str(file)], check=True, capture_output=True)
+    said = subprocess.run(
+        [*PROGRAM, "digest", "--json", str(file)], check=True, capture_output=True
+    )
     assert sparsetune.matrix(A).digest == json.loads(said.stdout)["digest"]
 
 
@@ -44,7 +48,15 @@ def test_every_format_has_the_same_digest() -> None:
     expected = sparsetune.matrix(A).digest
     wide = A.copy()
     wide.indices, wide.indptr = wide.indices.astype(numpy.int64), wide.indptr.astype(numpy.int64)
-    same = [A.tocsc(), A.tocoo(), A.tolil(), A.todok(), wide, scipy.sparse.csr_array(A), A.astype("float64")]
+    same = [
+        A.tocsc(),
+        A.tocoo(),
+        A.tolil(),
+        A.todok(),
+        wide,
+        scipy.sparse.csr_array(A),
+        A.astype("float64"),
+    ]
     for B in same:
         assert sparsetune.matrix(B).digest == expected, type(B)
 
@@ -100,7 +112,12 @@ def test_torch_matrices() -> None:
     A = random_csr(30, 20)
     expected = sparsetune.matrix(A).digest
     dense = torch.from_numpy(A.toarray())
-    for B in [dense.to_sparse_csr(), dense.to_sparse_csc(), dense.to_sparse_coo(), dense.double().to_sparse_csr()]:
+    for B in [
+        dense.to_sparse_csr(),
+        dense.to_sparse_csc(),
+        dense.to_sparse_coo(),
+        dense.double().to_sparse_csr(),
+    ]:
         assert sparsetune.matrix(B).digest == expected, B.layout
     uncoalesced = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2))
     assert sparsetune.matrix(uncoalesced).nnz == 1
