@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import List, Sequence
 
 from . import _native
+
+_LIBRARIES = "SPARSETUNE_LIBRARIES"
+
+
+def libraries(named: Sequence[str] = ()) -> List[str]:
+    """CUDA libraries, or folders with them, that come before the system's.
+
+    Those that the caller names, those of SPARSETUNE_LIBRARIES (separated by colons), and the
+    `nvidia` packages of this interpreter, whether its environment is activated or not: CuPy and
+    PyTorch use the same.
+    """
+    found = [*map(os.fspath, named)]
+    found += [path for path in os.environ.get(_LIBRARIES, "").split(os.pathsep) if path]
+    packages = (os.path.join(place, "nvidia") for place in sys.path if place)
+    return found + [path for path in packages if os.path.isdir(path)]
 
 
 def device_class(device: str) -> str:

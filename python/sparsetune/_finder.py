@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from . import _cache, _native
 from ._native import BundleError, Error, Matrix, StalePlan, TuningError, WrongDevice
-from ._device import device_class
+from ._device import device_class, libraries
 from ._problem import Problem, to_json
 from ._program import command
 from .plan import Plan
@@ -88,7 +88,7 @@ class Finder:
             self.done.set()
 
     def _load(self) -> Plan:
-        native = _native.Plan.load(str(self.path), self.device, list(self.options.libraries))
+        native = _native.Plan.load(str(self.path), self.device, libraries(self.options.libraries))
         plan = Plan(native)
         plan.expect_pattern(self.matrix)
         # Plans are found by pattern: this one may have been measured with other values.
@@ -147,7 +147,7 @@ class Finder:
     def _tune(self) -> Plan:
         if not self.options.tune:
             raise Misses("No plan is kept on disk for this problem, and no server is named.")
-        with tuner(self.device, self.options.libraries) as native:
+        with tuner(self.device, tuple(libraries(self.options.libraries))) as native:
             native.tune(
                 self.matrix,
                 to_json(self.problem),

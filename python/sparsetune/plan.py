@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Dict, Optional, Tuple, Union
 
-from . import _native
+from . import _device, _native
 from ._native import Matrix, OperandError, WrongPattern
 from ._operands import Runner, runner_for, update_on_device
 from ._source import as_matrix
@@ -206,7 +206,7 @@ def load(
     Every member is compared with its hash first. `libraries` are CUDA libraries, or folders with
     them, that come before the system's. Raises `BundleError`, `WrongDevice` or `StalePlan`.
     """
-    plan = Plan(_native.Plan.load(os.fspath(path), device, list(libraries)))
+    plan = Plan(_native.Plan.load(os.fspath(path), device, _device.libraries(libraries)))
     for warning in plan.warnings:
         logger.warning("%s: %s", os.fspath(path), warning)
     return plan

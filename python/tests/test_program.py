@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import PROGRAM
+from sparsetune._device import libraries
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,3 +57,13 @@ def test_importing_is_light() -> None:
     assert "numpy" not in imported("import sparsetune.__main__")
     heavy = {"torch", "cupy", "scipy"}
     assert not heavy & imported("import sparsetune; sparsetune.Client; sparsetune.matrix")
+
+
+def test_cuda_libraries_are_looked_for_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "/no/such/folder"])
+    monkeypatch.setenv("SPARSETUNE_LIBRARIES", "/second:/third")
+    found = libraries(["/first"])
+    assert found == ["/first", "/second", "/third", str(tmp_path / "nvidia")]
