@@ -10,6 +10,8 @@ mod driver;
 mod fake;
 #[path = "fixture/scale.rs"]
 mod scale;
+#[path = "fixture/triangle.rs"]
+mod triangle;
 
 use driver::Driver;
 use scale::{ROWS, expected, values};
@@ -246,21 +248,66 @@ fn values_that_were_left_out_must_be_given_first() {
     assert_eq!(c[..], bytes(&first));
 }
 
-/// The same of the loader that exports for C++ bring, which has a program of its own: `loader.cpp`.
+/// The vendor's products and solves, through a library that refuses values which its analysis has not seen.
 #[test]
-fn the_loader_for_cpp_runs_a_plan_alone_captured_and_with_new_values() {
+fn vendors_routines_take_new_values_and_other_addresses() {
+    let Some(here) = Here::open().filter(|here| here.fake) else { return };
+    let live = here.count("fakeLive");
+    let products = ["default", "csr_alg1", "csr_alg2", "csr_alg3"].map(|name| (name, false, 2));
+    let solves = [("spsv", 1), ("spsm", 3)];
+    let solves = solves.iter().flat_map(|&(name, n)| [(name, false, n), (name, true, n)]);
+    for (algorithm, transpose, columns) in products.into_iter().chain(solves) {
+        for included in [true, false] {
+            let (manifest, files) = triangle::plan(algorithm, transpose, columns, included);
+            let plan = here.load(&manifest, &files).expect("the plan loads");
+            let solves = !manifest.call.accumulate;
+            let call = |values: &[f64]| {
+                let (known, product) =
+                    (triangle::known(columns), triangle::product(values, transpose, columns));
+                let (b, want) = if solves { (product, known) } else { (known, product) };
+                let mut c = bytes(&vec![1.0; want.len()]);
+                let [alpha, beta] = if solves { [1.0, 0.0] } else { [2.0, 0.5] };
+                plan.call_on_host(&bytes(&b), &mut c, alpha, beta)?;
+                let scaled = |&value: &f32| if solves { value } else { 2.0 * value + 0.5 };
+                assert_eq!(c, bytes(&want.iter().map(scaled).collect::<Vec<_>>()), "{algorithm}");
+                Ok::<(), EngineError>(())
+            };
+            if !included {
+                assert!(refusal(call(&triangle::FIRST)).contains("left out"));
+                plan.update_values_from_host(&triangle::FIRST, 0).expect("values");
+            }
+            for values in [triangle::FIRST, triangle::SECOND, triangle::FIRST] {
+                plan.update_values_from_host(&values, 0).expect("new values");
+                call(&values).expect("a call");
+            }
+        }
+    }
+    let (manifest, files) = triangle::plan("csr_alg9", false, 1, true);
+    let sentence = refusal(here.load(&manifest, &files));
+    assert!(sentence.contains("12.1.2") && sentence.contains("csr_alg9"), "{sentence}");
+    let (manifest, mut files) = triangle::plan("spsv", false, 1, true);
+    files.arrays.insert("col_idx".to_owned(), vec![9; 20]);
+    assert!(refusal(here.load(&manifest, &files)).contains("no matrix of 3 x 3"));
+    assert_eq!(here.count("fakeLive"), live);
+}
+
+/// The same of the loader that exports for C++ bring, which has programs of its own.
+#[test]
+fn the_loader_for_cpp_does_the_same() {
     let Some(folder) = fake::folder() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = folder.join("loader");
-    let mut compiler = Command::new("c++");
-    compiler.args(fake::FLAGS).arg("-I").arg(root.join("src/bundle/cpp"));
-    compiler.arg(root.join("tests/fixture/loader.cpp")).arg("-o").arg(&program).arg("-ldl");
-    let output = compiler.output().expect("the compiler runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut loader = Command::new(&program);
-    loader.arg(folder.join("scale.stplan")).env("LD_LIBRARY_PATH", &folder);
-    let output = loader.output().expect("the program runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for name in ["loader", "vendor_loader"] {
+        let program = folder.join(name);
+        let mut compiler = Command::new("c++");
+        compiler.args(fake::FLAGS).arg("-I").arg(root.join("src/bundle/cpp"));
+        compiler.arg(root.join(format!("tests/fixture/{name}.cpp"))).arg("-o").arg(&program);
+        let output = compiler.arg("-ldl").output().expect("the compiler runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut loader = Command::new(&program);
+        loader.arg(folder.join(format!("{name}.stplan"))).env("LD_LIBRARY_PATH", &folder);
+        let output = loader.output().expect("the program runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// Bundles of a real device: each passes its check, alone and captured, by this loader and by that for C++.
