@@ -206,7 +206,8 @@ fn what_does_not_fit_the_device_is_refused() {
         change(&mut manifest);
         refusal(here.load(&manifest, &files))
     };
-    let cases: [(&str, &dyn Fn(&mut Manifest)); 10] = [
+    type Change = &'static dyn Fn(&mut Manifest);
+    let cases: [(&str, Change); 10] = [
         ("compute capability 1.0", &|m| m.target.compute_capability = "1.0".to_owned()),
         ("100000 multiprocessors", &|m| m.target.multiprocessors = 100_000),
         ("array `other`", &|m| {
