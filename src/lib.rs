@@ -30,6 +30,7 @@ pub mod pool;
 pub mod service;
 pub mod store;
 pub mod tuner;
+pub mod usage;
 
 pub use domain::{Plan, Problem, Search};
 pub use tuner::{Matrix, Tuner, TunerError, TunerOptions};

@@ -4,7 +4,7 @@ use super::client::Client;
 use super::local::Local;
 use super::show::{right, table};
 use super::{ServerArgs, say};
-use crate::bundle::{Bundle, LoadedPlan, Place};
+use crate::bundle::{Bundle, LoadedPlan, Place, cpp};
 use crate::domain::bundle::{DenseOperand, Forward, UpdateValues};
 use crate::domain::{DeviceKind, Digest};
 use anyhow::Context;
@@ -38,6 +38,9 @@ enum Action {
         /// The file to write; PLAN.stplan in this folder by default
         #[arg(long, short)]
         output: Option<PathBuf>,
+        /// Write what a C++ program needs into this folder: the bundle, a header and loader, a self-test, a CMake file
+        #[arg(long, value_name = "DIR", conflicts_with = "output")]
+        cpp: Option<PathBuf>,
         /// Leave the matrix's values out; the program that runs the plan supplies them
         #[arg(long)]
         without_values: bool,
@@ -75,8 +78,8 @@ enum Action {
 pub async fn run(args: BundleArgs) -> anyhow::Result<ExitCode> {
     let BundleArgs { action, server, json } = args;
     match action {
-        Action::Export { plan, output, without_values, data } => {
-            let wanted = Export { plan, output, without_values };
+        Action::Export { plan, output, cpp, without_values, data } => {
+            let wanted = Export { plan, output, cpp, without_values };
             at(&server, data, async |client| wanted.carry_out(client, json).await).await
         }
         Action::Verify { files } => verify(&files, json),
@@ -106,13 +109,22 @@ where
 struct Export {
     plan: String,
     output: Option<PathBuf>,
+    cpp: Option<PathBuf>,
     without_values: bool,
 }
 
 impl Export {
     async fn carry_out(&self, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
-        let output = self.output.clone().unwrap_or_else(|| format!("{}.stplan", self.plan).into());
         let bytes = self.download(client).await?;
+        if let Some(folder) = &self.cpp {
+            let files = cpp::export(&Bundle::from_bytes(bytes)?, &self.plan, folder)?;
+            say(match json {
+                true => json!({ "files": files }).to_string(),
+                false => format!("wrote {} files into {}", files.len(), folder.display()),
+            })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let output = self.output.clone().unwrap_or_else(|| format!("{}.stplan", self.plan).into());
         write(&output, &bytes)?;
         say(match json {
             true => json!({ "file": output, "bytes": bytes.len(), "digest": Digest::of(&bytes) })

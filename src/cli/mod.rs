@@ -27,6 +27,7 @@ mod train;
 mod tune;
 mod worker;
 
+use crate::usage::Place;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use client::Client;
@@ -111,6 +112,12 @@ impl ServerArgs {
             }
         };
         Client::new(&self.server, token)
+    }
+
+    /// Where this server's plans are.
+    fn place(&self) -> Place<'_> {
+        let token_file = self.token_file.as_ref().and_then(|file| file.to_str());
+        Place::Server { address: self.server.trim_end_matches('/'), token_file }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::client::Answer;
 use crate::domain::plan::Bound;
 use crate::domain::{FunnelStep, StoppedBy};
+use crate::usage::{Place, ways};
 use crate::wire::{Lookup, Matrix, Plan, Role, Trial};
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table,
@@ -125,6 +126,16 @@ pub fn plan(plan: &Plan) -> String {
         format!("search   {:.1} s, {}", provenance.search_seconds, stopped(provenance.stopped_by))
     }));
     lines.join("\n")
+}
+
+/// The lines that use the plan, each block after an empty line.
+pub fn usage(plan: &Plan, place: Place<'_>) -> String {
+    let ways = ways(&plan.id, &plan.problem.0, place);
+    let blocks = ways.iter().map(|way| {
+        let lines = way.lines().replace('\n', "\n  ");
+        format!("\nuse it: {}\n  {lines}", way.name)
+    });
+    blocks.collect::<Vec<_>>().join("\n")
 }
 
 /// The time of a call, and what it rests on.
@@ -290,7 +301,7 @@ pub fn right(table: &mut Table, columns: std::ops::Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lookup, Plan, us};
+    use super::{Lookup, Place, Plan, us};
     use crate::domain;
     use serde_json::{Value, json};
 
@@ -388,6 +399,20 @@ mod tests {
                 "prepare  not measured",
             ]
         );
+    }
+
+    #[test]
+    fn the_lines_that_use_a_plan_follow_it() {
+        let plan = plan(|stored| stored["id"] = json!("p"));
+        let place = Place::Server { address: "http://h", token_file: None };
+        let shown = super::usage(&plan, place);
+        let blocks: Vec<&str> = shown.split("\n\n").collect();
+        assert_eq!(blocks.len(), 3, "{shown}");
+        assert!(
+            blocks[0].starts_with("\nuse it: Python\n  import sparsetune\n  plan = "),
+            "{shown}"
+        );
+        assert!(shown.contains("\n  sparsetune bundle export p -o p.stplan --server 'http://h'\n"));
     }
 
     #[test]

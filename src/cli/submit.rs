@@ -79,6 +79,7 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
                     client.server()
                 ))?;
             }
+            say(show::usage(&plan.view, args.server.place()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

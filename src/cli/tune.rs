@@ -8,10 +8,11 @@ use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
 use super::{say, show};
 use crate::domain::Digest;
+use crate::usage::Place;
 use crate::wire::{Plan, Trial};
 use anyhow::Context;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,15 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     }
     let plan = &tuned.plan.view;
     say(format_args!("{}\n", show::candidates(&tuned.trials, plan)))?;
-    say(format_args!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))
+    say(format_args!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))?;
+    let text = |path: &Option<PathBuf>| path.as_deref().and_then(Path::to_str).map(str::to_owned);
+    match (text(&args.data), text(&args.bundle)) {
+        (Some(folder), _) => say(show::usage(plan, Place::Folder(&folder))),
+        (None, Some(file)) => say(show::usage(plan, Place::File(&file))),
+        (None, None) => {
+            say("\nThe plan was not kept: --bundle FILE writes it as a file that programs run.")
+        }
+    }
 }
 
 /// A finished job.

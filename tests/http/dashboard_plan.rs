@@ -2,8 +2,9 @@
 
 use crate::app::{TestApp, fixture};
 use reqwest::Method;
-use sparsetune::domain::{Candidate, Digest};
+use sparsetune::domain::{Candidate, DeviceKind, Digest};
 use sparsetune::store::Quarantined;
+use sparsetune::usage;
 
 async fn page(app: &TestApp, path: &str) -> String {
     let response = app.request(Method::GET, path).header("accept", "text/html").send().await;
@@ -47,6 +48,34 @@ async fn a_plan_says_what_won_and_why() {
     assert!(!text.contains("limit</"), "a bound is no limit");
     assert!(!text.contains("scope=\"col\">Grid"), "the host has no grid");
     assert!(!text.contains("style=\""), "the policy forbids inline styles");
+}
+
+#[tokio::test]
+async fn a_plan_says_first_how_to_use_it() {
+    let app = TestApp::new().await;
+    let (_, plan) = app.tuned(9, 32).await;
+    let (path, id) = (format!("/plans/{}", plan.id), &plan.id);
+    let text = page(&app, &path).await;
+    let section = text.split_once("id=\"use\"").unwrap().1.split_once("</section>").unwrap().0;
+    assert!(text.find("id=\"use\"") < text.find("aria-label=\"Summary\""));
+    for said in [
+        &format!("href=\"/v1/plans/{id}/bundle\""),
+        "sparsetune.Client(&#34;<span data-origin>http://",
+        &format!(".bundle(&#34;{id}&#34;, &#34;{id}.stplan&#34;))"),
+        &format!("sparsetune bundle export --cpp plan {id} --server &#39;<span data-origin>"),
+        &format!("sparsetune bundle run {id}.stplan</code>"),
+        "data-copy-from=\"#use-python\"",
+    ] {
+        assert!(section.contains(said), "{said}: {section}");
+    }
+    // Without the compiled kernel of a GPU there is nothing to run.
+    let mut predicted = fixture();
+    predicted.device.kind = DeviceKind::Cuda;
+    predicted.launch = None;
+    assert!(usage::hindrance(&predicted).is_some());
+    let vendor = r#"{"family": "vendor", "params": {"algorithm": "csr_alg2"}}"#;
+    predicted.candidate = serde_json::from_str(vendor).unwrap();
+    assert!(usage::hindrance(&predicted).is_none());
 }
 
 #[tokio::test]

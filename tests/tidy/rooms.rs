@@ -20,7 +20,8 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("wire", &["domain"]),
     ("tuner", &["domain", "sparse", "bundle", "pool", "store", "service"]),
     ("charts", &[]),
-    ("http", &["domain", "bundle", "service", "wire", "charts"]),
+    ("usage", &["domain"]),
+    ("http", &["domain", "bundle", "service", "wire", "charts", "usage"]),
     ("cli", &["all"]),
 ];
 

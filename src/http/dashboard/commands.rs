@@ -4,6 +4,7 @@ use super::address::{encoded, of_server};
 use super::shell::Shell;
 use crate::domain::catalog::operation::{Field, Value};
 use crate::domain::{Digest, Op, Plan, Problem};
+use crate::usage::Place;
 use axum::http::HeaderMap;
 
 /// A command to copy and what it does.
@@ -26,6 +27,11 @@ pub struct Server {
 impl Server {
     pub fn new(headers: &HeaderMap, shell: &Shell) -> Self {
         Self { address: of_server(headers), tokens: shell.signed_in }
+    }
+
+    /// Where this server's plans are.
+    pub fn place(&self) -> Place<'_> {
+        Place::Server { address: &self.address, token_file: self.tokens.then_some("FILE") }
     }
 
     fn curl(&self, digest: &Digest, query: &str) -> Command {

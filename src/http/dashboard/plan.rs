@@ -17,6 +17,7 @@ use crate::http::App;
 use crate::http::error::Problem as Refusal;
 use crate::http::extract::Path;
 use crate::service::{ServiceError, catalog};
+use crate::usage;
 use askama::Template;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -34,6 +35,9 @@ struct Page {
     matrix: String,
     age: String,
     created: String,
+    ways: Vec<usage::Way>,
+    /// Why no bundle can be made of the plan, or what stands in the way of making one now.
+    hindrance: Option<&'static str>,
     figures: Vec<Fact>,
     family: &'static str,
     parameters: Vec<Parameter>,
@@ -59,6 +63,9 @@ struct Page {
     commands: Vec<Command>,
     plan: Plan,
 }
+
+/// A bundle is made of plan and matrix.
+const NO_MATRIX: &str = "The matrix is no longer stored here. A bundle that was made before is still served; to make one, upload the matrix again.";
 
 struct Parameter {
     name: String,
@@ -94,8 +101,15 @@ pub async fn show(
         value: meaning::value(value),
         meaning: kernel.and_then(|kernel| kernel.parameter(name)).map_or("", |known| known.meaning),
     });
+    let server = commands::Server::new(&headers, &shell);
+    let hindrance = usage::hindrance(&plan);
     html(&Page {
-        commands: commands::of_plan(&plan, &commands::Server::new(&headers, &shell)),
+        ways: match hindrance {
+            Some(_) => Vec::new(),
+            None => usage::ways(&plan.id, &plan.problem, server.place()),
+        },
+        hindrance: hindrance.or_else(|| facts.is_none().then_some(NO_MATRIX)),
+        commands: commands::of_plan(&plan, &server),
         shell,
         problem: words::problem(&plan.problem),
         matrix: name.unwrap_or_else(|| format::short(&plan.matrix)),
