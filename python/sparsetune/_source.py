@@ -3,6 +3,7 @@ Imports none of them."""
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Tuple
@@ -158,3 +159,20 @@ def _values(data: Any) -> Any:
         raise OperandError(f"The values of A are {data.dtype}: complex matrices are not supported.")
     narrow = data.dtype in (numpy.float16, numpy.float32)
     return numpy.ascontiguousarray(data, numpy.float32 if narrow else numpy.float64)
+
+
+def as_npz(matrix: Matrix) -> bytes:
+    """The canonical matrix as SciPy's `save_npz` writes it, uncompressed."""
+    import numpy
+
+    pointers, columns, values = matrix.arrays()
+    out = io.BytesIO()
+    numpy.savez(
+        out,
+        format=numpy.array(b"csr"),
+        shape=numpy.array(matrix.shape, numpy.int64),
+        indptr=pointers,
+        indices=columns,
+        data=values,
+    )
+    return out.getvalue()

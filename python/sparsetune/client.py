@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import io
 import json
 import os
 import time
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
-from ._native import VERSION, Matrix, NotFound, ServerError, TuningError
+from ._native import VERSION, NotFound, ServerError, TuningError
 from ._problem import Problem, make_problem
-from ._source import as_matrix
+from ._source import as_matrix, as_npz
 
 __all__ = ["AsyncClient", "Client", "Job", "Lookup"]
 
@@ -155,7 +154,7 @@ class Client:
         """Upload a matrix and return its properties. A matrix that is already stored is not stored
         again."""
         query = "" if name is None else "?" + urlencode({"name": name})
-        body = _npz(as_matrix(A))
+        body = as_npz(as_matrix(A))
         headers = {"content-type": "application/octet-stream"}
         return self._json("POST", f"/v1/matrices{query}", body, headers)
 
@@ -416,23 +415,6 @@ class AsyncClient:
 def digest_of(A: Any) -> str:
     """The digest of a sparse matrix; a string is taken as one."""
     return A if isinstance(A, str) else as_matrix(A).digest
-
-
-def _npz(matrix: Matrix) -> bytes:
-    """The canonical matrix as SciPy's `save_npz` writes it, uncompressed."""
-    import numpy
-
-    pointers, columns, values = matrix.arrays()
-    out = io.BytesIO()
-    numpy.savez(
-        out,
-        format=numpy.array(b"csr"),
-        shape=numpy.array(matrix.shape, numpy.int64),
-        indptr=pointers,
-        indices=columns,
-        data=values,
-    )
-    return out.getvalue()
 
 
 def _job(raw: Dict[str, Any]) -> Job:
