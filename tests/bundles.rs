@@ -123,9 +123,14 @@ async fn a_plan_leaves_its_server_and_enters_another() {
 
     // Another service has never seen the matrix.
     let other = Server::start(&folder.path().join("other"));
+    // A lookup asks for a plan of the server's device, which takes a moment to open.
+    succeeded(&["ready", "--server", &other.url, "--wait", "60"]);
     let matrix_digest = tuned["plan"]["matrix"].as_str().unwrap();
     let lookup = format!("/v1/plans?matrix={matrix_digest}&op=spmm&n=8");
-    assert_eq!(other.get(&lookup, &[]).await.json::<Value>().await.unwrap()["grade"], "none");
+    assert_eq!(
+        other.get(&lookup, &[]).await.json::<Value>().await.unwrap()["match"]["grade"],
+        "none"
+    );
     let imported = other.import(bytes.to_vec()).await;
     assert_eq!(
         (imported.status().as_u16(), header(&imported, "location")),
@@ -134,7 +139,7 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     assert_eq!(imported.json::<Value>().await.unwrap()["id"], id);
     assert_eq!(other.import(bytes.to_vec()).await.status(), 200);
     let found = other.get(&lookup, &[]).await.json::<Value>().await.unwrap();
-    assert_eq!((&found["grade"], &found["plan"]["id"]), (&json!("exact"), &json!(id)));
+    assert_eq!((&found["match"]["grade"], &found["plan"]["id"]), (&json!("exact"), &json!(id)));
     // It hands on what it took in, although it cannot build it.
     assert_eq!(other.get(&path, &[]).await.bytes().await.unwrap(), bytes);
     let refused = other.get(&format!("{path}?values=external"), &[]).await;
@@ -167,4 +172,10 @@ async fn a_plan_leaves_its_server_and_enters_another() {
     let again = at("again.stplan");
     succeeded(&["bundle", "export", id, "-o", &again, "--server", &other.url]);
     assert_eq!(std::fs::read(&again).unwrap(), bytes);
+    let folder = at("cpp");
+    succeeded(&["bundle", "export", id, "--cpp", &folder, "--server", &other.url]);
+    assert_eq!(std::fs::read(format!("{folder}/{id}.stplan")).unwrap(), bytes);
+    for name in ["plan.hpp", "main.cpp", "CMakeLists.txt"] {
+        assert!(Path::new(&folder).join(name).is_file(), "{name}");
+    }
 }

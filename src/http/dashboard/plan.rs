@@ -65,7 +65,7 @@ struct Page {
 }
 
 /// A bundle is made of plan and matrix.
-const NO_MATRIX: &str = "The matrix is no longer stored here. A bundle that was made before is still served; to make one, upload the matrix again.";
+const NO_MATRIX: &str = "The matrix is not stored here. A bundle that is kept is still served; to make another, upload the matrix.";
 
 struct Parameter {
     name: String,
