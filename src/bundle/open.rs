@@ -423,7 +423,7 @@ fn samples(
 /// The numbers of some bytes; `None` if they are not a whole number of elements, or of a type that no kernel reads.
 pub(super) fn array_data(element: Element, bytes: &[u8]) -> Option<ArrayData> {
     fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Option<Vec<T>> {
-        (bytes.len() % size_of::<T>() == 0).then(|| bytemuck::pod_collect_to_vec(bytes))
+        bytes.len().is_multiple_of(size_of::<T>()).then(|| bytemuck::pod_collect_to_vec(bytes))
     }
     Some(match element {
         Element::U16 => ArrayData::U16(numbers(bytes)?.into()),

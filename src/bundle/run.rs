@@ -63,7 +63,7 @@ pub struct LoadedPlan {
 }
 
 enum Runner {
-    Host(HostRunner),
+    Host(Box<HostRunner>),
     Cuda(Box<CudaPlan>),
 }
 
@@ -84,7 +84,7 @@ impl LoadedPlan {
         let (runner, warnings) = match place {
             Place::Host => {
                 let (runner, warnings) = HostRunner::load(&bundle)?;
-                (Runner::Host(runner), warnings)
+                (Runner::Host(Box::new(runner)), warnings)
             }
             Place::Cuda { ordinal, libraries } => {
                 let plan = CudaPlan::load(libraries, *ordinal, manifest, &*bundle)?;
@@ -113,7 +113,7 @@ impl LoadedPlan {
             bundle: None,
             problem: *problem,
             call,
-            runner: Runner::Host(runner),
+            runner: Runner::Host(Box::new(runner)),
             updated: false,
             without_values: false,
             warnings: Vec::new(),
