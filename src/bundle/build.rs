@@ -185,6 +185,11 @@ fn forward(
                 compiler: launch.compiler.clone(),
                 ..module(parts, "forward", &files, members)?
             };
+            // Earlier versions launched with attributes; without them such a kernel would run with clusters of one block.
+            if launch.compiler.is_none() && steps(launch).iter().any(|step| step.cluster > 1) {
+                let why = "its kernels were compiled without their cluster sizes by an earlier version: tune again";
+                return Err(BuildError::NoProgram(why));
+            }
             let steps = steps(launch).into_iter().map(|step| {
                 let arguments = arguments(&step, plan.problem.dtype())?;
                 let LaunchStep { entry: symbol, grid, block, cluster, shared_bytes, .. } = step;

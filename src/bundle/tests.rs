@@ -97,7 +97,7 @@ fn plan(
                 })
                 .collect();
             json!({"entry": "k", "source": keep(b"text"), "cubin": keep(b"cubin"),
-                   "ptx": keep(b"ptx"), "grid": [1, 1, 1], "block": [1, 1, 1], "shared_bytes": 0,
+                   "ptx": keep(b"ptx"), "compiler": "NVRTC 13.0", "grid": [1, 1, 1], "block": [1, 1, 1], "shared_bytes": 0,
                    "arguments": [], "steps": steps, "arrays": arrays, "scratch": recipe.scratch,
                    "update": {"entry": "gather_values", "source": keep(b"gather"),
                               "cubin": keep(b"gather cubin"), "ptx": keep(b"gather ptx")}})
@@ -276,6 +276,13 @@ fn solves_are_updated_in_place_or_made_again() {
             let pattern = read.array("matrix.row_ptr").is_some();
             assert_eq!(pattern, !gathers, "{candidate}");
             let external = bundle(&matrix, &plan, Values::External);
+            // What an earlier version stored has its clusters in the launch alone, which a plain launch would not have.
+            let mut earlier = plan.clone();
+            let launch = earlier.0.launch.as_mut().unwrap();
+            launch.compiler = None;
+            let clusters = launch.steps.iter().any(|step| step.cluster > 1);
+            let refused = bundle(&matrix, &earlier, Values::Included).is_err();
+            assert_eq!(refused, clusters && !candidate.is_baseline(), "{candidate}");
             assert_eq!(external.is_ok(), gathers, "{candidate}");
         }
     }
