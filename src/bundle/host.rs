@@ -67,6 +67,7 @@ impl HostRunner {
             }
         };
         let source = Source::Maps {
+            // Without a statement about them they are never updated.
             values: place(VALUES)?.unwrap_or_default(),
             diagonal: place(DIAGONAL)?,
             rows: manifest.call.c.rows as usize,
@@ -199,11 +200,20 @@ fn missing(name: &str) -> RunError {
 }
 
 /// An array of numbers that is left out if it holds the values.
-fn numbers(bundle: &Bundle, name: &str, without: f64) -> Result<Vec<f64>, RunError> {
+fn numbers(
+    bundle: &Bundle,
+    name: &str,
+    (length, without): (usize, f64),
+) -> Result<Vec<f64>, RunError> {
     let listed = bundle.manifest().arrays.iter().find(|array| array.name == name);
     let listed = listed.ok_or_else(|| missing(name))?;
+    // Before anything of that length is made: a bundle may claim any.
+    if listed.length != length as u64 {
+        let found = listed.length;
+        return Err(RunError::Operands(format!("`{name}` has {found} elements, not {length}")));
+    }
     if !listed.included {
-        return Ok(vec![without; listed.length as usize]);
+        return Ok(vec![without; length]);
     }
     match bundle.array_data(name) {
         Some(ArrayData::F32(data)) => Ok(data.iter().map(|&value| value.into()).collect()),
@@ -225,21 +235,19 @@ fn pointers(bundle: &Bundle) -> Result<Vec<usize>, RunError> {
 
 fn matrix(bundle: &Bundle, rows: usize, cols: usize) -> Result<Csr, RunError> {
     let columns = indices(bundle, COL_IDX)?.to_vec();
-    let values = numbers(bundle, VALUES, 0.0)?;
+    let values = numbers(bundle, VALUES, (columns.len(), 0.0))?;
     Csr::new(rows, cols, pointers(bundle)?, columns, values)
         .map_err(|error| RunError::Operands(error.to_string()))
 }
 
 /// The system in solve order; the kernels' own preparation validates it.
 fn system(bundle: &Bundle, reversed: bool) -> Result<Triangular, RunError> {
-    let diagonal = numbers(bundle, DIAGONAL, 1.0)?;
-    if diagonal.len() as u64 != bundle.manifest().call.c.rows {
-        return Err(RunError::Operands("the diagonal does not have one entry a row".to_owned()));
-    }
+    let diagonal = numbers(bundle, DIAGONAL, (bundle.manifest().call.c.rows as usize, 1.0))?;
+    let columns = indices(bundle, COL_IDX)?.to_vec();
     Ok(Triangular {
         indptr: pointers(bundle)?,
-        indices: indices(bundle, COL_IDX)?.to_vec(),
-        values: numbers(bundle, VALUES, 0.0)?,
+        values: numbers(bundle, VALUES, (columns.len(), 0.0))?,
+        indices: columns,
         diagonal,
         reversed,
     })

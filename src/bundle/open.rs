@@ -1,31 +1,29 @@
 //! Reads a bundle and verifies all that it says: nothing of a bundle is used before every hash, length and name agrees.
 
+mod verify;
+
 use super::check::{self, Samples};
 use super::container::{self, ContainerError};
-use super::{build, operand, tensors};
+use super::{build, tensors};
 use crate::domain::bundle::{
-    ARRAYS, Argument, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, CudaForward, CudaModule, Forward,
-    MANIFEST, MATRIX, Manifest, Member, NO_ENTRY, PLAN, UpdateValues,
+    ARRAYS, BUNDLE_FORMAT, BUNDLE_VERSION, CHECK, MANIFEST, MATRIX, Manifest, Member, PLAN,
 };
 use crate::domain::element::Element;
-use crate::domain::plan::PLAN_VERSION;
 use crate::domain::recipe::ArrayData;
-use crate::domain::{DeviceKind, Matrix, Plan};
+use crate::domain::{Matrix, Plan};
 use crate::engine::PlanFiles;
 use memmap2::Mmap;
 use rayon::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 /// Longest manifest and plan that are read.
-const MOST_JSON: usize = 16 << 20;
-/// Most scratch memory that a plan may ask for.
-const MOST_SCRATCH: u64 = 1 << 40;
-/// Most launches, arrays and arguments that a bundle may list.
-const MOST_LISTED: usize = 1 << 16;
+const MOST_JSON: usize = 8 << 20;
+/// Longest properties of a matrix: a store keeps a copy with each plan.
+const MOST_FACTS: usize = 64 << 10;
 
 /// Why a file is not a bundle that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -121,9 +119,7 @@ impl Bundle {
         let tensors = tensors.into_iter().map(shifted).collect();
         let samples = samples(bytes, &members, &manifest)?;
         let bundle = Self { manifest, plan, facts, members, tensors, samples, file };
-        bundle.verify_plan()?;
-        bundle.verify_arrays()?;
-        bundle.verify_forward()?;
+        bundle.verify()?;
         Ok(bundle)
     }
 
@@ -175,173 +171,6 @@ impl Bundle {
     pub(super) fn samples(&self) -> &Samples {
         &self.samples
     }
-
-    /// What the manifest repeats of the plan must be the plan's.
-    fn verify_plan(&self) -> Result<(), BundleError> {
-        let (manifest, plan) = (&self.manifest, &self.plan);
-        if plan.version > PLAN_VERSION {
-            return Err(contradiction(format!("its plan has version {}", plan.version)));
-        }
-        let matrix = &manifest.matrix;
-        let (device, facts) = (&plan.device, &self.facts);
-        let sizes = [(facts.rows, matrix.rows), (facts.cols, matrix.cols), (facts.nnz, matrix.nnz)];
-        let same = [
-            ("properties of the matrix", facts.digest == plan.matrix),
-            ("pattern of the matrix", facts.pattern_digest == plan.pattern_digest),
-            ("size of the matrix", sizes.iter().all(|(facts, matrix)| facts == matrix)),
-            ("plan", manifest.plan == plan.id),
-            ("matrix", matrix.digest == plan.matrix),
-            ("pattern", matrix.pattern_digest == plan.pattern_digest),
-            ("problem", manifest.problem == plan.problem),
-            ("candidate", manifest.candidate == plan.candidate),
-            ("kind of device", manifest.target.kind == device.kind),
-            ("target", manifest.target.compute_capability == device.compute_capability),
-            ("call", manifest.call == operand::call(plan, matrix.rows, matrix.cols)),
-        ];
-        if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
-            return Err(contradiction(format!("the manifest and the plan differ in the {what}")));
-        }
-        let most = crate::sparse::Csr::MAX_DIMENSION;
-        if matrix.rows > most || matrix.cols > most || matrix.nnz > u64::from(u32::MAX) {
-            return Err(contradiction("the matrix is larger than any that is tuned"));
-        }
-        Ok(())
-    }
-
-    fn verify_arrays(&self) -> Result<(), BundleError> {
-        let manifest = &self.manifest;
-        if manifest.arrays.len() > MOST_LISTED || manifest.scratch.len() > MOST_LISTED {
-            return Err(contradiction("it lists more arrays than any plan has"));
-        }
-        let mut names = BTreeSet::new();
-        for array in &manifest.arrays {
-            let name = &array.name;
-            if !names.insert(name.as_str()) {
-                return Err(contradiction(format!("array `{name}` is listed twice")));
-            }
-            self.verify_tensor(name, array.element, array.length, array.included)?;
-            let Some(values) = &array.values else {
-                if array.included {
-                    continue;
-                }
-                return Err(contradiction(format!("array `{name}` is left out without values")));
-            };
-            match &values.map {
-                None if array.length == manifest.matrix.nnz => {}
-                None => return Err(contradiction(format!("array `{name}` has no map"))),
-                Some(map) => {
-                    names.insert(map);
-                    self.verify_tensor(map, Element::U32, array.length, true)?;
-                    self.verify_map(map)?;
-                }
-            }
-        }
-        if let Some(name) = self.tensors.keys().find(|name| !names.contains(name.as_str())) {
-            return Err(contradiction(format!("tensor `{name}` belongs to no array")));
-        }
-        let scratch = manifest.scratch.iter().map(|it| u128::from(it.bytes)).sum::<u128>();
-        if scratch > u128::from(MOST_SCRATCH) {
-            return Err(contradiction(format!("it asks for {scratch} bytes of scratch memory")));
-        }
-        Ok(())
-    }
-
-    fn verify_tensor(
-        &self,
-        name: &str,
-        element: Element,
-        length: u64,
-        included: bool,
-    ) -> Result<(), BundleError> {
-        match self.tensors.get(name) {
-            None if !included => Ok(()),
-            None => Err(contradiction(format!("there is no tensor `{name}`"))),
-            Some(_) if !included => Err(contradiction(format!("tensor `{name}` is there"))),
-            Some((found, place)) => {
-                let bytes = length.checked_mul(element.bytes());
-                if *found == element && bytes == Some(place.len() as u64) {
-                    return Ok(());
-                }
-                Err(contradiction(format!("tensor `{name}` is not as the manifest describes it")))
-            }
-        }
-    }
-
-    /// Every place holds one of the matrix's entries, or none.
-    fn verify_map(&self, name: &str) -> Result<(), BundleError> {
-        let Some(ArrayData::U32(map)) = self.array_data(name) else {
-            return Err(contradiction(format!("there is no map `{name}`")));
-        };
-        let nnz = self.manifest.matrix.nnz;
-        let fits = |&entry: &u32| entry == NO_ENTRY || u64::from(entry) < nnz;
-        match map.par_iter().all(fits) {
-            true => Ok(()),
-            false => Err(contradiction(format!("`{name}` names entries that the matrix lacks"))),
-        }
-    }
-
-    fn verify_forward(&self) -> Result<(), BundleError> {
-        let manifest = &self.manifest;
-        let on = match &manifest.forward {
-            Forward::Cuda(forward) => {
-                self.verify_launches(forward)?;
-                DeviceKind::Cuda
-            }
-            Forward::Host(_) => DeviceKind::Cpu,
-            Forward::Vendor(_) => manifest.target.kind,
-        };
-        if on != manifest.target.kind {
-            return Err(contradiction("its program is of another kind of device than its target"));
-        }
-        if let UpdateValues::Gather(gather) = &manifest.update_values
-            && let Some(kernel) = &gather.kernel
-        {
-            self.verify_module(&kernel.module)?;
-            if kernel.block == 0 || kernel.block > 1024 {
-                return Err(contradiction("its update kernel has an impossible block"));
-            }
-        }
-        Ok(())
-    }
-
-    fn verify_module(&self, module: &CudaModule) -> Result<(), BundleError> {
-        let files = [Some(&module.cubin), module.ptx.as_ref(), module.source.as_ref()];
-        let missing = files.into_iter().flatten().find(|path| !self.members.contains_key(*path));
-        missing.map_or(Ok(()), |path| Err(BundleError::Missing(path.clone())))
-    }
-
-    fn verify_launches(&self, forward: &CudaForward) -> Result<(), BundleError> {
-        self.verify_module(&forward.module)?;
-        let arguments: usize = forward.steps.iter().map(|step| step.arguments.len()).sum();
-        if forward.steps.is_empty() || forward.steps.len() + arguments > MOST_LISTED {
-            return Err(contradiction(format!("a call has {} launches", forward.steps.len())));
-        }
-        let arrays: BTreeSet<&str> =
-            self.manifest.arrays.iter().map(|array| array.name.as_str()).collect();
-        let scratch = self.manifest.scratch.len() as u64;
-        for step in &forward.steps {
-            let geometry = step.grid.iter().chain(&step.block).chain([&step.cluster]);
-            if geometry.clone().any(|&count| count == 0) {
-                return Err(contradiction(format!("kernel `{}` has no threads", step.symbol)));
-            }
-            for argument in &step.arguments {
-                let known = match argument {
-                    Argument::Array { name } => arrays.contains(name.as_str()),
-                    Argument::Scratch { index } => u64::from(*index) < scratch,
-                    Argument::Turn { even, odd } => u64::from(*even.max(odd)) < scratch,
-                    Argument::F32 { value } => value.is_finite(),
-                    _ => true,
-                };
-                if !known {
-                    let kernel = &step.symbol;
-                    return Err(contradiction(format!(
-                        "kernel `{kernel}` has an argument that is not there: {argument:?}"
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl PlanFiles for Bundle {
@@ -367,8 +196,9 @@ fn json<T: serde::de::DeserializeOwned>(
     member: &'static str,
 ) -> Result<T, BundleError> {
     let bytes = &file[place(members, member)?];
-    if bytes.len() > MOST_JSON {
-        let why = format!("it has {} bytes; at most {MOST_JSON} are read", bytes.len());
+    let most = if member == MATRIX { MOST_FACTS } else { MOST_JSON };
+    if bytes.len() > most {
+        let why = format!("it has {} bytes; at most {most} are read", bytes.len());
         return Err(BundleError::Json { member, why });
     }
     serde_json::from_slice(bytes)

@@ -7,6 +7,7 @@ use crate::domain::recipe::{Array, ArrayData};
 use crate::sparse::Csr;
 use half::f16;
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Digits are counted from 1, so that no entry is zero, and stay below 2^11, so that every element type holds them exactly,
 /// tf32 and binary16 included.
@@ -24,18 +25,18 @@ pub enum Content {
 /// What each array holds; `None` if the arrays are another function of the values than a placement.
 ///
 /// `make` computes the arrays from a matrix of this pattern; `truth` are those of `matrix` itself. The result has been compared
-/// with `truth`, bit by bit.
+/// with `truth`, bit by bit. Beside them one set of arrays and the maps are in memory.
 pub fn contents(
     matrix: &Csr,
     dtype: Dtype,
     truth: &[Array],
-    make: &dyn Fn(&Csr) -> Option<Vec<Array>>,
+    make: &dyn Fn(Arc<Csr>) -> Option<Vec<Array>>,
 ) -> Option<Vec<Content>> {
     let nnz = matrix.nnz();
     let spelled = |values: Vec<f64>| -> Option<Vec<Array>> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (indptr, indices) = (matrix.indptr().to_vec(), matrix.indices().to_vec());
-        let made = make(&Csr::new(rows, cols, indptr, indices, values).ok()?)?;
+        let made = make(Arc::new(Csr::new(rows, cols, indptr, indices, values).ok()?))?;
         let same = made.len() == truth.len()
             && made.iter().zip(truth).all(|(made, truth)| {
                 made.name == truth.name
@@ -45,76 +46,77 @@ pub fn contents(
         same.then_some(made)
     };
     let digit = |entry: usize, power: u32| entry / BASE.pow(power) % BASE + 1;
-    // A place that follows a change of sign is a value's, and none by coincidence.
-    let negative = spelled((0..nnz).map(|entry| -(digit(entry, 0) as f64)).collect())?;
-    let digits = (0..).take_while(|&power| power == 0 || BASE.pow(power) < nnz.max(1)).count();
-    let mut passes = Vec::with_capacity(digits);
-    for power in 0..digits as u32 {
+    let signed = |sign: f64| (0..nnz).map(|entry| sign * digit(entry, 0) as f64).collect();
+    // A place that follows a change of sign is a value's, and none by coincidence. This pass also tells a function of several
+    // values from a placement.
+    let negative = spelled(signed(-1.0))?;
+    let first = spelled(signed(1.0))?;
+    let pairs = negative.iter().zip(&first).zip(truth);
+    let maps: Option<Vec<Vec<u32>>> = pairs
+        .map(|((negative, first), truth)| places(&negative.data, &first.data, &truth.data, dtype))
+        .collect();
+    let mut maps = maps?;
+    drop((negative, first));
+    for power in (1..).take_while(|&power| BASE.pow(power) < nnz) {
         let made = spelled((0..nnz).map(|entry| digit(entry, power) as f64).collect())?;
-        // The first digit already tells a function of several values from a placement.
-        if power == 0 && !negated(&negative, &made, dtype) {
+        for ((map, made), truth) in maps.iter_mut().zip(&made).zip(truth) {
+            add_digit(map, &made.data, &truth.data, BASE.pow(power), dtype)?;
+        }
+    }
+    let contents = maps.into_iter().zip(truth).map(|(map, truth)| {
+        if map.par_iter().all(|&entry| entry == NO_ENTRY) {
+            return Some(Content::Pattern);
+        }
+        let known = |&entry: &u32| entry == NO_ENTRY || (entry as usize) < nnz;
+        if !map.par_iter().all(known) {
             return None;
         }
-        passes.push(made);
-    }
-    let contents: Option<Vec<Content>> =
-        (0..truth.len()).map(|at| content(&negative[at].data, &passes, at, nnz, dtype)).collect();
-    let contents = contents?;
-    let faithful = contents.iter().zip(truth).all(|(content, truth)| match content {
-        Content::Pattern => true,
-        Content::Values { map } => gathered(&truth.data, map, matrix.values(), dtype)
-            .is_some_and(|made| made.bytes() == truth.data.bytes()),
+        let made = gathered(&truth.data, &map, matrix.values(), dtype)?;
+        (made.bytes() == truth.data.bytes()).then_some(Content::Values { map })
     });
-    // What holds no values must be what it is for the true ones.
-    let constant = contents.iter().enumerate().all(|(at, content)| {
-        *content != Content::Pattern || passes[0][at].data.bytes() == truth[at].data.bytes()
-    });
-    (faithful && constant).then_some(contents)
+    contents.collect()
 }
 
-/// Whether every element is the other's or its negative.
-fn negated(negative: &[Array], positive: &[Array], dtype: Dtype) -> bool {
-    negative.iter().zip(positive).all(|(negative, positive)| {
-        (0..positive.data.len()).into_par_iter().with_min_len(1 << 14).all(|i| {
-            bits(&negative.data, i) == bits(&positive.data, i)
-                || match (number(&negative.data, i, dtype), number(&positive.data, i, dtype)) {
-                    (Some(negative), Some(positive)) => negative == -positive,
-                    _ => false,
-                }
-        })
+/// The entry's last digit at each place that holds a value; [`NO_ENTRY`] at places that are the same for all values.
+fn places(
+    negative: &ArrayData,
+    first: &ArrayData,
+    truth: &ArrayData,
+    dtype: Dtype,
+) -> Option<Vec<u32>> {
+    let place = |i: usize| {
+        if bits(negative, i) == bits(first, i) {
+            return (bits(first, i) == bits(truth, i)).then_some(NO_ENTRY);
+        }
+        let (negative, digit) = (number(negative, i, dtype)?, number(first, i, dtype)?);
+        (negative == -digit).then_some(())?;
+        spelled_digit(digit)
+    };
+    (0..truth.len()).into_par_iter().with_min_len(1 << 14).map(place).collect()
+}
+
+/// Adds a further digit to each entry; places without a value must not have changed.
+fn add_digit(
+    map: &mut [u32],
+    made: &ArrayData,
+    truth: &ArrayData,
+    weight: usize,
+    dtype: Dtype,
+) -> Option<()> {
+    map.par_iter_mut().with_min_len(1 << 14).enumerate().try_for_each(|(i, entry)| {
+        if *entry == NO_ENTRY {
+            return (bits(made, i) == bits(truth, i)).then_some(());
+        }
+        let digit = spelled_digit(number(made, i, dtype)?)? as usize;
+        *entry = u32::try_from(*entry as usize + digit * weight).ok()?;
+        Some(())
     })
 }
 
-fn content(
-    negative: &ArrayData,
-    passes: &[Vec<Array>],
-    at: usize,
-    nnz: usize,
-    dtype: Dtype,
-) -> Option<Content> {
-    let entry = |i: usize| -> Option<u32> {
-        let unchanged = bits(negative, i) == bits(&passes[0][at].data, i);
-        if unchanged {
-            // A place without a value is the same in all passes.
-            let constant = passes.iter().all(|made| bits(&made[at].data, i) == bits(negative, i));
-            return constant.then_some(NO_ENTRY);
-        }
-        let mut entry = 0usize;
-        for (power, made) in passes.iter().enumerate() {
-            let digit = number(&made[at].data, i, dtype)?;
-            if digit.fract() != 0.0 || !(1.0..=BASE as f64).contains(&digit) {
-                return None;
-            }
-            entry += (digit as usize - 1) * BASE.pow(power as u32);
-        }
-        (entry < nnz).then_some(entry as u32)
-    };
-    let length = passes[0][at].data.len();
-    let map: Option<Vec<u32>> =
-        (0..length).into_par_iter().with_min_len(1 << 14).map(entry).collect();
-    let map = map?;
-    let empty = map.par_iter().all(|&entry| entry == NO_ENTRY);
-    Some(if empty { Content::Pattern } else { Content::Values { map } })
+/// The digit that a number spells.
+fn spelled_digit(number: f64) -> Option<u32> {
+    let digit = number.fract() == 0.0 && (1.0..=BASE as f64).contains(&number);
+    digit.then(|| number as u32 - 1)
 }
 
 /// An array with the matrix's values in their places; `None` if no array of this type holds values of the problem's type.
@@ -176,7 +178,7 @@ mod tests {
     }
 
     /// Columns, values from behind with a hole after each, and words of both.
-    fn packed(matrix: &Csr) -> Option<Vec<Array>> {
+    fn packed(matrix: Arc<Csr>) -> Option<Vec<Array>> {
         let values: Vec<f32> = matrix.values().iter().map(|&value| value as f32).collect();
         let holes: Vec<f32> = values.iter().rev().flat_map(|&value| [value, 0.0]).collect();
         let words: Vec<u32> =
@@ -192,7 +194,7 @@ mod tests {
     fn places_are_read_off_for_any_number_of_entries() {
         for nnz in [0, 1, 2, 1023, 1024, 1025, 5000] {
             let matrix = matrix(nnz);
-            let truth = packed(&matrix).unwrap();
+            let truth = packed(Arc::new(matrix.clone())).unwrap();
             let found = contents(&matrix, Dtype::F32, &truth, &packed).unwrap();
             assert_eq!(found[0], Content::Pattern);
             if nnz == 0 {
@@ -208,11 +210,11 @@ mod tests {
     #[test]
     fn halves_hold_every_digit() {
         let matrix = matrix(3000);
-        let make = |matrix: &Csr| {
+        let make = |matrix: Arc<Csr>| {
             let halves = matrix.values().iter().map(|&it| crate::sparse::operand::half_bits(it));
             Some(arrays(vec![ArrayData::F16(halves.collect::<Vec<_>>().into())]))
         };
-        let truth = make(&matrix).unwrap();
+        let truth = make(Arc::new(matrix.clone())).unwrap();
         let found = contents(&matrix, Dtype::F16, &truth, &make).unwrap();
         assert_eq!(found, [Content::Values { map: (0..3000).collect() }]);
     }
@@ -221,7 +223,7 @@ mod tests {
     fn other_functions_of_the_values_are_no_placements() {
         let matrix = matrix(1500);
         let sum = |factor: f64| {
-            move |matrix: &Csr| {
+            move |matrix: Arc<Csr>| {
                 let values = matrix.values();
                 let made = values.iter().map(|value| value * factor / values[0]);
                 Some(arrays(vec![ArrayData::F64(made.collect::<Vec<_>>().into())]))
@@ -229,15 +231,15 @@ mod tests {
         };
         for factor in [1.0, -1.0, 2.0] {
             let make = sum(factor);
-            let truth = make(&matrix).unwrap();
+            let truth = make(Arc::new(matrix.clone())).unwrap();
             assert_eq!(contents(&matrix, Dtype::F64, &truth, &make), None, "{factor}");
         }
         // An array that depends on whether values are small.
-        let make = |matrix: &Csr| {
+        let make = |matrix: Arc<Csr>| {
             let small = matrix.values().iter().filter(|value| value.abs() < 4.0).count();
             Some(arrays(vec![ArrayData::U32(vec![small as u32].into())]))
         };
-        let truth = make(&matrix).unwrap();
+        let truth = make(Arc::new(matrix.clone())).unwrap();
         assert_eq!(contents(&matrix, Dtype::F32, &truth, &make), None);
     }
 }

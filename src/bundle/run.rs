@@ -3,7 +3,7 @@
 use super::check::{CheckReport, Inputs};
 use super::host::HostRunner;
 use super::open::Bundle;
-use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest};
+use crate::domain::bundle::{Call, DenseOperand, Forward, Manifest, UpdateValues};
 use crate::domain::recipe::ArrayData;
 use crate::domain::{DeviceKind, Problem};
 use crate::engine::EngineError;
@@ -25,6 +25,9 @@ pub enum Place {
         libraries: Vec<PathBuf>,
     },
 }
+
+/// Most elements that a check draws: 64 GiB of f64. A bundle may name any shape.
+const MOST_DRAWN: u64 = 1 << 33;
 
 /// Why a plan cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -203,7 +206,12 @@ impl LoadedPlan {
     pub fn update_values(&mut self, values: &[f64]) -> Result<(), RunError> {
         self.check_values(values)?;
         match (&mut self.runner, &self.bundle) {
-            (Runner::Host(host), _) => host.update(values)?,
+            (Runner::Host(host), bundle) => {
+                if let Some(bundle) = bundle {
+                    gathers(&bundle.manifest().update_values)?;
+                }
+                host.update(values)?;
+            }
             (Runner::Cuda(plan), Some(bundle)) => super::update::on_gpu(plan, bundle, values)?,
             (Runner::Cuda(_), None) => return Err(RunError::NoValues),
         }
@@ -269,6 +277,10 @@ impl LoadedPlan {
         let manifest = bundle.manifest();
         let len = |operand: &DenseOperand| (operand.rows * operand.cols) as usize;
         let (b_len, c_len) = (len(&self.call.b), len(&self.call.c));
+        if (b_len + c_len) as u64 > MOST_DRAWN {
+            let why = "the operands of this plan are too large to be drawn for a check";
+            return Err(RunError::Operands(why.to_owned()));
+        }
         let inputs = Inputs::draw(&manifest.check, &self.problem, b_len, c_len);
         if super::check::sha256(inputs.b.bytes()) != manifest.check.b_sha256 {
             let why = "the inputs of the check came out differently than when the bundle was made";
@@ -296,6 +308,16 @@ impl LoadedPlan {
             Runner::Host(_) => Ok(false),
         }
     }
+}
+
+/// A host kernel reads arrays that hold the values as they are, or none of the loader's making.
+fn gathers(update: &UpdateValues) -> Result<(), RunError> {
+    let reason = match update {
+        UpdateValues::Gather(_) => return Ok(()),
+        UpdateValues::Host(_) => "its arrays are functions of all values",
+        UpdateValues::Impossible { reason } => reason,
+    };
+    Err(RunError::Operands(format!("the values of this plan cannot be updated: {reason}")))
 }
 
 fn gave_up() -> &'static str {

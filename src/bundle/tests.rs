@@ -341,6 +341,30 @@ fn close(c: &[f32], reference: &oracle::Product) {
     }
 }
 
+/// A bundle whose arrays another version packed says so, and its values stay as they are.
+#[test]
+fn values_that_cannot_be_updated_are_not() {
+    let matrix = generated(GENERATED[0]).unwrap();
+    let problem = spmm(3, Dtype::F32, Layout::Row);
+    let candidate = candidates(&matrix, &problem, DeviceKind::Cpu).remove(0);
+    let plan = plan(&matrix, &problem, DeviceKind::Cpu, &candidate).unwrap();
+    let read = Bundle::from_bytes(bundle(&matrix, &plan, Values::Included).unwrap()).unwrap();
+    let mut members: BTreeMap<String, Vec<u8>> = (read.manifest().members.keys())
+        .map(|path| (path.clone(), read.member(path).unwrap().to_vec()))
+        .collect();
+    let mut manifest = read.manifest().clone();
+    manifest.update_values = UpdateValues::Impossible { reason: "of a test".to_owned() };
+    members.insert("manifest.json".to_owned(), serde_json::to_vec(&manifest).unwrap());
+    let borrowed = members.iter().map(|(path, bytes)| (path.clone(), bytes.as_slice().into()));
+    let mut file = Cursor::new(Vec::new());
+    container::write(&mut file, &borrowed.collect()).unwrap();
+    let read = Arc::new(Bundle::from_bytes(file.into_inner()).unwrap());
+    let mut loaded = LoadedPlan::load(read, &Place::Host).unwrap();
+    let refused = loaded.update_values(matrix.values()).unwrap_err();
+    assert!(refused.to_string().contains("of a test"), "{refused}");
+    assert!(loaded.check().unwrap().passed());
+}
+
 #[test]
 fn host_solves_run_from_their_file_and_take_new_values() {
     let matrix = generated(GENERATED[0]).unwrap();

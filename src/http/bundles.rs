@@ -55,14 +55,17 @@ pub async fn show(
     };
     let bundle = app.service.bundle(&id, values).await?;
     let tag = etag::named(&bundle.blob);
+    // A condition comes before the range (RFC 9110, section 13.2.2).
+    let known = etag::matches(&headers, &tag);
     let part = match asked(&headers, &tag, bundle.bytes) {
         Asked::Whole => None,
         Asked::Part(part) => Some(part),
+        Asked::Nothing if known => None,
         Asked::Nothing => return Ok(unsatisfiable(bundle.bytes)),
     };
     let kind = HeaderValue::from_static("application/zip");
     let range = part.clone().unwrap_or(0..bundle.bytes);
-    let body = match etag::matches(&headers, &tag) {
+    let body = match known {
         true => Body::empty(),
         false => file(&app, &bundle, range.clone()).await?,
     };

@@ -54,6 +54,8 @@ pub(super) fn nearest(
         // Features of another version are not comparable.
         .filter(|(other, _)| other.features.version == matrix.features.version)
         .map(|other| (distance(matrix, &other.0, problem), other))
+        // Features of imported plans are as their makers wrote them.
+        .filter(|(distance, _)| distance.is_finite())
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
 }
 

@@ -22,7 +22,8 @@ pub struct StoredBundle {
 pub trait Bundles: Send + Sync {
     /// The bundle of a plan, with or without values.
     async fn bundle(&self, plan: &PlanId, without_values: bool) -> Result<Option<StoredBundle>>;
-    /// Keeps a bundle that was built; one that is already kept stays. The plan must be stored.
+    /// Keeps a bundle that was built, in place of an earlier one that was built; one that was imported stays. The plan must be
+    /// stored.
     async fn put_bundle(&self, bundle: &StoredBundle) -> Result<()>;
     /// Stores a plan that was made elsewhere, with its bundle and the properties of its matrix, which itself need not be stored.
     /// False if a plan with this id is already there; then nothing changes.

@@ -58,10 +58,7 @@ pub(super) fn prepare(parts: &Parts<'_>) -> Result<Prepared, BuildError> {
         let foreign = "another version of sparsetune packed the arrays of this plan";
         return Ok(Prepared { recipe, arrays, contents: None, foreign: Some(foreign), nnz });
     }
-    let again = |matrix: &Csr| {
-        let matrix = Arc::new(matrix.clone());
-        all(&matrix, &lower(plan, &matrix).ok()?).ok()
-    };
+    let again = |matrix: Arc<Csr>| all(&matrix, &lower(plan, &matrix).ok()?).ok();
     let contents = places::contents(&parts.matrix, plan.problem.dtype(), &arrays, &again);
     let foreign = None;
     if contents.is_none() {

@@ -48,7 +48,7 @@ fn hostile_bundles_are_refused_with_a_sentence() {
         refused(&members)
     };
     type Change = fn(&mut serde_json::Value);
-    let changes: [(Change, &str); 14] = [
+    let changes: [(Change, &str); 16] = [
         (|m| m["version"] = json!(2), "format version 2"),
         (|m| m["format"] = json!("x"), "its format is `x`"),
         (|m| m["surprise"] = json!(1), "unknown field"),
@@ -59,6 +59,8 @@ fn hostile_bundles_are_refused_with_a_sentence() {
         (|m| m["arrays"][0]["length"] = json!(u64::MAX), "not as the manifest describes it"),
         (|m| m["arrays"][0]["name"] = json!("x"), "no tensor `x`"),
         (|m| m["arrays"][0]["included"] = json!(false), "is there"),
+        (|m| m["arrays"][0]["element"] = json!("u16"), "cannot be of u16"),
+        (|m| m["arrays"][2]["element"] = json!("f64"), "cannot be of f64"),
         (|m| m["scratch"] = json!([{"bytes": u64::MAX, "fill": 0}]), "scratch memory"),
         (|m| m["members"]["plan.json"]["bytes"] = json!(5), "its length"),
         (|m| m["members"]["plan.json"]["sha256"] = json!("00"), "SHA-256"),
@@ -85,6 +87,38 @@ fn hostile_bundles_are_refused_with_a_sentence() {
     assert!(refused(&more).contains("does not list"));
     assert!(Bundle::from_bytes(b"PK\x05\x06".to_vec()).is_err());
     assert!(Bundle::open(std::path::Path::new("/nowhere.stplan")).is_err());
+}
+
+/// Changes a member and its hashes, as somebody who means harm would.
+fn forged(member: &str, change: &dyn Fn(&mut serde_json::Value)) -> String {
+    let (_, mut members) = some_bundle();
+    let mut value: serde_json::Value = serde_json::from_slice(&members[member]).unwrap();
+    change(&mut value);
+    let bytes = serde_json::to_vec(&value).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_slice(&members[MANIFEST]).unwrap();
+    manifest["members"][member] =
+        serde_json::to_value(super::super::build::member(&bytes)).unwrap();
+    members.insert(member.to_owned(), bytes);
+    members.insert(MANIFEST.to_owned(), serde_json::to_vec(&manifest).unwrap());
+    refused(&members)
+}
+
+#[test]
+fn forged_plans_and_matrices_are_refused() {
+    type Change = fn(&mut serde_json::Value);
+    let changes: [(&str, Change, &str); 7] = [
+        ("plan.json", |p| p["version"] = json!(0), "version 0"),
+        ("plan.json", |p| p["measured"] = json!(null), "measured in one place"),
+        ("plan.json", |p| p["id"] = json!("no uuid\n<b>"), "not a UUID"),
+        ("plan.json", |p| p["device"]["kind"] = json!("cuda"), "differ in the kind of device"),
+        ("matrix.json", |m| m["features"]["row_nnz"]["mean"] = json!(-5.0), "no matrix has"),
+        ("matrix.json", |m| m["name"] = json!("x".repeat(201)), "name is too long"),
+        ("matrix.json", |m| m["name"] = json!("x".repeat(70_000)), "at most 65536 are read"),
+    ];
+    for (member, change, expected) in changes {
+        let error = forged(member, &change);
+        assert!(error.contains(expected), "{error} for {expected}");
+    }
 }
 
 #[test]

@@ -12,7 +12,9 @@ type Row = (String, bool, Vec<u8>, i64, Vec<u8>, bool, i64);
 async fn insert(tx: &mut SqliteConnection, bundle: &StoredBundle) -> Result<()> {
     sqlx::query(
         "INSERT INTO bundles (plan, without_values, blob, bytes, sha256, imported, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)
-         ON CONFLICT (plan, without_values) DO NOTHING",
+         ON CONFLICT (plan, without_values) DO UPDATE SET
+             blob = excluded.blob, bytes = excluded.bytes, sha256 = excluded.sha256, created_at = excluded.created_at
+         WHERE imported = 0",
     )
     .bind(&bundle.plan.0)
     .bind(bundle.without_values)
