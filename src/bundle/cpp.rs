@@ -4,7 +4,9 @@
 mod describe;
 
 use super::open::Bundle;
-use std::io;
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// What every plan is given as it is. The paths are those in the folder.
@@ -35,7 +37,8 @@ pub enum CppError {
 }
 
 /// Writes `NAME.stplan`, `plan.hpp`, the loader's headers, a program that checks the plan, and a CMake file into a folder, which
-/// is made if necessary. Returns the files.
+/// is made if necessary. Files that are there are replaced, not overwritten: a program that runs an earlier plan of this name is
+/// not disturbed. Returns the files.
 ///
 /// # Errors
 /// The name cannot be a file's, or a file cannot be written.
@@ -53,10 +56,23 @@ pub fn export(bundle: &Bundle, name: &str, folder: &Path) -> Result<Vec<PathBuf>
         .map(|(path, bytes)| {
             let path = folder.join(path);
             let parent = path.parent().unwrap_or(folder);
-            match std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, bytes)) {
+            match std::fs::create_dir_all(parent).and_then(|()| replaced(&path, bytes)) {
                 Ok(()) => Ok(path),
                 Err(error) => Err(CppError::Io { path, error }),
             }
         })
         .collect()
+}
+
+/// Writes a file under another name beside its own, then renames it: a program that has mapped the earlier file keeps that
+/// one, whereas it would be killed if the file became shorter under it.
+fn replaced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // As any new file: what the process's mask leaves of it.
+    let permissions = Permissions::from_mode(0o666);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .permissions(permissions)
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.persist(path).map(drop).map_err(|error| error.error)
 }

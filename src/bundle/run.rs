@@ -46,7 +46,16 @@ pub enum RunError {
     )]
     NoValues,
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(EngineError),
+}
+
+impl From<EngineError> for RunError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::OtherDevice(why) => Self::OtherDevice(why),
+            other => Self::Engine(other),
+        }
+    }
 }
 
 /// A plan that is ready to run.

@@ -114,6 +114,9 @@ pub enum EngineError {
     /// The device failed in a way that leaves its context unusable; the caller must end the process.
     #[error("{0}")]
     Lost(String),
+    /// A plan was made for another device: of another kind, or with more than this one has.
+    #[error("{0}")]
+    OtherDevice(String),
     /// The operands do not fit into the device's memory.
     #[error("{0}")]
     OutOfMemory(String),

@@ -86,9 +86,9 @@ fn wrong(check: &Check, tolerance: f64) -> Option<Outcome> {
 fn outcome_of(error: EngineError) -> Outcome {
     match error {
         EngineError::Compile(detail) => Outcome::CompileFailed { detail },
-        EngineError::Refused(detail) | EngineError::OutOfMemory(detail) => {
-            Outcome::Refused { detail }
-        }
+        EngineError::Refused(detail)
+        | EngineError::OtherDevice(detail)
+        | EngineError::OutOfMemory(detail) => Outcome::Refused { detail },
         EngineError::Watchdog(detail) => Outcome::TimedOut { detail, stopped: true },
         EngineError::Lost(detail) => Outcome::Crashed { detail },
     }

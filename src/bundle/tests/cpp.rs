@@ -92,6 +92,32 @@ fn a_program_that_cannot_run_here_says_why_and_ends_with_2() {
     }
 }
 
+/// A running program has the file mapped.
+#[test]
+fn an_earlier_export_is_replaced_and_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let product = spmm(3, Dtype::F32, Layout::Row);
+    let export = || exported(&product, DeviceKind::Cpu, "row_split", folder.path());
+    export();
+    let path = folder.path().join("a-plan.stplan");
+    let earlier = std::fs::File::open(&path).unwrap();
+    // Shorter than before, as the file of another plan may be.
+    let mut altered = std::fs::read(&path).unwrap();
+    altered.push(0);
+    std::fs::write(&path, &altered).unwrap();
+    let bundle = export();
+    assert_eq!(std::fs::read(&path).unwrap(), bundle.bytes());
+    assert_eq!(earlier.metadata().unwrap().len(), altered.len() as u64);
+    let hidden = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with('.');
+    assert!(!std::fs::read_dir(folder.path()).unwrap().any(|entry| hidden(entry.unwrap())));
+    // What is in the way of a file is reported, and nothing is left beside it.
+    std::fs::remove_file(folder.path().join("main.cpp")).unwrap();
+    std::fs::create_dir(folder.path().join("main.cpp")).unwrap();
+    let refused = cpp::export(&bundle, "a-plan", folder.path());
+    assert!(matches!(refused, Err(cpp::CppError::Io { path, .. }) if path.ends_with("main.cpp")));
+    assert!(!std::fs::read_dir(folder.path()).unwrap().any(|entry| hidden(entry.unwrap())));
+}
+
 #[test]
 fn names_that_are_no_file_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,8 +2,10 @@
 
 use super::driver::Driver;
 use crate::engine::EngineError;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream};
-use std::ffi::{CStr, c_void};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream, CUstreamCaptureMode,
+};
+use std::ffi::{CStr, c_uint, c_void};
 use std::sync::Arc;
 
 /// The primary context (which cuSPARSE's runtime shares) and the single stream for all work.
@@ -56,10 +58,21 @@ impl Context {
         Ok(Restore { previous, set: Some(self.driver.api.context_set) })
     }
 
-    /// Waits for all work queued on any stream of the context.
+    /// As [`Self::enter`], for work that allocates, frees, loads or waits: see [`Relaxed`].
+    pub(super) fn enter_relaxed(&self) -> Result<(Relaxed, Restore), EngineError> {
+        Ok((Relaxed::new(&self.driver)?, self.enter()?))
+    }
+
+    /// Waits for all work queued on any stream of the context, by freeing memory: the driver waits before it does. While any
+    /// stream is being captured, cuCtxSynchronize fails and breaks the capture, even on a [`Relaxed`] thread, as a plan's
+    /// should be here.
     pub(super) fn synchronize_all(&self) -> Result<(), EngineError> {
-        // SAFETY: takes no memory of ours; the context is current.
-        let code = unsafe { (self.driver.api.context_synchronize)() };
+        let mut pointer = 0;
+        // SAFETY: out-pointer to a local; the context is current.
+        let code = unsafe { (self.driver.api.memory_alloc)(&mut pointer, 256) };
+        self.driver.check("waiting for the device", code)?;
+        // SAFETY: just allocated.
+        let code = unsafe { (self.driver.api.memory_free)(pointer) };
         self.driver.check("kernel execution", code)
     }
 
@@ -159,6 +172,30 @@ impl Drop for Restore {
     }
 }
 
+/// While this lives, calls of this thread that a capture forbids (to allocate, to load a module) neither fail nor break a
+/// capture of another thread: nothing of them belongs to what that thread records.
+pub(super) struct Relaxed {
+    previous: c_uint,
+    exchange: unsafe extern "C" fn(*mut c_uint) -> u32,
+}
+
+impl Relaxed {
+    pub(super) fn new(driver: &Driver) -> Result<Self, EngineError> {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+        let exchange = driver.api.exchange_capture_mode;
+        // SAFETY: `mode` is a local, which receives the mode until now.
+        driver.check("cuThreadExchangeStreamCaptureMode", unsafe { exchange(&mut mode) })?;
+        Ok(Self { previous: mode, exchange })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: the mode was this thread's; the driver stays mapped.
+        unsafe { (self.exchange)(&mut self.previous) };
+    }
+}
+
 /// Device memory, freed on drop.
 pub(super) struct Buffer {
     context: Arc<Context>,
@@ -233,7 +270,7 @@ impl Plain for u64 {}
 impl Plain for f32 {}
 impl Plain for f64 {}
 
-/// A word of page-locked host memory that kernels can read at its host address.
+/// A word of page-locked host memory that kernels can read at its host address, and copies can be queued to.
 pub(super) struct HostFlag {
     context: Arc<Context>,
     word: *mut u32,
@@ -241,17 +278,23 @@ pub(super) struct HostFlag {
 
 impl HostFlag {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, EngineError> {
+        const PORTABLE: u32 = 1;
         const MAPPED: u32 = 2;
         let mut word: *mut c_void = std::ptr::null_mut();
         // SAFETY: out-pointer to a local; the context is current.
-        let code = unsafe { (context.driver.api.host_alloc)(&mut word, 64, MAPPED) };
+        let code = unsafe { (context.driver.api.host_alloc)(&mut word, 64, PORTABLE | MAPPED) };
         context.driver.check("cuMemHostAlloc", code)?;
         Ok(Self { context: context.clone(), word: word.cast() })
     }
 
     pub(super) fn set(&self, value: u32) {
-        // SAFETY: the word is ours; the device only reads it. Volatile, since another processor looks on.
+        // SAFETY: the word is ours. Volatile, since another processor looks on.
         unsafe { self.word.write_volatile(value) };
+    }
+
+    pub(super) fn get(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.word.read_volatile() }
     }
 
     /// Its address, equal on host and device under unified addressing (every 64-bit platform).

@@ -26,7 +26,6 @@ symbols! {
         context_release: "cuDevicePrimaryCtxRelease_v2" (CUdevice);
         context_get: "cuCtxGetCurrent" (*mut CUcontext);
         context_set: "cuCtxSetCurrent" (CUcontext);
-        context_synchronize: "cuCtxSynchronize" ();
         memory_info: "cuMemGetInfo_v2" (*mut usize, *mut usize);
         memory_alloc: "cuMemAlloc_v2" (*mut CUdeviceptr, usize);
         memory_free: "cuMemFree_v2" (CUdeviceptr);
@@ -41,6 +40,7 @@ symbols! {
         stream_synchronize: "cuStreamSynchronize" (CUstream);
         stream_destroy: "cuStreamDestroy_v2" (CUstream);
         stream_capturing: "cuStreamIsCapturing" (CUstream, *mut c_uint);
+        exchange_capture_mode: "cuThreadExchangeStreamCaptureMode" (*mut c_uint);
         event_create: "cuEventCreate" (*mut CUevent, c_uint);
         event_record: "cuEventRecord" (CUevent, CUstream);
         event_elapsed: "cuEventElapsedTime" (*mut f32, CUevent, CUevent);

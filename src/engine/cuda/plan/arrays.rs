@@ -37,6 +37,7 @@ pub(super) struct Arrays {
 struct Held {
     buffer: Buffer,
     length: u64,
+    element: Element,
     /// Whether the array holds what it should.
     filled: bool,
     values: Option<Place>,
@@ -115,7 +116,8 @@ impl Arrays {
                 Some(map) => self.place(context, (map, array), data, files)?,
             }),
         };
-        Ok(Held { buffer, length: array.length, filled: data.is_some(), values })
+        let (length, element) = (array.length, array.element);
+        Ok(Held { buffer, length, element, filled: data.is_some(), values })
     }
 
     fn place(
@@ -150,6 +152,18 @@ impl Arrays {
     pub(super) fn length(&self, name: &str) -> Result<usize, EngineError> {
         self.buffer(name)?;
         Ok(self.held.get(name).map_or(0, |held| held.length as usize))
+    }
+
+    /// Refuses an array of other elements: whoever reads them as these would read past its end.
+    pub(super) fn check_element(&self, name: &str, element: Element) -> Result<(), EngineError> {
+        match self.held.get(name) {
+            Some(held) if held.element != element => Err(refused(format!(
+                "The array `{name}` is of {}, but the plan reads {}.",
+                held.element.name(),
+                element.name()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// An array whose values were left out of the bundle and have not been given yet.
@@ -224,7 +238,7 @@ impl Arrays {
                     }
                 }
                 _ => {
-                    let bytes = (entries * element.bytes()) as usize;
+                    let bytes = ((entries * element.bytes()) as usize).min(held.buffer.bytes);
                     context.copy_on(stream, held.buffer.pointer, values, bytes)?;
                 }
             }

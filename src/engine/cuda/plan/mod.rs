@@ -16,9 +16,10 @@ use self::bind::Call;
 use self::code::{Code, Opened};
 use self::operands::Operands;
 use self::program::Program;
+use self::sequence::Queue as _;
 use self::target::Found;
 use self::vendor::VendorCall;
-use super::context::{Buffer, Context, Restore};
+use super::context::{Buffer, Context, Relaxed, Restore};
 use super::driver::Driver;
 use super::launch::refused;
 use super::libraries::Search;
@@ -65,8 +66,8 @@ impl CudaPlan {
     /// before all others. Opens the driver, and a vendor's library only if the plan calls it.
     ///
     /// # Errors
-    /// `Refused` with a sentence if the plan is for another device, something of it is missing or does not fit together, or
-    /// the driver does not take it.
+    /// `OtherDevice` with a sentence if the plan is for another device; `Refused` if something of it is missing or does not
+    /// fit together, or the driver does not take it.
     pub fn load(
         libraries: &[PathBuf],
         ordinal: u32,
@@ -86,6 +87,7 @@ impl CudaPlan {
         search.cuda_major = Some(driver.version()?.0);
         // First, so that it is dropped last: also an error frees memory in our context.
         let _restore = Restore::current(&driver)?;
+        let _relaxed = Relaxed::new(&driver)?;
         let context = Context::open(driver, ordinal)?;
         let mut warnings = target::check(&manifest.target, &Found::of(&context)?)?;
         let code = Code::open(&context, &search, manifest, files, &mut warnings)?;
@@ -104,7 +106,15 @@ impl CudaPlan {
     /// `c = alpha A b + beta c` if the plan accumulates. Allocates nothing and does not wait. If the stream is being
     /// captured, the call becomes part of the graph.
     ///
+    /// Where a kernel can give up (one that waits for others, so long as its limit allows), each call also brings 4 bytes to
+    /// the host, which costs it about 2 us, and looks at what earlier calls brought: the first call after that of
+    /// one that gave up is refused. [`Self::gave_up`] must be asked about the last call, and about graphs.
+    ///
     /// # Errors
+    /// `Watchdog` if a kernel of an earlier call gave up: that call's result is not valid, nor are those of the calls after
+    /// it. This call has waited for them and has filled the scratch memory again instead of being queued; the next begins
+    /// anew. While the stream is being captured nothing is waited for or filled, and [`Self::gave_up`] must be asked first.
+    ///
     /// `Refused` if addresses are not aligned as the manifest says or overlap, if factors are given to a plan that takes
     /// none, or if values were left out of the bundle and have not been given.
     ///
@@ -131,7 +141,23 @@ impl CudaPlan {
             )));
         }
         match &mut state.forward {
-            Ready::Kernels(program) => program.sequence.run(&*self.inner.context, &call),
+            Ready::Kernels(program) => {
+                let context = &self.inner.context;
+                if program.reported() {
+                    if !context.capturing(stream)? {
+                        let _relaxed = Relaxed::new(&context.driver)?;
+                        context.synchronize_all()?;
+                        program.gave_up()?;
+                        context.synchronize()?;
+                    }
+                    return Err(EngineError::Watchdog(
+                        "A kernel of an earlier call waited longer than its limit and ended itself; its \
+                         result is not valid, nor are those of the calls after it. The device is unharmed."
+                            .to_owned(),
+                    ));
+                }
+                program.sequence.run(&**context, &call)
+            }
             Ready::Vendor(vendor) => vendor.run(&call),
         }
     }
@@ -140,7 +166,7 @@ impl CudaPlan {
     /// result. Waits for all work on the device's context. If so, all scratch memory is filled again, so that the next call
     /// begins anew. Not to be called while a stream is being captured.
     pub fn gave_up(&self) -> Result<bool, EngineError> {
-        let _restore = self.inner.context.enter()?;
+        let _entered = self.inner.context.enter_relaxed()?;
         let mut state = self.lock();
         self.inner.context.synchronize_all()?;
         let gave_up = match &mut state.forward {
@@ -153,7 +179,7 @@ impl CudaPlan {
 
     /// Waits for all work on the device's context, on any stream.
     pub fn synchronize(&self) -> Result<(), EngineError> {
-        let _restore = self.inner.context.enter()?;
+        let _entered = self.inner.context.enter_relaxed()?;
         self.inner.context.synchronize_all()
     }
 
@@ -175,7 +201,7 @@ impl CudaPlan {
                 return Err(refused(format!("{name} has {bytes} bytes, not {}.", side.bytes)));
             }
         }
-        let _restore = context.enter()?;
+        let _entered = context.enter_relaxed()?;
         let device_b = Buffer::of(context, b)?;
         let words = c.len().div_ceil(4);
         let device_c = Buffer::new(context, words * 4)?;
@@ -238,7 +264,7 @@ impl State {
 impl Drop for CudaPlan {
     fn drop(&mut self) {
         // A lost context refuses all of this; its memory is released with the process.
-        let entered = self.inner.context.enter();
+        let entered = self.inner.context.enter_relaxed();
         let complete = entered.as_ref().ok().map(|_| self.inner.context.synchronize_all());
         if let Some(Err(error)) = complete {
             tracing::debug!(%error, "the context was lost before the plan was dropped");

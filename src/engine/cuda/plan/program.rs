@@ -1,21 +1,25 @@
 //! The kernels of a plan with their scratch memory: bound once, queued at every call.
 
-use super::super::context::{Context, Module};
+use super::super::context::{Context, HostFlag, Module};
 use super::super::launch::{LoadedKernel, refused};
 use super::super::limits;
 use super::super::scratch::Memory;
 use super::arrays::Arrays;
 use super::bind::{Addresses, Arguments, check_sizes};
-use super::sequence::{Fill, Launch, Sequence, Set};
+use super::sequence::{Fill, Launch, Report, Sequence, Set};
+use super::target;
 use crate::domain::bundle::{Argument, BundleStep, CudaForward, GraphUse, Manifest};
 use crate::domain::recipe::Step;
 use crate::engine::EngineError;
+use cudarc::driver::sys::CUdevice_attribute as Limit;
 use std::sync::Arc;
 
 pub(super) struct Program {
     pub(super) sequence: Sequence<Arc<LoadedKernel>>,
     /// The usual memory, and that of captured calls.
     memories: Vec<Memory>,
+    /// For each memory of a program that can give up, the copy of its status that calls bring to the host.
+    reported: Vec<HostFlag>,
 }
 
 impl Program {
@@ -38,7 +42,7 @@ impl Program {
             GraphUse::Plain => 1,
             GraphUse::Refill => 2,
         };
-        let (mut memories, mut made) = (Vec::new(), Vec::new());
+        let (mut memories, mut made, mut reported) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..sets {
             let memory = Memory::new(context, &manifest.scratch, watched)?;
             let addresses = Addresses {
@@ -54,13 +58,29 @@ impl Program {
             });
             let launches = launches.collect::<Result<_, EngineError>>()?;
             let fill = |(pointer, word, words)| Fill { pointer, word, words };
-            made.push(Set::new(memory.fills().map(fill).collect(), launches));
+            let report = match watched {
+                true => {
+                    let flag = HostFlag::new(context)?;
+                    flag.set(0);
+                    let report = Report { status: memory.status()?, host: flag.address() };
+                    reported.push(flag);
+                    Some(report)
+                }
+                false => None,
+            };
+            made.push(Set::new(memory.fills().map(fill).collect(), launches, report));
             memories.push(memory);
         }
         let mut made = made.into_iter();
         let usual = made.next().ok_or_else(|| refused("no scratch memory".to_owned()))?;
         let zero_bytes = forward.zero_output.then_some(output_bytes);
-        Ok(Self { sequence: Sequence { zero_bytes, usual, captured: made.next() }, memories })
+        let sequence = Sequence { zero_bytes, usual, captured: made.next() };
+        Ok(Self { sequence, memories, reported })
+    }
+
+    /// Whether an earlier call has brought to the host that a kernel gave up. Asks nothing of the device.
+    pub(super) fn reported(&self) -> bool {
+        self.reported.iter().any(|flag| flag.get() != 0)
     }
 
     /// Whether a kernel gave up since the last answer; if so, all memory is filled again. All work must be complete.
@@ -71,6 +91,7 @@ impl Program {
         }
         if any {
             self.memories.iter().try_for_each(Memory::refill)?;
+            self.reported.iter().for_each(|flag| flag.set(0));
             self.sequence.restart();
         }
         Ok(any)
@@ -103,6 +124,10 @@ fn kernel(
         shared_bytes: step.shared_bytes,
         ..Step::of(&step.symbol, 1, 1, Vec::new())
     };
+    let opt_in = Limit::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    let most = u64::from(context.driver.attribute(context.device, opt_in)?);
+    let needed = u64::from(kernel.static_shared) + u64::from(step.shared_bytes);
+    target::check_shared(&step.symbol, needed, most)?;
     limits::check(&kernel, context, &launch)?;
     Ok(Arc::new(kernel))
 }

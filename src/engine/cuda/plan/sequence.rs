@@ -5,6 +5,7 @@ use super::super::launch::{Geometry, LoadedKernel};
 use super::bind::{Arguments, Call};
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// What calls are queued on. The driver, or a test's record.
@@ -26,6 +27,16 @@ pub(super) trait Queue {
         geometry: Geometry,
         arguments: &[u64],
     ) -> Result<(), EngineError>;
+
+    /// Copies a status word to the host, without waiting.
+    fn report(&self, stream: u64, report: Report) -> Result<(), EngineError>;
+}
+
+/// Where kernels say that they gave up: a word on the device, and its copy in page-locked host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) status: u64,
+    pub(super) host: u64,
 }
 
 /// The fill of a scratch buffer.
@@ -47,6 +58,8 @@ pub(super) struct Launch<K> {
 pub(super) struct Set<K> {
     pub(super) fills: Vec<Fill>,
     pub(super) launches: Vec<Launch<K>>,
+    /// What each call brings to the host after its launches, if one of them can give up.
+    report: Option<Report>,
     /// Calls queued since the memory was filled.
     calls: u64,
 }
@@ -61,8 +74,8 @@ pub(super) struct Sequence<K> {
 }
 
 impl<K> Set<K> {
-    pub(super) fn new(fills: Vec<Fill>, launches: Vec<Launch<K>>) -> Self {
-        Self { fills, launches, calls: 0 }
+    pub(super) fn new(fills: Vec<Fill>, launches: Vec<Launch<K>>, report: Option<Report>) -> Self {
+        Self { fills, launches, report, calls: 0 }
     }
 }
 
@@ -118,7 +131,7 @@ impl<K> Set<K> {
             arguments.set(call, number);
             queue.launch(call.stream, kernel, *geometry, &arguments.words)?;
         }
-        Ok(())
+        self.report.map_or(Ok(()), |report| queue.report(call.stream, report))
     }
 }
 
@@ -156,6 +169,14 @@ impl Queue for Context {
     ) -> Result<(), EngineError> {
         kernel.queue(&self.driver, geometry, stream as CUstream, arguments)
     }
+
+    fn report(&self, stream: u64, report: Report) -> Result<(), EngineError> {
+        let host = report.host as usize as *mut c_void;
+        // SAFETY: both words are the plan's, which waits for its calls before it frees them.
+        let code =
+            unsafe { (self.driver.api.copy_to_host)(host, report.status, 4, stream as CUstream) };
+        self.driver.check("cuMemcpyDtoHAsync", code)
+    }
 }
 
 #[cfg(test)]
@@ -171,6 +192,7 @@ mod tests {
         Fill(u64, Fill),
         Zero(u64, u64, usize),
         Launch(u64, &'static str, Vec<u64>),
+        Report(u64, Report),
     }
 
     #[derive(Default)]
@@ -218,6 +240,11 @@ mod tests {
             self.queued.borrow_mut().push(Queued::Launch(stream, kernel, arguments.to_vec()));
             Ok(())
         }
+
+        fn report(&self, stream: u64, report: Report) -> Result<(), EngineError> {
+            self.queued.borrow_mut().push(Queued::Report(stream, report));
+            Ok(())
+        }
     }
 
     /// Two launches, one of which passes state on by turns and epochs, on scratch memory from `base` on.
@@ -244,7 +271,7 @@ mod tests {
             };
             Launch { kernel, geometry, arguments: Arguments::of(&step, &addresses).unwrap() }
         });
-        Set::new(vec![Fill { pointer: base, word: 9, words: 2 }], launches.collect())
+        Set::new(vec![Fill { pointer: base, word: 9, words: 2 }], launches.collect(), None)
     }
 
     const CALL: Call = Call { b: 16, c: 32, stream: 5, alpha: 1.0, beta: 0.0 };
@@ -286,6 +313,23 @@ mod tests {
         sequence.run(&queue, &CALL).unwrap();
         assert_eq!(queue.taken()[0], Queued::Zero(5, 32, 6));
         assert_eq!(queue.asked.get(), 0);
+    }
+
+    #[test]
+    fn a_call_that_can_give_up_reports_last_on_its_own_stream() {
+        let queue = Record::default();
+        let reporting = |base| {
+            let report = Some(Report { status: base + 7, host: base + 8 });
+            Set { report, ..set(base) }
+        };
+        let captured = Some(reporting(200));
+        let mut sequence = Sequence { zero_bytes: None, usual: reporting(100), captured };
+        for (captures, base) in [(false, 100), (true, 200)] {
+            queue.captures.set(captures);
+            sequence.run(&queue, &CALL).unwrap();
+            let report = Queued::Report(5, Report { status: base + 7, host: base + 8 });
+            assert_eq!(queue.taken().last(), Some(&report));
+        }
     }
 
     #[test]

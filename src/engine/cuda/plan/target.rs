@@ -1,7 +1,6 @@
 //! Whether a device is the one that a plan was made for.
 
 use super::super::context::Context;
-use super::super::launch::refused;
 use crate::domain::DeviceKind;
 use crate::domain::bundle::Target;
 use crate::engine::EngineError;
@@ -37,7 +36,7 @@ impl Found {
 pub(super) fn check_kind(target: &Target) -> Result<(), EngineError> {
     match target.kind {
         DeviceKind::Cuda => Ok(()),
-        DeviceKind::Cpu => Err(refused(format!(
+        DeviceKind::Cpu => Err(EngineError::OtherDevice(format!(
             "This plan is for a CPU ({}), not for a CUDA device.",
             target.name
         ))),
@@ -47,13 +46,13 @@ pub(super) fn check_kind(target: &Target) -> Result<(), EngineError> {
 /// What differs but does not matter for the result, as sentences.
 pub(super) fn check(target: &Target, found: &Found) -> Result<Vec<String>, EngineError> {
     if target.compute_capability != found.compute_capability {
-        return Err(refused(format!(
+        return Err(EngineError::OtherDevice(format!(
             "This plan is for compute capability {}; the device ({}) has {}.",
             target.compute_capability, found.name, found.compute_capability
         )));
     }
     if found.multiprocessors < target.multiprocessors {
-        return Err(refused(format!(
+        return Err(EngineError::OtherDevice(format!(
             "This plan is for {} multiprocessors; the device ({}) has {}.",
             target.multiprocessors, found.name, found.multiprocessors
         )));
@@ -74,6 +73,17 @@ pub(super) fn check(target: &Target, found: &Found) -> Result<Vec<String>, Engin
         ));
     }
     Ok(warnings)
+}
+
+/// Refuses a kernel whose blocks need more shared memory than the device has for one.
+pub(super) fn check_shared(symbol: &str, needed: u64, most: u64) -> Result<(), EngineError> {
+    if needed <= most {
+        return Ok(());
+    }
+    Err(EngineError::OtherDevice(format!(
+        "This plan's kernel `{symbol}` needs {needed} bytes of shared memory for a block; the device \
+         has {most}."
+    )))
 }
 
 #[cfg(test)]
@@ -103,13 +113,22 @@ mod tests {
 
     #[test]
     fn another_kind_of_device_is_refused() {
-        let why = |target: Target, found: Found| check(&target, &found).unwrap_err().to_string();
+        let why = |target: Target, found: Found| match check(&target, &found) {
+            Err(EngineError::OtherDevice(why)) => why,
+            other => format!("{other:?}"),
+        };
         let other = Found { compute_capability: "8.0".to_owned(), ..found() };
         assert!(why(target(), other).starts_with("This plan is for compute capability 9.0;"));
         let smaller = Found { multiprocessors: 114, ..found() };
         assert!(why(target(), smaller).ends_with("has 114."));
         assert!(check_kind(&target()).is_ok());
-        assert!(check_kind(&Target { kind: DeviceKind::Cpu, ..target() }).is_err());
+        let other = check_kind(&Target { kind: DeviceKind::Cpu, ..target() });
+        assert!(matches!(other, Err(EngineError::OtherDevice(_))));
+        assert!(check_shared("k", 200_000, 200_000).is_ok());
+        let small = check_shared("k", 200_001, 200_000);
+        assert!(
+            matches!(small, Err(EngineError::OtherDevice(why)) if why.contains("shared memory"))
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl CudaPlan {
     /// entries, a value is out of range, or the stream is being captured.
     pub fn update_values_from_host(&self, values: &[f64], stream: u64) -> Result<(), EngineError> {
         let Inner { context, .. } = &*self.inner;
-        let _restore = context.enter()?;
+        let _entered = context.enter_relaxed()?;
         let mut state = self.lock();
         if context.capturing(stream)? {
             return Err(captured());
@@ -46,7 +46,7 @@ impl CudaPlan {
         stream: u64,
     ) -> Result<(), EngineError> {
         let Inner { context, .. } = &*self.inner;
-        let _restore = context.enter()?;
+        let _entered = context.enter_relaxed()?;
         let mut state = self.lock();
         let waits = state.arrays.gathers_on_host()
             || matches!(&state.forward, Ready::Vendor(vendor) if vendor.prepares_values());
@@ -67,7 +67,7 @@ impl CudaPlan {
         if Operands::of(&manifest.call)? != *operands {
             return Err(refused("The new arrays belong to another call.".to_owned()));
         }
-        let _restore = context.enter()?;
+        let _entered = context.enter_relaxed()?;
         code.check_same(manifest, files)?;
         let new = State::new(context, code, manifest, files, operands)?;
         let mut state = self.lock();

@@ -58,13 +58,18 @@ impl VendorCall {
         };
         let (rows, cols, n) = (size(c.rows)?, size(b.rows)?, size(b.cols)?);
         let shape = Shape { rows, cols, n, dtype, layout: b.layout };
-        let [row_ptr, col_idx, _] = OPERAND;
+        let [row_ptr, col_idx, values] = OPERAND;
+        for (name, element) in
+            [(row_ptr, Element::U32), (col_idx, Element::U32), (values, b.element)]
+        {
+            arrays.check_element(name, element)?;
+        }
         let nnz = arrays.length(col_idx)?;
         check_csr(
             shape,
             &indices(arrays, row_ptr)?,
             &indices(arrays, col_idx)?,
-            [nnz, arrays.length("values")?],
+            [nnz, arrays.length(values)?],
         )?;
         Ok(Self {
             shape,
