@@ -24,6 +24,17 @@ def libraries(named: Sequence[str] = ()) -> List[str]:
     return found + [path for path in packages if os.path.isdir(path)]
 
 
+def capturing(framework: str, device: str) -> bool:
+    """Whether the library's current stream is being captured in a CUDA graph."""
+    if device == "cpu":
+        return False
+    if framework == "torch":
+        torch = sys.modules["torch"]
+        return bool(torch.cuda.is_current_stream_capturing())
+    stream = sys.modules["cupy"].cuda.get_current_stream()
+    return bool(stream.is_capturing())
+
+
 def device_class(device: str) -> str:
     """The class of `cpu` or `cuda:0`, as the service names it. A GPU is asked through the library
     that the caller uses."""

@@ -3,7 +3,8 @@ routine."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional
+import threading
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 from . import _native
 from ._native import Matrix, OperandError
@@ -29,8 +30,10 @@ class Untuned:
         verb = "multiplies" if problem["op"] == "spmm" else "solves"
         self._native: Optional[_native.Plan] = None
         self._library: Optional[_Library] = None
-        self._kind: Optional[type] = None
-        self._run: Callable[[Any, Any], Any] = _unset
+        # One attribute, since another thread may call with another library's operands meanwhile.
+        self._runner: Tuple[Optional[type], Callable[[Any, Any], Any]] = (None, _unset)
+        #: Of what makes runners, which have the values of their time, and of what replaces values.
+        self._lock = threading.Lock()
         if source.device == "cpu" and _native.unsupported("cpu", to_json(plain)) is None:
             self._native = _native.Plan.untuned(matrix, to_json(plain))
             self.what = f"sparsetune's CPU kernel {verb} with settings by rule"
@@ -39,24 +42,28 @@ class Untuned:
             self.what = f"{self._library.name} {verb}"
 
     def __call__(self, b: Any, out: Any = None, alpha: Any = None, beta: Any = None) -> Any:
-        kind = type(b)
-        if kind is not self._kind:
-            if self._native is not None:
-                runner = runner_for(self._native, b)
-                self._run = lambda b, out: runner(b, out, None, None)
-            else:
-                assert self._library is not None
-                self._run = self._library.runner(b)
-            self._kind = kind
-        return self._run(b, out)
+        kind, run = self._runner
+        if kind is not type(b):
+            with self._lock:
+                run = self._runner_for(b)
+                self._runner = (type(b), run)
+        return run(b, out)
+
+    def _runner_for(self, b: Any) -> Callable[[Any, Any], Any]:
+        if self._native is None:
+            assert self._library is not None
+            return self._library.runner(b)
+        runner = runner_for(self._native, b)
+        return lambda b, out: runner(b, out, None, None)
 
     def update_values(self, canonical: Any) -> None:
         """Take new values in canonical order."""
         if self._native is not None:
             self._native.update_values(canonical)
         if self._library is not None:
-            self._library.set_values(canonical)
-            self._kind = None
+            with self._lock:
+                self._library.set_values(canonical)
+                self._runner = (None, _unset)
 
 
 def scaled(run: Any, b: Any, out: Any, alpha: Optional[float], beta: Optional[float]) -> Any:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from . import _cache, _native
-from ._native import BundleError, Error, Matrix, StalePlan, TuningError, WrongDevice
+from ._http import status_of
+from ._native import (
+    BundleError,
+    Error,
+    Matrix,
+    OperandError,
+    ServerError,
+    StalePlan,
+    TuningError,
+    WrongDevice,
+    WrongPattern,
+)
 from ._device import device_class, libraries
 from ._problem import Problem, to_json
 from ._program import command
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .client import Client, Lookup
 
 logger = logging.getLogger("sparsetune")
+
+
+class OtherValues(Error):
+    """A plan was made with other values than this matrix has, and cannot take these."""
+
+
+#: What is wrong with a bundle that has to be made again. With any other error the bundle is sound,
+#: and another one would do no better.
+_MADE_AGAIN = (BundleError, StalePlan, WrongDevice, WrongPattern, OtherValues)
 
 
 @dataclass(frozen=True)
@@ -49,23 +71,31 @@ class Finder:
         found: Callable[[Plan], None],
     ) -> None:
         self.matrix, self.problem, self.device, self.options = matrix, problem, device, options
-        self.path = _cache.bundle_path(matrix.digest, problem, device_class(device))
+        _native.check_process()
+        self.path = _cache.bundle_path(
+            matrix.digest, problem, device_class(device), options.expected_calls
+        )
         #: Why there is no plan.
         self.error: Optional[Exception] = None
         self.done = threading.Event()
-        self._found = found
+        # Weak: who waits for no plan any more need not be kept by the search.
+        self._found = weakref.WeakMethod(found)
         self._started = False
 
     def on_disk(self) -> bool:
-        """Takes the plan that is kept on disk, if it is sound and not stale."""
+        """Takes the plan that is kept on disk, if it is sound and not stale. False if the search
+        has to go on."""
         if not self.path.is_file():
             return False
         try:
             plan = self._load()
-        except (BundleError, StalePlan, WrongDevice) as error:
+        except _MADE_AGAIN as error:
             logger.warning("%s is made again: %s", self.path, error)
             self.path.unlink(missing_ok=True)
             return False
+        except Error as error:
+            self._fail(Error(f"{self.path} cannot be loaded: {error}"))
+            return True
         self._take(plan)
         return True
 
@@ -82,10 +112,23 @@ class Finder:
             server = self.options.server or os.environ.get("SPARSETUNE_SERVER")
             self._take(self._ask(server) if server else self._tune())
         except Exception as error:  # Whatever it is, `wait` raises it.
-            self.error = error
             if not isinstance(error, Misses):
                 logger.warning("There is no plan for %s: %s", self.problem, error)
-            self.done.set()
+            self._fail(error)
+
+    def failure(self) -> Exception:
+        """Why there is no plan, to be raised: a copy, since what is raised keeps the frames that it
+        passes, and with them what they hold."""
+        if self.error is None:
+            return OperandError("There is no plan.")
+        return copy.copy(self.error)
+
+    def _fail(self, error: Exception) -> None:
+        part: Optional[BaseException] = error
+        while part is not None:
+            part = part.with_traceback(None).__cause__ or part.__context__
+        self.error = error
+        self.done.set()
 
     def _load(self) -> Plan:
         native = _native.Plan.load(str(self.path), self.device, libraries(self.options.libraries))
@@ -93,13 +136,22 @@ class Finder:
         plan.expect_pattern(self.matrix)
         # Plans are found by pattern: this one may have been measured with other values.
         if plan.manifest["matrix"]["digest"] != self.matrix.digest:
+            if plan.manifest["update_values"]["kind"] == "impossible":
+                raise OtherValues(
+                    "The plan was made with other values than this matrix has, and cannot take new "
+                    "ones."
+                )
             plan.update_values(self.matrix.arrays()[2])
         for warning in plan.warnings:
             logger.info("%s: %s", self.path, warning)
         return plan
 
     def _take(self, plan: Plan) -> None:
-        self._found(plan)
+        found = self._found()
+        if found is not None:
+            found(plan)
+        # This thread is not to be the last that has them once others know that it is done.
+        del found, plan
         self.done.set()
 
     def _ask(self, server: str) -> Plan:
@@ -109,16 +161,9 @@ class Finder:
         wanted = device_class(self.device)
         digest = self.matrix.digest
         found = client.lookup_digest(digest, self.problem, device=wanted, predicted=False)
-        if found.grade == "exact":
-            try:
-                client.bundle(found, self.path)
-                return self._load()
-            except StalePlan:
-                # Its kernels are others than ours, so it is measured again, by the server if it has
-                # ours.
-                logger.warning(
-                    "The server's plan %s is stale here and is made again.", found.plan_id
-                )
+        plan = self._from(client, found)
+        if plan is not None:
+            return plan
         if not self.options.tune:
             raise Misses(f"{server} has no plan for this problem.")
         if not client.has(digest):
@@ -132,6 +177,27 @@ class Finder:
         )
         client.bundle(client.wait(job), self.path)
         return self._load()
+
+    def _from(self, client: "Client", found: "Lookup") -> Optional[Plan]:
+        """The plan that the server has, if it is what was asked for and can be used here."""
+        if found.grade != "exact" or found.plan is None:
+            return None
+        # A key has one answer, whatever calls it was made for.
+        if found.plan.get("expected_calls") != self.options.expected_calls:
+            return None
+        try:
+            client.bundle(found, self.path)
+            return self._load()
+        except _MADE_AGAIN as error:
+            self.path.unlink(missing_ok=True)
+            why: Exception = error
+        except ServerError as error:
+            # Deleted meanwhile, or without what a bundle needs: its matrix, which is uploaded.
+            if status_of(error) not in (404, 409):
+                raise
+            why = error
+        logger.warning("The server's plan %s is made again: %s", found.plan_id, why)
+        return None
 
     @staticmethod
     def _worker(client: "Client", wanted: str) -> str:
@@ -148,14 +214,23 @@ class Finder:
         if not self.options.tune:
             raise Misses("No plan is kept on disk for this problem, and no server is named.")
         with tuner(self.device, tuple(libraries(self.options.libraries))) as native:
-            native.tune(
-                self.matrix,
-                to_json(self.problem),
-                None if self.options.search is None else to_json(self.options.search),
-                self.options.expected_calls,
-                str(self.path),
-            )
-        return self._load()
+
+            def tune(again: bool) -> Plan:
+                native.tune(
+                    self.matrix,
+                    to_json(self.problem),
+                    None if self.options.search is None else to_json(self.options.search),
+                    self.options.expected_calls,
+                    str(self.path),
+                    again,
+                )
+                return self._load()
+
+            try:
+                return tune(again=False)
+            except OtherValues:
+                # Known by its pattern, but of no use.
+                return tune(again=True)
 
 
 class Misses(Error):

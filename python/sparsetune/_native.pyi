@@ -31,6 +31,9 @@ class TuningError(Error):
 class ServerError(Error):
     """A server could not be reached, or refused."""
 
+    #: The status of a refusal; absent if there was no answer.
+    status: int
+
 class NotFound(ServerError):
     """A server does not have what was asked for."""
 
@@ -132,9 +135,10 @@ class Tuner:
         search: Optional[str],
         expected_calls: Optional[int],
         path: str,
+        again: bool,
     ) -> str:
-        """Tune unless the folder has a measured plan, write the bundle of the plan to a file, and
-        return the plan's id."""
+        """Tune unless the folder has a measured plan and `again` is not said, write the bundle of
+        the plan to a file, and return the plan's id."""
     def close(self) -> None:
         """End the process that measures, once nobody tunes any more."""
 
@@ -144,6 +148,10 @@ def unsupported(device: str, problem: str) -> Optional[str]:
 def device_class(gpu: Optional[Tuple[str, str, int]] = None) -> str:
     """The class of this host's CPU, or of a GPU by name, compute capability and number of
     multiprocessors."""
+
+def check_process() -> None:
+    """Raise `Error` in a process that was forked from one that had used this module: what computes
+    and waits would hang there. All that computes here checks it, too."""
 
 def main(argv: list[str]) -> int:
     """Run the program with these arguments, of which the first is its name, and return its exit

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-from ._native import VERSION, NotFound, ServerError, TuningError
+from ._http import TIMEOUT, Patience, Transport
+from ._native import NotFound, ServerError, TuningError
 from ._problem import Problem, make_problem
 from ._source import as_matrix, as_npz
 
 __all__ = ["AsyncClient", "Client", "Job", "Lookup"]
 
-#: Seconds for connecting and for each read. The server answers every request of this client within
-#: less, except uploads, which it reads to the end first.
-TIMEOUT = 60.0
 _FINAL = ("succeeded", "failed", "cancelled")
-_SERVER = "SPARSETUNE_SERVER"
-_TOKEN = "SPARSETUNE_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -69,31 +64,12 @@ class Job:
         return self.state in _FINAL
 
 
-class Client:
+class Client(Transport):
     """A server.
 
     Without `url` the environment variable SPARSETUNE_SERVER names it, and without `token`
     SPARSETUNE_TOKEN does. Methods may be called from several threads.
     """
-
-    def __init__(
-        self, url: Optional[str] = None, token: Optional[str] = None, *, timeout: float = TIMEOUT
-    ) -> None:
-        url = url or os.environ.get(_SERVER)
-        if not url:
-            raise ServerError(
-                f"No server is named: pass its address, or set the environment variable {_SERVER}."
-            )
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ServerError(f"`{url}` is not the address of a server, such as http://host:8080.")
-        self.url = url.rstrip("/")
-        self._token = token or os.environ.get(_TOKEN) or None
-        self._timeout = timeout
-        self._parts = parts
-
-    def __repr__(self) -> str:
-        return f"Client({self.url!r})"
 
     def ready(self) -> bool:
         """Whether the server can accept work. False if it cannot be reached."""
@@ -218,15 +194,20 @@ class Client:
     ) -> Job:
         """Wait for a job's end and return it.
 
-        Raises `TuningError` if it failed or was cancelled, `TimeoutError` after `timeout` seconds.
+        A server that cannot be reached, or is not ready, is asked again for a quarter of an hour.
+        Raises `TuningError` if the job failed or was cancelled, `NotFound` if the server does not
+        know it, `TimeoutError` after `timeout` seconds.
         """
         known = job if isinstance(job, Job) else self.job(job)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        poll = _Poll(known.id, timeout, pause)
         while not known.ended:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"Job {known.id} has not ended within {timeout} seconds.")
-            time.sleep(pause)
-            known = self.job(known.id)
+            time.sleep(poll.pause())
+            try:
+                known = self.job(known.id)
+            except ServerError as error:
+                poll.failed(error)
+            else:
+                poll.answered()
         if known.state != "succeeded" or known.plan is None:
             why = known.error or f"it is {known.state}"
             raise TuningError(f"Job {known.id} has no plan: {why.rstrip('.')}.")
@@ -276,64 +257,6 @@ class Client:
         headers = {"content-type": "application/octet-stream"}
         return self._json("POST", "/v1/bundles", Path(path).read_bytes(), headers)
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        body: Optional[bytes] = None,
-        headers: Optional[Mapping[str, str]] = None,
-    ) -> Dict[str, Any]:
-        text = self._accepted(method, path, body, headers)
-        try:
-            answer = json.loads(text)
-        except ValueError as error:
-            raise ServerError(f"{self.url} did not answer in JSON to {method} {path}.") from error
-        if not isinstance(answer, dict):
-            raise ServerError(f"{self.url} did not answer with an object to {method} {path}.")
-        return answer
-
-    def _accepted(
-        self,
-        method: str,
-        path: str,
-        body: Optional[bytes] = None,
-        headers: Optional[Mapping[str, str]] = None,
-    ) -> bytes:
-        status, text = self._send(method, path, body, headers)
-        if 200 <= status < 300:
-            return text
-        said = _problem_text(status, text)
-        raise (NotFound if status == 404 else ServerError)(
-            f"{self.url} refused {method} {path}: {said}"
-        )
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: Optional[bytes] = None,
-        headers: Optional[Mapping[str, str]] = None,
-    ) -> Tuple[int, bytes]:
-        sent = {"user-agent": f"sparsetune-python/{VERSION}", "accept": "application/json, */*"}
-        if body is not None:
-            sent["content-type"] = "application/json"
-        if self._token is not None:
-            sent["authorization"] = f"Bearer {self._token}"
-        sent.update(headers or {})
-        parts = self._parts
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        connection = kind(parts.hostname or "", parts.port, timeout=self._timeout)
-        try:
-            connection.request(method, parts.path.rstrip("/") + path, body, sent)
-            response = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise ServerError(f"{self.url} cannot be reached: {error}.") from error
-        finally:
-            connection.close()
-
 
 class AsyncClient:
     """`Client` for asyncio: every request runs on a thread, so the event loop is never blocked."""
@@ -381,12 +304,15 @@ class AsyncClient:
     ) -> Job:
         """As `Client.wait`; the task may be cancelled meanwhile."""
         known = job if isinstance(job, Job) else await self.job(job)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        poll = _Poll(known.id, timeout, pause)
         while not known.ended:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"Job {known.id} has not ended within {timeout} seconds.")
-            await asyncio.sleep(pause)
-            known = await self.job(known.id)
+            await asyncio.sleep(poll.pause())
+            try:
+                known = await self.job(known.id)
+            except ServerError as error:
+                poll.failed(error)
+            else:
+                poll.answered()
         return self.client.wait(known)
 
     async def devices(self) -> List[Dict[str, Any]]:
@@ -417,6 +343,32 @@ def digest_of(A: Any) -> str:
     return A if isinstance(A, str) else as_matrix(A).digest
 
 
+class _Poll:
+    """The pauses between two questions for a job."""
+
+    def __init__(self, id: str, timeout: Optional[float], pause: float) -> None:
+        self._id, self._timeout, self._usual = id, timeout, pause
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._patience, self._next = Patience(pause), pause
+
+    def pause(self) -> float:
+        """Seconds until the next question; raises `TimeoutError` if there is no time left."""
+        if self._deadline is None:
+            return self._next
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"Job {self._id} has not ended within {self._timeout} seconds.")
+        return min(self._next, left)
+
+    def answered(self) -> None:
+        self._patience.answered()
+        self._next = self._usual
+
+    def failed(self, error: ServerError) -> None:
+        """Raises the error if asking again is of no use."""
+        self._next = self._patience.pause_after(error)
+
+
 def _job(raw: Dict[str, Any]) -> Job:
     return Job(
         id=str(raw["id"]),
@@ -429,15 +381,3 @@ def _job(raw: Dict[str, Any]) -> Job:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _problem_text(status: int, text: bytes) -> str:
-    """What an RFC 9457 problem says, as a sentence."""
-    try:
-        problem = json.loads(text)
-        said: List[str] = [str(problem[name]) for name in ("title", "detail") if problem.get(name)]
-    except (ValueError, TypeError, AttributeError):
-        said = []
-    pointer = problem.get("pointer") if said else None
-    where = f" (at {pointer})" if pointer else ""
-    return (": ".join(said) or f"status {status}").rstrip(".") + where + "."

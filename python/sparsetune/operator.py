@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from . import _fallback, _native
+from ._device import capturing
 from ._finder import Finder, Options
 from ._native import Matrix, OperandError, WrongPattern
 from ._problem import Problem, dtype_name, spmm_problem, sptrsv_problem, to_json
@@ -40,8 +42,13 @@ class Operator:
         #: What gives the new values in canonical order, if there were any.
         self._values: Optional[Callable[[], Any]] = None
         self._plan: Optional[Plan] = None
+        #: The plan that calls run: `_plan`, as soon as a call can switch to it.
+        self._active: Optional[Plan] = None
         self._untuned: Optional[_fallback.Untuned] = None
+        # Only one of the two keeps the other, so that both go as soon as nobody has them: their
+        # plans hold memory of the device.
         self._adjoint: Optional["Operator"] = None
+        self._adjoint_of: Callable[[], Optional["Operator"]] = lambda: None
         self._finder = Finder(self._matrix, self._problem, source.device, options, self._take)
         unsupported = _native.unsupported(source.device, to_json(self._problem))
         if unsupported is not None:
@@ -55,6 +62,8 @@ class Operator:
                 self._finder.start()
         if wait:
             self.wait()
+        # Found just now, by this thread, so no call has run untuned.
+        self._active = self._plan
 
     def __call__(
         self,
@@ -68,14 +77,24 @@ class Operator:
         B is an array or tensor of A's library, where A is. On a GPU the call is queued on the
         library's current stream.
         """
-        plan = self._plan
+        plan = self._active
+        if plan is not self._plan:
+            plan = self._switched()
         if plan is None:
             return _fallback.scaled(self._without_plan(), B, out, alpha, beta)
         if alpha is None and beta is None or self._accumulates:
             return plan(B, out, alpha, beta)
         return _fallback.scaled(plan, B, out, alpha, beta)
 
+    def _switched(self) -> Optional[Plan]:
+        """What runs from now on, since another plan is there: the new one, unless this call is
+        being captured, which then has what its predecessors had."""
+        if not capturing(self._source.framework, self.device):
+            self._active = self._plan
+        return self._active
+
     def _without_plan(self) -> _fallback.Untuned:
+        _native.check_process()
         with self._lock:
             if self._untuned is None:
                 self._untuned = _fallback.Untuned(self._source, self._matrix, self._problem)
@@ -89,7 +108,7 @@ class Operator:
         rows, cols = self._matrix.shape
         name = f"The {self._problem['op']} plan for a {rows} x {cols} matrix ({self.digest[:12]})"
         if self._finder.done.is_set():
-            return f"{name} cannot be had: {self._finder.error} Until then {what}."
+            return f"{name} cannot be had: {self._finder.error} Instead, {what}."
         return f"{name} is not there yet: until it is, {what}."
 
     def _take(self, plan: Plan) -> None:
@@ -153,11 +172,13 @@ class Operator:
 
         Raises what went wrong if there will be none, and `TimeoutError` after `timeout` seconds.
         """
+        _native.check_process()
         if self._plan is None and not self._finder.done.wait(timeout):
             raise TimeoutError(f"The plan is not there after {timeout} seconds.")
         if self._plan is None:
-            error = self._finder.error
-            raise error if error is not None else OperandError("There is no plan.")
+            # No variable has it: its traceback would have this frame, and so itself.
+            raise self._finder.failure()
+        self._active = self._plan
         return self._plan
 
     def use(self, plan: Union[Plan, str]) -> None:
@@ -173,6 +194,7 @@ class Operator:
         if self._values is None and plan.manifest["matrix"]["digest"] != self.digest:
             plan.update_values(self._matrix.arrays()[2])
         self._take(plan)
+        self._active = plan
 
     def update_values(self, values: Any) -> None:
         """Replace the values of the matrix; its pattern stays.
@@ -182,14 +204,17 @@ class Operator:
         values from the next call on. On a GPU, data that is there in the problem's type and in
         canonical order stays there, if the plan's arrays hold the values as they are.
         """
+        _native.check_process()
         with self._lock:
-            both = [self] if self._adjoint is None else [self, self._adjoint]
+            other = self._adjoint or self._adjoint_of()
+            both = [self] if other is None else [self, other]
             if self._matrix.was_canonical and all(
                 one._plan is not None and one._plan.update_in_place(values) for one in both
             ):
                 # Kept as they are now, for plans that come later.
                 kept = values.copy() if hasattr(values, "copy") else values.detach().clone()
-                canonical = lambda: self._matrix.values(host_values(kept))  # noqa: E731
+                matrix = self._matrix
+                canonical = lambda: matrix.values(host_values(kept))  # noqa: E731
             else:
                 found = self._canonical(values)
                 for one in both:
@@ -219,8 +244,10 @@ class Operator:
     def adjoint(self) -> "Operator":
         """The operator with the transposed matrix: `A^T B`, or `T^T x = b`. Its plan is another one
         of the same matrix."""
+        _native.check_process()
         with self._lock:
-            if self._adjoint is None:
+            made = self._adjoint or self._adjoint_of()
+            if made is None:
                 problem = dict(self._problem)
                 problem["transpose"] = not problem.get("transpose", False)
                 if problem["op"] == "spmm" and not problem["transpose"]:
@@ -231,9 +258,9 @@ class Operator:
                 if self._values is not None:
                     made._update(self._values())
                     made._values = self._values
-                made._adjoint = self
+                made._adjoint_of = weakref.ref(self)
                 self._adjoint = made
-            return self._adjoint
+            return made
 
     def __repr__(self) -> str:
         rows, cols = self.shape

@@ -57,8 +57,8 @@ class Plan:
 
     def __init__(self, native: _native.Plan) -> None:
         self._native = native
-        self._kind: Optional[type] = None
-        self._run: Runner = native.run
+        # One attribute, since another thread may call with another library's operands meanwhile.
+        self._runner: Tuple[Optional[type], Runner] = (None, native.run)
 
     def __call__(
         self,
@@ -73,10 +73,11 @@ class Plan:
         call is queued on the library's current stream; with `out` it allocates nothing, and it
         never synchronises.
         """
-        kind = type(B)
-        if kind is not self._kind:
-            self._run, self._kind = runner_for(self._native, B), kind
-        return self._run(B, out, alpha, beta)
+        kind, run = self._runner
+        if kind is not type(B):
+            run = runner_for(self._native, B)
+            self._runner = (type(B), run)
+        return run(B, out, alpha, beta)
 
     @cached_property
     def manifest(self) -> Dict[str, Any]:

@@ -31,7 +31,7 @@ def _operator(name: str, adjoint: bool) -> Operator:
 
 def _fake(b: torch.Tensor, name: str, adjoint: bool) -> torch.Tensor:
     """The shape, type and strides of a result."""
-    operator = _operators[name]
+    operator = _operator(name, False)
     rows, cols = operator.shape
     if adjoint:
         rows, cols = cols, rows
@@ -55,9 +55,9 @@ def _match(b: torch.Tensor, operator: Operator, rows: int) -> None:
         )
 
 
-def _contiguous(x: torch.Tensor, name: str) -> torch.Tensor:
+def _contiguous(x: torch.Tensor, operator: Operator) -> torch.Tensor:
     """In the operator's layout, without a copy if it is already."""
-    if x.dim() == 1 or _operators[name].problem.get("layout", "row") == "row":
+    if x.dim() == 1 or operator.problem.get("layout", "row") == "row":
         return x.contiguous()
     return x.t().contiguous().t()
 
@@ -76,14 +76,16 @@ def _sptrsv_op(b: torch.Tensor, name: str, adjoint: bool) -> torch.Tensor:
 
 def _setup(ctx: Any, inputs: Tuple[torch.Tensor, str, bool], output: torch.Tensor) -> None:
     _, ctx.name, ctx.adjoint = inputs
+    # The result's graph keeps it alive: the caller may have dropped it by the backward pass.
+    ctx.operator = _operator(ctx.name, False)
 
 
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Tuple[torch.Tensor, None, None]:
-    return _spmm_op(_contiguous(grad, ctx.name), ctx.name, not ctx.adjoint), None, None
+    return _spmm_op(_contiguous(grad, ctx.operator), ctx.name, not ctx.adjoint), None, None
 
 
 def _sptrsv_backward(ctx: Any, grad: torch.Tensor) -> Tuple[torch.Tensor, None, None]:
-    return _sptrsv_op(_contiguous(grad, ctx.name), ctx.name, not ctx.adjoint), None, None
+    return _sptrsv_op(_contiguous(grad, ctx.operator), ctx.name, not ctx.adjoint), None, None
 
 
 _spmm_op.register_fake(_fake)
@@ -126,6 +128,11 @@ class _Differentiable(Operator):
         if out is not None:
             raise OperandError(
                 "`out` has no gradient: leave it out, or call under torch.no_grad()."
+            )
+        if beta is not None and beta != 0:
+            raise OperandError(
+                "`beta` has no gradient: leave it out and add to the result, or call under "
+                "torch.no_grad()."
             )
         # Before a CUDA graph is captured, so that its backward pass finds a plan.
         self.adjoint()

@@ -2,6 +2,7 @@
 //! plans that run on arrays of the caller.
 
 mod errors;
+mod fork;
 mod matrix;
 mod plan;
 mod program;
@@ -11,11 +12,15 @@ use pyo3::prelude::*;
 
 #[pymodule(name = "_native")]
 mod native {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::errors::{
         BundleError, Error, NotFound, OperandError, ServerError, StalePlan, TuningError,
         WrongDevice, WrongPattern,
     };
+    #[pymodule_export]
+    use super::fork::check_process;
     #[pymodule_export]
     use super::matrix::Matrix;
     #[pymodule_export]
@@ -27,4 +32,9 @@ mod native {
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::fork::watch()
+    }
 }

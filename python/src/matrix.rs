@@ -1,10 +1,11 @@
 //! A canonical matrix, made from the arrays of a numerical library.
 
 use crate::errors::OperandError;
+use crate::fork;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use sparsetune_core::domain::Digest;
-use sparsetune_core::sparse::arrange::{Arranged, Index, Order, Places, arrange};
+use sparsetune_core::sparse::arrange::{ArrangeError, Arranged, Index, Order, Places, arrange};
 use sparsetune_core::sparse::{Csr, digest};
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ impl Matrix {
         second: &Bound<'_, PyAny>,
         data: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
+        fork::check()?;
         let values = floats(data)?;
         if let (Ok(first), Ok(second)) = (first.extract(), second.extract()) {
             return Self::read::<i32>(py, format, shape, [first, second], values);
@@ -116,26 +118,27 @@ impl Matrix {
         [first, second]: [PyReadonlyArray1<'_, I>; 2],
         values: Vec<f64>,
     ) -> PyResult<Self> {
-        let (first, second) = (contiguous(&first)?, contiguous(&second)?);
+        // Copies, which no other thread can change while this one is without Python's lock.
+        let (first, second) = (contiguous(&first)?.to_vec(), contiguous(&second)?.to_vec());
         let places = match format {
-            "csr" => Places::Rows { pointers: first, columns: second },
-            "csc" => Places::Columns { pointers: first, rows: second },
-            "coo" => Places::Pairs { rows: first, columns: second },
+            "csr" => Places::Rows { pointers: &first, columns: &second },
+            "csc" => Places::Columns { pointers: &first, rows: &second },
+            "coo" => Places::Pairs { rows: &first, columns: &second },
             other => {
                 return Err(OperandError::new_err(format!(
                     "There is no format `{other}`: it must be csr, csc or coo."
                 )));
             }
         };
-        let arranged = arrange(rows, cols, places, values).map_err(|error| {
-            OperandError::new_err(format!("The sparse matrix cannot be used: {error}."))
-        });
-        let Arranged { matrix, order } = arranged?;
-        Ok(py.detach(|| {
+        py.detach(|| {
+            let Arranged { matrix, order } = arrange(rows, cols, places, values)?;
             let pattern_digest = digest::pattern_digest(&matrix);
             let digest = digest::digest(&matrix, &pattern_digest);
-            Self { csr: Arc::new(matrix), pattern_digest, digest, order }
-        }))
+            Ok(Self { csr: Arc::new(matrix), pattern_digest, digest, order })
+        })
+        .map_err(|error: ArrangeError| {
+            OperandError::new_err(format!("The sparse matrix cannot be used: {error}."))
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Plans that run on arrays of the caller.
 
 use crate::errors::{BundleError, Error, OperandError, StalePlan, WrongDevice, sentence};
+use crate::fork;
 use crate::matrix::{Matrix, floats};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES};
 use numpy::{IxDyn, PyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -46,6 +47,7 @@ impl Plan {
         device: Option<&str>,
         libraries: Vec<PathBuf>,
     ) -> PyResult<Self> {
+        fork::check()?;
         py.detach(|| {
             let bundle = Bundle::open(&path).map_err(|error| {
                 let why = sentence(&error.to_string());
@@ -67,6 +69,7 @@ impl Plan {
     /// A host kernel with settings by rule, for the problem as JSON.
     #[staticmethod]
     fn untuned(py: Python<'_>, matrix: &Bound<'_, Matrix>, problem: &str) -> PyResult<Self> {
+        fork::check()?;
         let problem = read_problem(problem)?;
         let csr = matrix.get().csr.clone();
         let loaded = py.detach(|| LoadedPlan::untuned(&csr, &problem)).map_err(run_error)?;
@@ -116,6 +119,7 @@ impl Plan {
         alpha: f64,
         beta: f64,
     ) -> PyResult<()> {
+        fork::check()?;
         // SAFETY: the package's Python half checked device, shape, type and order of both operands, which its caller keeps
         // alive as every asynchronous call needs.
         py.detach(|| unsafe { self.read().run_on_device(b, c, stream, alpha, beta) })
@@ -124,12 +128,14 @@ impl Plan {
 
     /// Replaces the values: all of them (float32 or float64), in canonical order.
     fn update_values(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<()> {
+        fork::check()?;
         let values = floats(values)?;
         py.detach(|| self.write().update_values(&values)).map_err(run_error)
     }
 
     /// As `update_values`, for values of the problem's type on the plan's GPU, queued on a stream.
     fn update_values_on_device(&self, py: Python<'_>, values: u64, stream: u64) -> PyResult<()> {
+        fork::check()?;
         // SAFETY: as for `run_on_device`: type and number were checked.
         py.detach(|| unsafe { self.write().update_values_on_device(values, stream) })
             .map_err(run_error)
@@ -137,12 +143,14 @@ impl Plan {
 
     /// Whether the bundle's check passed, the largest error as a share of the allowed one, and the number of samples.
     fn check(&self, py: Python<'_>) -> PyResult<(bool, f64, u32)> {
+        fork::check()?;
         let report = py.detach(|| self.read().check()).map_err(run_error)?;
         Ok((report.passed(), report.worst, report.samples))
     }
 
     /// Whether a kernel of an earlier call ended itself.
     fn gave_up(&self, py: Python<'_>) -> PyResult<bool> {
+        fork::check()?;
         py.detach(|| self.read().gave_up()).map_err(run_error)
     }
 
@@ -187,6 +195,7 @@ impl Plan {
     /// One call on host memory, without Python's lock. The operands were checked by `Operand::read`, or by the package's
     /// Python half.
     fn call(&self, py: Python<'_>, b: usize, c: usize, alpha: f64, beta: f64) -> PyResult<()> {
+        fork::check()?;
         let (b_bytes, c_bytes) = (self.b.bytes, self.c.bytes);
         if c < b + b_bytes && b < c + c_bytes {
             return Err(OperandError::new_err("`out` must not overlap B."));

@@ -1,6 +1,7 @@
 //! Tuning in this process, without a server.
 
 use crate::errors::{Error, OperandError, TuningError, sentence};
+use crate::fork;
 use crate::matrix::Matrix;
 use crate::plan::read_problem;
 use pyo3::prelude::*;
@@ -28,6 +29,7 @@ impl Tuner {
         command: (PathBuf, Vec<OsString>),
         libraries: Vec<PathBuf>,
     ) -> PyResult<Self> {
+        fork::check()?;
         let (program, leading) = command;
         let options = Inner::options().evaluator(program).evaluator_arguments(leading);
         let options = libraries.into_iter().fold(options, |options, path| options.library(path));
@@ -35,8 +37,9 @@ impl Tuner {
         Ok(Self(Mutex::new(Some(Arc::new(opened)))))
     }
 
-    /// Tunes, unless the folder has a measured plan, writes the bundle of the plan to a file, and returns the plan's id. Problem and search are JSON; what a search
-    /// leaves out has its default.
+    /// Tunes, unless the folder has a measured plan and `again` is not said, writes the bundle of the plan to a file, and
+    /// returns the plan's id. Problem and search are JSON; what a search leaves out has its default.
+    #[expect(clippy::too_many_arguments, reason = "Python's, which has names for them")]
     fn tune(
         &self,
         py: Python<'_>,
@@ -45,7 +48,9 @@ impl Tuner {
         search: Option<&str>,
         expected_calls: Option<u64>,
         path: PathBuf,
+        again: bool,
     ) -> PyResult<String> {
+        fork::check()?;
         let problem = read_problem(problem)?;
         let search = read_search(search, &problem)?;
         let digest = matrix.get().digest;
@@ -54,8 +59,10 @@ impl Tuner {
         let inner = inner.ok_or_else(|| Error::new_err("The tuner is closed."))?;
         py.detach(|| {
             let known = inner.lookup(&digest, &problem)?;
-            let known =
-                known.plan.filter(|_| known.grade == Grade::Exact && expected_calls.is_none());
+            // A key has one answer: it may have been made for another number of calls.
+            let known = known.plan.filter(|plan| {
+                !again && known.grade == Grade::Exact && plan.expected_calls == expected_calls
+            });
             let plan = match known {
                 Some(plan) => plan,
                 None => inner.tune_with(&matrix, &problem, search, expected_calls)?,

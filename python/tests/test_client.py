@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
 import sparsetune
+from sparsetune import _http
 from conftest import Server, random_csr
 
 SEARCH = {"strategy": "ranked", "top_k": 2, "seconds": 5}
@@ -121,3 +123,61 @@ def test_an_operator_asks_its_server(
     assert sparsetune.spmm(A, n=6, tune=False).tuned
     with pytest.raises(sparsetune.ServerError, match="cannot be reached"):
         sparsetune.spmm(A, n=7, wait=True)
+
+
+def test_a_matrix_that_was_deleted_is_uploaded_again(
+    server: Server, client: sparsetune.Client
+) -> None:
+    A = random_csr(60, 50, seed=8)
+    client.wait(client.submit(A, n=5, search=SEARCH), timeout=120)
+    deleted = client._send("DELETE", f"/v1/matrices/{sparsetune.matrix(A).digest}")
+    assert deleted[0] == 204 and client.lookup(A, n=5).grade == "exact"
+    with pytest.raises(sparsetune.Error, match="has no plan"):
+        sparsetune.spmm(A, n=5, server=server.url, token=server.token, tune=False, wait=True)
+    f = sparsetune.spmm(A, n=5, server=server.url, token=server.token, wait=True, search=SEARCH)
+    assert f.tuned and client.has(A)
+
+
+def refusal(status: int) -> sparsetune.ServerError:
+    error = (sparsetune.NotFound if status == 404 else sparsetune.ServerError)("Refused.")
+    if status:
+        error.status = status
+    return error
+
+
+def job(state: str) -> sparsetune.Job:
+    return sparsetune.Job("a job", state, "a plan" if state == "succeeded" else None, None, {})
+
+
+@pytest.mark.parametrize("kind", [sparsetune.Client, sparsetune.AsyncClient])
+def test_a_failed_poll_does_not_end_the_wait(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = kind("http://127.0.0.1:9")
+    answers: list[Any] = []
+
+    def poll(_: str) -> sparsetune.Job:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        found: sparsetune.Job = answer
+        return found
+
+    def wait(timeout: Any = None) -> sparsetune.Job:
+        waited = client.wait(job("running"), timeout, pause=0.01)
+        found: sparsetune.Job = asyncio.run(waited) if asyncio.iscoroutine(waited) else waited
+        return found
+
+    monkeypatch.setattr(getattr(client, "client", client), "job", poll)
+    answers = [refusal(0), refusal(503), job("running"), refusal(502), job("succeeded")]
+    assert wait().plan == "a plan" and not answers
+    for final in (404, 401):
+        answers = [refusal(0), refusal(final)]
+        with pytest.raises(sparsetune.ServerError) as raised:
+            wait()
+        assert _http.status_of(raised.value) == final and not answers
+    answers = [refusal(0)] * 50
+    with pytest.raises(TimeoutError):
+        wait(0.2)
+    monkeypatch.setattr(_http.Patience, "LIMIT", 0.15)
+    answers = [refusal(0)] * 50
+    with pytest.raises(sparsetune.ServerError, match="Refused"):
+        wait()

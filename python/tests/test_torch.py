@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -70,8 +71,33 @@ def test_the_values_have_no_gradient() -> None:
     with pytest.raises(sparsetune.OperandError, match="no gradient"):
         f(B, out=torch.empty(9, 3))
     assert torch.allclose(f(B, alpha=2.0), 2 * f(B))
+    assert torch.allclose(f(B, beta=0.0), f(B))
+    with pytest.raises(sparsetune.OperandError, match="`beta` has no gradient"):
+        f(B, beta=1.0)
     with torch.no_grad():
         f(B, out=torch.empty(9, 3))
+
+
+@pytest.mark.parametrize("layout", ["row", "col"])
+def test_the_backward_pass_outlives_the_operator(layout: str) -> None:
+    A = matrix(30, 20)
+
+    def layer(B: Any) -> Any:
+        return sparsetune.spmm(A, n=5, layout=layout, tune=False)(B)
+
+    start = torch.randn(20, 5) if layout == "row" else torch.randn(5, 20).t()
+    B = start.requires_grad_()
+    C = layer(B)
+    gc.collect()
+    C.sum().backward()
+    assert torch.allclose(B.grad, A.to_dense().t() @ torch.ones(30, 5), rtol=1e-4, atol=1e-5)
+
+
+def test_an_operator_that_is_gone_is_said() -> None:
+    for call in (torch.ops.sparsetune.spmm, torch.ops.sparsetune.sptrsv):
+        for device in ("cpu", "meta"):
+            with pytest.raises(sparsetune.OperandError, match="no longer exists"):
+                call(torch.empty(20, 5, device=device), "gone", False)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
