@@ -311,7 +311,7 @@ fn the_loader_for_cpp_does_the_same() {
         let mut compiler = Command::new("c++");
         compiler.args(fake::FLAGS).arg("-I").arg(root.join("src/bundle/cpp"));
         compiler.arg(root.join(format!("tests/fixture/{name}.cpp"))).arg("-o").arg(&program);
-        let output = compiler.arg("-ldl").output().expect("the compiler runs");
+        let output = compiler.args(["-ldl", "-pthread"]).output().expect("the compiler runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut loader = Command::new(&program);
         loader.arg(folder.join(format!("{name}.stplan"))).env("LD_LIBRARY_PATH", &folder);

@@ -162,6 +162,37 @@ inline std::vector<unsigned char> rounded(const double* values, std::size_t coun
     return data;
 }
 
+// Refuses arrays of a CSR matrix that a library would read beyond.
+inline void require_matrix(const Description& plan, const File& file) {
+    const Array *row_ptr = nullptr, *col_idx = nullptr, *values = nullptr;
+    for (const Array& array : plan.arrays) {
+        const std::string name = array.name;
+        row_ptr = name == "row_ptr" ? &array : row_ptr;
+        col_idx = name == "col_idx" ? &array : col_idx;
+        values = name == "values" ? &array : values;
+    }
+    if (row_ptr == nullptr || col_idx == nullptr || values == nullptr) {
+        throw Error("The plan lacks one of the arrays row_ptr, col_idx and values.");
+    }
+    bool whole = row_ptr->element == Element::u32 && col_idx->element == Element::u32 &&
+                 values->element == plan.b.element && row_ptr->length == plan.c.rows + 1 &&
+                 values->length == col_idx->length && row_ptr->included && col_idx->included &&
+                 row_ptr->data.bytes / 4 == row_ptr->length && col_idx->data.bytes / 4 == col_idx->length;
+    if (whole) {
+        const Numbers<std::uint32_t> rows(file, row_ptr->data), cols(file, col_idx->data);
+        whole = rows[0] == 0 && rows[plan.c.rows] == col_idx->length;
+        for (std::uint64_t row = 0; whole && row < plan.c.rows; ++row) {
+            whole = rows[row] <= rows[row + 1];
+        }
+        for (std::uint64_t at = 0; whole && at < col_idx->length; ++at) {
+            whole = cols[at] < plan.b.rows;
+        }
+    }
+    if (!whole) {
+        throw Error("The arrays row_ptr, col_idx and values are no matrix of the plan's shape and element type.");
+    }
+}
+
 class Arrays {
 public:
     // Uploads the arrays that `wanted` names.
@@ -175,6 +206,7 @@ public:
                 continue;
             }
             const Array& array = plan.arrays[at];
+            require_whole(array);
             Held& held = held_.back();
             held.data = std::make_unique<Buffer>(context, array.length * bytes_of(array.element));
             held.filled = array.included;
@@ -248,6 +280,29 @@ public:
     }
 
 private:
+    // Refuses an array whose bytes, or those of its map, are not those of its elements, and a map of other entries.
+    void require_whole(const Array& array) const {
+        const std::size_t size = bytes_of(array.element);
+        const std::uint64_t most = ~std::uint64_t{0} / 8;
+        bool whole = array.length <= most && (!array.included || array.data.bytes == array.length * size);
+        if (array.values != Values::none) {
+            // Words may hold columns and values of binary32 alike.
+            whole = whole && (array.element == plan_.b.element ||
+                              (array.element == Element::u32 && plan_.b.element == Element::f32));
+        }
+        whole = whole && (array.values != Values::in_order || array.length == plan_.entries);
+        if (array.values == Values::by_map) {
+            whole = whole && array.map.bytes == array.length * 4;
+            const Numbers<std::uint32_t> map(file_, array.map);
+            for (std::uint64_t i = 0; whole && i < array.length; ++i) {
+                whole = map[i] < plan_.entries || map[i] == 0xffffffffu;
+            }
+        }
+        if (!whole) {
+            throw Error(std::string("The array ") + array.name + " has another length or element type than the plan reads.");
+        }
+    }
+
     struct Held {
         std::unique_ptr<Buffer> data;
         std::unique_ptr<Buffer> map;

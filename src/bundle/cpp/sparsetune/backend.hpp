@@ -89,11 +89,21 @@ public:
         const Context::Entered entered(context_);
         const std::lock_guard<std::mutex> lock(mutex_);
         arrays_->require();
+        if (reported()) {
+            if (!context_.capturing(call.stream)) {
+                const Relaxed relaxed(driver_);
+                context_.wait_for_all();
+                look_for_status();
+            }
+            throw Error("A kernel of an earlier call waited longer than its limit and ended itself; its result is not valid, "
+                        "nor are those of the calls after it. The device is unharmed.");
+        }
         queue(call);
     }
 
     void run_on_host(const void* b, void* c, double alpha, double beta) override {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         const Buffer device_b(context_, plan_.b.bytes()), device_c(context_, plan_.c.bytes());
         device_b.write(b, plan_.b.bytes(), context_.stream);
         device_c.write(c, plan_.c.bytes(), context_.stream);
@@ -106,6 +116,7 @@ public:
 
     void update_from_host(const double* values, std::size_t count, CUstream stream) override {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         const std::lock_guard<std::mutex> lock(mutex_);
         refuse_capture(stream);
         arrays_->update_from_host(values, count, stream);
@@ -114,6 +125,7 @@ public:
 
     void update_on_device(const void* values, CUstream stream) override {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         const std::lock_guard<std::mutex> lock(mutex_);
         if (arrays_->gathers_on_host() || waits_for_values()) {
             refuse_capture(stream);
@@ -124,6 +136,7 @@ public:
 
     bool gave_up() override {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         const std::lock_guard<std::mutex> lock(mutex_);
         context_.wait_for_all();
         return look_for_status();
@@ -131,6 +144,7 @@ public:
 
     Timing measure(unsigned calls) override {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         const Buffer b(context_, plan_.b.bytes()), c(context_, plan_.c.bytes());
         b.fill(0, context_.stream);
         c.fill(0, context_.stream);
@@ -152,12 +166,13 @@ protected:
     virtual void took_values(CUstream) {}
     virtual bool waits_for_values() const { return false; }
     virtual bool look_for_status() { return false; }
+    // Whether an earlier call has brought to the host that a kernel gave up. Asks nothing of the device.
+    virtual bool reported() const { return false; }
     // The launches of a call with nothing around them; false if a library launches.
     virtual bool launch(const Call&) { return false; }
 
     // To be called at the end of a subclass, while the context is current: memory must not outlive its context.
     void release() {
-        context_.driver.context_synchronize();
         arrays_.reset();
     }
 

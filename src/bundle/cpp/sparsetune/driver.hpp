@@ -97,9 +97,12 @@ public:
     int (*context_release)(int) = library_.get<int(int)>("cuDevicePrimaryCtxRelease_v2");
     int (*context_get)(Handle*) = library_.get<int(Handle*)>("cuCtxGetCurrent");
     int (*context_set)(Handle) = library_.get<int(Handle)>("cuCtxSetCurrent");
-    int (*context_synchronize)() = library_.get<int()>("cuCtxSynchronize");
+    int (*exchange_capture_mode)(unsigned*) = library_.get<int(unsigned*)>("cuThreadExchangeStreamCaptureMode");
     int (*memory_alloc)(Address*, std::size_t) = library_.get<int(Address*, std::size_t)>("cuMemAlloc_v2");
     int (*memory_free)(Address) = library_.get<int(Address)>("cuMemFree_v2");
+    int (*host_alloc)(void**, std::size_t, unsigned) =
+        library_.get<int(void**, std::size_t, unsigned)>("cuMemHostAlloc");
+    int (*host_free)(void*) = library_.get<int(void*)>("cuMemFreeHost");
     using ToDevice = int(Address, const void*, std::size_t, CUstream);
     ToDevice* to_device = library_.get<ToDevice>("cuMemcpyHtoDAsync_v2");
     using ToHost = int(void*, Address, std::size_t, CUstream);
@@ -155,6 +158,23 @@ public:
     }
 };
 
+// While this lives, calls of this thread that a capture forbids (to allocate, to load) neither fail nor break a capture of
+// another thread: nothing of them belongs to what that thread records.
+class Relaxed {
+public:
+    explicit Relaxed(const Driver& driver) : driver_(driver) {
+        driver.check("Exchanging the capture mode", driver.exchange_capture_mode(&mode_));
+    }
+    Relaxed(const Relaxed&) = delete;
+    Relaxed& operator=(const Relaxed&) = delete;
+    ~Relaxed() { driver_.exchange_capture_mode(&mode_); }
+
+private:
+    const Driver& driver_;
+    // CU_STREAM_CAPTURE_MODE_RELAXED, and then the mode before.
+    unsigned mode_ = 2;
+};
+
 // The primary context of a device, which the CUDA runtime and its users share, and a stream of our own.
 class Context {
 public:
@@ -183,6 +203,7 @@ public:
     };
 
     Context(const Driver& driver_in, int ordinal) : driver(driver_in) {
+        const Relaxed relaxed(driver);
         int count = 0;
         driver.check("Counting devices", driver.device_count(&count));
         if (ordinal < 0 || ordinal >= count) {
@@ -221,7 +242,21 @@ public:
         return state != 0;
     }
 
-    void wait_for_all() const { driver.check("Kernel execution", driver.context_synchronize()); }
+    // Waits for all work on any stream, by freeing memory: the driver waits before it does. cuCtxSynchronize would break a
+    // capture of another thread, even on a relaxed one.
+    void wait_for_all() const {
+        Address address = 0;
+        driver.check("Waiting for the device", driver.memory_alloc(&address, 256));
+        driver.check("Kernel execution", driver.memory_free(address));
+    }
+
+    // The same at an end, where no error can be reported.
+    void settle() const {
+        Address address = 0;
+        if (driver.memory_alloc(&address, 256) == 0) {
+            driver.memory_free(address);
+        }
+    }
 
     const Driver& driver;
     int device = 0;
@@ -263,6 +298,7 @@ public:
     std::size_t bytes() const { return bytes_; }
 
     void write(const void* data, std::size_t bytes, CUstream stream) const {
+        require(bytes);
         if (bytes > 0) {
             context_->driver.check("Copying to the device", context_->driver.to_device(address_, data, bytes, stream));
         }
@@ -270,6 +306,7 @@ public:
 
     // Waits for the stream.
     void read(void* data, std::size_t bytes, CUstream stream) const {
+        require(bytes);
         if (bytes > 0) {
             context_->driver.check("Copying from the device", context_->driver.to_host(data, address_, bytes, stream));
         }
@@ -283,9 +320,43 @@ public:
     }
 
 private:
+    void require(std::size_t bytes) const {
+        if (bytes > bytes_) {
+            throw Error("The plan has an array of other lengths than it says.");
+        }
+    }
+
     const Context* context_;
     std::size_t bytes_;
     Address address_ = 0;
+};
+
+// A word of page-locked host memory that copies can be queued to. The context must be current when it is made and ends.
+class HostWord {
+public:
+    explicit HostWord(const Context& context) : context_(context) {
+        const unsigned portable = 1, mapped = 2;
+        void* memory = nullptr;
+        context.driver.check("Allocating host memory", context.driver.host_alloc(&memory, 64, portable | mapped));
+        word_ = static_cast<volatile std::uint32_t*>(memory);
+        *word_ = 0;
+    }
+    HostWord(const HostWord&) = delete;
+    HostWord& operator=(const HostWord&) = delete;
+    ~HostWord() { context_.driver.host_free(const_cast<std::uint32_t*>(word_)); }
+
+    std::uint32_t get() const { return *word_; }
+    void clear() const { *word_ = 0; }
+
+    // Queues a copy of the word at this address.
+    void take(Address from, CUstream stream) const {
+        void* to = const_cast<std::uint32_t*>(word_);
+        context_.driver.check("Copying from the device", context_.driver.to_host(to, from, sizeof *word_, stream));
+    }
+
+private:
+    const Context& context_;
+    volatile std::uint32_t* word_ = nullptr;
 };
 
 // Loaded kernels.

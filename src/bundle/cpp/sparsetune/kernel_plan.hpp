@@ -43,6 +43,13 @@ public:
         }
         status_ = std::make_unique<Buffer>(context, 4);
         for (const Step& step : plan.steps) {
+            for (const Argument& argument : step.arguments) {
+                if (argument.role == Role::status && !reported_) {
+                    reported_ = std::make_unique<HostWord>(context);
+                }
+            }
+        }
+        for (const Step& step : plan.steps) {
             words_.emplace_back(step.arguments.count);
             for (std::size_t at = 0; at < step.arguments.count; ++at) {
                 words_.back()[at] = constant(step.arguments[at], arrays);
@@ -65,6 +72,22 @@ public:
         fill(stream);
         status_->fill(0, stream);
         calls_ = 0;
+    }
+
+    // Brings the status to the host, without waiting, if a kernel can give up.
+    void report(CUstream stream) const {
+        if (reported_) {
+            reported_->take(status_->address(), stream);
+        }
+    }
+
+    bool reported() const { return reported_ && reported_->get() != 0; }
+
+    // All work must be complete.
+    void forget() const {
+        if (reported_) {
+            reported_->clear();
+        }
     }
 
     bool gave_up(CUstream stream) const {
@@ -116,6 +139,8 @@ private:
     std::vector<Buffer> scratch_;
     // 0 until a kernel gives up.
     std::unique_ptr<Buffer> status_;
+    // What calls brought of it.
+    std::unique_ptr<HostWord> reported_;
     std::vector<std::vector<std::uint64_t>> words_;
     std::vector<std::vector<void*>> pointers_;
     std::uint64_t calls_ = 0;
@@ -126,6 +151,7 @@ public:
     KernelPlan(const Description& plan, const File& file, int ordinal, std::vector<std::string>& warnings)
         : OnDevice(plan, file, ordinal, warnings) {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         try {
             std::vector<const char*> symbols;
             std::vector<bool> wanted(plan.arrays.count, false);
@@ -162,6 +188,7 @@ public:
     ~KernelPlan() override {
         try {
             const Context::Entered entered(context_);
+            const Relaxed relaxed(driver_);
             free();
         } catch (const Error&) {
             // The context is lost, with all its memory.
@@ -175,12 +202,14 @@ protected:
             captured_->fill(call.stream);
             zero(call);
             captured_->launch(code_->kernels, call, 0);
+            captured_->report(call.stream);
             return;
         }
         const std::uint64_t number = usual_->next();
         try {
             zero(call);
             usual_->launch(code_->kernels, call, number);
+            usual_->report(call.stream);
         } catch (...) {
             // What some of the launches left behind is useless to the next call.
             usual_->restart(call.stream);
@@ -188,12 +217,16 @@ protected:
         }
     }
 
+    bool reported() const override { return usual_->reported() || (captured_ && captured_->reported()); }
+
     bool look_for_status() override {
-        bool any = usual_->gave_up(context_.stream);
+        bool any = usual_->gave_up(context_.stream) || reported();
         any = (captured_ && captured_->gave_up(context_.stream)) || any;
         if (any) {
             usual_->restart(context_.stream);
+            usual_->forget();
             if (captured_) {
+                captured_->forget();
                 captured_->restart(context_.stream);
             }
             context_.wait_for_all();
@@ -219,7 +252,7 @@ private:
     }
 
     void free() {
-        context_.driver.context_synchronize();
+        context_.settle();
         captured_.reset();
         usual_.reset();
         code_.reset();

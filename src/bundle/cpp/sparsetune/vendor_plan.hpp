@@ -362,7 +362,9 @@ public:
     VendorPlan(const Description& plan, const File& file, int ordinal, std::vector<std::string>& warnings)
         : OnDevice(plan, file, ordinal, warnings), warnings_(warnings) {
         const Context::Entered entered(context_);
+        const Relaxed relaxed(driver_);
         try {
+            require_matrix(plan, file);
             arrays_ = std::make_unique<Arrays>(context_, file, plan, std::vector<bool>(plan.arrays.count, true), warnings);
             context_.wait_for_all();
             set_up();
@@ -375,6 +377,7 @@ public:
     ~VendorPlan() override {
         try {
             const Context::Entered entered(context_);
+            const Relaxed relaxed(driver_);
             free();
         } catch (const Error&) {
             // The context is lost, with all its memory.
@@ -423,7 +426,7 @@ private:
     }
 
     void free() {
-        context_.driver.context_synchronize();
+        context_.settle();
         routine_.reset();
         release();
     }

@@ -85,7 +85,7 @@ impl Program {
 
     /// Whether a kernel gave up since the last answer; if so, all memory is filled again. All work must be complete.
     pub(super) fn gave_up(&mut self) -> Result<bool, EngineError> {
-        let mut any = false;
+        let mut any = self.reported();
         for memory in &self.memories {
             any |= memory.gave_up()?;
         }
