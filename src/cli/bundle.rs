@@ -33,7 +33,7 @@ pub struct BundleArgs {
 enum Action {
     /// Write the bundle of a plan
     Export {
-        /// The plan's id
+        /// The plan's id; with --cpp also a bundle's file
         plan: String,
         /// The file to write; PLAN.stplan in this folder by default
         #[arg(long, short)]
@@ -115,15 +115,20 @@ struct Export {
 
 impl Export {
     async fn carry_out(&self, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
-        let bytes = self.download(client).await?;
         if let Some(folder) = &self.cpp {
-            let files = cpp::export(&Bundle::from_bytes(bytes)?, &self.plan, folder)?;
+            let bundle = match Path::new(&self.plan) {
+                file if file.is_file() => Bundle::open(file)?,
+                _ => Bundle::from_bytes(self.download(client).await?)?,
+            };
+            let name = bundle.manifest().plan.0.clone();
+            let files = cpp::export(&bundle, &name, folder)?;
             say(match json {
                 true => json!({ "files": files }).to_string(),
                 false => format!("wrote {} files into {}", files.len(), folder.display()),
             })?;
             return Ok(ExitCode::SUCCESS);
         }
+        let bytes = self.download(client).await?;
         let output = self.output.clone().unwrap_or_else(|| format!("{}.stplan", self.plan).into());
         write(&output, &bytes)?;
         say(match json {
