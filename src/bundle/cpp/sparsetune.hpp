@@ -50,9 +50,9 @@ public:
 
     // Queues c = f(b) on the stream, or c = alpha A b + beta c if the plan accumulates. `b` and `c` are device addresses (host
     // addresses of a plan for a CPU, which has computed on return). Allocates nothing and does not wait. If the stream is
-    // being captured, the call becomes part of the graph. Where kernels can give up, the first call after that of one that did
-    // throws instead of being queued, since that one's result and all after it are not valid; the next begins anew. Bringing the
-    // word for it to the host costs each such call about 2 us. Ask gave_up() about the last call, and about graphs.
+    // being captured, the call becomes part of the graph. Where kernels can give up, a call within 32 after one that did throws
+    // instead of being queued, since that one's result and all after it are not valid; the next begins anew. Ask gave_up() about
+    // the last calls, and about graphs.
     void operator()(const void* b, void* c, CUstream stream = nullptr, double alpha = 1.0, double beta = 0.0) const {
         const detail::Address from = reinterpret_cast<std::uintptr_t>(b), to = reinterpret_cast<std::uintptr_t>(c);
         if (!description_.accumulate && (alpha != 1.0 || beta != 0.0)) {

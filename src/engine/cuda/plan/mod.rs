@@ -106,9 +106,9 @@ impl CudaPlan {
     /// `c = alpha A b + beta c` if the plan accumulates. Allocates nothing and does not wait. If the stream is being
     /// captured, the call becomes part of the graph.
     ///
-    /// Where a kernel can give up (one that waits for others, so long as its limit allows), each call also brings 4 bytes to
-    /// the host, which costs it about 2 us, and looks at what earlier calls brought: the first call after that of
-    /// one that gave up is refused. [`Self::gave_up`] must be asked about the last call, and about graphs.
+    /// Where a kernel can give up (one that waits for others, so long as its limit allows), the first calls and then every 32nd
+    /// also bring 4 bytes to the host, and each call looks at what earlier ones brought: within 32 calls after one
+    /// that gave up a call is refused. [`Self::gave_up`] must be asked about the last calls, and about graphs.
     ///
     /// # Errors
     /// `Watchdog` if a kernel of an earlier call gave up: that call's result is not valid, nor are those of the calls after
