@@ -211,10 +211,11 @@ fn trials(job: &JobId, count: u32, seed: usize, at: Timestamp) -> Vec<Trial> {
             ordinal,
             candidate: candidate(ordinal),
             state: match ordinal {
-                LARGE.. => TrialState::Pruned { pruned_by: "rank".to_owned() },
+                LARGE.. => TrialState::Pruned(Removal::by("rank")),
                 _ => state(ordinal, median),
             },
             predicted_us: Some(median * (0.6 + 0.5 * noise)),
+            despite: None,
             features: None,
             created_at: at.plus_millis(i64::from(ordinal) * 400),
         }
@@ -260,11 +261,11 @@ fn state(ordinal: u32, median: f64) -> TrialState {
                     }),
                     preprocess_ms: 0.25,
                 }),
-                None => TrialState::Pruned { pruned_by: "rank".to_owned() },
+                None => TrialState::Pruned(Removal::by("rank")),
             }
         }
-        n if n % 5 == 2 => TrialState::Pruned { pruned_by: "load_balance".to_owned() },
-        _ => TrialState::Pruned { pruned_by: "rank".to_owned() },
+        n if n % 5 == 2 => TrialState::Pruned(Removal::by("load_balance")),
+        _ => TrialState::Pruned(Removal::by("rank")),
     }
 }
 

@@ -39,5 +39,5 @@ pub use problem::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
 pub use profile::MatrixProfile;
 pub use timestamp::Timestamp;
 pub use training::{TrainRequest, Training};
-pub use trial::{Trial, TrialCount, TrialFilter, TrialState};
+pub use trial::{Removal, Trial, TrialCount, TrialFilter, TrialState};
 pub use work::{Work, WorkKind};

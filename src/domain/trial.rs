@@ -13,17 +13,42 @@ pub struct Trial {
     pub state: TrialState,
     /// The model's prediction, in microseconds.
     pub predicted_us: Option<f64>,
+    /// The rule that would have removed the candidate from the space, if a search of the full space tried it all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub despite: Option<Removal>,
     /// The candidate's own features, for training; stored in a separate column and not part of the API.
     #[serde(skip)]
     pub features: Option<Vec<f32>>,
     pub created_at: Timestamp,
 }
 
+/// Why a pruning rule removes a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Removal {
+    /// Name of the rule.
+    pub pruned_by: String,
+    /// What the rule computed for the candidate, in the rule's own unit; absent if the rule compares no numbers, and in trials of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// What it would have to keep to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+}
+
+impl Removal {
+    /// A rule that compares no numbers, such as the restriction to the best K.
+    pub fn by(rule: &str) -> Self {
+        Self { pruned_by: rule.to_owned(), value: None, limit: None }
+    }
+}
+
 /// Pruned before it ran, or tried with an outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TrialState {
-    Pruned { pruned_by: String },
+    Pruned(Removal),
     Tried(Outcome),
 }
 
@@ -58,14 +83,14 @@ impl TrialState {
     /// The wire name of the state.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Pruned { .. } => "pruned",
+            Self::Pruned(_) => "pruned",
             Self::Tried(outcome) => outcome.state(),
         }
     }
 
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
-            Self::Pruned { .. } => None,
+            Self::Pruned(_) => None,
             Self::Tried(outcome) => Some(outcome),
         }
     }

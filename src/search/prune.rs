@@ -1,16 +1,68 @@
 //! Search-space pruning (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
 
-use crate::domain::{Candidate, FunnelStep};
+use crate::domain::{Candidate, FunnelStep, Removal};
 use std::collections::BTreeMap;
 
 /// A constraint's verdict on one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     Keep,
-    /// By how much the rule is violated, in the rule's own unit; smaller is less.
-    Remove {
-        excess: f64,
-    },
+    Remove(Excess),
+}
+
+/// How a candidate violates a rule, in the rule's own unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Excess {
+    /// What the rule computed for the candidate.
+    pub value: f64,
+    /// What the value would have to keep to.
+    pub limit: f64,
+    /// How far it is off; smaller is less.
+    pub by: f64,
+}
+
+impl Verdict {
+    /// Removes what exceeds `most`.
+    pub fn at_most(value: f64, most: f64) -> Self {
+        Self::within(value, most, value - most)
+    }
+
+    /// Removes what is below `least`.
+    pub fn at_least(value: f64, least: f64) -> Self {
+        Self::within(value, least, least - value)
+    }
+
+    /// Removes what is off by more than nothing.
+    pub fn within(value: f64, limit: f64, by: f64) -> Self {
+        if by <= 0.0 { Self::Keep } else { Self::Remove(Excess { value, limit, by }) }
+    }
+
+    /// Removes a candidate without numbers to compare.
+    pub const fn refused(by: f64) -> Self {
+        Self::Remove(Excess { value: f64::INFINITY, limit: 0.0, by })
+    }
+}
+
+/// A removed candidate with the rule that removed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Removed {
+    pub candidate: Candidate,
+    pub rule: &'static str,
+    pub excess: Excess,
+}
+
+impl Removed {
+    /// As it is stored.
+    pub fn removal(&self) -> Removal {
+        let stored = |number: f64| number.is_finite().then_some(number);
+        let Excess { value, limit, .. } = self.excess;
+        let compares = stored(value).is_some();
+        Removal {
+            pruned_by: self.rule.to_owned(),
+            value: stored(value),
+            limit: stored(limit).filter(|_| compares),
+        }
+    }
 }
 
 /// A named rule.
@@ -32,7 +84,7 @@ pub trait Constraint {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pruned {
     pub kept: Vec<Candidate>,
-    pub removed: Vec<(Candidate, &'static str)>,
+    pub removed: Vec<Removed>,
     pub funnel: Vec<FunnelStep>,
 }
 
@@ -56,16 +108,12 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
     let spared = if constraint.soft() { spared(&judged) } else { BTreeMap::new() };
     let before = judged.len();
     for (candidate, verdict) in judged {
-        let keep = match verdict {
-            Verdict::Keep => true,
-            Verdict::Remove { excess } => {
-                spared.get(&candidate.family).is_some_and(|least| excess <= *least)
+        let is_spared = |by: f64| spared.get(&candidate.family).is_some_and(|least| by <= *least);
+        match verdict {
+            Verdict::Remove(excess) if !is_spared(excess.by) => {
+                pruned.removed.push(Removed { candidate, rule: constraint.name(), excess });
             }
-        };
-        if keep {
-            pruned.kept.push(candidate);
-        } else {
-            pruned.removed.push((candidate, constraint.name()));
+            Verdict::Remove(_) | Verdict::Keep => pruned.kept.push(candidate),
         }
     }
     let left = pruned.kept.len();
@@ -84,7 +132,7 @@ fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
         let entry = least.entry(&candidate.family).or_insert(Some(f64::INFINITY));
         match verdict {
             Verdict::Keep => *entry = None,
-            Verdict::Remove { excess } => *entry = entry.map(|so_far| so_far.min(*excess)),
+            Verdict::Remove(excess) => *entry = entry.map(|so_far| so_far.min(excess.by)),
         }
     }
     least
@@ -123,8 +171,8 @@ mod tests {
         }
         fn judge(&self, candidate: &Candidate) -> Verdict {
             match candidate.int("x") {
-                Some(x) if x > self.limit => Verdict::Remove { excess: (x - self.limit) as f64 },
-                _ => Verdict::Keep,
+                Some(x) => Verdict::at_most(x as f64, self.limit as f64),
+                None => Verdict::Keep,
             }
         }
         fn soft(&self) -> bool {
@@ -142,7 +190,9 @@ mod tests {
         let pruned = prune(space(), &[Box::new(AtMost { limit: 5, soft: false })]);
         assert_eq!(pruned.kept, [Candidate::new("a").with("x", 1)]);
         assert_eq!((pruned.funnel[0].removed, pruned.funnel[0].left), (4, 1));
-        assert!(pruned.removed.iter().all(|(_, by)| *by == "at_most"));
+        assert!(pruned.removed.iter().all(|removed| removed.rule == "at_most"));
+        let removal = pruned.removed[0].removal();
+        assert_eq!((removal.value, removal.limit), (Some(9.0), Some(5.0)));
     }
 
     #[test]

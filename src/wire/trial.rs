@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::domain;
-use crate::domain::{Outcome, TrialState};
+use crate::domain::{Outcome, Removal, TrialState};
 use serde::{Deserialize, Serialize};
 
 /// A candidate of a job, either pruned by a constraint or tried. Its `state` determines which optional members are present.
@@ -23,6 +23,11 @@ pub struct Trial {
     pub counted_as: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruned_by: Option<String>,
+    /// What the rule computed for the candidate, and what it would have to keep to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned_value: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned_limit: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,6 +64,8 @@ impl From<domain::Trial> for Trial {
                 None => trial.state.name().to_owned(),
             },
             pruned_by: None,
+            pruned_value: None,
+            pruned_limit: None,
             predicted_us: finite(trial.predicted_us),
             median_us: None,
             ci95_us: None,
@@ -72,14 +79,23 @@ impl From<domain::Trial> for Trial {
             created_at: trial.created_at.to_rfc3339(),
         };
         match trial.state {
-            TrialState::Pruned { pruned_by } => out.pruned_by = Some(pruned_by),
+            TrialState::Pruned(removal) => out.set_removal(removal),
             TrialState::Tried(outcome) => out.set_outcome(outcome),
+        }
+        if let Some(removal) = trial.despite {
+            out.set_removal(removal);
         }
         out
     }
 }
 
 impl Trial {
+    fn set_removal(&mut self, removal: Removal) {
+        self.pruned_by = Some(removal.pruned_by);
+        self.pruned_value = finite(removal.value);
+        self.pruned_limit = finite(removal.limit);
+    }
+
     fn set_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Measured { timing, rel_error, resources, preprocess_ms } => {
@@ -126,6 +142,7 @@ mod tests {
                 candidate: domain::Candidate::new("row_split"),
                 state: TrialState::Tried(outcome),
                 predicted_us: None,
+                despite: None,
                 features: None,
                 created_at: Timestamp(0),
             };

@@ -157,6 +157,7 @@ fn trials(job: &JobId) -> [Trial; 2] {
         candidate: Candidate::new("row_split").with("lanes", lanes).with_text("order", "natural"),
         state,
         predicted_us: Some(2.5),
+        despite: None,
         features: None,
         created_at: Timestamp::now(),
     };
@@ -166,7 +167,7 @@ fn trials(job: &JobId) -> [Trial; 2] {
         resources: fixture().resources,
         preprocess_ms: 0.25,
     };
-    let pruned = TrialState::Pruned { pruned_by: "load_balance".to_owned() };
+    let pruned = TrialState::Pruned(Removal::by("load_balance"));
     [trial(0, 32, pruned), trial(1, 8, TrialState::Tried(measured))]
 }
 

@@ -42,6 +42,7 @@ fn trial(job: &JobId, ordinal: u32, candidate: Candidate, state: TrialState) -> 
         candidate,
         state,
         predicted_us,
+        despite: None,
         features: None,
         created_at: Timestamp::now(),
     }
@@ -140,7 +141,7 @@ async fn a_running_job_shows_its_funnel_tile_space_and_failures() {
         })
     };
     let crashed = Outcome::Crashed { detail: "illegal <b>address</b>".to_owned() };
-    let pruned = TrialState::Pruned { pruned_by: "panel_fill".to_owned() };
+    let pruned = TrialState::Pruned(Removal::by("panel_fill"));
     let of = |n, candidate, state| trial(&claim.job.id, n, candidate, state);
     let trials = [
         of(0, panel(4, 64), pruned),
@@ -201,7 +202,7 @@ async fn failed_and_cancelled_jobs_say_why_and_what_is_kept() {
 
     let (_, id) = queued(&app).await;
     let claim = app.claim().await;
-    let state = TrialState::Pruned { pruned_by: "load_balance".to_owned() };
+    let state = TrialState::Pruned(Removal::by("load_balance"));
     let removed = trial(&claim.job.id, 0, panel(2, 32), state);
     app.running.service.store().record_trials(&claim.fence, &[removed]).await.unwrap();
     end(&app, &claim, JobState::Cancelled, None).await;
@@ -268,7 +269,7 @@ async fn a_page_draws_so_many_trials_and_says_so() {
                 resources: None,
                 preprocess_ms: 0.0,
             }),
-            _ => TrialState::Pruned { pruned_by: "rank".to_owned() },
+            _ => TrialState::Pruned(Removal::by("rank")),
         };
         trial(&claim.job.id, n, candidate, state)
     };

@@ -170,6 +170,7 @@ pub fn trial(job: &JobId, ordinal: u32) -> Trial {
             preprocess_ms: 0.1,
         }),
         predicted_us: None,
+        despite: None,
         features: None,
         created_at: Timestamp::now(),
     }

@@ -97,13 +97,14 @@ pub fn trial(job: &JobId, ordinal: u32, median_us: f64) -> Trial {
         candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
         state,
         predicted_us: Some(0.1 + 0.2),
+        despite: None,
         features: None,
         created_at: Timestamp(5),
     }
 }
 
 pub fn pruned(job: &JobId, ordinal: u32) -> Trial {
-    let state = TrialState::Pruned { pruned_by: "load_balance".to_owned() };
+    let state = TrialState::Pruned(Removal::by("load_balance"));
     Trial { state, ..trial(job, ordinal, 1.0) }
 }
 

@@ -39,7 +39,7 @@ fn few(gpu: &Device, bench: &Bench) -> (Vec<Candidate>, Search) {
 }
 
 fn pruned(trials: &[Trial]) -> Vec<&Candidate> {
-    let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == SPILLS);
+    let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned(removal) if removal.pruned_by == SPILLS);
     trials.iter().filter(by).map(|trial| &trial.candidate).collect()
 }
 

@@ -88,7 +88,7 @@ impl Constraint for Requested {
     fn judge(&self, candidate: &Candidate) -> Verdict {
         match self.families.contains(&candidate.family) {
             true => Verdict::Keep,
-            false => Verdict::Remove { excess: 1.0 },
+            false => Verdict::refused(1.0),
         }
     }
     fn soft(&self) -> bool {
@@ -181,7 +181,7 @@ impl Constraint for Spills {
 
 fn spills(compiled: Option<&KernelFigures>) -> Verdict {
     let spilled = compiled.map_or(0, |figures| figures.local_bytes);
-    at_most(f64::from(spilled), f64::from(MAX_LOCAL_BYTES))
+    Verdict::at_most(f64::from(spilled), f64::from(MAX_LOCAL_BYTES))
 }
 
 fn with_kernel(
@@ -191,7 +191,7 @@ fn with_kernel(
 ) -> Verdict {
     match family::kernel(candidate, &facts.problem) {
         Some(kernel) => judge(facts, kernel.as_ref()),
-        None => Verdict::Remove { excess: f64::INFINITY },
+        None => Verdict::refused(f64::INFINITY),
     }
 }
 
@@ -202,13 +202,8 @@ fn with_tile(
 ) -> Verdict {
     match family::kernel(candidate, &facts.problem) {
         Some(kernel) => judge(facts, &kernel.tile()),
-        None => Verdict::Remove { excess: f64::INFINITY },
+        None => Verdict::refused(f64::INFINITY),
     }
-}
-
-/// Removes candidates whose `value` exceeds `most`.
-fn at_most(value: f64, most: f64) -> Verdict {
-    if value <= most { Verdict::Keep } else { Verdict::Remove { excess: value - most } }
 }
 
 /// Whether the registers per thread and per block suffice on every device we compile for, and the tile consists of whole
@@ -230,21 +225,25 @@ pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
 /// above the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
 fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
     if !fits_registers(tile) {
-        return Verdict::Remove { excess: f64::from(tile.registers) };
+        return Verdict::within(
+            tile.registers.into(),
+            REGISTERS_PER_THREAD.into(),
+            f64::from(tile.registers),
+        );
     }
     // A device allocates registers by whole warps, eight per thread at a time.
     let a_block = match compiled {
         Some(figures) => figures.registers.next_multiple_of(8) * tile.threads.next_multiple_of(32),
         None => tile.registers * tile.threads,
     };
-    at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
+    Verdict::at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
 }
 
 /// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles consist of whole warps is a requirement
 /// of the kernels, not a preference: `fits_registers` checks it.
 fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let least = f64::from(facts.device.multiprocessors) / 2.0;
-    at_most(least - kernel.blocks(&facts.inspection, &facts.problem) as f64, 0.0)
+    Verdict::at_least(kernel.blocks(&facts.inspection, &facts.problem) as f64, least)
 }
 
 fn column_tiles(problem: &Spmm, tile: &Tile) -> u64 {
@@ -263,30 +262,31 @@ fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
     let by_length = tile.order == RowOrder::Length;
     let cov = if tile.balanced { 0.0 } else { facts.inspection.groups(tile.rows, by_length).cov };
     let over = |value: f64| ((value - MAX_IMBALANCE).max(0.0) * 10.0).ceil() / 10.0;
-    at_most(over(waste) + over(cov), 0.0)
+    // The one that is further off is stored.
+    let value = if over(cov) > over(waste) { cov } else { waste };
+    Verdict::within(value, MAX_IMBALANCE, over(waste) + over(cov))
 }
 
 /// The shared memory of a multiprocessor that a block takes.
 fn shared_memory(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let bytes = kernel.shared_bytes(&facts.inspection);
-    at_most(bytes as f64, facts.device.shared_bytes_per_block as f64)
+    Verdict::at_most(bytes as f64, facts.device.shared_bytes_per_block as f64)
 }
 
 fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
-    let aligned = facts.problem.n.is_multiple_of(tile.vector);
-    if aligned { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+    Verdict::at_most(f64::from(facts.problem.n % tile.vector), 0.0)
 }
 
 /// Packed forms store a zero wherever a row lacks a column of its panel.
 fn panel_fill(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
-    at_most(kernel.fill(&facts.inspection), MAX_FILL)
+    Verdict::at_most(kernel.fill(&facts.inspection), MAX_FILL)
 }
 
 /// Removes what would do the same as a candidate of another family (nnz_split without a row above its chunk), and applies
 /// rules of a family that need the matrix, such as Tiled SpMM's decision chart.
 fn applicability(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     let applies = kernel.applies(&facts.inspection, &facts.device);
-    if applies { Verdict::Keep } else { Verdict::Remove { excess: 1.0 } }
+    if applies { Verdict::Keep } else { Verdict::refused(1.0) }
 }
 
 /// The host's registers are its vector registers: M1 rows of N1 columns must stay in them.
@@ -296,14 +296,14 @@ fn host_registers(facts: &Facts, candidate: &Candidate) -> Verdict {
     // The device states its lanes in f32.
     let lanes = f64::from(facts.device.warp_size.max(1)) * 4.0 / facts.problem.dtype.bytes() as f64;
     let accumulators = (m1 * n1 / lanes).ceil();
-    at_most(accumulators, f64::from(facts.device.registers_per_thread.max(8)))
+    Verdict::at_most(accumulators, f64::from(facts.device.registers_per_thread.max(8)))
 }
 
 /// At least half as many tasks as threads.
 fn host_utilization(facts: &Facts, candidate: &Candidate) -> Verdict {
     let rows = candidate.int("m1").or(candidate.int("rows_per_task")).unwrap_or(1).max(1) as u64;
     let tasks = facts.inspection.rows.div_ceil(rows) as f64;
-    at_most(f64::from(facts.device.multiprocessors) / 2.0 - tasks, 0.0)
+    Verdict::at_least(tasks, f64::from(facts.device.multiprocessors) / 2.0)
 }
 
 /// WASTE_col alone: tasks are balanced by entries, and idle threads steal them.
@@ -312,7 +312,7 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
     let n1 = candidate.int("n1").and_then(|n1| u32::try_from(n1).ok()).unwrap_or(1).max(1);
     let columns = if effective_layout(&facts.problem) == Layout::Col { n1.min(n) } else { n1 };
     let padded = n.div_ceil(columns) * columns;
-    at_most(1.0 - f64::from(n) / f64::from(padded) - MAX_IMBALANCE, 0.0)
+    Verdict::at_most(1.0 - f64::from(n) / f64::from(padded), MAX_IMBALANCE)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::domain::job::{Best, Progress};
 use crate::domain::{
-    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Stage, Timestamp, Trial,
+    Candidate, CandidateId, EventKind, FunnelStep, Job, Outcome, Removal, Stage, Timestamp, Trial,
     TrialState,
 };
 use crate::service::Service;
@@ -49,7 +49,7 @@ impl Recorder {
 
     /// The number of candidates that a constraint removed.
     pub fn dropped_by(&self, constraint: &str) -> usize {
-        let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned { pruned_by } if pruned_by == constraint);
+        let by = |trial: &&Trial| matches!(&trial.state, TrialState::Pruned(removal) if removal.pruned_by == constraint);
         self.trials.values().filter(by).count()
     }
 
@@ -99,11 +99,11 @@ impl Recorder {
     }
 
     /// Records the pruned candidates in one transaction.
-    pub async fn pruned(&mut self, removed: &[(Candidate, String)]) -> Result<(), StoreError> {
+    pub async fn pruned(&mut self, removed: &[(Candidate, Removal)]) -> Result<(), StoreError> {
         let mut fresh = Vec::new();
         for (candidate, by) in removed {
             if !self.trials.contains_key(&candidate.id()) {
-                let state = TrialState::Pruned { pruned_by: by.clone() };
+                let state = TrialState::Pruned(by.clone());
                 fresh.push(self.trial(candidate, state, None));
             }
         }
@@ -171,6 +171,7 @@ impl Recorder {
             candidate: candidate.clone(),
             state,
             predicted_us,
+            despite: None,
             features: None,
             created_at: Timestamp::now(),
         }

@@ -11,7 +11,7 @@ use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
     Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, ModelId, Plan,
-    Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -248,7 +248,8 @@ impl Session<'_> {
         };
         if chosen_before.is_none() {
             let removed = context.space.pruned.removed.iter();
-            let removed: Vec<_> = removed.map(|(c, by)| (c.clone(), (*by).to_owned())).collect();
+            let removed: Vec<_> =
+                removed.map(|one| (one.candidate.clone(), one.removal())).collect();
             self.recorder.pruned(&removed).await?;
         }
         self.begin(context, selector).await
@@ -295,7 +296,7 @@ impl Session<'_> {
         if wanted == SearchStrategy::Ranked {
             let untried = context.space.scored.iter().map(|(candidate, _)| candidate);
             let untried = untried.filter(|candidate| self.recorder.known(candidate).is_none());
-            let left_out: Vec<_> = untried.map(|c| (c.clone(), RANK.to_owned())).collect();
+            let left_out: Vec<_> = untried.map(|c| (c.clone(), Removal::by(RANK))).collect();
             self.recorder.pruned(&left_out).await?;
         }
         Ok(())

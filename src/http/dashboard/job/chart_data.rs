@@ -176,6 +176,7 @@ mod tests {
                     preprocess_ms: 0.0,
                 }),
                 predicted_us: Some(us / 7.0),
+                despite: None,
                 features: None,
                 created_at: Timestamp(1_700_000_000_000 + 400 * i64::from(ordinal)),
             }

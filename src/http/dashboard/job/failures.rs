@@ -106,6 +106,7 @@ mod tests {
             candidate: Candidate::new("row_split").with("lanes", ordinal.into()),
             state: TrialState::Tried(outcome),
             predicted_us: None,
+            despite: None,
             features: None,
             created_at: Timestamp(0),
         }

@@ -75,6 +75,7 @@ mod tests {
                 preprocess_ms: 0.0,
             }),
             predicted_us: None,
+            despite: None,
             features: None,
             created_at: Timestamp(0),
         }

@@ -60,7 +60,7 @@ const TOP: f64 = 42.0;
 /// The constraint that removed a trial's candidate.
 fn pruned_by(trial: &Trial) -> Option<&str> {
     match &trial.state {
-        TrialState::Pruned { pruned_by } => Some(pruned_by),
+        TrialState::Pruned(removal) => Some(&removal.pruned_by),
         TrialState::Tried(_) => None,
     }
 }
@@ -227,7 +227,7 @@ fn legend(space: &Space) -> Vec<Mark> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Candidate, JobId, Outcome, Timestamp, Timing};
+    use crate::domain::{Candidate, JobId, Outcome, Removal, Timestamp, Timing};
 
     pub fn trial(ordinal: u32, candidate: Candidate, state: TrialState) -> Trial {
         Trial {
@@ -236,6 +236,7 @@ mod tests {
             candidate,
             state,
             predicted_us: None,
+            despite: None,
             features: None,
             created_at: Timestamp(0),
         }
@@ -251,7 +252,7 @@ mod tests {
     }
 
     fn pruned(by: &str) -> TrialState {
-        TrialState::Pruned { pruned_by: by.to_owned() }
+        TrialState::Pruned(Removal::by(by))
     }
 
     fn panel(m1: i64, n1: i64, unroll: i64) -> Candidate {

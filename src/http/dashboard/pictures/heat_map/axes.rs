@@ -69,7 +69,7 @@ fn named<'a, 'b>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Candidate, JobId, Timestamp, TrialState};
+    use crate::domain::{Candidate, JobId, Removal, Timestamp, TrialState};
 
     fn names(candidates: &[Candidate]) -> Option<(String, String)> {
         let trials: Vec<Trial> = candidates
@@ -78,8 +78,9 @@ mod tests {
                 job: JobId("j".to_owned()),
                 ordinal: 0,
                 candidate: candidate.clone(),
-                state: TrialState::Pruned { pruned_by: "rank".to_owned() },
+                state: TrialState::Pruned(Removal::by("rank")),
                 predicted_us: None,
+                despite: None,
                 features: None,
                 created_at: Timestamp(0),
             })
