@@ -34,7 +34,8 @@
     // visible and no field in it has the focus; every data-hurry seconds while it contains an element with that attribute.
     // Uses its own timer, because htmx filters would need eval.
     setInterval(() => {
-        if (document.hidden) return;
+        // On a slow connection the timer may fire before htmx, which loads after this file, is there.
+        if (document.hidden || !window.htmx) return;
         const now = Date.now();
         for (const live of document.querySelectorAll("[data-refresh]")) {
             const every = live.querySelector("[data-hurry]")?.dataset.hurry ?? live.dataset.refresh;
