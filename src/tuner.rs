@@ -324,6 +324,8 @@ impl Drop for Tuner {
             if let Err(error) = self.service.unregister().await {
                 tracing::warn!(%error, "the device is still listed");
             }
+            // Whoever removes or copies the folder next must not meet files that are about to change.
+            self.service.close().await;
         };
         let ended = self.runtime.block_on(async { tokio::time::timeout(GRACE, ended).await });
         if ended.is_err() {

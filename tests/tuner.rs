@@ -1,7 +1,7 @@
 //! Tuners in this process, with the binary's evaluator: several on one folder, jobs that are polled, lookups.
 
 use sparsetune::domain::{Grade, JobState};
-use sparsetune::store::{Devices as _, SqliteStore};
+use sparsetune::store::{Devices as _, SqliteStore, Upkeep as _};
 use sparsetune::{Matrix, Problem, Search, Tuner, TunerError};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +26,10 @@ fn brief() -> Search {
 fn owners(folder: &Path) -> Vec<String> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let devices = runtime.block_on(async {
-        SqliteStore::open(&folder.join("sparsetune.db")).await.unwrap().devices().await.unwrap()
+        let store = SqliteStore::open(&folder.join("sparsetune.db")).await.unwrap();
+        let devices = store.devices().await.unwrap();
+        store.close().await;
+        devices
     });
     devices.into_iter().map(|(owner, ..)| owner).collect()
 }
@@ -68,6 +71,10 @@ fn two_tuners_on_one_folder_are_told_apart() {
     assert_eq!(owners(folder.path()).len(), 1);
     assert!(second.tune_with(&matrix, &problem(5), brief(), None).is_ok());
     drop(second);
+    // Nothing writes to the database any more: its log is gone.
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let files: Vec<_> = files.filter(|name| name.to_string_lossy().contains(".db-")).collect();
+    assert!(files.is_empty(), "{files:?}");
     assert!(owners(folder.path()).is_empty());
 }
 

@@ -72,6 +72,11 @@ impl Service {
         Ok(self.inner.store.forget_devices(&self.inner.settings.owner).await?)
     }
 
+    /// Closes the store, once nobody uses this service or a clone of it any more.
+    pub async fn close(&self) {
+        self.inner.store.close().await;
+    }
+
     /// Sets the failure of a device of this process, or clears it with `None`.
     pub fn set_device_trouble(&self, id: &DeviceId, trouble: Option<String>) {
         let mut local = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);

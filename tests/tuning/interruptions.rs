@@ -4,7 +4,9 @@ use crate::bench::*;
 use crate::claimed::Claimed;
 use sparsetune::domain::*;
 use sparsetune::engine::replay::{Act, Step};
-use sparsetune::store::{Claim, Jobs, PageRequest, Queue, SqliteStore, TrialQuery, Trials};
+use sparsetune::store::{
+    Claim, Jobs, PageRequest, Queue, SqliteStore, TrialQuery, Trials, Upkeep as _,
+};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

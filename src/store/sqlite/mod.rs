@@ -111,13 +111,6 @@ impl SqliteStore {
         Ok(Self { writer, readers, listeners: Listeners::default() })
     }
 
-    /// Closes all connections and checkpoints the write-ahead log into the file. Dropping the store is just as safe, but
-    /// does this later.
-    pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
-    }
-
     /// Takes the write lock immediately: a transaction that begins with a read could fail at its first write.
     async fn begin(&self) -> Result<Write> {
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;

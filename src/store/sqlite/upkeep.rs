@@ -122,6 +122,12 @@ impl Upkeep for SqliteStore {
         self.listeners.publish([Change::Revision(revision)]);
         Ok(revision)
     }
+
+    /// The last connection moves the write-ahead log into the file and removes it.
+    async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
 }
 
 /// Raises the revision: this transaction may change answers to lookups.
