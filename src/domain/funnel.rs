@@ -30,6 +30,18 @@ pub const ORDER: [&str; 13] = [
     SAMPLE,
 ];
 
+/// What a rule computed for one candidate, and what it compared that with, in the rule's own unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Judged {
+    /// Name of the rule.
+    pub constraint: String,
+    pub value: f64,
+    pub limit: f64,
+    /// Whether the candidate keeps to the limit. A soft rule may spare one that does not.
+    pub kept: bool,
+}
+
 /// One pruning step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

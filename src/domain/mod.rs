@@ -28,7 +28,7 @@ pub use catalog::operation::Op;
 pub use device::{Device, DeviceClass, DeviceId, DeviceKind};
 pub use digest::Digest;
 pub use event::{Event, EventKind};
-pub use funnel::FunnelStep;
+pub use funnel::{FunnelStep, Judged};
 pub use job::{Job, JobId, JobRequest, JobState, Search, SearchStrategy, Stage, StoppedBy};
 pub use learned::{JobFeatures, LearnedModel, Learner, ModelId};
 pub use matrix::{Features, Matrix};

@@ -3,7 +3,7 @@
 
 use super::recipe::Scratch;
 use super::{
-    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, L2Policy, ModelId, Problem,
+    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, Judged, L2Policy, ModelId, Problem,
     Resources, StoppedBy, Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,10 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_error: Option<ModelError>,
     pub funnel: Vec<FunnelStep>,
+    /// What the rules computed for the winner, those that compare numbers; empty for vendor routines and in plans of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<Judged>,
     pub trials: TrialCounts,
     /// The next candidates in the model's ranking, best first; only in a predicted plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

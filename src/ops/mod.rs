@@ -18,9 +18,9 @@ pub use operation::{TunableOperation, TunableProblem, of, operation};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
 use crate::domain::{
-    Candidate, Device, DeviceKind, Digest, KernelFigures, Matrix, Problem, funnel,
+    Candidate, Device, DeviceKind, Digest, Judged, KernelFigures, Matrix, Problem, funnel,
 };
-use crate::search::Pruned;
+use crate::search::{self, Constraint, Pruned};
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,6 +81,8 @@ pub struct Space {
     pub scored: Vec<(Candidate, f64)>,
     pub vendor: Vec<Candidate>,
     pub pruned: Pruned,
+    /// The rules that pruned it, in order; empty where a reduced list is made without enumerating the space.
+    pub rules: Vec<Box<dyn Constraint>>,
     /// Name of the model that predicted.
     pub model: &'static str,
     /// Features of the candidates to search among, in their order.
@@ -105,6 +107,11 @@ pub struct Narrowing {
 }
 
 impl Space {
+    /// What each rule computes for one candidate.
+    pub fn judged(&self, candidate: &Candidate) -> Vec<Judged> {
+        search::judged(candidate, &self.rules)
+    }
+
     /// Why nothing that was asked for can be tried: a sentence with the rule that removed the last candidates. `None` if there
     /// are candidates, or if a vendor's routine is asked for and there is one.
     pub fn nothing_of(&self, families: &[String]) -> Option<String> {

@@ -18,7 +18,7 @@ pub use accuracy::model_error;
 pub use budget::Budget;
 pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
-pub use prune::{Constraint, Excess, Pruned, Removed, Verdict, prune};
+pub use prune::{Constraint, Excess, Pruned, Removed, Verdict, judged, prune};
 pub use ranked::{First, Ranked, rank_step, ranked, top};
 pub use sampled::{Sampled, sampled};
 pub use selector::{CandidateSelector, exhaustive};

@@ -1,12 +1,18 @@
 //! Search-space pruning (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
 
-use crate::domain::{Candidate, FunnelStep, Removal};
+use crate::domain::{Candidate, FunnelStep, Judged, Removal};
 use std::collections::BTreeMap;
 
 /// A constraint's verdict on one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
+    /// The rule compares no numbers for it, or does not apply to it.
     Keep,
+    /// It keeps to the limit; both in the rule's own unit.
+    Fits {
+        value: f64,
+        limit: f64,
+    },
     Remove(Excess),
 }
 
@@ -34,7 +40,27 @@ impl Verdict {
 
     /// Removes what is off by more than nothing.
     pub fn within(value: f64, limit: f64, by: f64) -> Self {
-        if by <= 0.0 { Self::Keep } else { Self::Remove(Excess { value, limit, by }) }
+        if by <= 0.0 {
+            Self::Fits { value, limit }
+        } else {
+            Self::Remove(Excess { value, limit, by })
+        }
+    }
+
+    /// Whether the candidate satisfies the rule.
+    pub const fn keeps(self) -> bool {
+        !matches!(self, Self::Remove(_))
+    }
+
+    /// What the rule computed and what it compared that with, if it compares numbers.
+    fn numbers(self) -> Option<(f64, f64)> {
+        let (value, limit) = match self {
+            Self::Keep => return None,
+            Self::Fits { value, limit } | Self::Remove(Excess { value, limit, .. }) => {
+                (value, limit)
+            }
+        };
+        (value.is_finite() && limit.is_finite()).then_some((value, limit))
     }
 
     /// Removes a candidate without numbers to compare.
@@ -66,7 +92,7 @@ impl Removed {
 }
 
 /// A named rule.
-pub trait Constraint {
+pub trait Constraint: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn judge(&self, candidate: &Candidate) -> Verdict;
@@ -86,6 +112,16 @@ pub struct Pruned {
     pub kept: Vec<Candidate>,
     pub removed: Vec<Removed>,
     pub funnel: Vec<FunnelStep>,
+}
+
+/// What each rule computes for one candidate, those that compare numbers.
+pub fn judged(candidate: &Candidate, constraints: &[Box<dyn Constraint>]) -> Vec<Judged> {
+    let judge = |rule: &Box<dyn Constraint>| {
+        let verdict = rule.judge(candidate);
+        let (value, limit) = verdict.numbers()?;
+        Some(Judged { constraint: rule.name().to_owned(), value, limit, kept: verdict.keeps() })
+    };
+    constraints.iter().filter_map(judge).collect()
 }
 
 /// Applies the constraints in order; the order of the candidates is preserved.
@@ -113,7 +149,7 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
             Verdict::Remove(excess) if !is_spared(excess.by) => {
                 pruned.removed.push(Removed { candidate, rule: constraint.name(), excess });
             }
-            Verdict::Remove(_) | Verdict::Keep => pruned.kept.push(candidate),
+            _ => pruned.kept.push(candidate),
         }
     }
     let left = pruned.kept.len();
@@ -131,8 +167,8 @@ fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
     for (candidate, verdict) in judged {
         let entry = least.entry(&candidate.family).or_insert(Some(f64::INFINITY));
         match verdict {
-            Verdict::Keep => *entry = None,
             Verdict::Remove(excess) => *entry = entry.map(|so_far| so_far.min(excess.by)),
+            Verdict::Keep | Verdict::Fits { .. } => *entry = None,
         }
     }
     least
@@ -193,6 +229,16 @@ mod tests {
         assert!(pruned.removed.iter().all(|removed| removed.rule == "at_most"));
         let removal = pruned.removed[0].removal();
         assert_eq!((removal.value, removal.limit), (Some(9.0), Some(5.0)));
+    }
+
+    #[test]
+    fn the_numbers_of_a_candidate_are_told_whether_it_keeps_to_the_limit_or_not() {
+        let rules: Vec<Box<dyn Constraint>> = vec![Box::new(AtMost { limit: 5, soft: false })];
+        let of = |x| judged(&Candidate::new("a").with("x", x), &rules);
+        let told =
+            |value, kept| Judged { constraint: "at_most".to_owned(), value, limit: 5.0, kept };
+        assert_eq!((of(4), of(6)), (vec![told(4.0, true)], vec![told(6.0, false)]));
+        assert!(judged(&Candidate::new("a"), &rules).is_empty(), "nothing to compare");
     }
 
     #[test]

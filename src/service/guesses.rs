@@ -267,11 +267,14 @@ impl Service {
             let space = ops::of(&problem).space(&csr, &on, &narrowing);
             let surveyed = space.and_then(|space| {
                 let least = ops::of(&problem).least(&csr, &on)?;
-                Ok((rank(&space, learned.as_deref(), &quarantined), least, space.pruned.funnel))
+                let ranking = rank(&space, learned.as_deref(), &quarantined);
+                let first = ranking.order.first();
+                let judged = first.map(|(first, _)| space.judged(first)).unwrap_or_default();
+                Ok((ranking, least, space.pruned.funnel, judged))
             });
             Ok::<_, CanonicalError>(surveyed)
         });
-        let (ranking, least, funnel) = match surveyed.await? {
+        let (ranking, least, funnel, judged) = match surveyed.await? {
             Ok(Ok(surveyed)) => surveyed,
             Ok(Err(unsupported)) => {
                 let guess = Guess::nothing(unsupported);
@@ -285,7 +288,9 @@ impl Service {
         };
         let seed = self.inner.settings.search.seed;
         let problem = key.problem;
-        let subject = Subject { matrix, problem, device, least, funnel, job: None, seed, started };
+        let job = None;
+        let subject =
+            Subject { matrix, problem, device, least, funnel, judged, job, seed, started };
         let Some(mut plan) = plan(self, subject, &ranking, 0) else {
             let guess = Guess::nothing("no candidate is left");
             self.guesses().known.insert(prediction.clone(), guess.clone());

@@ -3,8 +3,8 @@
 use super::{ActiveModel, Service};
 use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, JobId, JobRequest, Matrix, ModelId, Plan,
-    PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, Digest, FunnelStep, JobId, JobRequest, Judged, Matrix, ModelId,
+    Plan, PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
 };
 use crate::ops::limit::Least;
 use crate::ops::{Kernels, Space};
@@ -54,6 +54,8 @@ pub(in crate::service) struct Subject<'a> {
     pub device: &'a Device,
     pub least: Least,
     pub funnel: Vec<FunnelStep>,
+    /// What the rules computed for the candidate.
+    pub judged: Vec<Judged>,
     pub job: Option<JobId>,
     pub seed: u64,
     /// When the search for the plan began.
@@ -97,6 +99,7 @@ pub(in crate::service) fn plan(
         }),
         model_error: None,
         funnel: subject.funnel,
+        judged: subject.judged,
         trials: TrialCounts::default(),
         alternatives: next.map(|(candidate, _)| candidate.clone()).collect(),
         preprocess_ms: None,

@@ -8,7 +8,7 @@ use crate::domain::plan::{
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
-    Digest, FunnelStep, Grade, JobId, L2Policy, ModelId, PlanId, Resources, StoppedBy,
+    Digest, FunnelStep, Grade, JobId, Judged, L2Policy, ModelId, PlanId, Resources, StoppedBy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,9 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Candidate>,
     pub funnel: Vec<FunnelStep>,
+    /// What the rules computed for the winner; absent if there is nothing to tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<Judged>,
     pub trials: TrialCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocess_ms: Option<f64>,
@@ -149,6 +152,7 @@ impl From<domain::Plan> for Plan {
             model_error: plan.model_error,
             alternatives: plan.alternatives.into_iter().map(Candidate::from).collect(),
             funnel: plan.funnel,
+            judged: plan.judged,
             trials: plan.trials,
             preprocess_ms: plan.preprocess_ms,
             expected_calls: plan.expected_calls,

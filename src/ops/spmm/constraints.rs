@@ -372,8 +372,8 @@ mod tests {
         let judge = |compiled: Option<(u32, u32)>| {
             let figures =
                 compiled.map(|(registers, local_bytes)| KernelFigures { registers, local_bytes });
-            let fits = register_resource(&facts, &tile, figures.as_ref()) == Verdict::Keep;
-            (fits, spills(figures.as_ref()) == Verdict::Keep)
+            let fits = register_resource(&facts, &tile, figures.as_ref()).keeps();
+            (fits, spills(figures.as_ref()).keeps())
         };
         assert!(tile.registers * tile.threads <= 16_384);
         assert_eq!(judge(None), (true, true));

@@ -59,7 +59,8 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &inspection, problem, device);
     let model = problem.model_name(device.kind);
-    Space { scored, vendor: space::vendor(matrix, problem, device), pruned, model, described }
+    let vendor = space::vendor(matrix, problem, device);
+    Space { scored, vendor, pruned, rules: constraints, model, described }
 }
 
 /// The candidates whose kernels were compiled before, with what came of it.

@@ -90,7 +90,8 @@ pub fn space(
     });
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
     let pruned = Pruned { kept, removed: Vec::new(), funnel: steps };
-    Ok(Space { scored, vendor: vendor(problem, device), pruned, model: MODEL, described })
+    let vendor = vendor(problem, device);
+    Ok(Space { scored, vendor, pruned, rules: Vec::new(), model: MODEL, described })
 }
 
 /// The shares of the families that a request names, none of which the rules hide, and the step that counts the others;

@@ -49,6 +49,7 @@ impl Session<'_> {
                     bound: context.loaded.bound,
                     bytes: context.loaded.compulsory_bytes,
                 },
+                judged: context.space.judged(candidate),
                 funnel: context.funnel,
                 job: Some(self.recorder.job.id.clone()),
                 seed,

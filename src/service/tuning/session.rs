@@ -10,8 +10,8 @@ use crate::domain::funnel::RANK;
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Matrix, ModelId, Plan,
-    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Judged, Matrix, ModelId,
+    Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -66,6 +66,8 @@ pub struct Outcomes {
     pub model: String,
     pub learned: Option<ModelId>,
     pub funnel: Vec<FunnelStep>,
+    /// What the rules computed for the winner.
+    pub judged: Vec<Judged>,
     pub predicted: HashMap<CandidateId, f64>,
     pub contenders: Vec<Contender>,
     pub decision: Decision,
@@ -166,12 +168,14 @@ impl Session<'_> {
         self.record_kernel_figures().await?;
         let (contenders, decision) =
             self.finals(&budget, wanted, request.expected_calls, context.matrix.nnz).await?;
+        let judged = context.space.judged(&contenders[decision.winner].candidate);
         let outcomes = Outcomes {
             matrix: context.matrix,
             loaded: context.loaded,
             model: context.model,
             learned: context.learned.map(|learned| learned.card.id.clone()),
             funnel: context.funnel,
+            judged,
             predicted: context.predicted,
             contenders,
             decision,
