@@ -65,8 +65,8 @@ pub struct Inspection {
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
     panels: BTreeMap<u32, Panel>,
-    /// Rows and their entries by the power of two that their length reaches.
-    lengths: [(u64, u64); 33],
+    /// Every length that a row has, rising, with the number of such rows.
+    pub row_lengths: Vec<(u32, u64)>,
     /// Overlap of 8-row panels in natural order, by length, and by similarity (estimated).
     overlap: [Overlap; 3],
     tiled: [Sampled; 2],
@@ -91,7 +91,7 @@ impl Inspection {
             locality: [&natural, &order].map(|order| locality(matrix, order)),
             natural: all_groups(&lengths),
             by_length: all_groups(&sorted),
-            lengths: histogram(&lengths),
+            row_lengths: by_length(&sorted),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
             overlap: [
                 similarity::overlap(matrix, &natural, similarity::PANEL),
@@ -108,10 +108,10 @@ impl Inspection {
         map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
     }
 
-    /// The approximate result of cutting rows of more than `chunk` entries: lengths are known to a power of two.
+    /// The approximate result of cutting rows of more than `chunk` entries: lengths are taken to a power of two.
     pub fn cut(&self, chunk: u64) -> Cut {
         let mut cut = Cut { segments: 0.0, short_rows: 0.0 };
-        for &(rows, entries) in &self.lengths {
+        for (rows, entries) in by_power(&self.row_lengths) {
             if entries > chunk * rows {
                 cut.segments += entries as f64 / chunk as f64 + rows as f64 / 2.0;
             } else {
@@ -258,14 +258,21 @@ fn groups(parts: &[Part]) -> Groups {
     Groups { count, cov: variance.sqrt() / mean, lockstep: lockstep / sum, heaviest }
 }
 
-fn histogram(lengths: &[u32]) -> [(u64, u64); 33] {
-    let mut histogram = [(0, 0); 33];
-    for &length in lengths {
-        let (rows, entries) = &mut histogram[(u32::BITS - length.leading_zeros()) as usize];
-        *rows += 1;
-        *entries += u64::from(length);
+/// Lengths in rising order with how often each occurs, from falling ones.
+fn by_length(falling: &[u32]) -> Vec<(u32, u64)> {
+    let runs = falling.chunk_by(|a, b| a == b).rev();
+    runs.map(|run| (run[0], run.len() as u64)).collect()
+}
+
+/// Rows and their entries by the power of two that their length reaches.
+fn by_power(lengths: &[(u32, u64)]) -> [(u64, u64); 33] {
+    let mut powers = [(0, 0); 33];
+    for &(length, count) in lengths {
+        let (rows, entries) = &mut powers[(u32::BITS - length.leading_zeros()) as usize];
+        *rows += count;
+        *entries += u64::from(length) * count;
     }
-    histogram
+    powers
 }
 
 fn mean_gap(matrix: &Csr) -> f64 {
@@ -328,6 +335,7 @@ mod tests {
         assert_eq!(inspection.groups(2, false).lockstep, 1.5);
         assert_eq!(inspection.groups(2, true).lockstep, 1.0);
         assert_eq!(inspection.groups(1, false).heaviest, 3);
+        assert_eq!(inspection.row_lengths, [(1, 2), (3, 2)]);
         assert_eq!((inspection.longest_row, inspection.touched_cols), (3, 4));
     }
 

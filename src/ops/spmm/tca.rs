@@ -1,5 +1,6 @@
 //! Family `tca`, row-major f16: TCA-SpMM's dot products on tensor cores (section 4, `kernels/spmm/tca.cuh`).
 
+mod count;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, aggregate, number, parameter};
 use crate::search::domain::{Domain, product};
+use count::Count;
 use std::sync::{Arc, LazyLock};
 use table::Shape;
 
@@ -195,7 +197,7 @@ impl SpmmKernel for TensorDot {
             threads: 32 * self.warps,
             most_threads: 256,
             threads_per_tile: 32,
-            // A row of the last class fills its block; how many shorter ones share theirs depends on the matrix.
+            // A row of the last class fills its block; how many shorter ones share theirs is counted by `blocks`.
             tiles_per_block: 1,
             order: RowOrder::Natural,
             unroll: 8,
@@ -215,30 +217,42 @@ impl SpmmKernel for TensorDot {
         }
     }
 
+    /// Short rows pack up to eight into a block, and long ones take several.
+    fn blocks(&self, seen: &Inspection, _: &Spmm) -> u64 {
+        count::blocks(&self.shape(), &seen.row_lengths)
+    }
+
     /// The gather of B is not reduced, and the eightfold multiply-adds cost no more than the instructions of the products.
-    /// All rows are assumed to have the mean length, since the model knows nothing else about them.
+    /// Steps and tasks are counted by class from the lengths of all rows; a walk is a task of the table.
     fn work(&self, seen: &Inspection) -> Work {
-        let (shape, mean) = (self.shape(), seen.mean_row.max(1.0));
-        let eights = 1 << shape.class(mean.ceil() as u32);
-        let blocks = f64::from(eights);
-        let (step, frame) = self.instructions(eights);
-        let steps = (mean / (8.0 * blocks)).ceil();
+        let shape = self.shape();
+        let count = Count::of(&shape, &seen.row_lengths);
         let base = Work::row_major(&self.tile(), seen, &self.problem);
         let column_tiles = f64::from(self.problem.n.div_ceil(self.columns));
-        // A lane of the higher classes reads a piece of a row alone, which may be less than a sector.
-        let alone = if self.shared { 1 } else { eights };
-        let piece = f64::from(self.columns / alone) * self.problem.dtype.bytes() as f64;
-        let pieces = (base.width / piece).ceil();
+        let (mut instructions, mut fetched) = (0.0, 0.0);
+        for class in 0..4 {
+            let eights = 1 << class;
+            let (step, frame) = self.instructions(eights);
+            instructions += count.steps[class] * step + count.turns[class] * frame;
+            // A lane of the higher classes reads a piece of a row alone, which may be less than a sector.
+            let alone = if self.shared { 1 } else { eights };
+            let piece = f64::from(self.columns / alone) * self.problem.dtype.bytes() as f64;
+            let pieces = (base.width / piece).ceil();
+            fetched += count.nonzeros[class] * pieces * (piece / SECTOR).ceil() * SECTOR;
+        }
+        let (nnz, tasks) = ((seen.nnz as f64).max(1.0), count.tasks.max(1.0));
+        let table = self.blocks(seen, &self.problem) as f64 * f64::from(self.warps) * 16.0;
         let longest = u32::try_from(seen.longest_row).unwrap_or(u32::MAX);
-        let (class, parts) = (shape.class(longest), shape.parts(longest));
-        let turns = self.problem.n.div_ceil(self.columns >> class).div_ceil(parts);
+        let turns = shape.turns(longest).div_ceil(shape.parts(longest));
         Work {
-            fetched: pieces * (piece / SECTOR).ceil() * SECTOR,
+            fetched: fetched / nnz,
             // Each warp has an entry of the table; A is read once, since a row's column tiles follow each other.
-            a_bytes: (base.a_bytes + seen.rows as f64 * 16.0 * blocks) / column_tiles,
-            instructions: blocks * (steps * step + frame) / mean,
-            mean_walk: mean / blocks,
-            longest_walk: f64::from(longest) / f64::from(1 << class) * f64::from(turns),
+            a_bytes: (base.a_bytes + table) / column_tiles,
+            instructions: instructions / (nnz * column_tiles),
+            walks: tasks / column_tiles,
+            mean_walk: count.walked / tasks,
+            longest_walk: f64::from(longest) / f64::from(1 << shape.class(longest))
+                * f64::from(turns),
             ..base
         }
     }

@@ -45,6 +45,15 @@ impl Shape {
         let warps = if long { self.warps * blocks } else { eights.min(self.warps) };
         warps.min(self.n.div_ceil(own))
     }
+
+    /// Spans of columns that all warps of a row compute together: each takes every `parts`-th.
+    pub fn turns(&self, nonzeros: u32) -> u32 {
+        let eights = 1 << self.class(nonzeros);
+        match self.grouped {
+            true => eights * self.n.div_ceil(self.span),
+            false => self.n.div_ceil(self.span / eights),
+        }
+    }
 }
 
 /// The last word of an entry: class in 2 bits, the warp's share in 15, the row's shares less one in 15. A share is at least
