@@ -14,6 +14,7 @@ mod model;
 mod operation;
 mod plan;
 mod problem;
+mod rule;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -29,6 +30,7 @@ pub use model::{
 pub use operation::Operations;
 pub use plan::{Launch, Lookup, Match, Plan, Predicted, Provenance, RunnerUp};
 pub use problem::Problem;
+pub use rule::Rules;
 pub use trial::Trial;
 
 use serde::{Deserialize, Deserializer, Serialize};

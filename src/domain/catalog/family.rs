@@ -157,6 +157,15 @@ impl FamilyDescriptor {
         self.stored.iter().any(|form| form.family == family)
     }
 
+    /// The publication it follows, or whose it is.
+    pub const fn origin(&self) -> &'static str {
+        match (self.source, self.provider) {
+            (Some(source), _) => source,
+            (None, Provider::Own) => "our own",
+            (None, Provider::Vendor) => "the vendor's",
+        }
+    }
+
     /// Whether it is this program's own code.
     pub fn is_own(&self) -> bool {
         self.provider == Provider::Own

@@ -2,4 +2,5 @@
 
 pub mod family;
 pub mod operation;
+pub mod rules;
 pub mod vendor;

@@ -94,8 +94,8 @@ impl Family for RowPanels {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first("row_panel", Distinction::Alone)];
         FamilyDescriptor {
-            title: "Row panels",
-            summary: "Rows are packed into panels whose rows share each row of B that they read.",
+            title: "LO-SpMM's tiles",
+            summary: "A thread computes M1 rows of few columns of C: the rows of a tile share each row of B that they read.",
             source: Some("LO-SpMM (TACO 2024), section 3"),
             parameters: parameters(
                 self.domains(),

@@ -61,8 +61,8 @@ impl Family for RowSplits {
         const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Lacks("r"))];
         FamilyDescriptor {
             title: "Row split",
-            summary: "A group of threads computes each row, with the output columns in registers.",
-            source: None,
+            summary: "A group of threads computes each row, with the output columns in registers: a tile of one row.",
+            source: Some("LO-SpMM (TACO 2024), section 3.1, with tiles one row high"),
             parameters: parameters(self.domains(), &phrases::WALK),
             ..gpu_family("spmm.row_split", STORED, false)
         }

@@ -104,8 +104,9 @@ impl Family for TensorDots {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first(FAMILY, Distinction::Alone)];
         FamilyDescriptor {
-            title: "Tensor-core dot products",
-            summary: "Rows are divided into classes by length and multiplied on the tensor cores without repacking.",
+            title: "TCA-SpMM's dot products",
+            summary: "Each dot product of a row becomes a small matrix product on the tensor cores, whose diagonal is \
+                      summed; a row gets as many warps as its length needs.",
             source: Some("TCA-SpMM, section 4"),
             parameters: parameters(
                 self.domains(),

@@ -101,7 +101,7 @@ impl Family for TiledColumns {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first("tiled", Distinction::Lacks("n1"))];
         FamilyDescriptor {
-            title: "Tiled, column-major",
+            title: "Tiled SpMM, column-major",
             summary: "Panels of rows gather the rows of column-major B that they need into shared memory.",
             source: Some("Tiled SpMM, sections 2.5 and 4"),
             parameters: parameters(

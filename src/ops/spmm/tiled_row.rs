@@ -111,7 +111,7 @@ impl Family for TiledRows {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first(NAME, Distinction::Has("n1"))];
         FamilyDescriptor {
-            title: "Tiled, row-major",
+            title: "Tiled SpMM, row-major",
             summary: "Panels of rows gather the rows of row-major B that they need into shared memory, stage by stage.",
             source: Some("Tiled SpMM, section 3, for row-major operands"),
             parameters: parameters(

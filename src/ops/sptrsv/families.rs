@@ -118,8 +118,9 @@ impl Family for Ag {
         ];
         FamilyDescriptor {
             title: "AG-SpTRSV",
-            summary: "Nodes of the dependency graph are grouped and scheduled to warps.",
-            source: Some("AG-SpTRSV (TACO 2024)"),
+            summary: "Rows are merged to nodes of the dependency graph, and nodes are grouped, scheduled to warps and \
+                      cut into launches.",
+            source: Some("AG-SpTRSV (TACO 2024), section 4"),
             parameters: parameters(&ag::select::domains(), &phrases),
             ..own_family("sptrsv.ag", DeviceKind::Cuda, STORED)
         }

@@ -1,0 +1,395 @@
+//! The pruning rules in words: what each compares, with what, why, and which publication it comes from.
+
+use crate::domain::{DeviceKind, Judged};
+
+/// What a rule may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Whoever breaks it is removed.
+    Hard,
+    /// It removes no family completely: those that break it least are kept.
+    Soft,
+    /// It does not judge a candidate by itself, but chooses among those that are left.
+    Choice,
+}
+
+impl Force {
+    /// `hard`, `soft` or `choice`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hard => "hard",
+            Self::Soft => "soft",
+            Self::Choice => "choice",
+        }
+    }
+}
+
+/// On which side of its limit a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    AtMost,
+    AtLeast,
+    /// The rule compares no numbers.
+    Neither,
+}
+
+/// What a rule says, on one kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words {
+    /// One sentence.
+    pub sentence: &'static str,
+    pub formula: &'static str,
+    /// What the value counts, as a noun in the plural; empty for a ratio.
+    pub unit: &'static str,
+}
+
+/// One rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// As in `FunnelStep::constraint` and `Removal::pruned_by`.
+    pub name: &'static str,
+    /// A few words.
+    pub title: &'static str,
+    pub words: Words,
+    /// Where the host's rule of this name is another.
+    pub on_host: Option<Words>,
+    pub side: Side,
+    /// What the value is compared with, in words.
+    pub limit: &'static str,
+    pub force: Force,
+    /// Paper and section, or that it is our own.
+    pub source: &'static str,
+}
+
+impl Rule {
+    pub fn words(&self, kind: DeviceKind) -> Words {
+        match kind {
+            DeviceKind::Cuda => self.words,
+            DeviceKind::Cpu => self.on_host.unwrap_or(self.words),
+        }
+    }
+
+    /// `528 blocks, at least 66`: what the rule computed for a candidate, and its limit.
+    pub fn said(&self, value: f64, limit: f64, kind: DeviceKind) -> String {
+        let unit = self.words(kind).unit;
+        let space = if unit.is_empty() { "" } else { " " };
+        let side = match self.side {
+            Side::AtMost => "at most",
+            Side::AtLeast => "at least",
+            Side::Neither => "compared with",
+        };
+        format!("{}{space}{unit}, {side} {}", number(value), number(limit))
+    }
+
+    /// As [`Self::said`], of the winner.
+    pub fn judged(&self, judged: &Judged, kind: DeviceKind) -> String {
+        let spared = match (judged.kept, self.force) {
+            (true, _) => "",
+            (false, Force::Soft) => " (spared: none of its family keeps to it)",
+            (false, _) => " (it breaks the rule)",
+        };
+        format!("{}{spared}", self.said(judged.value, judged.limit, kind))
+    }
+}
+
+/// Whole numbers with separators, others with two decimal places.
+fn number(value: f64) -> String {
+    if value.fract() != 0.0 || value.abs() >= 1e15 {
+        return format!("{value:.2}");
+    }
+    let plain = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (at, digit) in plain.chars().enumerate() {
+        if at > 0 && (plain.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("\u{2212}{text}") } else { text }
+}
+
+/// The rule of a name; `None` for names of other versions.
+pub fn rule(name: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.name == name)
+}
+
+const OWN: &str = "our own";
+
+const fn words(sentence: &'static str, formula: &'static str, unit: &'static str) -> Words {
+    Words { sentence, formula, unit }
+}
+
+/// A rule that chooses among the candidates that are left.
+const fn choice(name: &'static str, title: &'static str, of: Words, source: &'static str) -> Rule {
+    let (on_host, side, limit) = (None, Side::Neither, "");
+    Rule { name, title, words: of, on_host, side, limit, force: Force::Choice, source }
+}
+
+/// Every rule, in the order in which they apply.
+pub const RULES: &[Rule] = &[
+    choice(
+        "requested",
+        "Families asked for",
+        words(
+            "The request names the families to search, and all others are left out.",
+            "family ∈ families of the request",
+            "",
+        ),
+        "the request",
+    ),
+    choice(
+        "fixed",
+        "Parameters asked for",
+        words(
+            "The request gives some parameters their values, and candidates with other values are left out.",
+            "parameter = value of the request",
+            "",
+        ),
+        "the request",
+    ),
+    Rule {
+        name: "duplicates",
+        title: "One of each kind",
+        words: words(
+            "Settings that another candidate has too, under other values that make no difference for this problem, are tried once.",
+            "one candidate for each kernel and its work",
+            "",
+        ),
+        on_host: None,
+        side: Side::Neither,
+        limit: "",
+        force: Force::Hard,
+        source: OWN,
+    },
+    Rule {
+        name: "whole_warps",
+        title: "Whole warps",
+        words: words(
+            "A block consists of whole warps, because the lanes of a partial warp take resources and do nothing.",
+            "threads of a block mod warp size = 0",
+            "threads too many",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "0",
+        force: Force::Hard,
+        source: "LO-SpMM, section 3.3",
+    },
+    Rule {
+        name: "register_resource",
+        title: "Registers",
+        words: words(
+            "The registers of a thread and of a block fit the device: by the compiler's figures if the kernel was compiled before, \
+             and by a count of its variables otherwise.",
+            "registers ≤ 255 a thread, and registers × threads ≤ registers of a block",
+            "registers",
+        ),
+        on_host: Some(words(
+            "The M1 × N1 sums of a tile stay in the processor's vector registers.",
+            "⌈M1 × N1 ÷ lanes⌉ ≤ vector registers",
+            "vector registers",
+        )),
+        side: Side::AtMost,
+        limit: "what the device has",
+        force: Force::Hard,
+        source: "LO-SpMM, section 3.2",
+    },
+    Rule {
+        name: "local_memory",
+        title: "Spills",
+        words: words(
+            "A kernel that spilled registers to local memory when it was compiled before has more sums than registers, and a narrower \
+             tile of its family does the same work without spills.",
+            "spilled bytes ≤ 64",
+            "bytes a thread",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "64",
+        force: Force::Soft,
+        source: "our own, after LO-SpMM, section 3.2",
+    },
+    Rule {
+        name: "hardware_utilization",
+        title: "Enough blocks",
+        words: words(
+            "There are blocks for at least half of the multiprocessors, so that few of them are idle.",
+            "blocks = ⌈M ÷ M1⌉ × ⌈N ÷ N1⌉ ≥ multiprocessors ÷ 2",
+            "blocks",
+        ),
+        on_host: Some(words(
+            "There are tasks for at least half of the threads.",
+            "tasks = ⌈M ÷ rows of a task⌉ ≥ threads ÷ 2",
+            "tasks",
+        )),
+        side: Side::AtLeast,
+        limit: "half the multiprocessors",
+        force: Force::Soft,
+        source: "LO-SpMM, section 3.3, Eq. 1",
+    },
+    Rule {
+        name: "load_balance",
+        title: "Balanced tiles",
+        words: words(
+            "Tiles of A have about equally many entries, and little of the last tile of columns is padding.",
+            "COV_row = σ ÷ μ of the entries of tiles ≤ 0.25, and WASTE_col = 1 − N ÷ (⌈N ÷ N1⌉ × N1) ≤ 0.25",
+            "",
+        ),
+        on_host: Some(words(
+            "Little of the last tile of columns is padding; tasks are balanced by their entries.",
+            "WASTE_col = 1 − N ÷ (⌈N ÷ N1⌉ × N1) ≤ 0.25",
+            "",
+        )),
+        side: Side::AtMost,
+        limit: "0.25",
+        force: Force::Soft,
+        source: "LO-SpMM, section 3.4",
+    },
+    Rule {
+        name: "shared_memory",
+        title: "Shared memory",
+        words: words(
+            "The shared memory of a block does not exceed what the device gives to one.",
+            "bytes of a block ≤ bytes of the device",
+            "bytes",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "what the device has",
+        force: Force::Hard,
+        source: OWN,
+    },
+    Rule {
+        name: "alignment",
+        title: "Whole vectors",
+        words: words(
+            "The columns of row-major B and C are read in whole vectors.",
+            "N mod elements of a vector = 0",
+            "columns too many",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "0",
+        force: Force::Hard,
+        source: OWN,
+    },
+    Rule {
+        name: "panel_fill",
+        title: "Padding of panels",
+        words: words(
+            "Rows are packed into panels only where that does not store many times as many values as the matrix has.",
+            "stored values ÷ entries ≤ 8",
+            "",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "8",
+        force: Force::Hard,
+        source: "our own, after the term Z of Tiled SpMM, section 3",
+    },
+    Rule {
+        name: "applicability",
+        title: "The family's own rules",
+        words: words(
+            "A family says whether it has anything to offer for this matrix: a split needs a row to split, and tiled kernels follow the \
+             decision chart of Tiled SpMM.",
+            "tiled: segments if blocks ÷ multiprocessors < 0.65 or σ ÷ μ > 1 of the row lengths, and none otherwise",
+            "",
+        ),
+        on_host: None,
+        side: Side::Neither,
+        limit: "",
+        force: Force::Hard,
+        source: "Tiled SpMM, section 4.1, and our own",
+    },
+    choice(
+        "reduction",
+        "The reduced list",
+        words(
+            "The full space is counted but not listed: rules that look at the levels and rows of this system leave the schemes that are \
+             worth a prediction.",
+            "schemes of the list out of all combinations",
+            "",
+        ),
+        "AG-SpTRSV, section 4.5, and our own",
+    ),
+    choice(
+        "rank",
+        "Ranking",
+        words(
+            "A model orders the candidates that are left, and only the first K are compiled and timed.",
+            "the K best predicted",
+            "",
+        ),
+        "LO-SpMM, section 3.5",
+    ),
+    choice(
+        "halving",
+        "Successive halving",
+        words(
+            "Up to 64 schemes are timed with few samples each: most by prediction and diversity, the others next to the best so far.",
+            "predicted, different, or near the best observed",
+            "",
+        ),
+        "our own, for AG-SpTRSV's stage Select (section 4.5)",
+    ),
+    choice(
+        "sample",
+        "A sample for training",
+        words(
+            "Candidates are drawn over the whole list, good and bad, because a model learns from both.",
+            "a quarter spread, a quarter predicted, half at random",
+            "",
+        ),
+        OWN,
+    ),
+    choice(
+        "draw",
+        "A draw from the full space",
+        words(
+            "All that can run is left in the space, and candidates are drawn at random as far as the budget goes: what a rule would \
+             have removed is tried all the same, to see what the rule costs.",
+            "as many as the budget, at random",
+            "",
+        ),
+        OWN,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::funnel;
+
+    #[test]
+    fn every_step_of_the_funnel_is_explained() {
+        for name in funnel::ORDER {
+            let rule = rule(name).unwrap_or_else(|| panic!("{name} has no words"));
+            for words in [Some(rule.words), rule.on_host].into_iter().flatten() {
+                assert!(words.sentence.ends_with('.') && !words.formula.is_empty(), "{name}");
+            }
+            assert!(!rule.title.is_empty() && !rule.source.is_empty(), "{name}");
+            assert_eq!(rule.side == Side::Neither, rule.limit.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RULES.len());
+    }
+
+    #[test]
+    fn values_are_told_with_unit_side_and_limit() {
+        let said = |name, value, limit| rule(name).unwrap().said(value, limit, DeviceKind::Cuda);
+        assert_eq!(said("hardware_utilization", 10_528.0, 66.0), "10,528 blocks, at least 66");
+        assert_eq!(said("load_balance", 0.125, 0.25), "0.12, at most 0.25");
+        let on_host = rule("hardware_utilization").unwrap().said(3.0, 2.0, DeviceKind::Cpu);
+        assert_eq!(on_host, "3 tasks, at least 2");
+        let told = Judged { constraint: String::new(), value: 0.5, limit: 0.25, kept: false };
+        let spared = rule("load_balance").unwrap().judged(&told, DeviceKind::Cuda);
+        assert_eq!(spared, "0.50, at most 0.25 (spared: none of its family keeps to it)");
+    }
+}
