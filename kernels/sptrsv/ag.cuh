@@ -28,6 +28,7 @@ constexpr int kModeCollaborative = 2;
 //   kWaits   whether some node may need one of the same launch
 //   kModes   which modes occur, so that the others cost no registers
 //   kStages  whether some group is read through shared memory
+//   kEarly   whether the division is done before the wait; later only to learn what that costs
 //   kTight   whether blocks leave no more than 64 registers per thread
 template <typename Settings>
 struct AgConfig : Settings {
@@ -143,6 +144,14 @@ struct AgSolver : AgArguments<Config> {
         return inverse;
     }
 
+    // By what a row's value is multiplied or divided at its end.
+    static __device__ __forceinline__ Value divisor_of(Value diagonal) {
+        return Config::kEarly ? inverse_of(diagonal) : diagonal;
+    }
+    static __device__ __forceinline__ Value divided(Value value, Value divisor) {
+        return Config::kEarly ? value * divisor : value / divisor;
+    }
+
     // Loads entries at, at + stride, ... below end; those beyond it count as 0 times 0.
     __device__ __forceinline__ void fetch(Batch& batch, u32 at, u32 end, u32 stride) const {
         batch.outer = batch.inner = 0;
@@ -225,7 +234,7 @@ struct AgSolver : AgArguments<Config> {
         for (u32 row = first; row < end; ++row) {
             const Head head = ahead;
             if (row + 1 < end) ahead = head_of(row + 1);
-            const Value inverse = inverse_of(head.diagonal);
+            const Value divisor = divisor_of(head.diagonal);
             Value sum = 0;
             bool lost = false;
             for (u32 at = begin + lane; at < head.end; at += kLanes * kUnroll) {
@@ -248,7 +257,7 @@ struct AgSolver : AgArguments<Config> {
             if (Config::kWaits && __any_sync(mask, lost)) return;
 #pragma unroll
             for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
-            if (lane == 0) finish(row, (head.b - sum) * inverse);
+            if (lane == 0) finish(row, divided(head.b - sum, divisor));
             __syncwarp(mask);
         }
     }
@@ -270,7 +279,7 @@ struct AgSolver : AgArguments<Config> {
                 at = __ldg(this->row_ptr + row);
                 head = head_of(row);
             }
-            const Value inverse = inverse_of(head.diagonal);
+            const Value divisor = divisor_of(head.diagonal);
             Value sum = 0;
             Batch batch;
             batch.outer = batch.inner = 0;
@@ -303,7 +312,7 @@ struct AgSolver : AgArguments<Config> {
                 // All have read before any writes, and all that is written is seen in the next round.
                 __syncwarp(mask);
                 if (ready) {
-                    finish(row, (head.b - sum) * inverse);
+                    finish(row, divided(head.b - sum, divisor));
                     solved = true;
                 }
                 __syncwarp(mask);

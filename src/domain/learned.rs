@@ -36,7 +36,7 @@ pub struct Scope {
 pub enum Learner {
     /// Boosted regression trees on listwise gradients (LO-SpMM, section 3.5).
     Lambdamart,
-    /// Multi-label perceptron over schemes (AG-SpTRSV, section 6), with equal weight for each matrix.
+    /// Multi-label perceptron over schemes (AG-SpTRSV, section 4.5), with equal weight for each matrix.
     Mlp,
     /// The same, with each scheme weighted by the cost of misclassifying it.
     MlpRegret,

@@ -60,7 +60,7 @@ pub struct TriangleFeatures {
     pub nnz: u64,
     /// Entries per row of tril(A).
     pub rnnz: Spread,
-    /// Rows per level.
+    /// Rows per level, where the paper counts the level's entries.
     pub lnnz: Spread,
     pub levels: u64,
     /// Mean over rows of 1 / (i - last off-diagonal column), which is 0 for rows without one.

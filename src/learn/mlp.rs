@@ -1,5 +1,5 @@
 //! Trains the perceptron with binary cross-entropy over schemes; schemes that were not measured on a matrix are masked out
-//! (AG-SpTRSV, section 6).
+//! (AG-SpTRSV, section 4.5).
 
 use super::curve::Curve;
 use super::network::{Adam, Target, back_propagate, cross_entropy, fresh, zeros};
@@ -34,7 +34,7 @@ pub struct Params {
 /// How a scheme's time becomes a training label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labels {
-    /// Satisfactory or not, with equal weights (AG-SpTRSV, section 6).
+    /// Satisfactory or not, with equal weights (AG-SpTRSV, section 4.5).
     Plain,
     /// The same, with each scheme weighted by the cost of misclassifying it.
     ByRegret,

@@ -3,8 +3,8 @@
 use super::polynomial;
 use serde::{Deserialize, Serialize};
 
-/// Three hidden layers of 32 units with ReLU and sigmoid outputs (AG-SpTRSV, section 6), on standardised degree-2 polynomial
-/// features. An ensemble trained from different initial weights is averaged, which reduces the variance.
+/// Hidden layers of 32 units with ReLU and sigmoid outputs on standardised degree-2 polynomial features (AG-SpTRSV, section
+/// 4.5). An ensemble trained from different initial weights is averaged, which reduces the variance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perceptron {
     /// Indices of the shared features that it reads.

@@ -1,4 +1,4 @@
-//! Degree-2 polynomial terms, which AG-SpTRSV's classifier reads instead of the plain features (section 6).
+//! Degree-2 polynomial terms, which AG-SpTRSV's classifier reads instead of the plain features (section 4.5).
 
 /// The number of terms of `inputs` features, without the constant.
 pub const fn count(inputs: usize) -> usize {

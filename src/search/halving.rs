@@ -1,5 +1,6 @@
-//! Successive halving (as in AG-SpTRSV): many candidates are tried with few samples each. Two thirds are chosen by prediction and
-//! spread over the search space; the last third climbs from the best observed candidates. The finals then halve the field.
+//! Successive halving: many candidates are tried with few samples each. (AG-SpTRSV times each scheme of its reduced list, section
+//! 4.5; here that takes too long.) Two thirds are chosen by prediction and spread over the search space; the last third climbs
+//! from the best observed candidates. The finals then halve the field.
 
 use super::guided::{Guided, Observed};
 use super::selector::{CandidateSelector, sort};

@@ -1,5 +1,5 @@
 //! Features of a matrix: LO-SpMM's sparse attributes (TACO 2024, section 3.5) and AG-SpTRSV's ten features (TACO 2024,
-//! section 6 and Equation 1), in O(nnz). All parallel sums are of integers, so the results do not depend on the thread
+//! section 4.5 and Equation 1), in O(nnz). All parallel sums are of integers, so the results do not depend on the thread
 //! count.
 
 use super::Csr;

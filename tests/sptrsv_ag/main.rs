@@ -6,6 +6,7 @@ mod systems;
 use rayon::prelude::*;
 use sparsetune::domain::{Candidate, Dtype};
 use sparsetune::ops::sptrsv::System;
+use sparsetune::ops::sptrsv::ag::prepare::TECHNIQUES;
 use sparsetune::ops::sptrsv::ag::select::{MOST, Space};
 use sparsetune::ops::sptrsv::ag::{AgLowerer, Scheme, share};
 use sparsetune::sparse::oracle;
@@ -55,6 +56,21 @@ fn schemes_of_the_whole_space_solve_odd_systems() {
             .collect();
         assert!(solved.iter().filter(|solved| **solved).count() > 50, "{name}");
     });
+}
+
+#[test]
+fn schemes_without_one_technique_solve_too() {
+    for (name, system) in systems::systems(Dtype::F64) {
+        let mut lowerer = AgLowerer::default();
+        for technique in TECHNIQUES {
+            for candidate in sample(97, 65_537) {
+                let without = candidate.with_text("without", technique.name());
+                let scheme = Scheme::of(&without).expect("a scheme");
+                assert_eq!(scheme.candidate(), without);
+                solves(&name, &system, &mut lowerer, &without);
+            }
+        }
+    }
 }
 
 #[test]

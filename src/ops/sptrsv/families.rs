@@ -99,7 +99,10 @@ impl Family for Ag {
     fn descriptor(&self) -> FamilyDescriptor {
         const STORED: &[StoredForm] = &[StoredForm::first(ag::FAMILY, Distinction::Alone)];
         let phrases = [
-            ("nw", "warps per block"),
+            (
+                "nw",
+                "warps per multiprocessor in launches that wait, in one block that has it for itself",
+            ),
             ("ng", "nodes that a warp solves at a time"),
             ("sw_rnnz", "lanes share a row with more entries than this"),
             ("read", "whether lanes read the entries themselves or together into shared memory"),
@@ -114,6 +117,10 @@ impl Family for Ag {
             (
                 "alpha",
                 "levels with more groups than this times the resident warps are launched separately",
+            ),
+            (
+                "without",
+                "a technique that is left out, to measure its worth; schemes of the search have none",
             ),
         ];
         FamilyDescriptor {

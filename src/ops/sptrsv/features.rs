@@ -1,4 +1,4 @@
-//! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 6, Table 2 and Equation 1), computed on the system in solve
+//! Features of SpTRSV schemes: the ten of AG-SpTRSV (section 4.5 and Equation 1), computed on the system in solve
 //! order; a scheme's parameters; the predictions of the analytic model; the device's facts.
 
 use super::System;

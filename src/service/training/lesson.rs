@@ -29,7 +29,7 @@ pub(super) struct Lesson {
     pub file: Vec<u8>,
 }
 
-/// The learners for an operation: LO-SpMM's for SpMM; for SpTRSV AG-SpTRSV's in three variants, and LO-SpMM's.
+/// The learners for an operation: LO-SpMM's for SpMM; for SpTRSV perceptrons after AG-SpTRSV's, and LO-SpMM's.
 const fn learners(op: Op) -> &'static [Learner] {
     match op {
         Op::Spmm => &[Learner::Lambdamart],

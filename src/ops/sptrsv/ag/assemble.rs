@@ -2,7 +2,7 @@
 
 use super::Scheme;
 use super::lower::Proved;
-use super::prepare::{Read, Sync};
+use super::prepare::{Read, Sync, Technique};
 use super::schedule::ScheduledLaunch;
 use super::text::{self, Bound, COLLABORATIVE, INDIVIDUAL, Kind, Text};
 use super::transform::{Graph, Pattern, Permuted};
@@ -52,6 +52,7 @@ impl Lowering<'_> {
             waiting_modes: tasks.waiting_modes,
             level_modes: tasks.level_modes,
             staged: shared.stage > 0,
+            early: self.scheme.variant.has(Technique::EarlyDivision),
         };
         let scratch = self.scratch();
         let arrays = self.arrays(tasks.tasks);
@@ -105,6 +106,21 @@ impl Lowering<'_> {
         u64::from(warps * self.scheme.variant.ng * span) * self.value_bytes()
     }
 
+    /// Shared memory of a block that leaves no room for a second one on its multiprocessor: the paper's way to say how many
+    /// warps solve there (section 4.2.1). Nothing else of the scheme depends on it: all blocks are resident either way.
+    fn exclusive_bytes(&self, kernel: &ScheduledLaunch) -> u64 {
+        let device = &self.system.device;
+        let bytes = (device.shared_bytes_per_multiprocessor / 2 + 1).next_multiple_of(16);
+        let meant = kernel.waits && self.scheme.variant.has(Technique::Exclusive);
+        // A single block is alone anyway, and a device whose blocks may take less has no way to be told.
+        if meant && kernel.blocks > 1 && bytes <= device.shared_bytes_per_block { bytes } else { 0 }
+    }
+
+    /// Whether a node's values are stored for others to wait for.
+    fn publishes(&self, node: u32) -> bool {
+        self.proved.publishes[node as usize] || !self.scheme.variant.has(Technique::Elimination)
+    }
+
     /// Strictly lower entries of a group.
     fn group_entries(&self, group: usize) -> usize {
         let entries = |&node: &u32| {
@@ -135,7 +151,7 @@ impl Lowering<'_> {
                     let shares = self.scheme.variant.sw_rnnz.shares(entries, rows.len());
                     modes[usize::from(kernel.waits)] |=
                         if shares { COLLABORATIVE } else { INDIVIDUAL };
-                    let publishes = self.proved.publishes[node as usize];
+                    let publishes = self.publishes(node);
                     let flags = group_flags
                         | if shares { COLLABORATES } else { 0 }
                         | if publishes { PUBLISHES } else { 0 };
@@ -164,11 +180,13 @@ impl Lowering<'_> {
             scheme.alpha.name()
         );
         let mode = format!("{}_{:?}", scheme.variant.sw_rnnz.name(), scheme.variant.read);
+        // The only technique that changes an array: the tasks say which nodes publish.
+        let all = if scheme.variant.has(Technique::Elimination) { "" } else { "_all" };
         let array = |name: String, data| Array { name, data };
         let tasks = ArrayData::U32(tasks.into());
         let pointers = ArrayData::U32(self.proved.schedule.pointers.as_slice().into());
         let mut arrays = vec![
-            array(format!("ag_tasks_{strategy}_{mode}"), tasks),
+            array(format!("ag_tasks_{strategy}_{mode}{all}"), tasks),
             array(format!("ag_queues_{strategy}"), pointers),
         ];
         if let Some(permuted) = self.permuted {
@@ -186,7 +204,7 @@ impl Lowering<'_> {
 
     /// Empty if no node publishes; two arrays that alternate for sentinels, since each call resets the array of the next.
     fn scratch(&self) -> Vec<Scratch> {
-        if !self.proved.publishes.contains(&true) {
+        if !(0..self.graph.nodes() as u32).any(|node| self.publishes(node)) {
             return Vec::new();
         }
         let bytes = self.system.triangular.rows() as u64 * self.value_bytes();
@@ -200,9 +218,10 @@ impl Lowering<'_> {
         let bound = Bound { queue: kernel.pointers as u32, warps: kernel.warps() as u32, ..bound };
         let warps = kernel.warps_per_block;
         let stage_bytes = u64::from(warps * bound.stage) * (self.value_bytes() + 4);
+        let used_bytes = self.local_bytes(warps, bound.span) + stage_bytes;
         let kind = if kernel.waits { Kind::Waiting } else { Kind::Level };
         Step {
-            shared_bytes: (self.local_bytes(warps, bound.span) + stage_bytes) as u32,
+            shared_bytes: used_bytes.max(self.exclusive_bytes(kernel)) as u32,
             resident: kernel.waits,
             ..text.kernel(kind, bound).step(kernel.blocks, warps * 32)
         }

@@ -21,7 +21,7 @@ use transform::Merge;
 /// The family's name.
 pub const FAMILY: &str = "ag";
 
-/// A scheme: one point of the paper's space (table 3), with our synchronisation.
+/// A scheme: one point of the paper's space (section 4.5), with our synchronisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
     pub variant: Variant,

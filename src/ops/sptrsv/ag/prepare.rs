@@ -2,7 +2,7 @@
 
 use crate::domain::Candidate;
 
-/// Warps that solve on one multiprocessor, in one block.
+/// Warps that solve on one multiprocessor, in one block that has it for itself.
 pub const NW: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Subwarps of a warp, each of which solves a node.
 pub const NG: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -53,7 +53,39 @@ impl Sync {
 
 pub const READS: [Read; 2] = [Read::Direct, Read::Shared];
 
-/// One code variant. Early division is in all of them: the reciprocal costs nothing before the wait.
+/// A technique of section 4.2 that no scheme of the space is without, because it should never cost anything. A study leaves
+/// it out to learn what it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Technique {
+    /// A multiprocessor runs one block of a launch that waits, so that `nw` is the number of its warps (section 4.2.1).
+    Exclusive,
+    /// Only nodes that a waiting node reads publish their values (section 4.2.2, elimination of synchronisation).
+    Elimination,
+    /// The reciprocal of the diagonal is computed before the wait (section 4.2.2, early division).
+    EarlyDivision,
+}
+
+pub const TECHNIQUES: [Technique; 3] =
+    [Technique::Exclusive, Technique::Elimination, Technique::EarlyDivision];
+
+/// The parameter that names the technique left out; schemes of the space do not have it.
+pub const WITHOUT: &str = "without";
+
+impl Technique {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Elimination => "elimination",
+            Self::EarlyDivision => "early_division",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        TECHNIQUES.into_iter().find(|technique| technique.name() == text)
+    }
+}
+
+/// One code variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Variant {
     pub nw: u32,
@@ -61,6 +93,8 @@ pub struct Variant {
     pub sw_rnnz: Shared,
     pub read: Read,
     pub sync: Sync,
+    /// Left out, for a study; `None` in the space.
+    pub without: Option<Technique>,
 }
 
 /// The thresholds that `ng` subwarps allow: 0, infinity, and powers of two up to the lanes of a subwarp.
@@ -111,16 +145,29 @@ impl Variant {
             "packed" => Sync::Packed,
             _ => return None,
         };
-        Some(Self { nw, ng, sw_rnnz, read, sync })
+        let without = match candidate.params.get(WITHOUT) {
+            None => None,
+            Some(_) => Some(Technique::parse(candidate.text(WITHOUT)?)?),
+        };
+        Some(Self { nw, ng, sw_rnnz, read, sync, without })
     }
 
     /// The candidate with this variant's parameters.
     pub fn put(self, candidate: Candidate) -> Candidate {
-        candidate
+        let candidate = candidate
             .with("nw", i64::from(self.nw))
             .with("ng", i64::from(self.ng))
             .with_text("sw_rnnz", &self.sw_rnnz.name())
             .with_text("read", self.read.name())
-            .with_text("sync", self.sync.name())
+            .with_text("sync", self.sync.name());
+        match self.without {
+            None => candidate,
+            Some(technique) => candidate.with_text(WITHOUT, technique.name()),
+        }
+    }
+
+    /// Whether the technique is in this variant.
+    pub fn has(self, technique: Technique) -> bool {
+        self.without != Some(technique)
     }
 }

@@ -224,8 +224,8 @@ fn by_level(pattern: Pattern, graph: &Graph, grouping: Grouping) -> Vec<u32> {
     nodes
 }
 
-/// Blocks and warps of a launch. A launch that waits has one block per multiprocessor, so all are resident and `nw` says how
-/// many warps of a multiprocessor solve (section 4.2.1). A launch of one level does not wait, and fills the device.
+/// Blocks and warps of a launch. A launch that waits has at most one block per multiprocessor, so all are resident; its shared
+/// memory is padded so that none shares one, and `nw` says how many warps of a multiprocessor solve (section 4.2.1). A launch of one level does not wait, and fills the device.
 fn shape(groups: Range<u32>, waits: bool, nw: u32, device: &Device) -> ScheduledLaunch {
     let count = groups.len() as u32;
     let (warps_per_block, most) = if waits {

@@ -3,7 +3,9 @@
 
 use super::lower::MAX_LAUNCHES;
 use super::model::{Profile, entries_on_path, launches, predict};
-use super::prepare::{NG, NW, READS, Read, Shared, Sync, Variant, thresholds};
+use super::prepare::{
+    NG, NW, READS, Read, Shared, Sync, TECHNIQUES, Technique, Variant, WITHOUT, thresholds,
+};
 use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement};
 use super::transform::{Merge, POWERS, Pattern, merges, reordered};
 use super::{FAMILY, Scheme};
@@ -63,7 +65,7 @@ impl Space {
         let (ng, sw_rnnz) = self.subwarps[sub];
         let (sync, alpha) = self.partitions[part];
         Some(Scheme {
-            variant: Variant { nw: NW[nw], ng, sw_rnnz, read: READS[read], sync },
+            variant: Variant { nw: NW[nw], ng, sw_rnnz, read: READS[read], sync, without: None },
             reorder: reorder == 1,
             merge: self.merges[merge],
             grouping: GROUPINGS[rg],
@@ -92,6 +94,7 @@ pub fn domains() -> Vec<Domain> {
         Domain::texts("rg", &GROUPINGS.map(Grouping::name)),
         Domain::texts("ws", &PLACEMENTS.map(Placement::name)),
         texts("alpha", ALPHAS.into_iter().map(Alpha::name).collect()),
+        Domain::texts(WITHOUT, &TECHNIQUES.map(Technique::name)),
     ]
 }
 
@@ -189,7 +192,7 @@ fn of_profile(profile: &Profile, facts: &Facts, system: &System) -> Vec<(Scheme,
         for (sync, alpha, shape) in partitions_apart(profile, ng, system) {
             for (read, nw) in facts.reads_and_warps(profile, ng, sw_rnnz, system) {
                 for (grouping, placement) in facts.schedules() {
-                    let variant = Variant { nw, ng, sw_rnnz, read, sync };
+                    let variant = Variant { nw, ng, sw_rnnz, read, sync, without: None };
                     let (reorder, merge) = (profile.reorder, profile.merge);
                     let scheme = Scheme { variant, reorder, merge, grouping, placement, alpha };
                     let us = predict(profile, &scheme, shape, system);
@@ -211,7 +214,14 @@ fn partitions_apart(
     // Infinity first: it is the simplest of those with the same result.
     for (sync, alpha) in partitions().into_iter().rev() {
         let probe = Scheme {
-            variant: Variant { nw: 1, ng, sw_rnnz: Shared::Never, read: Read::Direct, sync },
+            variant: Variant {
+                nw: 1,
+                ng,
+                sw_rnnz: Shared::Never,
+                read: Read::Direct,
+                sync,
+                without: None,
+            },
             reorder: profile.reorder,
             merge: profile.merge,
             grouping: Grouping::Sequential,

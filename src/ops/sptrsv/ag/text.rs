@@ -29,6 +29,8 @@ pub struct Text {
     pub level_modes: u32,
     /// Whether some group is read through shared memory.
     pub staged: bool,
+    /// Whether the division is done before the wait.
+    pub early: bool,
 }
 
 /// Operands of a launch that depend on the matrix; the default serves if only the text is needed.
@@ -156,6 +158,7 @@ impl Text {
             ("kWaits", (kind == Kind::Waiting).into()),
             ("kModes", modes.into()),
             ("kStages", self.staged.into()),
+            ("kEarly", self.early.into()),
             ("kTight", (threads * blocks > 512).into()),
         ];
         settings(kind.settings(), &members)
