@@ -14,14 +14,18 @@ pub const SAMPLE: &str = "sample";
 pub const REDUCTION: &str = "reduction";
 
 /// All steps, in the order in which they apply.
-pub const ORDER: [&str; 13] = [
+pub const ORDER: [&str; 17] = [
     REQUESTED,
+    "duplicates",
     "register_resource",
     "local_memory",
+    "launch_limits",
+    "whole_warps",
     "hardware_utilization",
     "load_balance",
     "shared_memory",
     "alignment",
+    "row_order",
     "panel_fill",
     "applicability",
     REDUCTION,

@@ -1,8 +1,8 @@
 //! Family `row_split` on column-major operands as they are (`kernels/spmm/column_major.cuh`).
 
 use super::family::{
-    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
-    gpu_family, is_ordered, order,
+    Beyond, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+    is_ordered, order,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -151,10 +151,10 @@ impl SpmmKernel for ColumnMajor {
             registers: (self.r + self.unroll * (self.r + 1)) * words + self.unroll + 28,
             shared_bytes: 0,
             vector: 1,
-            whole_warps: self.block.is_multiple_of(32),
             balanced: false,
-            pointless: self.r >= 2 * self.problem.n
-                || self.problem.n.div_ceil(self.r) > MOST_GRID_Y,
+            grid_y: self.problem.n.div_ceil(self.r),
+            // A thread has no columns beyond a narrower tile's.
+            repeats: Beyond::most(self.r, 2 * self.problem.n - 1),
         }
     }
 

@@ -7,7 +7,7 @@
 mod descriptor;
 pub mod pack;
 
-use super::family::{MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, order};
+use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, order};
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
@@ -235,9 +235,9 @@ impl SpmmKernel for CondensedTc {
                 + 24,
             shared_bytes: 0,
             vector: self.vector(),
-            whole_warps: true,
             balanced: false,
-            pointless: self.column_tiles() > MOST_GRID_Y,
+            grid_y: self.column_tiles(),
+            repeats: None,
         }
     }
 
@@ -285,11 +285,7 @@ impl SpmmKernel for CondensedTc {
         blocks * self.most_parts(panels, steps)
     }
 
-    /// An order by similarity that gains nothing counts as infinite padding.
     fn fill(&self, seen: &Inspection) -> f64 {
-        if self.order == RowOrder::Similarity && !seen.similarity_pays() {
-            return f64::INFINITY;
-        }
         let (columns, lone) = self.columns_and_residue(seen);
         let stored = self.padded_columns(seen).max(columns) * ROWS as f64 + lone;
         stored / seen.nnz.max(1) as f64

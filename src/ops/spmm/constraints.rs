@@ -1,20 +1,20 @@
 //! LO-SpMM's constraints (sections 3.2 to 3.4) and those that our kernels add, in the order in which they are applied.
 
+mod tile;
+
+pub use tile::is_legal;
+
 use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
+use super::similarity;
 use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm, funnel};
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
+use tile::Limits;
 
-/// LO-SpMM's TH_row and TH_col.
-const MAX_IMBALANCE: f64 = 0.25;
 /// Ratio of packed values to entries above which a panel cannot pay off: it would read that much more of A.
 const MAX_FILL: f64 = 8.0;
-/// The most registers per thread, and per block (compute capability 5.0 and later).
-const REGISTERS_PER_THREAD: u32 = 255;
-const REGISTERS_PER_BLOCK: u32 = 65_536;
-
 /// Local memory per thread, bytes, that a kernel may use: a small array may live there, but a kernel that spills more has
 /// more accumulators than registers, and a narrower tile of its family does the same work without spills.
 const MAX_LOCAL_BYTES: u32 = 64;
@@ -45,12 +45,16 @@ pub fn all(
     };
     match device.kind {
         DeviceKind::Cuda => vec![
+            rule("duplicates", false, |f, c| with_tile(f, c, |_, tile| tile::duplicates(tile))),
             Box::new(Registers { facts: facts.clone() }),
             Box::new(Spills { facts: facts.clone() }),
+            rule("launch_limits", false, |f, c| with_tile(f, c, launch_limits)),
+            rule("whole_warps", false, |f, c| with_tile(f, c, whole_warps)),
             rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
             rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
             rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
             rule("alignment", false, |f, c| with_tile(f, c, alignment)),
+            rule("row_order", false, |f, c| with_kernel(f, c, row_order)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
             rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
         ],
@@ -64,7 +68,7 @@ pub fn all(
 
 /// Preferences among the rules that are hard otherwise: a candidate that breaks one runs all the same, only slowly, or like
 /// one of another family.
-const PREFERENCES: [&str; 2] = ["panel_fill", "applicability"];
+const PREFERENCES: [&str; 3] = ["row_order", "panel_fill", "applicability"];
 
 /// The constraints of a search among families that a request names: all others go first, and no preference hides a family that
 /// was asked for.
@@ -149,7 +153,9 @@ impl Constraint for Registers {
     }
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let compiled = self.facts.compiled.get(candidate);
-        with_tile(&self.facts, candidate, |facts, tile| register_resource(facts, tile, compiled))
+        with_tile(&self.facts, candidate, |facts, tile| {
+            tile::registers(tile, &Limits::of(&facts.device), compiled)
+        })
     }
     fn soft(&self) -> bool {
         false
@@ -206,65 +212,25 @@ fn with_tile(
     }
 }
 
-/// Whether the registers per thread and per block suffice on every device we compile for, and the tile consists of whole
-/// warps.
-pub fn fits_registers(tile: &Tile) -> bool {
-    tile.registers <= REGISTERS_PER_THREAD
-        && tile.threads <= tile.most_threads
-        && tile.registers * tile.threads <= REGISTERS_PER_BLOCK
-        && tile.whole_warps
-        && !tile.pointless
+fn launch_limits(facts: &Facts, tile: &Tile) -> Verdict {
+    tile::launch_limits(tile, &Limits::of(&facts.device))
 }
 
-/// Whether a tile can be compiled and launched for a problem on any device; a tile that cannot is always removed.
-pub fn is_legal(tile: &Tile, problem: &Spmm) -> bool {
-    fits_registers(tile) && problem.n.is_multiple_of(tile.vector)
+fn whole_warps(facts: &Facts, tile: &Tile) -> Verdict {
+    tile::whole_warps(tile, &Limits::of(&facts.device))
 }
 
-/// LO-SpMM, section 3.2, by the count of variables. The paper also caps the compiler's registers (`--maxrregcount`) slightly
-/// above the count; our kernels spill nowhere without a cap (a test compiles them all), so none is set.
-fn register_resource(facts: &Facts, tile: &Tile, compiled: Option<&KernelFigures>) -> Verdict {
-    if !fits_registers(tile) {
-        return Verdict::within(
-            tile.registers.into(),
-            REGISTERS_PER_THREAD.into(),
-            f64::from(tile.registers),
-        );
-    }
-    // A device allocates registers by whole warps, eight per thread at a time.
-    let a_block = match compiled {
-        Some(figures) => figures.registers.next_multiple_of(8) * tile.threads.next_multiple_of(32),
-        None => tile.registers * tile.threads,
-    };
-    Verdict::at_most(f64::from(a_block), f64::from(facts.device.registers_per_block))
-}
-
-/// LO-SpMM, section 3.3: at least half as many blocks as multiprocessors. That tiles consist of whole warps is a requirement
-/// of the kernels, not a preference: `fits_registers` checks it.
+/// LO-SpMM, section 3.3, by the blocks that a call launches.
 fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
-    let least = f64::from(facts.device.multiprocessors) / 2.0;
-    Verdict::at_least(kernel.blocks(&facts.inspection, &facts.problem) as f64, least)
+    tile::enough_blocks(kernel.blocks(&facts.inspection, &facts.problem), &facts.device)
 }
 
-fn column_tiles(problem: &Spmm, tile: &Tile) -> u64 {
-    u64::from(problem.n.div_ceil(tile.columns))
-}
-
-/// LO-SpMM, section 3.4: WASTE_col is the share of padded columns, COV_row the variation of entries over tiles of M1 rows of
-/// A. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or panel works on,
-/// since the tiles of a block end independently and do not wait for each other.
-///
-/// If every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a finer
-/// distinction would leave one tile height by chance.
+/// LO-SpMM, section 3.4. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or
+/// panel works on, since the tiles of a block end independently and do not wait for each other.
 fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
-    let padded = column_tiles(&facts.problem, tile) * u64::from(tile.columns);
-    let waste = 1.0 - f64::from(facts.problem.n) / padded as f64;
     let by_length = tile.order == RowOrder::Length;
     let cov = if tile.balanced { 0.0 } else { facts.inspection.groups(tile.rows, by_length).cov };
-    let over = |value: f64| ((value - MAX_IMBALANCE).max(0.0) * 10.0).ceil() / 10.0;
-    // The one that is further off is stored.
-    let value = if over(cov) > over(waste) { cov } else { waste };
-    Verdict::within(value, MAX_IMBALANCE, over(waste) + over(cov))
+    tile::balanced(cov, tile::waste(facts.problem.n, tile.columns))
 }
 
 /// The shared memory of a multiprocessor that a block takes.
@@ -275,6 +241,13 @@ fn shared_memory(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 
 fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
     Verdict::at_most(f64::from(facts.problem.n % tile.vector), 0.0)
+}
+
+/// Rows are sorted by similarity only if that lets their panels share more columns (Tiled SpMM, section 4.2).
+fn row_order(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
+    kernel
+        .order_gain(&facts.inspection)
+        .map_or(Verdict::Keep, |gain| Verdict::at_least(gain, similarity::PAYS))
 }
 
 /// Packed forms store a zero wherever a row lacks a column of its panel.
@@ -311,76 +284,8 @@ fn host_balance(facts: &Facts, candidate: &Candidate) -> Verdict {
     let n = facts.problem.n;
     let n1 = candidate.int("n1").and_then(|n1| u32::try_from(n1).ok()).unwrap_or(1).max(1);
     let columns = if effective_layout(&facts.problem) == Layout::Col { n1.min(n) } else { n1 };
-    let padded = n.div_ceil(columns) * columns;
-    Verdict::at_most(1.0 - f64::from(n) / f64::from(padded), MAX_IMBALANCE)
+    tile::balanced(0.0, tile::waste(n, columns))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tile() -> Tile {
-        let candidate =
-            [("lanes", 8), ("ways", 1), ("vec", 4), ("cols", 1), ("unroll", 2), ("block", 256)]
-                .into_iter()
-                .fold(Candidate::new("row_split"), |candidate, (name, value)| {
-                    candidate.with(name, value)
-                })
-                .with_text("fetch", "direct")
-                .with_text("order", "natural")
-                .with_text("b", "given");
-        family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
-            .unwrap()
-            .tile()
-    }
-
-    /// Registers a block may have on a device that is otherwise nothing.
-    fn facts(registers_per_block: u32) -> Facts {
-        let device = serde_json::json!({
-            "id": "cuda:0", "kind": "cuda", "name": "G", "compute_capability": "9.0", "multiprocessors": 1,
-            "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_multiprocessor": 2048,
-            "max_blocks_per_multiprocessor": 32, "registers_per_thread": 255,
-            "registers_per_block": registers_per_block, "registers_per_multiprocessor": 65536,
-            "shared_bytes_per_block": 0, "shared_bytes_per_multiprocessor": 0, "l2_bytes": 0, "memory_bytes": 0,
-            "copy_gbps": 1.0, "driver": "", "compiler": "", "vendor": null,
-        });
-        let matrix = crate::sparse::Csr::new(1, 1, vec![0, 1], vec![0], vec![1.0]).unwrap();
-        Facts {
-            inspection: Inspection::of(&matrix),
-            problem: Spmm::new(32, crate::domain::Dtype::F32, Layout::Row),
-            device: serde_json::from_value(device).unwrap(),
-            compiled: HashMap::new(),
-        }
-    }
-
-    #[test]
-    fn constraints_apply_in_the_order_that_the_house_knows() {
-        for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
-            let Facts { inspection, problem, device, .. } = facts(1);
-            let device = Device { kind, ..device };
-            let all = all(&inspection, &problem, &device, HashMap::new());
-            let all = requested(all, &["row_split".to_owned()]);
-            let place = |name: &str| funnel::ORDER.iter().position(|known| *known == name);
-            let places: Vec<_> = all.iter().map(|constraint| place(constraint.name())).collect();
-            assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
-        }
-    }
-
-    #[test]
-    fn compiler_figures_take_precedence_over_the_estimate() {
-        let (tile, facts) = (tile(), facts(16_384));
-        let judge = |compiled: Option<(u32, u32)>| {
-            let figures =
-                compiled.map(|(registers, local_bytes)| KernelFigures { registers, local_bytes });
-            let fits = register_resource(&facts, &tile, figures.as_ref()).keeps();
-            (fits, spills(figures.as_ref()).keeps())
-        };
-        assert!(tile.registers * tile.threads <= 16_384);
-        assert_eq!(judge(None), (true, true));
-        assert_eq!(judge(Some((64, 0))), (true, true));
-        assert_eq!(judge(Some((57, MAX_LOCAL_BYTES))), (true, true));
-        // 65 registers are allocated as 72.
-        assert_eq!(judge(Some((65, 0))), (false, true));
-        assert_eq!(judge(Some((40, MAX_LOCAL_BYTES + 8))), (true, false));
-    }
-}
+mod tests;

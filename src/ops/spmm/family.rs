@@ -70,6 +70,12 @@ pub trait SpmmKernel: Send + Sync {
         true
     }
 
+    /// How many times the columns that panels share in the better of the other orders they share in this one, if it is an
+    /// order that costs sorting by content.
+    fn order_gain(&self, seen: &Inspection) -> Option<f64> {
+        (self.tile().order == RowOrder::Similarity).then(|| seen.similarity_gain())
+    }
+
     /// Ratio of stored values, padding included, to entries.
     fn fill(&self, _seen: &Inspection) -> f64 {
         1.0
@@ -126,12 +132,26 @@ pub struct Tile {
     pub shared_bytes: u32,
     /// N must be a multiple of this, so that vectors of B and C are aligned.
     pub vector: u32,
-    /// Whether warps hold whole tiles, or tiles hold whole warps, as the kernels assert.
-    pub whole_warps: bool,
     /// Work is distributed by entries, not by rows, so rows of different length cause no imbalance.
     pub balanced: bool,
-    /// Repeats another candidate of the space.
-    pub pointless: bool,
+    /// Blocks along y that a call launches.
+    pub grid_y: u32,
+    /// Why it repeats another candidate of the space, if it does.
+    pub repeats: Option<Beyond>,
+}
+
+/// A parameter beyond what makes a difference: another candidate does the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beyond {
+    pub value: u32,
+    pub limit: u32,
+}
+
+impl Beyond {
+    /// `None` if the value is at most `limit`.
+    pub fn most(value: u32, limit: u32) -> Option<Self> {
+        (value > limit).then_some(Self { value, limit })
+    }
 }
 
 /// Parses the candidate, whichever family it belongs to.

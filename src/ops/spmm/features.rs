@@ -213,9 +213,9 @@ const NO_TILE: family::Tile = family::Tile {
     registers: 0,
     shared_bytes: 0,
     vector: 1,
-    whole_warps: true,
     balanced: false,
-    pointless: false,
+    grid_y: 1,
+    repeats: None,
 };
 
 #[cfg(test)]

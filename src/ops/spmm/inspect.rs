@@ -134,9 +134,9 @@ impl Inspection {
         }]
     }
 
-    /// Whether rows in order of similarity share enough more columns to be worth the sorting.
-    pub fn similarity_pays(&self) -> bool {
-        similarity::pays(self.overlap[2], &self.overlap[..2])
+    /// How many times the columns that rows share in the better of the two other orders they share in order of similarity.
+    pub fn similarity_gain(&self) -> f64 {
+        similarity::gain(self.overlap[2], &self.overlap[..2])
     }
 
     /// What Tiled SpMM's model reads, in natural order or by length.

@@ -5,7 +5,7 @@
 pub mod cuts;
 
 use super::family::{
-    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
 };
 use super::inspect::Inspection;
 use super::model::Work;
@@ -206,9 +206,9 @@ impl SpmmKernel for Resident {
                 .min(65_536 / self.block),
             shared_bytes: 0,
             vector: 1,
-            whole_warps: true,
             balanced: true,
-            pointless: self.column_tiles() > MOST_GRID_Y,
+            grid_y: self.column_tiles(),
+            repeats: None,
         }
     }
 

@@ -1,8 +1,7 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
-    gpu_family, order,
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
 };
 use super::inspect::Inspection;
 use super::model::Work;
@@ -144,10 +143,9 @@ impl SpmmKernel for RowPanel {
                 + 28,
             shared_bytes: 0,
             vector: self.vec,
-            whole_warps: self.block.is_multiple_of(threads_per_tile.max(32)),
             balanced: false,
-            pointless: self.m1 * self.vec * words > 128
-                || self.problem.n.div_ceil(self.n1) > MOST_GRID_Y,
+            grid_y: self.problem.n.div_ceil(self.n1),
+            repeats: None,
         }
     }
 
@@ -166,12 +164,8 @@ impl SpmmKernel for RowPanel {
         }
     }
 
-    /// An order by similarity that gains nothing counts as infinite padding.
     fn fill(&self, seen: &Inspection) -> f64 {
-        match self.order {
-            RowOrder::Similarity if !seen.similarity_pays() => f64::INFINITY,
-            _ => f64::from(self.m1) / self.reuse(seen),
-        }
+        f64::from(self.m1) / self.reuse(seen)
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {

@@ -33,7 +33,7 @@ const PANELS: [usize; 2] = [4, 2048];
 /// Most entries that are read of a panel: of a larger one, strips of columns are read.
 const WHOLE_PANEL: usize = 2048;
 /// Factor by which the estimated reuse must exceed that of both other orders.
-const PAYS: f64 = 1.05;
+pub const PAYS: f64 = 1.05;
 
 /// How the rows of panels overlap.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,9 +100,10 @@ fn narrowed(matrix: &Csr, rows: &[u32], strips: &Strips) -> Option<Csr> {
     Csr::new(rows.len(), matrix.cols(), indptr, indices, values).ok()
 }
 
-/// Whether an order by similarity with the overlap `similar` is worth having beside the `others`.
-pub fn pays(similar: Overlap, others: &[Overlap]) -> bool {
-    others.iter().all(|other| similar.reuse > PAYS * other.reuse)
+/// The reuse of an order by similarity over the best of the `others`: worth the sorting from [`PAYS`] on.
+pub fn gain(similar: Overlap, others: &[Overlap]) -> f64 {
+    let best = others.iter().map(|other| other.reuse).fold(1.0, f64::max);
+    similar.reuse / best
 }
 
 /// The given rows by similarity; rows without entries come last.
@@ -304,7 +305,7 @@ mod tests {
         assert!(sorted.iter().enumerate().all(|(at, &row)| at as u32 == row));
         assert!(before.reuse < 1.1 && after.reuse == 8.0, "{before:?} {after:?}");
         assert_eq!((after.lone, estimate(&matrix).reuse), (0.0, 8.0));
-        assert!(pays(after, &[before]) && !pays(after, &[after]));
+        assert!(gain(after, &[before]) > PAYS && gain(after, &[before, after]) == 1.0);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         assert_eq!(pool.install(|| ordered(&matrix)).0, order);
     }

@@ -6,7 +6,7 @@ mod table;
 mod tests;
 
 use super::family::{
-    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+    Beyond, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -157,6 +157,16 @@ impl TensorDot {
         self.columns / 8
     }
 
+    /// Loads through shared memory are laid out for one shape, and the widest shape serves to have more loads of whole vectors
+    /// in flight.
+    fn repeats(&self) -> Option<Beyond> {
+        let wide = self.shared || !self.aligned();
+        let columns = Beyond::most(self.columns, SHARED_COLUMNS).filter(|_| wide);
+        let other =
+            |value, limit| (self.shared && value != limit).then_some(Beyond { value, limit });
+        columns.or(other(self.columns, SHARED_COLUMNS)).or(other(self.warps, SHARED_WARPS))
+    }
+
     /// Whether rows of B are aligned for whole vectors.
     fn aligned(&self) -> bool {
         self.problem.n.is_multiple_of(self.width())
@@ -208,13 +218,10 @@ impl SpmmKernel for TensorDot {
                 + 12 * u32::from(self.shared),
             shared_bytes: if self.shared { 2 * 64 * VECTOR_BYTES * self.warps } else { 0 },
             vector: 1,
-            whole_warps: true,
             // Warps are assigned by nonzeros.
             balanced: true,
-            pointless: self.shared
-                && (self.warps != SHARED_WARPS || self.columns != SHARED_COLUMNS)
-                // The widest shape serves to have more loads of whole vectors in flight.
-                || self.columns > SHARED_COLUMNS && !self.aligned(),
+            grid_y: 1,
+            repeats: self.repeats(),
         }
     }
 

@@ -7,8 +7,7 @@ pub mod slots;
 pub(super) mod tests;
 
 use super::family::{
-    MOST_GRID_Y, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout,
-    gpu_family, order,
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -203,10 +202,10 @@ impl SpmmKernel for Tiled {
             registers,
             shared_bytes: self.shared_bytes(),
             vector: 1,
-            whole_warps: self.rows.is_multiple_of(32),
             // The chart decides about balance here (sigma over mean at most 1, else cut), not LO-SpMM's threshold.
             balanced: true,
-            pointless: self.problem.n.div_ceil(columns) > MOST_GRID_Y,
+            grid_y: self.problem.n.div_ceil(columns),
+            repeats: None,
         }
     }
 

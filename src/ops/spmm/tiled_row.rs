@@ -326,9 +326,9 @@ impl SpmmKernel for TiledRow {
             registers: self.registers(),
             shared_bytes: self.buffer * self.row_bytes(),
             vector: 1,
-            whole_warps: self.threads().is_multiple_of(32),
             balanced: false,
-            pointless: false,
+            grid_y: 1,
+            repeats: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Shared by `row_split` and `nnz_split`: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
 //! given or staged in panels, C written by rows or by columns.
 
-use super::family::{MOST_GRID_Y, RowOrder, Tile, among, count, order};
+use super::family::{Beyond, RowOrder, Tile, among, count, order};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::scratch;
@@ -149,8 +149,7 @@ impl Walk {
         };
         let vector_fits = self.vec == widest_vector(&self.problem, self.staged);
         let shared = self.shared_bytes() <= STATIC_SHARED;
-        let grid = self.column_tiles() <= MOST_GRID_Y && self.staged_tiles() <= MOST_GRID_Y;
-        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared && grid
+        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared
     }
 
     /// Whether the block size suits the matrix: small blocks only serve to spread few rows over all multiprocessors.
@@ -221,9 +220,11 @@ impl Walk {
             registers: elements * words + self.in_flight() + 2 * self.unroll + 24,
             shared_bytes: self.shared_bytes(),
             vector: 1,
-            whole_warps: self.block.is_multiple_of(32) && self.group() <= 32,
             balanced: false,
-            pointless: !self.makes_sense(),
+            grid_y: self.column_tiles().max(self.staged_tiles()),
+            // Such a walk is never listed: the kernel does not take it, or the problem determines another value.
+            repeats: (!self.makes_sense())
+                .then(|| Beyond { value: self.columns(), limit: self.problem.n }),
         }
     }
 
