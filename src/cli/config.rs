@@ -68,6 +68,7 @@ pub struct Search {
     pub trials: u32,
     pub halving_trials: u32,
     pub sampled_trials: u32,
+    pub full_trials: u32,
     pub seed: u64,
 }
 

@@ -4,7 +4,7 @@
 use crate::domain::catalog::operation::{
     Draft, Fault, Field, Kind, Misfit, Op, Value, fields, owners,
 };
-use crate::domain::{Digest, Problem, SearchStrategy};
+use crate::domain::{Digest, Fixed, Param, Problem, SearchStrategy};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
 use serde_json::{Map, json};
@@ -62,6 +62,10 @@ pub struct SearchArgs {
     /// Search only this kernel family; may be given several times
     #[arg(long = "family", value_name = "FAMILY")]
     pub families: Vec<String>,
+    /// Only candidates with this value of a parameter, where they have it: `order=length`, or `row_split.vec=4` for one
+    /// family; may be given several times
+    #[arg(long = "fix", value_name = "PARAM=VALUE", value_parser = fix)]
+    pub fixed: Vec<(String, Param)>,
     /// How often the kernel will be called; preprocessing counts by it
     #[arg(long)]
     pub expected_calls: Option<u64>,
@@ -74,6 +78,17 @@ pub enum StrategyArg {
     Predicted,
     Halving,
     Sampled,
+    Full,
+}
+
+/// Reads `order=length`: a parameter and its value.
+fn fix(text: &str) -> Result<(String, Param), String> {
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+        .ok_or_else(|| "expected PARAM=VALUE or FAMILY.PARAM=VALUE".to_owned())?;
+    let value = value.parse().map_or_else(|_| Param::Text(value.to_owned()), Param::Int);
+    Ok((name.to_owned(), value))
 }
 
 /// Reads the name of an operation, and lists the names in the help.
@@ -200,6 +215,11 @@ impl ProblemArgs {
 }
 
 impl SearchArgs {
+    /// The parameter values that are fixed; of several for one parameter the last.
+    pub fn fixed(&self) -> Fixed {
+        Fixed(self.fixed.iter().cloned().collect())
+    }
+
     /// The member `search` of a job; what was not said is absent.
     pub fn wire(&self) -> serde_json::Value {
         let strategy = self.strategy.map(|strategy| match strategy {
@@ -208,6 +228,7 @@ impl SearchArgs {
             StrategyArg::Predicted => SearchStrategy::Predicted,
             StrategyArg::Halving => SearchStrategy::Halving,
             StrategyArg::Sampled => SearchStrategy::Sampled,
+            StrategyArg::Full => SearchStrategy::Full,
         });
         let members = [
             ("strategy", strategy.map(|value| json!(value))),
@@ -216,6 +237,7 @@ impl SearchArgs {
             ("trials", self.trials.map(|value| json!(value))),
             ("seed", self.seed.map(|value| json!(value))),
             ("measure", self.measure.then_some(json!(true))),
+            ("fixed", (!self.fixed.is_empty()).then(|| json!(self.fixed()))),
             ("families", (!self.families.is_empty()).then(|| json!(self.families))),
         ];
         let given = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));

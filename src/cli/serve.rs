@@ -208,6 +208,7 @@ fn settings(config: &Config) -> ServiceSettings {
             trials: search.trials,
             halving_trials: search.halving_trials,
             sampled_trials: search.sampled_trials,
+            full_trials: search.full_trials,
             seed: search.seed,
         },
         measure_misses: config.lookup.measure_misses,

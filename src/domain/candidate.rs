@@ -110,12 +110,19 @@ impl fmt::Display for Candidate {
         write!(f, "{}{{", self.family)?;
         for (i, (name, value)) in self.params.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
-            match value {
-                Param::Int(value) => write!(f, "{comma}{name}={value}")?,
-                Param::Text(value) => write!(f, "{comma}{name}={value}")?,
-            }
+            write!(f, "{comma}{name}={value}")?;
         }
         f.write_str("}")
+    }
+}
+
+/// The value alone, texts without quotation marks.
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(value) => value.fmt(f),
+            Self::Text(value) => f.write_str(value),
+        }
     }
 }
 

@@ -4,18 +4,23 @@ use serde::{Deserialize, Serialize};
 
 /// The restriction to the families that the request names.
 pub const REQUESTED: &str = "requested";
+/// The restriction to the parameter values that the request fixes.
+pub const FIXED: &str = "fixed";
 /// The restriction to the best predicted candidates.
 pub const RANK: &str = "rank";
 /// The restriction to the schemes that successive halving tries.
 pub const HALVING: &str = "halving";
 /// The restriction to the sampled candidates.
 pub const SAMPLE: &str = "sample";
+/// The restriction of a full search to the candidates drawn.
+pub const DRAW: &str = "draw";
 /// Rules that reduce a space too large to be enumerated.
 pub const REDUCTION: &str = "reduction";
 
 /// All steps, in the order in which they apply.
-pub const ORDER: [&str; 17] = [
+pub const ORDER: [&str; 19] = [
     REQUESTED,
+    FIXED,
     "duplicates",
     "register_resource",
     "local_memory",
@@ -32,6 +37,7 @@ pub const ORDER: [&str; 17] = [
     RANK,
     HALVING,
     SAMPLE,
+    DRAW,
 ];
 
 /// What a rule computed for one candidate, and what it compared that with, in the rule's own unit.

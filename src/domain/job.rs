@@ -1,6 +1,6 @@
 //! A job: a request to find a plan, and its progress.
 
-use super::{Candidate, DeviceId, Digest, PlanId, Problem, Timestamp};
+use super::{Candidate, DeviceId, Digest, Fixed, PlanId, Problem, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -68,6 +68,9 @@ pub struct Search {
     /// case, as the baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub families: Vec<String>,
+    /// Parameter values that candidates must have.
+    #[serde(default, skip_serializing_if = "Fixed::is_empty")]
+    pub fixed: Fixed,
 }
 
 impl Search {
@@ -93,6 +96,9 @@ pub enum SearchStrategy {
     Halving,
     /// A given number of candidates, half by prediction and half at random, as training data for models.
     Sampled,
+    /// Every candidate that can run, whatever the rules prefer, or a given number of them at random: it shows what the rules
+    /// cost.
+    Full,
 }
 
 impl SearchStrategy {

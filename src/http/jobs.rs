@@ -6,7 +6,7 @@ use super::extract::{Json as JsonBody, Path, Query, given};
 use super::page::page_request;
 use super::problems::ProblemIn;
 use crate::domain::{
-    DeviceId, Digest, JobId, JobRequest, JobState, Search, SearchStrategy, Work, WorkKind,
+    DeviceId, Digest, Fixed, JobId, JobRequest, JobState, Search, SearchStrategy, Work, WorkKind,
 };
 use crate::service::JobFilter;
 use crate::wire::{self, Page};
@@ -47,6 +47,8 @@ struct SearchIn {
     measure: Option<bool>,
     #[serde(default, deserialize_with = "given")]
     families: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "given")]
+    fixed: Option<Fixed>,
 }
 
 impl TryFrom<JobIn> for JobRequest {
@@ -68,6 +70,7 @@ impl TryFrom<JobIn> for JobRequest {
                 seed: input.search.seed,
                 measure: input.search.measure.unwrap_or_default(),
                 families: input.search.families.unwrap_or_default(),
+                fixed: input.search.fixed.unwrap_or_default(),
             },
             expected_calls: input.expected_calls,
         })

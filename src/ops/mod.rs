@@ -18,9 +18,10 @@ pub use operation::{TunableOperation, TunableProblem, of, operation};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
 use crate::domain::{
-    Candidate, Device, DeviceKind, Digest, Judged, KernelFigures, Matrix, Problem, funnel,
+    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, JobRequest, Judged, KernelFigures,
+    Matrix, Problem, Removal, SearchStrategy, funnel,
 };
-use crate::search::{self, Constraint, Pruned};
+use crate::search::{self, Constraint, Draw, Pruned};
 use crate::sparse::Csr;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,6 +88,8 @@ pub struct Space {
     pub model: &'static str,
     /// Features of the candidates to search among, in their order.
     pub described: features::Described,
+    /// Of a full space: the rule that would have removed a candidate to search among, for each that a rule would have removed.
+    pub despite: HashMap<CandidateId, Removal>,
 }
 
 /// The compiler's figures of kernels, by [`TunableProblem::kernel_identity`].
@@ -104,6 +107,31 @@ pub struct Narrowing {
     pub figures: Figures,
     /// The families that candidates are restricted to, by name; empty for all.
     pub families: Vec<String>,
+    /// Parameter values that candidates must have; a rule that only prefers does not hide what was asked for.
+    pub fixed: Fixed,
+    /// The space is full: it has every candidate that can run, whatever the rules prefer, or as many of them as this draws at
+    /// random, and [`Space::despite`] tells the rules. Its last step is [`Draw::step`].
+    pub full: Option<Draw>,
+}
+
+impl Narrowing {
+    /// What a job's request asks for.
+    pub fn of(request: &JobRequest, figures: Figures) -> Self {
+        let search = &request.search;
+        let most = search.trials.map_or(usize::MAX, |trials| trials as usize);
+        let full = search.strategy == SearchStrategy::Full;
+        Self {
+            figures,
+            families: search.families.clone(),
+            fixed: search.fixed.clone(),
+            full: full.then(|| Draw::of(&request.matrix, search.seed, most)),
+        }
+    }
+
+    /// Whether the request asks for some of the candidates by family or parameter.
+    pub fn asks(&self) -> bool {
+        !self.families.is_empty() || !self.fixed.is_empty()
+    }
 }
 
 impl Space {
@@ -114,9 +142,10 @@ impl Space {
 
     /// Why nothing that was asked for can be tried: a sentence with the rule that removed the last candidates. `None` if there
     /// are candidates, or if a vendor's routine is asked for and there is one.
-    pub fn nothing_of(&self, families: &[String]) -> Option<String> {
+    pub fn nothing_of(&self, families: &[String], fixed: &Fixed) -> Option<String> {
         let vendor = families.iter().any(|family| family == VENDOR) && !self.vendor.is_empty();
-        if families.is_empty() || vendor || !self.scored.is_empty() {
+        let asks = !families.is_empty() || !fixed.is_empty();
+        if !asks || vendor || !self.scored.is_empty() {
             return None;
         }
         let empty = || self.pruned.funnel.iter().filter(|step| step.left == 0);
@@ -125,17 +154,22 @@ impl Space {
         let why = match reduction.or_else(|| empty().next()) {
             None => "there is none for this device".to_owned(),
             Some(step) => match &step.detail {
-                _ if step.constraint == funnel::REQUESTED => {
+                _ if [funnel::REQUESTED, funnel::FIXED].contains(&step.constraint.as_str()) => {
                     "there is none for this problem".to_owned()
                 }
                 Some(detail) => format!("the rule {} leaves none ({detail})", step.constraint),
                 None => format!("the rule {} leaves none", step.constraint),
             },
         };
-        let families = families.join(", ");
-        Some(format!(
-            "the request asks for candidates of {families} alone, and none can run: {why}"
-        ))
+        let of = match families.is_empty() {
+            true => String::new(),
+            false => format!(" of {}", families.join(", ")),
+        };
+        let with = match fixed.is_empty() {
+            true => String::new(),
+            false => format!(" with {fixed}"),
+        };
+        Some(format!("the request asks for candidates{of}{with} alone, and none can run: {why}"))
     }
 }
 

@@ -3,7 +3,9 @@
 
 use super::{Kernels, Narrowing, Space, family_names, kernel_headers, space};
 use crate::domain::problem::{Diagonal, Triangle};
-use crate::domain::{Candidate, Device, DeviceKind, Digest, Dtype, Layout, Problem, Spmm, Sptrsv};
+use crate::domain::{
+    Candidate, Device, DeviceKind, Digest, Dtype, Fixed, Layout, Problem, Spmm, Sptrsv,
+};
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
 use std::collections::HashMap;
@@ -139,7 +141,7 @@ fn a_search_among_one_family_finds_it_or_says_why_not() {
                 (&*first.constraint, (first.removed + first.left) as usize),
                 ("requested", all)
             );
-            let why = space.nothing_of(&[family.to_owned()]);
+            let why = space.nothing_of(&[family.to_owned()], &Fixed::default());
             assert_eq!(why.is_some(), space.scored.is_empty() && family != "vendor", "{why:?}");
             let hidden = whole.scored.iter().all(|(candidate, _)| candidate.family != family);
             spared += usize::from(hidden && !space.scored.is_empty());
@@ -169,10 +171,12 @@ fn a_solve_among_one_family_finds_it_or_says_why_not() {
     assert_eq!(both.pruned.funnel[0].removed, 0);
     let ag = among(&chain, &solve(1), &gpu, &["ag"]);
     assert!(ag.scored.iter().all(|(candidate, _)| candidate.family == "ag"));
-    assert!(!ag.scored.is_empty() && ag.nothing_of(&["ag".to_owned()]).is_none());
+    assert!(
+        !ag.scored.is_empty() && ag.nothing_of(&["ag".to_owned()], &Fixed::default()).is_none()
+    );
     let none = among(&chain, &solve(3), &gpu, &["ag"]);
-    let why = none.nothing_of(&["ag".to_owned()]).unwrap();
+    let why = none.nothing_of(&["ag".to_owned()], &Fixed::default()).unwrap();
     assert!(why.contains("one right-hand side at a time"), "{why}");
     // The vendor's routine is no reason to fail if it is asked for.
-    assert_eq!(none.nothing_of(&["ag".to_owned(), "vendor".to_owned()]), None);
+    assert_eq!(none.nothing_of(&["ag".to_owned(), "vendor".to_owned()], &Fixed::default()), None);
 }

@@ -1,7 +1,7 @@
 //! Search-space pruning (LO-SpMM, sections 3.2 to 3.4): named rules that remove candidates without running them.
 
-use crate::domain::{Candidate, FunnelStep, Judged, Removal};
-use std::collections::BTreeMap;
+use crate::domain::{Candidate, CandidateId, FunnelStep, Judged, Removal};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A constraint's verdict on one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,6 +133,42 @@ pub fn prune(candidates: Vec<Candidate>, constraints: &[Box<dyn Constraint>]) ->
     pruned
 }
 
+/// Applies only the constraints that are no preferences: what is left is everything that can run. Each candidate that
+/// [`prune`] would not have left is also returned with the preference that would have removed it; a preference's step removes
+/// nothing, and says how many it would have removed.
+pub fn prune_full(
+    candidates: Vec<Candidate>,
+    constraints: &[Box<dyn Constraint>],
+    preference: impl Fn(&dyn Constraint) -> bool,
+) -> (Pruned, HashMap<CandidateId, Removal>) {
+    let usual = prune(candidates.clone(), constraints);
+    let mut pruned = Pruned { kept: candidates, ..Pruned::default() };
+    for constraint in constraints {
+        if preference(constraint.as_ref()) {
+            let left = pruned.kept.len() as u64;
+            let constraint = constraint.name().to_owned();
+            pruned.funnel.push(FunnelStep { constraint, removed: 0, left, detail: None });
+        } else {
+            apply(constraint.as_ref(), &mut pruned);
+        }
+    }
+    let kept: HashSet<CandidateId> = pruned.kept.iter().map(Candidate::id).collect();
+    let despite: HashMap<CandidateId, Removal> = usual
+        .removed
+        .iter()
+        .map(|removed| (removed.candidate.id(), removed.removal()))
+        .filter(|(id, _)| kept.contains(id))
+        .collect();
+    for (step, constraint) in pruned.funnel.iter_mut().zip(constraints) {
+        if preference(constraint.as_ref()) {
+            let would = despite.values().filter(|by| by.pruned_by == step.constraint).count();
+            let tried = format!("it would remove {would}, which are tried all the same");
+            step.detail = joined(Some(tried), constraint.detail());
+        }
+    }
+    (pruned, despite)
+}
+
 fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
     let judged: Vec<(Candidate, Verdict)> = std::mem::take(&mut pruned.kept)
         .into_iter()
@@ -239,6 +275,35 @@ mod tests {
             |value, kept| Judged { constraint: "at_most".to_owned(), value, limit: 5.0, kept };
         assert_eq!((of(4), of(6)), (vec![told(4.0, true)], vec![told(6.0, false)]));
         assert!(judged(&Candidate::new("a"), &rules).is_empty(), "nothing to compare");
+    }
+
+    #[test]
+    fn a_full_space_keeps_what_a_preference_removes_and_says_which_did() {
+        struct Even;
+        impl Constraint for Even {
+            fn name(&self) -> &'static str {
+                "even"
+            }
+            fn judge(&self, candidate: &Candidate) -> Verdict {
+                Verdict::at_most((candidate.int("x").unwrap_or(0) % 2) as f64, 0.0)
+            }
+            fn soft(&self) -> bool {
+                false
+            }
+        }
+        let all: Vec<Candidate> = (1..=6).map(|x| Candidate::new("a").with("x", x)).collect();
+        let rules: [Box<dyn Constraint>; 2] =
+            [Box::new(AtMost { limit: 3, soft: true }), Box::new(Even)];
+        let (pruned, despite) = prune_full(all, &rules, |rule| rule.soft());
+        let kept: Vec<_> = pruned.kept.iter().filter_map(|c| c.int("x")).collect();
+        assert_eq!(kept, [2, 4, 6]);
+        assert!(pruned.removed.iter().all(|removed| removed.rule == "even"));
+        let counts: Vec<_> = pruned.funnel.iter().map(|step| (step.removed, step.left)).collect();
+        assert_eq!(counts, [(0, 6), (3, 3)]);
+        let four = &despite[&Candidate::new("a").with("x", 4).id()];
+        assert_eq!((despite.len(), four.pruned_by.as_str(), four.value), (2, "at_most", Some(4.0)));
+        let detail = pruned.funnel[0].detail.as_deref().unwrap_or_default();
+        assert!(detail.starts_with("it would remove 2,"), "{detail}");
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl Service {
             found => found?,
         };
         let (problem, on) = (key.problem, device.clone());
-        let narrowing = Narrowing { figures, families: Vec::new() };
+        let narrowing = Narrowing { figures, ..Narrowing::default() };
         let (learned, quarantined) = (basis.learned.clone(), basis.quarantined.clone());
         let surveyed = tokio::task::spawn_blocking(move || {
             let _permit = permit;

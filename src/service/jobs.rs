@@ -44,6 +44,7 @@ impl Service {
         request::check(&matrix, &asked.problem, &device, settings.max_host_bytes)?;
         let families = &asked.search.families;
         filled.search.families = request::families(families, &asked.problem, &device)?;
+        filled.search.fixed = request::fixed(&asked.search.fixed, &asked.problem, &device)?;
         self.check_values(&matrix, &asked.problem).await?;
         let new = NewWork {
             dedup_key: request::dedup_key(&filled, &device, settings.l2_policy),

@@ -1,8 +1,9 @@
 //! Validation of job requests before anything is stored, and the dedup key of a request with its defaults filled in.
 
 use super::{Result, SearchDefaults, ServiceError};
+use crate::domain::catalog::family::Parameter;
 use crate::domain::{
-    Device, DeviceKind, JobRequest, L2Policy, Matrix, Problem, Search, SearchStrategy,
+    Device, DeviceKind, Fixed, JobRequest, L2Policy, Matrix, Problem, Search, SearchStrategy, fixed,
 };
 use crate::ops::admission::Footprint;
 use crate::ops::{self, admission};
@@ -29,6 +30,7 @@ pub(super) fn fill(request: &JobRequest, defaults: &SearchDefaults) -> Result<Jo
         seed: Some(search.seed.unwrap_or(defaults.seed)),
         measure: search.measure,
         families: search.families.clone(),
+        fixed: search.fixed.clone(),
     };
     // NaN is in no range.
     if filled.seconds.is_some_and(|s| !(s > 0.0 && s <= MAX_SECONDS)) {
@@ -104,6 +106,47 @@ pub(super) fn families(
     Ok(named.map(|&name| name.to_owned()).collect())
 }
 
+/// The parameter values that a search fixes; each must be a value of a family of the operation on this kind of device.
+pub(super) fn fixed(asked: &Fixed, problem: &Problem, device: &Device) -> Result<Fixed> {
+    for (name, value) in &asked.0 {
+        let (family, parameter) = fixed::parts(name);
+        let of = ops::catalog().of(problem.op()).filter(|known| known.device == device.kind);
+        let of = of.filter(|known| family.is_none_or(|family| known.family() == family));
+        let known: Vec<&Parameter> = of.flat_map(|known| &known.parameters).collect();
+        let pointer = format!("/search/fixed/{name}");
+        let refuse = |message| Err(ServiceError::invalid(&pointer, message));
+        let mut values = Vec::new();
+        for own in known.iter().filter(|own| own.name == parameter) {
+            values.extend(own.values.said());
+            if own.values.contains_alike(value) {
+                values.clear();
+                break;
+            }
+        }
+        let named = known.iter().any(|own| own.name == parameter);
+        if !named {
+            let mut names: Vec<&str> = known.iter().map(|own| own.name).collect();
+            names.sort_unstable();
+            names.dedup();
+            let whose = family.map_or_else(|| problem.op().to_string(), str::to_owned);
+            return refuse(match names.is_empty() {
+                true => format!("`{name}`: {whose} has no parameters on device {}", device.id),
+                false => format!(
+                    "there is no parameter `{parameter}` of {whose} on device {}; there are {}",
+                    device.id,
+                    names.join(", ")
+                ),
+            });
+        }
+        if !values.is_empty() {
+            values.dedup();
+            let message = format!("{name} is never `{value}`; it may be {}", values.join(", "));
+            return refuse(message);
+        }
+    }
+    Ok(asked.clone())
+}
+
 /// Checks that the values of the matrix suit the problem. Reads the matrix, so it blocks.
 pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
     let (csr, _) = canonical::open(path).map_err(ServiceError::internal)?;
@@ -118,14 +161,19 @@ pub(super) fn check_values(path: &Path, problem: &Problem) -> Result<()> {
 /// The key of the question that a request asks: while one request with a key is queued or running, others with the same key
 /// wait for the same answer.
 pub(super) fn dedup_key(filled: &JobRequest, device: &Device, l2_policy: L2Policy) -> String {
-    let Search { strategy, top_k, seconds, trials, seed, measure, families } = &filled.search;
+    let Search { strategy, top_k, seconds, trials, seed, measure, families, fixed } =
+        &filled.search;
     let measured = if *measure { ";measure" } else { "" };
     let among = match families.is_empty() {
         true => String::new(),
         false => format!(";families={}", families.join(",")),
     };
+    let with = match fixed.is_empty() {
+        true => String::new(),
+        false => format!(";fixed={fixed}"),
+    };
     format!(
-        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}",
+        "{};{};{};l2={l2_policy};{strategy:?};{top_k:?};{seconds:?};{trials:?};{seed:?};{:?}{measured}{among}{with}",
         filled.matrix, filled.problem, device.id, filled.expected_calls
     )
 }

@@ -51,6 +51,8 @@ pub struct SearchDefaults {
     pub halving_trials: u32,
     /// Number of trials of `sampled`, including vendor routines.
     pub sampled_trials: u32,
+    /// Number of trials of `full`, including vendor routines.
+    pub full_trials: u32,
     pub seed: u64,
 }
 
@@ -59,6 +61,7 @@ impl SearchDefaults {
         match strategy {
             SearchStrategy::Halving => self.halving_trials,
             SearchStrategy::Sampled => self.sampled_trials,
+            SearchStrategy::Full => self.full_trials,
             SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => {
                 self.trials
             }
@@ -128,6 +131,7 @@ impl Default for ServiceSettings {
                 trials: 512,
                 halving_trials: 64,
                 sampled_trials: 96,
+                full_trials: 600,
                 seed: 1,
             },
             lease_ms: 15_000,

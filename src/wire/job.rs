@@ -6,10 +6,11 @@ use crate::domain::job::Progress;
 use crate::domain::learned::Scope;
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{
-    DeviceClass, DeviceId, Digest, EventKind, FunnelStep, JobId, JobState, ModelId, Op, PlanId,
-    SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
+    DeviceClass, DeviceId, Digest, EventKind, FunnelStep, JobId, JobState, ModelId, Op, Param,
+    PlanId, SearchStrategy, Stage, StoppedBy, Timestamp, WorkKind,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The progress of a training is sent in thousandths.
 const WHOLE: u32 = 1000;
@@ -66,6 +67,9 @@ pub struct Search {
     pub measure: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub families: Vec<String>,
+    /// Values of parameters, by `PARAMETER` or `FAMILY.PARAMETER`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fixed: BTreeMap<String, Param>,
 }
 
 /// The fastest candidate so far.
@@ -171,6 +175,7 @@ impl From<domain::Search> for Search {
             seed: search.seed,
             measure: search.measure,
             families: search.families,
+            fixed: search.fixed.0,
         }
     }
 }

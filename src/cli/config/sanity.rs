@@ -24,6 +24,7 @@ impl Config {
         found.at_least_one("search.trials", search.trials.into());
         found.at_least_one("search.halving_trials", search.halving_trials.into());
         found.at_least_one("search.sampled_trials", search.sampled_trials.into());
+        found.at_least_one("search.full_trials", search.full_trials.into());
         found.seconds("search.seconds", search.seconds);
         found.unless(search.seconds <= 86_400.0, "search.seconds", "must be at most a day");
         found.unless(worker.lease_ms >= 1000, "worker.lease_ms", "must be at least 1000");

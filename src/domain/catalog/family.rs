@@ -144,6 +144,26 @@ impl Values {
             (Self::AtLeast { .. }, Param::Text(_)) => false,
         }
     }
+
+    /// As [`Self::contains`], where a number and a text that read alike are equal.
+    pub fn contains_alike(&self, value: &Param) -> bool {
+        let read = value.to_string();
+        match self {
+            Self::Among(values) => values.iter().any(|known| known.to_string() == read),
+            Self::AtLeast { .. } => {
+                self.contains(value)
+                    || read.parse().is_ok_and(|value| self.contains(&Param::Int(value)))
+            }
+        }
+    }
+
+    /// The values for a message.
+    pub fn said(&self) -> Vec<String> {
+        match self {
+            Self::Among(values) => values.iter().map(Param::to_string).collect(),
+            Self::AtLeast { least, most } => vec![format!("{least} to {most}")],
+        }
+    }
 }
 
 impl FamilyDescriptor {

@@ -7,7 +7,7 @@ pub use tile::is_legal;
 use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
 use super::similarity;
-use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Layout, Spmm, funnel};
+use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
 use crate::search::{Constraint, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,15 +70,33 @@ pub fn all(
 /// one of another family.
 const PREFERENCES: [&str; 3] = ["row_order", "panel_fill", "applicability"];
 
-/// The constraints of a search among families that a request names: all others go first, and no preference hides a family that
-/// was asked for.
-pub fn requested(rest: Vec<Box<dyn Constraint>>, families: &[String]) -> Vec<Box<dyn Constraint>> {
-    let first: Box<dyn Constraint> = Box::new(Requested { families: families.to_vec() });
+/// Whether what the rule removes can run all the same, and is no duplicate. On the host that is what any rule removes:
+/// accumulators beyond the vector registers live in memory.
+pub fn is_preference(rule: &dyn Constraint, kind: DeviceKind) -> bool {
+    let asked = [funnel::REQUESTED, funnel::FIXED, "duplicates"].contains(&rule.name());
+    let prefers = rule.soft() || PREFERENCES.contains(&rule.name());
+    !asked && (prefers || kind == DeviceKind::Cpu)
+}
+
+/// The constraints of a search among the families that a request names, with the parameter values that it fixes: all others go
+/// first, and no preference hides what was asked for.
+pub fn requested(
+    rest: Vec<Box<dyn Constraint>>,
+    families: &[String],
+    fixed: &Fixed,
+) -> Vec<Box<dyn Constraint>> {
+    let mut first: Vec<Box<dyn Constraint>> = Vec::new();
+    if !families.is_empty() {
+        first.push(Box::new(Requested { families: families.to_vec() }));
+    }
+    if !fixed.is_empty() {
+        first.push(Box::new(FixedValues { fixed: fixed.clone() }));
+    }
     let rest = rest.into_iter().map(|rule| match PREFERENCES.contains(&rule.name()) {
         true => Box::new(Softened { rule }),
         false => rule,
     });
-    std::iter::once(first).chain(rest).collect()
+    first.into_iter().chain(rest).collect()
 }
 
 struct Requested {
@@ -100,6 +118,28 @@ impl Constraint for Requested {
     }
     fn detail(&self) -> Option<String> {
         Some(format!("the request names {}", self.families.join(", ")))
+    }
+}
+
+struct FixedValues {
+    fixed: Fixed,
+}
+
+impl Constraint for FixedValues {
+    fn name(&self) -> &'static str {
+        funnel::FIXED
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match self.fixed.admits(candidate) {
+            true => Verdict::Keep,
+            false => Verdict::refused(1.0),
+        }
+    }
+    fn soft(&self) -> bool {
+        false
+    }
+    fn detail(&self) -> Option<String> {
+        Some(format!("the request fixes {}", self.fixed))
     }
 }
 

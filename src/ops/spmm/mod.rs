@@ -33,11 +33,12 @@ pub use operation::SpmmOperation;
 
 use super::operation::TunableProblem;
 use super::{Figures, Narrowing, Space};
-use crate::domain::{Candidate, Device, DeviceKind, KernelFigures, Spmm};
-use crate::search;
+use crate::domain::{Candidate, CandidateId, Device, DeviceKind, KernelFigures, Removal, Spmm};
+use crate::search::{self, Draw, Pruned};
 use crate::sparse::Csr;
+use constraints::is_preference;
 use inspect::Inspection;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The space of a matrix on a device: enumerated, pruned, predicted.
 pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowing) -> Space {
@@ -45,10 +46,18 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let all = space::enumerate(problem, device.kind);
     let compiled = compiled(&all, problem, device, &narrowing.figures);
     let mut constraints = constraints::all(&inspection, problem, device, compiled);
-    if !narrowing.families.is_empty() {
-        constraints = constraints::requested(constraints, &narrowing.families);
+    if narrowing.asks() {
+        constraints = constraints::requested(constraints, &narrowing.families, &narrowing.fixed);
     }
-    let pruned = search::prune(all, &constraints);
+    let (pruned, despite) = match &narrowing.full {
+        None => (search::prune(all, &constraints), HashMap::new()),
+        Some(draw) => {
+            let (mut pruned, mut despite) =
+                search::prune_full(all, &constraints, |rule| is_preference(rule, device.kind));
+            drawn(&mut pruned, &mut despite, draw);
+            (pruned, despite)
+        }
+    };
     let predict = |candidate| match device.kind {
         DeviceKind::Cuda => family::kernel(candidate, problem)
             .map_or(f64::INFINITY, |kernel| kernel.predict_us(&inspection, problem, device)),
@@ -60,7 +69,17 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let described = features::describe(named, &inspection, problem, device);
     let model = problem.model_name(device.kind);
     let vendor = space::vendor(matrix, problem, device);
-    Space { scored, vendor, pruned, rules: constraints, model, described }
+    Space { scored, vendor, pruned, rules: constraints, model, described, despite }
+}
+
+/// Leaves of a full space what is drawn. The others are only counted.
+fn drawn(pruned: &mut Pruned, despite: &mut HashMap<CandidateId, Removal>, draw: &Draw) {
+    let all = pruned.kept.len() as u64;
+    pruned.kept = draw.keep(std::mem::take(&mut pruned.kept), |candidate| candidate);
+    let kept: HashSet<CandidateId> = pruned.kept.iter().map(Candidate::id).collect();
+    despite.retain(|id, _| kept.contains(id));
+    let (left, against) = (kept.len() as u64, despite.len() as u64);
+    pruned.funnel.push(Draw::step(all, left, left - against));
 }
 
 /// The candidates whose kernels were compiled before, with what came of it.

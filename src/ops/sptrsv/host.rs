@@ -1,10 +1,11 @@
 //! SpTRSV on host threads: the schemes of the CPU engine, the rules that exclude some, and their predicted time.
 
 use super::{Share, System, no_candidate};
-use crate::domain::Candidate;
 use crate::domain::recipe::{HostProgram, Program, Recipe};
+use crate::domain::{Candidate, CandidateId, Removal, funnel};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
+use std::collections::{HashMap, HashSet};
 
 /// Levels with fewer rows are solved by one thread.
 const NARROW: [u32; 6] = [8, 16, 32, 64, 128, 256];
@@ -31,9 +32,40 @@ pub fn shares(system: &System) -> [Share; 3] {
     let teams = teams(system.device.multiprocessors);
     let model = Model::of(system);
     let serial = vec![(Candidate::new("serial"), model.serial())];
-    let serial =
-        Share { family: "serial", scored: serial, full: 1, rules: Vec::new(), spared: None };
+    let serial = Share {
+        family: "serial",
+        scored: serial,
+        full: 1,
+        rules: Vec::new(),
+        spared: None,
+        despite: HashMap::new(),
+    };
     [serial, levels(&model, &teams), merged(&model, &teams)]
+}
+
+/// The whole space of each family, in which the rules remove nothing.
+pub fn whole(system: &System) -> [Share; 3] {
+    let teams = teams(system.device.multiprocessors);
+    let model = Model::of(system);
+    let every = |name: &str, values: &[u32], predict: &dyn Fn(u32, u32) -> f64, family: &str| {
+        let pairs = values.iter().flat_map(|&value| teams.iter().map(move |&team| (value, team)));
+        let scheme = |(value, threads): (u32, u32)| {
+            let candidate = Candidate::new(family).with("threads", i64::from(threads));
+            (candidate.with(name, i64::from(value)), predict(threads, value))
+        };
+        pairs.map(scheme).collect::<Vec<_>>()
+    };
+    shares(system).map(|share| {
+        let all = match share.family {
+            "levels" => every("narrow", &NARROW, &|t, narrow| model.levels(t, narrow), "levels"),
+            "merged" => every("rows", &ROWS, &|t, rows| model.merged(t, rows as usize), "merged"),
+            _ => return share,
+        };
+        let listed: HashSet<CandidateId> = share.scored.iter().map(|(c, _)| c.id()).collect();
+        let unlisted = all.iter().map(|(c, _)| c.id()).filter(|id| !listed.contains(id));
+        let despite = unlisted.map(|id| (id, Removal::by(funnel::REDUCTION))).collect();
+        Share { scored: all, rules: Vec::new(), spared: None, despite, ..share }
+    })
 }
 
 fn levels(model: &Model<'_>, teams: &[u32]) -> Share {
@@ -63,7 +95,7 @@ fn levels(model: &Model<'_>, teams: &[u32]) -> Share {
     let full = (teams.len() * NARROW.len()) as u64;
     let spared =
         best(NARROW.into_iter().flat_map(|narrow| teams.iter().map(move |&t| (narrow, t))), of);
-    Share { family: "levels", scored, full, rules, spared }
+    Share { family: "levels", scored, full, rules, spared, despite: HashMap::new() }
 }
 
 fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
@@ -88,7 +120,7 @@ fn merged(model: &Model<'_>, teams: &[u32]) -> Share {
     );
     let full = (teams.len() * ROWS.len()) as u64;
     let spared = best(ROWS.into_iter().flat_map(|rows| teams.iter().map(move |&t| (rows, t))), of);
-    Share { family: "merged", scored, full, rules, spared }
+    Share { family: "merged", scored, full, rules, spared, despite: HashMap::new() }
 }
 
 /// The best predicted of all schemes of a family.

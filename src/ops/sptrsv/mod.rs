@@ -14,10 +14,13 @@ pub use operation::SptrsvOperation;
 use super::{Lowerer, Narrowing, Refusal, Space, Unsupported};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::{Program, Recipe};
-use crate::domain::{Candidate, Device, DeviceKind, FunnelStep, Sptrsv, funnel};
-use crate::search::Pruned;
+use crate::domain::{
+    Candidate, CandidateId, Device, DeviceKind, FunnelStep, Removal, Sptrsv, funnel,
+};
+use crate::search::{Draw, Pruned};
 use crate::sparse::levels::Levels;
 use crate::sparse::{Csr, Triangular};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,6 +57,11 @@ pub struct Share {
     pub rules: Vec<String>,
     /// If the rules leave nothing: the best predicted scheme that can run, for a request that asks for the family.
     pub spared: Option<(Candidate, f64)>,
+    /// Of a full search: the first rule that each of the candidates breaks, for those that break one.
+    ///
+    /// `scored` then has schemes of the full space that can run and that the request's fixed values admit: all of them, or as
+    /// many as [`Draw::most`], drawn by [`Draw::numbers`] where the space is too large to be listed. `full` counts them all.
+    pub despite: HashMap<CandidateId, Removal>,
 }
 
 /// The model behind `Space::model`.
@@ -68,30 +76,59 @@ pub fn space(
 ) -> Result<Space, Unsupported> {
     let system = System::of(matrix, problem, device)?;
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
-    let shares = match &estimate {
-        Some(estimate) => vec![slices::share(&system, estimate), ag::share(&system)],
-        None => host::shares(&system).into(),
+    let shares = match (&estimate, narrowing.full) {
+        (Some(estimate), None) => vec![slices::share(&system, estimate), ag::share(&system)],
+        (Some(_), Some(_)) => {
+            let why =
+                "the schemes of a GPU are too many for the strategy full, which would try them all";
+            return Err(Unsupported(why.to_owned()));
+        }
+        (None, None) => host::shares(&system).into(),
+        (None, Some(_)) => host::whole(&system).into(),
     };
-    let (shares, mut steps) = requested(shares, &narrowing.families);
+    let (mut shares, mut steps) = requested(shares, &narrowing.families);
+    let mut despite = HashMap::new();
+    for share in &mut shares {
+        despite.extend(std::mem::take(&mut share.despite));
+    }
     let full: u64 = shares.iter().map(|share| share.full).sum();
     let mut rules: Vec<&str> =
         shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
     rules.dedup();
     let detail = (!rules.is_empty()).then(|| rules.join("; "));
-    let scored: Vec<(Candidate, f64)> = shares.into_iter().flat_map(|share| share.scored).collect();
+    let mut scored: Vec<(Candidate, f64)> =
+        shares.into_iter().flat_map(|share| share.scored).collect();
+    let listed = scored.len() as u64;
+    if narrowing.full.is_none() {
+        steps.push(FunnelStep {
+            constraint: funnel::REDUCTION.to_owned(),
+            removed: full.saturating_sub(listed),
+            left: listed,
+            detail,
+        });
+    }
+    if !narrowing.fixed.is_empty() {
+        scored.retain(|(candidate, _)| narrowing.fixed.admits(candidate));
+        let left = scored.len() as u64;
+        steps.push(FunnelStep {
+            constraint: funnel::FIXED.to_owned(),
+            removed: listed - left,
+            left,
+            detail: Some(format!("the request fixes {}", narrowing.fixed)),
+        });
+    }
+    if let Some(draw) = &narrowing.full {
+        scored = draw.keep(scored, |(candidate, _)| candidate);
+        let kept: HashSet<CandidateId> = scored.iter().map(|(c, _)| c.id()).collect();
+        despite.retain(|id, _| kept.contains(id));
+        steps.push(Draw::step(full, kept.len() as u64, (kept.len() - despite.len()) as u64));
+    }
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &system, estimate.as_ref());
-    let left = scored.len() as u64;
-    steps.push(FunnelStep {
-        constraint: funnel::REDUCTION.to_owned(),
-        removed: full.saturating_sub(left),
-        left,
-        detail,
-    });
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
     let pruned = Pruned { kept, removed: Vec::new(), funnel: steps };
     let vendor = vendor(problem, device);
-    Ok(Space { scored, vendor, pruned, rules: Vec::new(), model: MODEL, described })
+    Ok(Space { scored, vendor, pruned, rules: Vec::new(), model: MODEL, described, despite })
 }
 
 /// The shares of the families that a request names, none of which the rules hide, and the step that counts the others;

@@ -83,8 +83,8 @@ async fn describe(
         }
         _ => Figures::new(),
     };
-    // And among the families that it was to search.
-    let narrowing = Narrowing { figures, families: ended.request.search.families.clone() };
+    // And among the candidates that it was to search.
+    let narrowing = Narrowing::of(&ended.request, figures);
     let space = move || {
         let matrix = ops::operand(bring(file.as_deref(), &digest, &wanted)?, &problem);
         let space = ops::of(&problem).space(&matrix, &device, &narrowing);

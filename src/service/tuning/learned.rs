@@ -52,8 +52,8 @@ impl Session<'_> {
         }
     }
 
-    /// Replaces the analytic predictions by the learned model's, if the strategy uses them. `sampled` produces training
-    /// data, so no model may influence it; `halving` computes with times, but for a perceptron only their order is
+    /// Replaces the analytic predictions by the learned model's, if the strategy uses them. `sampled` and `full` produce
+    /// data that models are trained on and judged by, so no model may influence them; `halving` computes with times, but for a perceptron only their order is
     /// meaningful.
     pub(super) async fn rank(
         &self,
@@ -63,7 +63,7 @@ impl Session<'_> {
         let follows = |learned: &Arc<ActiveModel>| match wanted {
             SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => true,
             SearchStrategy::Halving => learned.card.learner == Learner::Lambdamart,
-            SearchStrategy::Sampled => false,
+            SearchStrategy::Sampled | SearchStrategy::Full => false,
         };
         context.learned = context.learned.take().filter(follows);
         let Some(learned) = context.learned.clone() else { return Ok(()) };

@@ -1,5 +1,6 @@
 //! The measuring phase of a session: selects the next candidate, runs its trial, and handles hangs and crashes.
 
+use super::recorder::Known;
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use super::watch::TrialWatch;
@@ -175,9 +176,13 @@ impl Session<'_> {
         }
         // A hang kills the child process; long-running jobs are monitored meanwhile.
         self.service.set_device_restarts(&self.device.id, self.evaluator.restarts());
-        let predicted = context.predicted.get(&candidate.id()).copied();
-        let features = context.own.get(&candidate.id()).cloned();
-        self.recorder.outcome(candidate, outcome, predicted, features, budget.spent()).await?;
+        let id = candidate.id();
+        let known = Known {
+            predicted_us: context.predicted.get(&id).copied(),
+            despite: context.space.despite.get(&id).cloned(),
+            features: context.own.get(&id).cloned(),
+        };
+        self.recorder.outcome(candidate, outcome, known, budget.spent()).await?;
         Ok(())
     }
 

@@ -73,11 +73,10 @@ impl Session<'_> {
         let job = &self.recorder.job;
         let calls = job.request.expected_calls;
         let measured = measuring(job.request.matrix, job.request.problem, self.device, calls);
-        // The plan that is measured is to be of the families that this one was chosen from.
-        let asked = JobRequest {
-            search: Search { families: job.request.search.families.clone(), ..measured.search },
-            ..measured
-        };
+        // The plan that is measured is to be of the candidates that this one was chosen from.
+        let Search { families, fixed, .. } = job.request.search.clone();
+        let asked =
+            JobRequest { search: Search { families, fixed, ..measured.search }, ..measured };
         // Clients' keys contain no spaces, so this cannot collide with one.
         let once = format!("follow-up of {}", job.id);
         // A separate span, because a submission records its job in the current span.

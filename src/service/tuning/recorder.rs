@@ -20,6 +20,15 @@ pub struct Recorder {
     next_ordinal: u32,
 }
 
+/// What is known of a candidate before it is tried.
+#[derive(Default)]
+pub struct Known {
+    pub predicted_us: Option<f64>,
+    /// The rule that would have removed it.
+    pub despite: Option<Removal>,
+    pub features: Option<Vec<f32>>,
+}
+
 impl Recorder {
     /// Resumes a claimed job with all trials that earlier attempts recorded.
     pub async fn resume(service: Service, job: Job, fence: Fence) -> Result<Self, StoreError> {
@@ -104,7 +113,7 @@ impl Recorder {
         for (candidate, by) in removed {
             if !self.trials.contains_key(&candidate.id()) {
                 let state = TrialState::Pruned(by.clone());
-                fresh.push(self.trial(candidate, state, None));
+                fresh.push(self.trial(candidate, state, Known::default()));
             }
         }
         self.service.store().record_trials(&self.fence, &fresh).await?;
@@ -117,12 +126,10 @@ impl Recorder {
         &mut self,
         candidate: &Candidate,
         outcome: Outcome,
-        predicted_us: Option<f64>,
-        features: Option<Vec<f32>>,
+        known: Known,
         spent: Duration,
     ) -> Result<(), StoreError> {
-        let mut trial = self.trial(candidate, TrialState::Tried(outcome), predicted_us);
-        trial.features = features;
+        let trial = self.trial(candidate, TrialState::Tried(outcome), known);
         self.service.store().record_trials(&self.fence, std::slice::from_ref(&trial)).await?;
         self.trials.insert(candidate.id(), trial);
         self.job.search_seconds = spent.as_secs_f64();
@@ -157,12 +164,7 @@ impl Recorder {
         Some(Best { candidate: candidate.clone(), median_us, speedup })
     }
 
-    fn trial(
-        &mut self,
-        candidate: &Candidate,
-        state: TrialState,
-        predicted_us: Option<f64>,
-    ) -> Trial {
+    fn trial(&mut self, candidate: &Candidate, state: TrialState, known: Known) -> Trial {
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
         Trial {
@@ -170,9 +172,9 @@ impl Recorder {
             ordinal,
             candidate: candidate.clone(),
             state,
-            predicted_us,
-            despite: None,
-            features: None,
+            predicted_us: known.predicted_us,
+            despite: known.despite,
+            features: known.features,
             created_at: Timestamp::now(),
         }
     }

@@ -5,7 +5,7 @@ use super::session::{Session, SessionError};
 use crate::domain::plan::PlanKey;
 use crate::domain::protocol::{Load, Loaded};
 use crate::domain::{
-    Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Stage,
+    Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Search, Stage,
 };
 use crate::ops::{self, Figures, Narrowing, Space};
 use crate::service::ActiveModel;
@@ -53,9 +53,8 @@ impl Session<'_> {
             l2_policy: self.service.settings().l2_policy,
             seed,
         };
-        let families = request.search.families.clone();
         let figures = self.figures(&matrix).await?;
-        let (device, narrowing) = (self.device.clone(), Narrowing { figures, families });
+        let (device, narrowing) = (self.device.clone(), Narrowing::of(&request, figures));
         let survey_file = file.clone();
         let survey = tokio::task::spawn_blocking(move || {
             let (csr, _) = canonical::open(&survey_file).map_err(|error| error.to_string())?;
@@ -71,7 +70,8 @@ impl Session<'_> {
         let space = space
             .map_err(|error| SessionError::Hopeless(format!("pruning failed: {error}")))?
             .map_err(SessionError::Hopeless)?;
-        if let Some(why) = space.nothing_of(&self.recorder.job.request.search.families) {
+        let Search { families, fixed, .. } = &self.recorder.job.request.search;
+        if let Some(why) = space.nothing_of(families, fixed) {
             self.recorder.funnel(&space.pruned.funnel).await?;
             return Err(SessionError::Hopeless(why));
         }

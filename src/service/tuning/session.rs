@@ -6,16 +6,16 @@ use super::answer;
 use super::keep;
 use super::recorder::Recorder;
 use super::search_context::SearchContext;
-use crate::domain::funnel::RANK;
+use crate::domain::funnel::{DRAW, RANK};
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, Job, JobState, Judged, Matrix, ModelId,
-    Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Judged, Matrix, ModelId, Plan,
+    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
-use crate::search::{self, Budget, CandidateSelector, Contender, Decision, First};
+use crate::search::{self, Budget, CandidateSelector, Contender, Decision, Draw, First};
 use crate::service::Service;
 use crate::service::lease::LeaseSignals;
 use crate::store::{BlobError, Finish, StoreError};
@@ -245,6 +245,7 @@ impl Session<'_> {
                 self.ranked(context, scored, top_k, warm)
             }
             SearchStrategy::Sampled => self.sampled(context, scored, trials),
+            SearchStrategy::Full => self.full(context, scored, trials),
             SearchStrategy::Predicted => {
                 let why = "a predicted plan has no candidates to measure";
                 return Err(SessionError::Hopeless(why.to_owned()));
@@ -337,15 +338,30 @@ impl Session<'_> {
         let places = (trials as usize).saturating_sub(context.always.len());
         let request = &self.recorder.job.request;
         let (matrix, seed) = (request.matrix, request.search.seed);
-        let draw = |candidate: &Candidate| {
-            let lot = Digest::of(format!("{matrix} {seed:?} {candidate}").as_bytes());
-            lot.as_bytes()[..8].iter().fold(0, |lot, byte| lot << 8 | u64::from(*byte))
-        };
+        let draw = |candidate: &Candidate| search::lot(&format!("{matrix} {seed:?} {candidate}"));
         let kernels = self.kernels();
         let before = self.tried_before(context);
         let sampled = search::sampled(scored, places, before, |c| kernels.preparation(c), draw);
         context.funnel.push(sampled.step);
         sampled.selector
+    }
+
+    /// In random order, so that a search that ends early has tried an unbiased part of the space. The space was drawn before it
+    /// was known which routines are always tried; these count as trials too.
+    fn full(
+        &self,
+        context: &mut SearchContext,
+        scored: Vec<(Candidate, f64)>,
+        trials: u32,
+    ) -> Box<dyn CandidateSelector> {
+        let places = (trials as usize).saturating_sub(context.always.len()).max(1);
+        let excess = context.space.scored.len().saturating_sub(places) as u64;
+        if let Some(step) = context.funnel.iter_mut().find(|step| step.constraint == DRAW) {
+            (step.removed, step.left) = (step.removed + excess, step.left.saturating_sub(excess));
+        }
+        let request = &self.recorder.job.request;
+        let draw = Draw::of(&request.matrix, request.search.seed, places);
+        search::drawn(scored, places, self.tried_before(context), &draw)
     }
 
     async fn begin(

@@ -154,6 +154,7 @@ fn search_words(job: &Job) -> String {
         SearchStrategy::Predicted => "predicted",
         SearchStrategy::Halving => "halving",
         SearchStrategy::Sampled => "sampled",
+        SearchStrategy::Full => "full",
     };
     let top_k = search.top_k.filter(|_| search.strategy == SearchStrategy::Ranked);
     let limits = [

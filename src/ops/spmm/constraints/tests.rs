@@ -1,6 +1,7 @@
 //! The rules of SpMM on made-up devices.
 
 use super::*;
+use crate::domain::Param;
 
 fn tile() -> Tile {
     let candidate =
@@ -42,7 +43,8 @@ fn constraints_apply_in_the_order_that_the_house_knows() {
         let Facts { inspection, problem, device, .. } = facts(1);
         let device = Device { kind, ..device };
         let all = all(&inspection, &problem, &device, HashMap::new());
-        let all = requested(all, &["row_split".to_owned()]);
+        let fixed = Fixed([("vec".to_owned(), Param::Int(4))].into());
+        let all = requested(all, &["row_split".to_owned()], &fixed);
         let place = |name: &str| funnel::ORDER.iter().position(|known| *known == name);
         let places: Vec<_> = all.iter().map(|constraint| place(constraint.name())).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");

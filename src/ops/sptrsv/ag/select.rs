@@ -104,7 +104,7 @@ pub fn share(system: &System) -> Share {
     let family = FAMILY;
     let nothing = |rule: &str| {
         let rules = vec![rule.to_owned()];
-        Share { family, scored: Vec::new(), full, rules, spared: None }
+        Share { family, scored: Vec::new(), full, rules, spared: None, despite: HashMap::new() }
     };
     if system.problem.rhs != 1 {
         return nothing("ag: its schemes solve for one right-hand side at a time");
@@ -120,7 +120,7 @@ pub fn share(system: &System) -> Share {
     scored.truncate(MOST);
     let scored: Vec<(Candidate, f64)> =
         scored.into_iter().map(|(scheme, us)| (scheme.candidate(), us)).collect();
-    Share { family, scored, full, rules: rules(), spared: None }
+    Share { family, scored, full, rules: rules(), spared: None, despite: HashMap::new() }
 }
 
 /// The rules as sentences, in the order in which they are applied.

@@ -6,6 +6,7 @@ use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
 use crate::sparse::{operand, oracle};
+use std::collections::HashMap;
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
 const TERMS: [u32; 3] = [64, 256, 1024];
@@ -122,7 +123,7 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: separate launches only if a level has more rows than there are warps",
     ];
     let rules = rules.map(str::to_owned).to_vec();
-    Share { family: FAMILY, scored, full: full(), rules, spared: None }
+    Share { family: FAMILY, scored, full: full(), rules, spared: None, despite: HashMap::new() }
 }
 
 /// The reduced list, before legality.
