@@ -25,6 +25,7 @@ pub use sparsetune_core::{
 
 pub mod charts;
 pub mod cli;
+pub mod explain;
 pub mod http;
 pub mod pool;
 pub mod service;

@@ -9,6 +9,7 @@ mod corpus;
 mod digest;
 mod doctor;
 mod evaluator;
+mod explain;
 mod follow;
 mod generate;
 mod local;

@@ -2,7 +2,7 @@
 
 use super::follow::{Show, follow};
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{INTERRUPTED, ServerArgs, say, show};
+use super::{INTERRUPTED, ServerArgs, explain, say, show};
 use crate::domain::Digest;
 use anyhow::Context;
 use std::path::Path;
@@ -21,6 +21,9 @@ pub struct SubmitArgs {
     /// Print the job and exit without waiting for the plan
     #[arg(long)]
     detach: bool,
+    /// Explain the search: what each rule removed and why, what was predicted and measured, what the finals decided
+    #[arg(long, conflicts_with_all = ["json", "detach"])]
+    explain: bool,
     /// Print the plan (with --detach the job) as JSON
     #[arg(long)]
     json: bool,
@@ -72,6 +75,10 @@ pub async fn run(args: SubmitArgs) -> anyhow::Result<ExitCode> {
     match args.json {
         true => say(&plan.raw)?,
         false => {
+            if args.explain {
+                let trials = client.trials(&job.view.id.0).await?;
+                say(explain::told(&plan.view, None, &trials))?;
+            }
             say(show::plan(&plan.view))?;
             if let Some(job) = &ended.view.follow_up {
                 say(format_args!(

@@ -6,7 +6,7 @@ use super::client::{Answer, Client};
 use super::follow::{Show, follow};
 use super::local::{InHand, Local};
 use super::problem::{ProblemArgs, SearchArgs};
-use super::{say, show};
+use super::{explain, say, show};
 use crate::domain::Digest;
 use crate::usage::Place;
 use crate::wire::{Plan, Trial};
@@ -29,6 +29,9 @@ pub struct TuneArgs {
     /// Write the plan as a bundle, a file that runs without a server
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
+    /// Explain the search: what each rule removed and why, what was predicted and measured, what the finals decided
+    #[arg(long, conflicts_with = "json")]
+    explain: bool,
     /// Print job, plan and trials as JSON
     #[arg(long)]
     json: bool,
@@ -65,7 +68,11 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
     }
     let plan = &tuned.plan.view;
     say(format_args!("{}\n", show::candidates(&tuned.trials, plan)))?;
-    say(format_args!("{}\n\n{}", show::funnel(&plan.funnel), show::plan(plan)))?;
+    match args.explain {
+        true => say(explain::told(plan, Some(&matrix.view), &tuned.trials))?,
+        false => say(format_args!("{}\n", show::funnel(&plan.funnel)))?,
+    }
+    say(show::plan(plan))?;
     let text = |path: &Option<PathBuf>| path.as_deref().and_then(Path::to_str).map(str::to_owned);
     match (text(&args.data), text(&args.bundle)) {
         (Some(folder), _) => say(show::usage(plan, Place::Folder(&folder))),

@@ -342,6 +342,7 @@ fn the_contract_says_what_the_types_say() {
         "JobRequest",
         "Operation",
         "Problem",
+        "Rules",
         "ServerSentEvent",
         "TrainRequest",
         "ValueLimit",

@@ -21,7 +21,8 @@ pub const TABLE: &[(&str, &[&str])] = &[
     ("tuner", &["domain", "sparse", "bundle", "pool", "store", "service"]),
     ("charts", &[]),
     ("usage", &["domain"]),
-    ("http", &["domain", "bundle", "service", "wire", "charts", "usage"]),
+    ("explain", &["domain"]),
+    ("http", &["domain", "bundle", "service", "wire", "charts", "usage", "explain"]),
     ("cli", &["all"]),
 ];
 

@@ -1,6 +1,6 @@
 //! The pruning rules in words: what each compares, with what, why, and which publication it comes from.
 
-use crate::domain::{DeviceKind, Judged};
+use crate::domain::DeviceKind;
 
 /// What a rule may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,44 +68,6 @@ impl Rule {
             DeviceKind::Cpu => self.on_host.unwrap_or(self.words),
         }
     }
-
-    /// `528 blocks, at least 66`: what the rule computed for a candidate, and its limit.
-    pub fn said(&self, value: f64, limit: f64, kind: DeviceKind) -> String {
-        let unit = self.words(kind).unit;
-        let space = if unit.is_empty() { "" } else { " " };
-        let side = match self.side {
-            Side::AtMost => "at most",
-            Side::AtLeast => "at least",
-            Side::Neither => "compared with",
-        };
-        format!("{}{space}{unit}, {side} {}", number(value), number(limit))
-    }
-
-    /// As [`Self::said`], of the winner.
-    pub fn judged(&self, judged: &Judged, kind: DeviceKind) -> String {
-        let spared = match (judged.kept, self.force) {
-            (true, _) => "",
-            (false, Force::Soft) => " (spared: none of its family keeps to it)",
-            (false, _) => " (it breaks the rule)",
-        };
-        format!("{}{spared}", self.said(judged.value, judged.limit, kind))
-    }
-}
-
-/// Whole numbers with separators, others with two decimal places.
-fn number(value: f64) -> String {
-    if value.fract() != 0.0 || value.abs() >= 1e15 {
-        return format!("{value:.2}");
-    }
-    let plain = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (at, digit) in plain.chars().enumerate() {
-        if at > 0 && (plain.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if value < 0.0 { format!("\u{2212}{text}") } else { text }
 }
 
 /// The rule of a name; `None` for names of other versions.
@@ -379,17 +341,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), RULES.len());
-    }
-
-    #[test]
-    fn values_are_told_with_unit_side_and_limit() {
-        let said = |name, value, limit| rule(name).unwrap().said(value, limit, DeviceKind::Cuda);
-        assert_eq!(said("hardware_utilization", 10_528.0, 66.0), "10,528 blocks, at least 66");
-        assert_eq!(said("load_balance", 0.125, 0.25), "0.12, at most 0.25");
-        let on_host = rule("hardware_utilization").unwrap().said(3.0, 2.0, DeviceKind::Cpu);
-        assert_eq!(on_host, "3 tasks, at least 2");
-        let told = Judged { constraint: String::new(), value: 0.5, limit: 0.25, kept: false };
-        let spared = rule("load_balance").unwrap().judged(&told, DeviceKind::Cuda);
-        assert_eq!(spared, "0.50, at most 0.25 (spared: none of its family keeps to it)");
     }
 }
