@@ -8,7 +8,7 @@ mod product;
 
 use product::operands;
 use sparsetune::domain::recipe::{Program, Recipe};
-use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Problem, Spmm};
+use sparsetune::domain::{Candidate, DeviceKind, Dtype, Layout, Output, Problem, Spmm};
 use sparsetune::engine::Engine;
 use sparsetune::engine::cuda::{CudaEngine, Options};
 use sparsetune::ops::TunableProblem;
@@ -49,7 +49,8 @@ fn matrices() -> Vec<(&'static str, Csr)> {
     ]
 }
 
-/// f32 for every matrix, width and layout, and two of the others in rotation, so that there are not seven times as many.
+/// f32 for every matrix, width and layout, f16 with C in f32, which adds to C every other time, and two of the others in
+/// rotation, so that there are not eight times as many. `SPARSETUNE_KERNELS_OUTPUT=f32` leaves only those with C in f32.
 fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
     let plain = |dtype| Spmm::new(n, dtype, layout);
     let adding = |dtype| Spmm { accumulate: true, ..plain(dtype) };
@@ -62,7 +63,11 @@ fn problems(n: u32, layout: Layout, turn: usize) -> Vec<Spmm> {
         Spmm { tf32: true, ..plain(Dtype::F32) },
     ];
     let [first, second] = [turn, turn + 3].map(|at| others[at % others.len()]);
-    vec![plain(Dtype::F32), first, second]
+    let wide = Spmm { output: Output::F32, accumulate: turn % 2 == 1, ..plain(Dtype::F16) };
+    match std::env::var("SPARSETUNE_KERNELS_OUTPUT").is_ok_and(|named| named == "f32") {
+        true => vec![wide, Spmm { accumulate: !wide.accumulate, ..wide }],
+        false => vec![plain(Dtype::F32), first, second, wide],
+    }
 }
 
 /// The number of candidates tried, and those with wrong results.

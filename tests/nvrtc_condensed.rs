@@ -8,7 +8,7 @@ mod fixture;
 
 use fixture::{binary, nvrtc};
 use rayon::prelude::*;
-use sparsetune::domain::{Dtype, Layout, Spmm};
+use sparsetune::domain::{Dtype, Layout, Output, Spmm};
 use sparsetune::ops::spmm::condensed_tc::CondensedTcs;
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::family::SpmmFamily;
@@ -18,14 +18,21 @@ use std::collections::BTreeMap;
 fn texts() -> BTreeMap<String, (String, u32)> {
     let mut texts = BTreeMap::new();
     for n in [32, 40, 128] {
-        for (dtype, tf32) in [(Dtype::F16, false), (Dtype::F32, false), (Dtype::F32, true)] {
+        let same = Output::Same;
+        for (dtype, tf32, output) in [
+            (Dtype::F16, false, same),
+            (Dtype::F16, false, Output::F32),
+            (Dtype::F32, false, same),
+            (Dtype::F32, true, same),
+        ] {
             for accumulate in [false, true] {
-                let problem = Spmm { accumulate, tf32, ..Spmm::new(n, dtype, Layout::Row) };
+                let plain = Spmm::new(n, dtype, Layout::Row);
+                let problem = Spmm { accumulate, tf32, output, ..plain };
                 for candidate in CondensedTcs.candidates(&problem) {
                     let kernel = CondensedTcs.kernel(&candidate, &problem).expect("a kernel");
                     let tile = kernel.tile();
                     if is_legal(&tile, &problem) {
-                        let label = format!("{candidate} {dtype} n={n}");
+                        let label = format!("{candidate} {dtype} n={n} C {output}");
                         texts.entry(kernel.source()).or_insert((label, tile.registers));
                     }
                 }

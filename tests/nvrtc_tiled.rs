@@ -8,7 +8,7 @@ mod fixture;
 
 use fixture::{binary, nvrtc};
 use rayon::prelude::*;
-use sparsetune::domain::{Dtype, Layout, Spmm};
+use sparsetune::domain::{Dtype, Layout, Output, Spmm};
 use sparsetune::ops::spmm::constraints::is_legal;
 use sparsetune::ops::spmm::family::SpmmFamily;
 use sparsetune::ops::spmm::tiled::TiledColumns;
@@ -24,10 +24,15 @@ fn every_tiled_kernel_keeps_its_sums_in_registers() {
         (&TiledRows, Layout::Row, 33),
         (&TiledRows, Layout::Row, 64),
     ];
-    let types = [Dtype::F16, Dtype::F32, Dtype::F64];
-    for (dtype, accumulate) in types.into_iter().flat_map(|t| [(t, false), (t, true)]) {
+    let types = [
+        (Dtype::F16, Output::Same),
+        (Dtype::F16, Output::F32),
+        (Dtype::F32, Output::Same),
+        (Dtype::F64, Output::Same),
+    ];
+    for ((dtype, output), accumulate) in types.into_iter().flat_map(|t| [(t, false), (t, true)]) {
         for (family, layout, n) in families {
-            let problem = Spmm { accumulate, ..Spmm::new(n, dtype, layout) };
+            let problem = Spmm { accumulate, output, ..Spmm::new(n, dtype, layout) };
             for candidate in family.candidates(&problem) {
                 let kernel = family.kernel(&candidate, &problem).expect("a kernel");
                 let tile = kernel.tile();

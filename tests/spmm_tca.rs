@@ -4,7 +4,7 @@
 mod fixture;
 
 use sparsetune::domain::recipe::{Arg, Program};
-use sparsetune::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use sparsetune::domain::{Candidate, Device, Dtype, Layout, Output, Spmm};
 use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
 use sparsetune::engine::cuda::nvrtc::Nvrtc;
@@ -110,14 +110,16 @@ fn every_text_compiles_without_spills_in_about_the_registers_it_was_counted_for(
     };
     let mut texts = BTreeMap::new();
     for n in [31, 64, 128] {
-        for accumulate in [false, true] {
-            for (candidate, kernel) in legal(&Spmm { accumulate, ..problem(n) }) {
+        for (accumulate, output) in
+            [false, true].into_iter().flat_map(|adds| [(adds, Output::Same), (adds, Output::F32)])
+        {
+            for (candidate, kernel) in legal(&Spmm { accumulate, output, ..problem(n) }) {
                 let counted = kernel.tile().registers;
                 texts.entry(kernel.source()).or_insert((candidate, counted));
             }
         }
     }
-    assert_eq!(texts.len(), 14);
+    assert_eq!(texts.len(), 28);
     for (text, (candidate, counted)) in &texts {
         for architecture in ["sm_80", "sm_90"] {
             let unit = unit(text).expect("its headers are there");

@@ -10,7 +10,8 @@
 namespace sparsetune {
 
 // What a program sets, checked:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kLanes       threads of a subwarp, which share a row
 //   kR           columns of C that a subwarp computes
 //   kUnroll      entries of A in flight per thread
@@ -79,11 +80,11 @@ struct ColumnMajor {
 };
 
 // `order` permutes the rows, null for natural.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                             const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
+                                             const T* __restrict__ vals, const T* __restrict__ b, Result* __restrict__ c,
                                              const u32* __restrict__ order, u32 rows, u32 b_rows, u32 n,
-                                             const Scale<T, Config::kAccumulate>& scale) {
+                                             const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kLanes = Config::kLanes, kR = Config::kR, kUnroll = Config::kUnroll;
     constexpr bool kFull = Config::kFull;
     const u32 slot = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;

@@ -24,7 +24,8 @@ struct CondensedShape {
 };
 
 // What a program sets, checked, and what follows from it:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kTerms       products that make one: 1, or 3 where each f32 is the sum of two tf32 terms
 //   kColumns     columns of C per warp
 //   kStages      steps in flight
@@ -337,10 +338,10 @@ struct CondensedParts {
 };
 
 // With several blocks along z each takes a part of every panel's steps, and the last of a panel adds them up.
-template <typename Config, typename T = typename Config::Value>
-__device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, T* __restrict__ c,
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
+__device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* __restrict__ b, Result* __restrict__ c,
                                              u32 n, const CondensedParts& cut,
-                                             const Scale<T, Config::kAccumulate>& scale) {
+                                             const Scale<Result, Config::kAccumulate>& scale) {
     using Tile = CondensedTile<Config>;
     constexpr int kColumns = Config::kColumns;
     const u32 lane = threadIdx.x % 32;
@@ -373,7 +374,7 @@ __device__ __forceinline__ void condensed_tc(const CondensedPanels& a, const T* 
     for (int odd = 0; odd < 2; ++odd) {
         const u32 slot = panel * 8 + lane % 4 * 2 + odd;
         if (slot >= a.rows) continue;
-        T* to = c + static_cast<u64>(a.order ? __ldg(a.order + slot) : slot) * n + first;
+        Result* to = c + static_cast<u64>(a.order ? __ldg(a.order + slot) : slot) * n + first;
 #pragma unroll
         for (int group = 0; group < Tile::kGroups; ++group) {
             if (tile.inside[group]) tile.sums(group, odd).store(to + group * Tile::Shape::kGroup, scale);

@@ -105,36 +105,60 @@ __device__ __forceinline__ void fold(float (&held)[kWidth], u32 partner, bool up
     }
 }
 
-// The diagonal sums, and their columns of C. Diagonal element (g, g) lies in lane 4 g + g / 2: only those eight lanes hold
-// something. From g to g ^ 1, g ^ 2 and g ^ 4 is lane ^ 4, ^ 9 and ^ 18, so the eight exchange among themselves.
-template <int kEights, int kOctets, bool kAligned, int kWidth, bool kAccumulate>
-__device__ __forceinline__ void finish(const Products<kWidth>& products, Half* c_row, u32 first, u32 octet, u32 n,
-                                       const Scale<Half, kAccumulate>& scale) {
-    constexpr int kLeft = kWidth > kEights ? kWidth / kEights : 1;
-    const u32 lane = threadIdx.x % 32, g = lane / 4;
+// The diagonal sums of a lane's products: kLeft of its columns, from element `offset` on. Diagonal element (g, g) lies in lane
+// 4 g + g / 2: only those eight lanes hold something. From g to g ^ 1, g ^ 2 and g ^ 4 is lane ^ 4, ^ 9 and ^ 18, so the
+// eight exchange among themselves.
+template <int kEights, int kWidth>
+struct Outputs {
+    static constexpr int kLeft = kWidth > kEights ? kWidth / kEights : 1;
     float held[kWidth];
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e)
-        held[e] = g & 1u ? products.sum[e / 2][e % 2 * 2 + 1] : products.sum[e / 2][e % 2 * 2];
     u32 offset = 0;
-    if constexpr (kEights >= 2) fold<kWidth>(held, 4, g & 1u, offset);
-    if constexpr (kEights >= 4) fold<kWidth / 2>(held, 9, g & 2u, offset);
-    if constexpr (kEights == 8) fold<kWidth / 4>(held, 18, g & 4u, offset);
-    const bool repeated = kWidth < kEights && (g & 4u);
-    if (lane % 4 != g / 2 || repeated) return;
-    if constexpr (kAligned) {
-        const u32 at = column<kWidth, kOctets, true>(first, octet, offset);
-        Sums<Half, kLeft> out;
+    bool mine;  // whether this lane is the one that has them
+
+    __device__ __forceinline__ explicit Outputs(const Products<kWidth>& products) {
+        const u32 lane = threadIdx.x % 32, g = lane / 4;
 #pragma unroll
-        for (int i = 0; i < kLeft; ++i) out.lane[i] = held[i];
+        for (int e = 0; e < kWidth; ++e)
+            held[e] = g & 1u ? products.sum[e / 2][e % 2 * 2 + 1] : products.sum[e / 2][e % 2 * 2];
+        if constexpr (kEights >= 2) fold<kWidth>(held, 4, g & 1u, offset);
+        if constexpr (kEights >= 4) fold<kWidth / 2>(held, 9, g & 2u, offset);
+        if constexpr (kEights == 8) fold<kWidth / 4>(held, 18, g & 4u, offset);
+        const bool repeated = kWidth < kEights && (g & 4u);
+        mine = lane % 4 == g / 2 && !repeated;
+    }
+};
+
+// The outputs, to their columns of C.
+template <int kEights, int kOctets, bool kAligned, int kWidth, typename Result, bool kAccumulate>
+__device__ __forceinline__ void finish(const Products<kWidth>& products, Result* c_row, u32 first, u32 octet, u32 n,
+                                       const Scale<Result, kAccumulate>& scale) {
+    constexpr int kLeft = Outputs<kEights, kWidth>::kLeft;
+    const Outputs<kEights, kWidth> outputs(products);
+    if (!outputs.mine) return;
+    if constexpr (kAligned) {
+        const u32 at = column<kWidth, kOctets, true>(first, octet, outputs.offset);
+        Sums<Result, kLeft> out;
+#pragma unroll
+        for (int i = 0; i < kLeft; ++i) out.lane[i] = outputs.held[i];
         if (at < n) out.store(c_row + at, scale);
     } else {
 #pragma unroll
         for (int i = 0; i < kLeft; ++i) {
-            const u32 at = column<kWidth, kOctets, false>(first, octet, offset + i);
-            if (at < n) store_one(c_row + at, held[i], scale);
+            const u32 at = column<kWidth, kOctets, false>(first, octet, outputs.offset + i);
+            if (at < n) store_one(c_row + at, outputs.held[i], scale);
         }
     }
+}
+
+// The outputs, to their places among the columns that a group of warps computes together.
+template <int kEights, int kOctets, bool kAligned, int kWidth>
+__device__ __forceinline__ void collect(const Products<kWidth>& products, float* columns, u32 octet) {
+    constexpr int kLeft = Outputs<kEights, kWidth>::kLeft;
+    const Outputs<kEights, kWidth> outputs(products);
+    if (!outputs.mine) return;
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i)
+        columns[column<kWidth, kOctets, kAligned>(0, octet, outputs.offset + i)] = outputs.held[i];
 }
 
 }  // namespace sparsetune

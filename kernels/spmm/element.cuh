@@ -111,7 +111,7 @@ struct Vector {
     }
 };
 
-// What becomes of a sum: C = A B, or C = alpha A B + beta C. With beta = 0 C is not read, as in BLAS.
+// What becomes of a sum: C = A B, or C = alpha A B + beta C, with C of elements T. With beta = 0 C is not read, as in BLAS.
 template <typename T, bool kAccumulate>
 struct Scale {
     Sum<T> alpha;
@@ -120,7 +120,7 @@ struct Scale {
     __device__ __forceinline__ bool reads() const { return kAccumulate && beta != Sum<T>(0); }
 };
 
-// kWidth sums in registers; indices must be compile-time constants.
+// kWidth sums of products of T in registers; indices must be compile-time constants.
 template <typename T, int kWidth>
 struct Sums {
     Sum<T> lane[kWidth];
@@ -135,12 +135,13 @@ struct Sums {
         for (int i = 0; i < kWidth; ++i) lane[i] = multiply_add(scale, by[i], lane[i]);
     }
 
-    // C is written once and not read again: evict it first, so that B stays in L2.
-    template <bool kAccumulate>
-    __device__ __forceinline__ void store(T* to, const Scale<T, kAccumulate>& scale) const {
-        constexpr int kBytes = Vector<T, kWidth>::kBytes;
+    // C is written once and not read again: evict it first, so that B stays in L2. Result: type of its elements, in which T
+    // is summed or which is T itself.
+    template <typename Result, bool kAccumulate>
+    __device__ __forceinline__ void store(Result* to, const Scale<Result, kAccumulate>& scale) const {
+        constexpr int kBytes = Vector<Result, kWidth>::kBytes;
         union {
-            T element[kWidth];
+            Result element[kWidth];
             u32 word[(kBytes + 3) / 4];
         } out;
         if constexpr (kAccumulate) {
@@ -148,16 +149,16 @@ struct Sums {
 #pragma unroll
             for (int i = 0; i < kWidth; ++i) sum[i] = scale.alpha * lane[i];
             if (scale.reads()) {
-                Vector<T, kWidth> before;
+                Vector<Result, kWidth> before;
                 before.load_written(to);
 #pragma unroll
                 for (int i = 0; i < kWidth; ++i) sum[i] = multiply_add(scale.beta, before[i], sum[i]);
             }
 #pragma unroll
-            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(sum[i]);
+            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<Result>(sum[i]);
         } else {
 #pragma unroll
-            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<T>(lane[i]);
+            for (int i = 0; i < kWidth; ++i) out.element[i] = narrow<Result>(lane[i]);
         }
         if constexpr (kBytes == 2) {
             __stcs(reinterpret_cast<u16*>(to), static_cast<u16>(out.word[0]));
@@ -176,9 +177,9 @@ struct Sums {
 };
 
 // One element of C.
-template <typename T, bool kAccumulate>
-__device__ __forceinline__ void store_one(T* to, Sum<T> sum, const Scale<T, kAccumulate>& scale) {
-    Sums<T, 1> one;
+template <typename Result, bool kAccumulate>
+__device__ __forceinline__ void store_one(Result* to, Sum<Result> sum, const Scale<Result, kAccumulate>& scale) {
+    Sums<Result, 1> one;
     one.lane[0] = sum;
     one.store(to, scale);
 }

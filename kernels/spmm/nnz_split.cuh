@@ -42,6 +42,7 @@ struct Segment {
     using Part = RowSplit<Config>;
     using Body = typename Part::Body;
     using T = typename Config::Value;
+    using Result = typename Config::Result;
 
     // Does `act(sum, column)` for each of this thread's columns.
     template <typename Act>
@@ -73,8 +74,8 @@ struct Segment {
         body.combine();
     }
 
-    static __device__ __forceinline__ void store(Body& body, T* c, u32 rows, u32 n, u32 row, u32 first, u32 width,
-                                                 const Scale<T, Config::kAccumulate>& scale) {
+    static __device__ __forceinline__ void store(Body& body, Result* c, u32 rows, u32 n, u32 row, u32 first, u32 width,
+                                                 const Scale<Result, Config::kAccumulate>& scale) {
         if constexpr (Config::kOut == Output::kColumns) {
             if (body.way != 0) return;
             each(body, width, [&](Sum<T>& sum, u32 column) {
@@ -88,10 +89,10 @@ struct Segment {
 
 // One segment. The last of a bundle's segments to arrive adds them all, and the last of a row's bundles adds those: always
 // in the same order, so that the result does not depend on who arrives when.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restrict__ cols, const T* __restrict__ vals,
-                                        const Dense<T>& dense, T* __restrict__ c, u32 rows, u32 n,
-                                        const Segments<T>& all, const Scale<T, Config::kAccumulate>& scale) {
+                                        const Dense<T>& dense, Result* __restrict__ c, u32 rows, u32 n,
+                                        const Segments<T>& all, const Scale<Result, Config::kAccumulate>& scale) {
     using Own = Segment<Config>;
     using Body = typename Own::Body;
     constexpr int kGroup = Config::kGroup;
@@ -122,11 +123,11 @@ __device__ __forceinline__ void segment(u32 block, u32 tile, const u32* __restri
 }
 
 // The segments of long rows, and the other rows as `row_split` computes them.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                          const T* __restrict__ vals, const Dense<T>& dense, T* __restrict__ c,
+                                          const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 n, u32 chunk,
-                                          const Segments<T>& segments, const Scale<T, Config::kAccumulate>& scale) {
+                                          const Segments<T>& segments, const Scale<Result, Config::kAccumulate>& scale) {
     constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
     // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the

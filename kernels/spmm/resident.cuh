@@ -9,7 +9,8 @@
 namespace sparsetune {
 
 // What a program sets, checked, and what follows from it:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kN1          columns of B that a block keeps
 //   kVec         columns of C per lane
 //   kUnroll      entries of A in flight per lane
@@ -30,11 +31,11 @@ struct ResidentConfig : Settings {
 
 // `group_ptr[row]` is where a row's groups start; `cuts[s]..cuts[s + 1]` are the rows of subwarp s, counted over all of block.x.
 // The order of a row's sum is that of its entries, whoever takes it: results do not depend on the device.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void resident(const u32* __restrict__ group_ptr, const u16* __restrict__ cols,
-                                         const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
+                                         const T* __restrict__ vals, const T* __restrict__ b, Result* __restrict__ c,
                                          const u32* __restrict__ cuts, u32 b_rows, u32 n,
-                                         const Scale<T, Config::kAccumulate> scale) {
+                                         const Scale<Result, Config::kAccumulate> scale) {
     constexpr bool kAligned = Config::kAligned;
     using Row = RowSums<T, Config::kLanes, Config::kPieces>;
     const u32 first = blockIdx.y * Config::kN1;

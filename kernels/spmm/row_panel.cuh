@@ -9,7 +9,8 @@
 namespace sparsetune {
 
 // What a program sets, checked, and what follows from it:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kM1, kN1     rows and columns of a tile of C
 //   kVec         columns of a thread, which one instruction loads
 //   kUnroll      columns of a panel in flight per thread
@@ -57,11 +58,11 @@ struct RowPanel {
 
 // `panel_ptr[tile]` is where tile's columns start in `panel_cols`; its values start at kM1 times that in `panel_vals`.
 // `order` is the permutation of rows that the tiles were cut from.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, const u32* __restrict__ panel_cols,
-                                          const T* __restrict__ panel_vals, const T* __restrict__ b, T* __restrict__ c,
+                                          const T* __restrict__ panel_vals, const T* __restrict__ b, Result* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 tiles, u32 n,
-                                          const Scale<T, Config::kAccumulate>& scale) {
+                                          const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kM1 = Config::kM1, kN1 = Config::kN1, kVec = Config::kVec, kUnroll = Config::kUnroll;
     constexpr u32 kThreads = Config::kThreads;
     const u32 tile = blockIdx.x * (blockDim.x / kThreads) + threadIdx.x / kThreads;

@@ -40,10 +40,11 @@ template <typename Config>
 struct RowSplit {
     using Body = Walk<Config>;
     using T = typename Config::Value;
+    using Result = typename Config::Result;
     static constexpr u32 kTile = Config::kTileColumns;
 
-    static __device__ __forceinline__ void store(const Body& body, T* c_row, u32 width,
-                                                 const Scale<T, Config::kAccumulate>& scale) {
+    static __device__ __forceinline__ void store(const Body& body, Result* c_row, u32 width,
+                                                 const Scale<Result, Config::kAccumulate>& scale) {
         if constexpr (Config::kOut == Output::kRowVectors) {
             body.store(c_row, scale);
         } else {
@@ -75,11 +76,11 @@ struct RowSplit {
 
 // The rows of block `row_block` in the columns of tile `tile`. `order` is a permutation of the rows, or null for the natural
 // order (which Output::kColumns needs). Rows with more than `longest` entries are left to other blocks.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
                                           const u32* __restrict__ cols, const T* __restrict__ vals,
-                                          const Dense<T>& dense, T* __restrict__ c, const u32* __restrict__ order,
-                                          u32 rows, u32 n, u32 longest, const Scale<T, Config::kAccumulate>& scale) {
+                                          const Dense<T>& dense, Result* __restrict__ c, const u32* __restrict__ order,
+                                          u32 rows, u32 n, u32 longest, const Scale<Result, Config::kAccumulate>& scale) {
     using Part = RowSplit<Config>;
     using Body = typename Part::Body;
     constexpr u32 kRows = Config::kRows;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __
             const u32 column = i / kRows, row = row_block * kRows + i % kRows;
             if (column >= width || row >= rows) continue;
             if (longest != ~0u && __ldg(row_ptr + row + 1) - __ldg(row_ptr + row) > longest) continue;
-            T* to = c + static_cast<u64>(first + column) * rows + row;
+            Result* to = c + static_cast<u64>(first + column) * rows + row;
             store_one(to, sums[column * (kRows + 1) + i % kRows], scale);
         }
     }

@@ -115,9 +115,9 @@ struct RowSums {
     }
 
     // `row` is a row of C, `first` the column that this tile begins with. kAligned: as for `station`.
-    template <bool kAligned, bool kAccumulate>
-    __device__ __forceinline__ void store(T* __restrict__ row, u32 first, u32 n,
-                                          const Scale<T, kAccumulate>& scale) const {
+    template <bool kAligned, typename Result, bool kAccumulate>
+    __device__ __forceinline__ void store(Result* __restrict__ row, u32 first, u32 n,
+                                          const Scale<Result, kAccumulate>& scale) const {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
             const u32 column = first + vector(p) * kVec;

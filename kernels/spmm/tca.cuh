@@ -8,7 +8,15 @@
 
 namespace sparsetune {
 
+// Bytes that the memory moves at least.
+constexpr int kSector = 32;
+
+// Bytes of C that one warp of a group has of the 64 columns that the group computes together.
+template <int kEights, typename Result>
+constexpr int kPieceBytes = 64 / kEights * static_cast<int>(sizeof(Result));
+
 // What a program sets, checked, and what follows from it:
+//   Result       type of the elements of C, f16 or f32
 //   kWidth       columns that a lane holds
 //   kShared      whether rows of B pass through shared memory; else lanes load them for themselves
 //   kAligned     whether rows of B are aligned for vectors of kWidth
@@ -19,6 +27,8 @@ struct TcaConfig : Settings {
     static constexpr bool kShared = Settings::kShared;
     // 16-byte vectors of the shared buffer: two stages of 64 per warp.
     static constexpr int kVectors = kShared ? 2 * 64 * 8 : 1;
+    // Sums of two turns of the one group of 8 warps that a block has; other groups write whole sectors without.
+    static constexpr int kCollected = kShared && kPieceBytes<8, typename Settings::Result> < kSector ? 2 * 64 : 1;
     static_assert(
         kWidth == 4 || kWidth == 8 || kWidth == 16,
         "a lane holds 4, 8 or 16 columns: two for every product, and more sums would leave no registers for loads");
@@ -40,26 +50,26 @@ struct WarpTask {
 };
 
 // A, B and C.
-template <bool kAccumulate>
+template <typename Result, bool kAccumulate>
 struct TcaOperands {
     const u32* __restrict__ cols;
     const Half* __restrict__ vals;
     const Half* __restrict__ b;
-    Half* c;
+    Result* c;
     u32 n;
-    Scale<Half, kAccumulate> scale;
+    Scale<Result, kAccumulate> scale;
 };
 
 // Feed from registers: a lane loads the two rows of B that its pairs of D come from, and nothing passes through shared memory.
 // The lanes of one block of nonzeros that differ in the octet read next to each other: 128 bytes of a row where kEights is 1,
 // 16 where it is 8, whose neighbours the next warp or the next step reads from L1. Warps of a row need not synchronise.
-template <int kEights, int kWidth, bool kAligned, bool kAccumulate>
-__device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<kAccumulate>& of) {
+template <int kEights, int kWidth, bool kAligned, typename Result, bool kAccumulate>
+__device__ __forceinline__ void walk_registers(const WarpTask& task, const TcaOperands<Result, kAccumulate>& of) {
     constexpr u32 kStep = 8 * kEights;
     constexpr int kOctets = 8 / kEights;
     const u32 lane = threadIdx.x % 32, g = lane / 4;
     const u32 mine = g % kEights * 8 + lane % 4 * 2, octet = g / kEights, n = of.n;
-    Half* c_row = of.c + static_cast<u64>(task.row) * n;
+    Result* c_row = of.c + static_cast<u64>(task.row) * n;
     Nonzeros head;
     head.load(of.cols, of.vals, task.begin + mine, task.end);
     for (u32 first = task.part * (kOctets * kWidth); first < n; first += task.parts * (kOctets * kWidth)) {
@@ -104,19 +114,23 @@ struct Stop {
 
 // Feed through shared memory (algorithms 3 and 4): the kEights warps of a group gather 64 columns of 8 x kEights rows of B, all
 // 128 bytes of a row by neighbouring lanes, while they multiply what they gathered before. 2 KiB per warp for the two stages;
-// A's nonzeros and C's sums, which the paper keeps in shared memory too, are already in the lanes that need them.
-template <int kEights, bool kAligned, bool kAccumulate>
+// A's nonzeros, which the paper keeps in shared memory too, are already in the lanes that need them. C's sums pass through it
+// (the paper's output buffer) where a warp has less than a sector of them: they are written in the step after, when the group
+// has met in any case, 128 bytes by one warp at once.
+template <int kEights, bool kAligned, typename Result, bool kAccumulate>
 struct SharedWalk {
     static constexpr int kWidth = 8;
     static constexpr u32 kVectors = 64 * kEights;  // of a stage
+    static constexpr bool kCollects = kPieceBytes<kEights, Result> < kSector;
 
-    uint4* buffer;  // two stages of the group
+    uint4* buffer;     // two stages of the group
+    float* collected;  // the sums of two turns, if it collects
     u32 member;     // warp within the group
     u32 barrier;
 
     // Lane j holds the nonzeros 2 j and 2 j + 1 of the step (where kEights is less than 8, the first 4 kEights lanes do).
     __device__ __forceinline__ void gather(u32 stage, const Stop& stop, const Nonzeros& held, const WarpTask& task,
-                                           const TcaOperands<kAccumulate>& of) const {
+                                           const TcaOperands<Result, kAccumulate>& of) const {
         const u32 thread = member * 32 + threadIdx.x % 32, octet = thread % 8;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -156,11 +170,28 @@ struct SharedWalk {
         return vector;
     }
 
-    __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<kAccumulate>& of) const {
+    // What the group has collected of 64 columns, to C: by one warp, since it is 128 bytes.
+    __device__ __forceinline__ void write(const float* sums, Result* c_row, u32 first,
+                                          const TcaOperands<Result, kAccumulate>& of) const {
+        if (member != 0) return;
+        const u32 lane = threadIdx.x % 32;
+        if constexpr (kAligned) {
+            Sums<Result, 2> pair;
+            pair.lane[0] = sums[2 * lane], pair.lane[1] = sums[2 * lane + 1];
+            if (first + 2 * lane < of.n) pair.store(c_row + first + 2 * lane, of.scale);
+        } else {
+#pragma unroll
+            for (u32 at = lane; at < 64; at += 32) {
+                if (first + at < of.n) store_one(c_row + first + at, sums[at], of.scale);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const WarpTask& task, const TcaOperands<Result, kAccumulate>& of) const {
         constexpr u32 kStep = 8 * kEights;
         const u32 g = threadIdx.x % 32 / 4, stride = task.parts / kEights * 64;
         const u32 mine = g % kEights * 8 + threadIdx.x % 4 * 2, octet = member * (8 / kEights) + g / kEights;
-        Half* c_row = of.c + static_cast<u64>(task.row) * of.n;
+        Result* c_row = of.c + static_cast<u64>(task.row) * of.n;
         Stop here{task.begin, task.part / kEights * 64};
         Stop then = here.next(task, kStep, stride);
         Nonzeros now, next;
@@ -169,31 +200,49 @@ struct SharedWalk {
         Products<kWidth> products;
         products.zero();
         gather(0, here, now, task, of);
+        // The columns that were collected last, and which of the two places has them; the other is free to be filled.
+        u32 waiting = ~0u, place = 0;
         for (u32 stage = 0; here.first < of.n; stage ^= 1) {
             const Stop later = then.next(task, kStep, stride);
             Nonzeros last;
             last.load(of.cols, of.vals, later.k + mine, task.end);
             meet();
             if (then.first < of.n) gather(stage ^ 1, then, next, task, of);
+            if constexpr (kCollects) {
+                if (waiting != ~0u) write(collected + place * 64, c_row, waiting, of);
+                waiting = ~0u;
+            }
             products.multiply(read(stage, mine, octet), read(stage, mine + 1, octet), now.values);
             if (then.first != here.first) {
-                finish<kEights, 8, kAligned>(products, c_row, here.first, octet, of.n, of.scale);
+                if constexpr (kCollects) {
+                    place ^= 1;
+                    collect<kEights, 8, kAligned>(products, collected + place * 64, octet);
+                    waiting = here.first;
+                } else {
+                    finish<kEights, 8, kAligned>(products, c_row, here.first, octet, of.n, of.scale);
+                }
                 products.zero();
             }
             here = then, then = later, now = next, next = last;
+        }
+        if constexpr (kCollects) {
+            if (waiting == ~0u) return;
+            meet();
+            write(collected + place * 64, c_row, waiting, of);
         }
     }
 };
 
 // A warp's task, of a row whose class has kEights blocks of 8 nonzeros in a product.
 template <int kEights, typename Config>
-__device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands<Config::kAccumulate>& of,
-                                         uint4* buffer) {
+__device__ __forceinline__ void run_task(const WarpTask& task,
+                                         const TcaOperands<typename Config::Result, Config::kAccumulate>& of,
+                                         uint4* buffer, float* collected) {
     if constexpr (Config::kShared) {
         // A group's warps follow each other in the block, so its first warp names its barrier; 0 stays __syncthreads'.
         const u32 member = task.part % kEights, first = threadIdx.x / 32 - member;
-        SharedWalk<kEights, Config::kAligned, Config::kAccumulate>{buffer + first * 128, member, first + 1}.run(task,
-                                                                                                                of);
+        using Walk = SharedWalk<kEights, Config::kAligned, typename Config::Result, Config::kAccumulate>;
+        Walk{buffer + first * 128, collected, member, first + 1}.run(task, of);
     } else {
         walk_registers<kEights, Config::kWidth, Config::kAligned>(task, of);
     }
@@ -201,19 +250,21 @@ __device__ __forceinline__ void run_task(const WarpTask& task, const TcaOperands
 
 // One block of the table: each warp has its task. The shared feed needs blocks of 8 warps.
 template <typename Config>
-__device__ __forceinline__ void tca(const u32* __restrict__ table, const TcaOperands<Config::kAccumulate>& of) {
+__device__ __forceinline__ void tca(const u32* __restrict__ table,
+                                    const TcaOperands<typename Config::Result, Config::kAccumulate>& of) {
     __shared__ uint4 buffer[Config::kVectors];
+    __shared__ float collected[Config::kCollected];
     const WarpTask task(table, static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32);
     if (task.row == ~0u) return;
     switch (task.eights_log) {
         case 0:
-            return run_task<1, Config>(task, of, buffer);
+            return run_task<1, Config>(task, of, buffer, collected);
         case 1:
-            return run_task<2, Config>(task, of, buffer);
+            return run_task<2, Config>(task, of, buffer, collected);
         case 2:
-            return run_task<4, Config>(task, of, buffer);
+            return run_task<4, Config>(task, of, buffer, collected);
         default:
-            return run_task<8, Config>(task, of, buffer);
+            return run_task<8, Config>(task, of, buffer, collected);
     }
 }
 

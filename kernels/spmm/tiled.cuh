@@ -16,7 +16,8 @@ namespace sparsetune {
 // infinity of B stays in its own row.
 //
 // What a program sets, checked, and what follows from it:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kR           columns of C per thread
 //   kBuffer      rows of B per stage
 //   kSegmented   whether threads have segments of rows, some of which leave partial sums
@@ -136,13 +137,13 @@ struct Tiled {
 // map_ptr[s + 1]]` of B; warp w of the block then walks the steps `ell_ptr[s * warps + w] .. [+ 1]`, 32 entries each.
 // `keys[slot]` is the row of a thread: null for the natural order; segments of one row are neighbours within a warp, and
 // rows of more than a warp of segments leave partial sums (`partials`, partial_count per column) to `tiled_combine`.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u32* __restrict__ map_ptr,
                                       const u32* __restrict__ map, const u32* __restrict__ ell_ptr,
                                       const u16* __restrict__ ell_index, const T* __restrict__ ell_value,
-                                      const u32* __restrict__ keys, const T* __restrict__ b, T* c,
+                                      const u32* __restrict__ keys, const T* __restrict__ b, Result* c,
                                       Sum<T>* __restrict__ partials, u32 partial_count, u32 rows, u32 b_rows, u32 n,
-                                      Scale<T, Config::kAccumulate> scale) {
+                                      Scale<Result, Config::kAccumulate> scale) {
     constexpr int kR = Config::kR, kBuffer = Config::kBuffer;
     using Entries = TiledEntries<T>;
     extern __shared__ uint4 tile_memory[];
@@ -212,17 +213,18 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
 }
 
 // The rows that left partial sums, one warp for each row and column: row `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`.
-// T is the type of C's elements, kAccumulate as in TiledConfig.
-template <typename T, bool kAccumulate>
+// Result and kAccumulate are as in TiledConfig.
+template <typename Result, bool kAccumulate>
 __device__ __forceinline__ void tiled_combine(const u32* __restrict__ long_rows, const u32* __restrict__ long_ptr,
-                                              const Sum<T>* __restrict__ partials, u32 partial_count, T* c, u32 rows,
-                                              u32 n, Scale<T, kAccumulate> scale) {
+                                              const Sum<Result>* __restrict__ partials, u32 partial_count,
+                                              Result* c, u32 rows,
+                                              u32 n, Scale<Result, kAccumulate> scale) {
     const u32 lane = threadIdx.x % 32;
     const u32 column = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (column >= n) return;
-    const Sum<T>* from = partials + static_cast<u64>(column) * partial_count;
+    const Sum<Result>* from = partials + static_cast<u64>(column) * partial_count;
     const u32 end = __ldg(long_ptr + blockIdx.x + 1);
-    Sum<T> sum = Sum<T>(0);
+    Sum<Result> sum = Sum<Result>(0);
 #pragma unroll 4
     for (u32 at = __ldg(long_ptr + blockIdx.x) + lane; at < end; at += 32) sum += from[at];
 #pragma unroll

@@ -9,7 +9,8 @@
 namespace sparsetune {
 
 // What a program sets, checked, and what follows from it:
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kRows        rows of A per block
 //   kN1          columns of C per block
 //   kAligned     whether rows of B are whole vectors of 16 bytes
@@ -134,13 +135,13 @@ struct TiledRow {
 // Row block i owns the rows `order[i * kRows..]` and has the stages `block_stages[i]..block_stages[i + 1]`; stage s needs the
 // B rows `map[stage_map[s]..]`, and the groups of its row r start at `bounds[s * kRows + r]`. `partials` and `arrived` are
 // null where split is 1.
-template <typename Config, typename T = typename Config::Value>
+template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void tiled_row(const u32* __restrict__ order, const u32* __restrict__ block_stages,
                                           const u32* __restrict__ stage_map, const u32* __restrict__ map,
                                           const u32* __restrict__ bounds, const u16* __restrict__ places,
-                                          const T* __restrict__ vals, const T* __restrict__ b, T* __restrict__ c,
+                                          const T* __restrict__ vals, const T* __restrict__ b, Result* __restrict__ c,
                                           Sum<T>* __restrict__ partials, u32* __restrict__ arrived, u32 rows, u32 n,
-                                          u32 split, const Scale<T, Config::kAccumulate> scale) {
+                                          u32 split, const Scale<Result, Config::kAccumulate> scale) {
     using Body = TiledRow<Config>;
     constexpr int kRows = Config::kRows;
     const u32 block = blockIdx.x / split, part = blockIdx.x % split, first = blockIdx.y * Config::kN1;

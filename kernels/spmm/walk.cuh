@@ -7,7 +7,8 @@
 namespace sparsetune {
 
 // What a program sets of a walk, checked, and what follows from it.
-//   Value        type of the elements of A, B and C
+//   Value        type of the elements of A and B
+//   Result       type of the elements of C: Value, or what it is summed in
 //   kLanes       threads side by side along the columns of C
 //   kWays        threads that take the entries of a run in turn
 //   kVec         columns of a vector, which one instruction loads
@@ -84,8 +85,8 @@ struct Walk {
     }
 
     // `c_tile` is the tile's first column in the row of C.
-    template <bool kAccumulate>
-    __device__ __forceinline__ void store(T* c_tile, const Scale<T, kAccumulate>& scale) const {
+    template <typename Result, bool kAccumulate>
+    __device__ __forceinline__ void store(Result* c_tile, const Scale<Result, kAccumulate>& scale) const {
         if (kWays > 1 && way != 0) return;
 #pragma unroll
         for (int c = 0; c < kCols; ++c) {

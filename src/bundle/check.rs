@@ -30,11 +30,11 @@ pub struct Inputs {
 impl Inputs {
     /// Draws the operands that a check names.
     pub fn draw(check: &Check, problem: &Problem, b_len: usize, c_len: usize) -> Self {
-        let dtype = problem.dtype();
+        let (dtype, result) = (problem.dtype(), problem.result());
         let c = if check.beta == 0.0 {
-            in_type(&vec![0.0; c_len], dtype)
+            in_type(&vec![0.0; c_len], result)
         } else {
-            draw(dtype, c_len, check.seed.wrapping_add(1), 1.0)
+            draw(result, c_len, check.seed.wrapping_add(1), 1.0)
         };
         Self { b: draw(dtype, b_len, check.seed, check.scale), c }
     }

@@ -108,19 +108,20 @@ pub fn in_type(values: &[f64], dtype: Dtype) -> ArrayData {
 
 /// The dense operands of a plan's call, for a matrix of this shape.
 pub fn call(plan: &Plan, rows: u64, cols: u64) -> Call {
-    let (dtype, columns) = (plan.problem.dtype(), u64::from(plan.problem.columns()));
-    let element = Element::from(dtype);
+    let columns = u64::from(plan.problem.columns());
+    let [element, result] = [plan.problem.dtype(), plan.problem.result()].map(Element::from);
     let alignment = match plan.device.kind {
         DeviceKind::Cpu => element.bytes() as u32,
         DeviceKind::Cuda => ALIGNMENT,
     };
     let dense = |rows, layout| DenseOperand { rows, cols: columns, element, layout, alignment };
+    let written = |rows, layout| DenseOperand { element: result, ..dense(rows, layout) };
     let (b, c, accumulate) = match &plan.problem {
         Problem::Spmm(spmm) => {
             let (c_rows, b_rows) = if spmm.transpose { (cols, rows) } else { (rows, cols) };
-            (dense(b_rows, spmm.layout), dense(c_rows, spmm.layout), spmm.accumulate)
+            (dense(b_rows, spmm.layout), written(c_rows, spmm.layout), spmm.accumulate)
         }
-        Problem::Sptrsv(_) => (dense(rows, Layout::Row), dense(rows, Layout::Row), false),
+        Problem::Sptrsv(_) => (dense(rows, Layout::Row), written(rows, Layout::Row), false),
     };
     Call { b, c, accumulate, b_must_be_finite: plan.validity.dense_must_be_finite }
 }

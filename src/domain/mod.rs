@@ -37,7 +37,7 @@ pub use matrix::{Features, Matrix};
 pub use model::ModelQuality;
 pub use outcome::{KernelFigures, Outcome, Resources, Timing};
 pub use plan::{Grade, Lookup, Plan, PlanId};
-pub use problem::{Dtype, L2Policy, Layout, Problem, Spmm, Sptrsv};
+pub use problem::{Dtype, L2Policy, Layout, Output, Problem, Spmm, Sptrsv};
 pub use profile::MatrixProfile;
 pub use timestamp::Timestamp;
 pub use training::{TrainRequest, Training};

@@ -32,6 +32,8 @@ pub struct Spmm {
     /// `C = A^T B`, or `alpha A^T B + beta C`, with B of rows x n and C of cols x n. Kernels are given the transpose as their
     /// matrix and know nothing of this.
     pub transpose: bool,
+    /// Type of the elements of C.
+    pub output: Output,
 }
 
 impl Spmm {
@@ -40,7 +42,16 @@ impl Spmm {
 
     /// `C = A B`, as precise as the type.
     pub const fn new(n: u32, dtype: Dtype, layout: Layout) -> Self {
-        Self { n, dtype, layout, accumulate: false, tf32: false, transpose: false }
+        let (accumulate, tf32, transpose) = (false, false, false);
+        Self { n, dtype, layout, accumulate, tf32, transpose, output: Output::Same }
+    }
+
+    /// The element type of C. Only f16 is summed in another type, so for others it is theirs, whatever `output` says.
+    pub const fn result(&self) -> Dtype {
+        match (self.dtype, self.output) {
+            (Dtype::F16, Output::F32) => Dtype::F32,
+            _ => self.dtype,
+        }
     }
 }
 
@@ -68,7 +79,7 @@ impl Problem {
         }
     }
 
-    /// The element type of the dense operands.
+    /// The element type of the matrix's values and of the dense operand that is read.
     pub const fn dtype(&self) -> Dtype {
         match self {
             Self::Spmm(spmm) => spmm.dtype,
@@ -76,16 +87,25 @@ impl Problem {
         }
     }
 
+    /// The element type of what is computed, and of what it is added to.
+    pub const fn result(&self) -> Dtype {
+        match self {
+            Self::Spmm(spmm) => spmm.result(),
+            Self::Sptrsv(solve) => solve.dtype,
+        }
+    }
+
     /// Values in the order of the operation's fields.
     pub fn values(&self) -> Vec<Value> {
         match *self {
-            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32, transpose }) => vec![
+            Self::Spmm(Spmm { n, dtype, layout, accumulate, tf32, transpose, output }) => vec![
                 n.into(),
                 dtype.into(),
                 layout.into(),
                 accumulate.into(),
                 tf32.into(),
                 transpose.into(),
+                output.into(),
             ],
             Self::Sptrsv(Sptrsv { rhs, dtype, triangle, diagonal, transpose }) => {
                 vec![rhs.into(), dtype.into(), triangle.into(), diagonal.into(), transpose.into()]
@@ -97,7 +117,7 @@ impl Problem {
     /// its range is checked by [`super::catalog::operation::Draft::read`].
     pub fn from_values(op: Op, values: &[Value]) -> Option<Self> {
         match (op, values) {
-            (Op::Spmm, &[n, dtype, layout, accumulate, tf32, transpose]) => {
+            (Op::Spmm, &[n, dtype, layout, accumulate, tf32, transpose, output]) => {
                 Some(Self::Spmm(Spmm {
                     n: n.try_into().ok()?,
                     dtype: dtype.try_into().ok()?,
@@ -105,6 +125,7 @@ impl Problem {
                     accumulate: accumulate.try_into().ok()?,
                     tf32: tf32.try_into().ok()?,
                     transpose: transpose.try_into().ok()?,
+                    output: output.try_into().ok()?,
                 }))
             }
             (Op::Sptrsv, &[rhs, dtype, triangle, diagonal, transpose]) => {
@@ -230,6 +251,16 @@ named_values! {
         Col = "col",
     }
 
+    /// Element type of C.
+    #[derive(Default)]
+    Output {
+        /// That of A and B.
+        #[default]
+        Same = "same",
+        /// f32, in which products of f16 are summed: C is not rounded again.
+        F32 = "f32",
+    }
+
     Triangle {
         Lower = "lower",
         Upper = "upper",
@@ -344,6 +375,11 @@ mod tests {
             Problem::Spmm(Spmm { transpose: true, ..Spmm::new(32, Dtype::F32, Layout::Row) });
         assert_eq!(transposed.to_string(), "spmm;n=32;dtype=f32;layout=row;transpose=true");
         assert_eq!(transposed.operand_shape(2, 3), (3, 2));
+        let wide = r#"{"op":"spmm","n":32,"dtype":"f16","layout":"row","output":"f32"}"#;
+        let problem: Problem = serde_json::from_str(wide).unwrap();
+        assert_eq!(serde_json::to_string(&problem).unwrap(), wide);
+        assert_eq!(problem.to_string(), "spmm;n=32;dtype=f16;layout=row;output=f32");
+        assert_eq!((problem.dtype(), problem.result()), (Dtype::F16, Dtype::F32));
         let solve = r#"{"op":"sptrsv","rhs":1,"triangle":"lower","diagonal":"non-unit"}"#;
         let solve: Problem = serde_json::from_str(solve).unwrap();
         assert!(solve.to_string().ends_with("diagonal=non-unit;transpose=false"));

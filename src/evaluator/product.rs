@@ -44,6 +44,12 @@ pub(super) fn operands(
     let c_seed = seed.wrapping_add(1);
     let c_len = spmm.accumulate.then_some(c_len);
     let (b, c0, product) = match spmm.dtype {
+        Dtype::F16 if spmm.result() == Dtype::F32 => {
+            let b = operand::random_half(b_len, seed);
+            let c0 = c_len.map(|len| operand::random(len, c_seed));
+            let product = product(matrix, b.reinterpret_cast::<f16>(), c0.as_deref(), spmm)?;
+            (Dense::F16(b.into()), c0.map(Dense::from), product)
+        }
         Dtype::F16 => {
             let b = operand::random_half(b_len, seed);
             let c0 = c_len.map(|len| operand::random_half(len, c_seed));
@@ -70,10 +76,10 @@ pub(super) fn operands(
 }
 
 /// The reference product, with error scales weighted by the row lengths.
-fn product<T: Element>(
+fn product<T: Element, R: Element>(
     matrix: &Csr,
     b: &[T],
-    c0: Option<&[T]>,
+    c0: Option<&[R]>,
     spmm: &Spmm,
 ) -> Result<Product, LoadError> {
     let mut reference = oracle::spmm(matrix, b, spmm);
@@ -81,8 +87,8 @@ fn product<T: Element>(
         reference.accumulate(c0, ALPHA, BETA);
     }
     // |A||B| bounds every partial sum: if it is in range, no order of summation can overflow. Sums of f16 products are
-    // accumulated in f32, so only the result must be in range.
-    let half = spmm.dtype == Dtype::F16;
+    // accumulated in f32, so only the result must be in range, in its own type.
+    let half = spmm.result() == Dtype::F16;
     let fits = |value: f64, scale: f32| {
         scale.is_finite() && !(half && operand::round_to_half(value).is_infinite())
     };
@@ -92,7 +98,7 @@ fn product<T: Element>(
             Layout::Row => at / spmm.n as usize,
             Layout::Col => at % matrix.rows(),
         };
-        return Err(LoadError::Overflow { row, dtype: spmm.dtype });
+        return Err(LoadError::Overflow { row, dtype: spmm.result() });
     }
     weigh_rows(matrix, spmm, &mut reference.scale);
     Ok(reference)
@@ -101,6 +107,7 @@ fn product<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Output;
 
     fn spmm(n: u32) -> Spmm {
         Spmm::new(n, Dtype::F32, Layout::Row)
@@ -128,6 +135,7 @@ mod tests {
                 let half = Spmm { dtype: Dtype::F16, layout, accumulate, ..spmm(9) };
                 assert!(matches!(error(half), Some(LoadError::Overflow { row: 1, .. })));
                 assert!(error(Spmm { dtype: Dtype::F32, ..half }).is_none());
+                assert!(error(Spmm { output: Output::F32, ..half }).is_none());
             }
         }
     }
@@ -154,6 +162,13 @@ mod tests {
         };
         let b = f16::from_bits(b[0]).to_f64();
         assert_eq!(product.value, [operand::round_to_half(0.1) * b]);
+        let wide = Spmm { output: Output::F32, accumulate: true, ..half };
+        let (b, c0, expected) = operands(&matrix, &wide, 5).unwrap();
+        let (Dense::F16(_), Some(Dense::F32(c0)), Expected::Product(sum)) = (b, c0, expected)
+        else {
+            panic!("unexpected type");
+        };
+        assert_eq!(sum.value, [ALPHA * product.value[0] + BETA * f64::from(c0[0])]);
     }
 
     #[test]

@@ -60,6 +60,8 @@ struct Sizes {
     /// Elements of the C that a call adds to; 0 if it adds to none.
     c0: u128,
     element: u128,
+    /// Bytes of an element of C.
+    result: u128,
     /// Rows of the stored matrix if kernels work on its transpose.
     stored_rows: Option<u128>,
 }
@@ -80,6 +82,7 @@ impl Sizes {
             c: rows * width,
             c0: if adds { rows * width } else { 0 },
             element: u128::from(dtype.bytes()),
+            result: u128::from(problem.result().bytes()),
             stored_rows: problem.works_on_transpose().then_some(u128::from(matrix.rows)),
         }
     }
@@ -89,8 +92,8 @@ impl Sizes {
     /// engine's aligned or packed copy). Per entry of A 20 bytes: its column (4), its value in f64 (8), and its value in the
     /// problem's type, which the oracle widens to f64 again (8).
     fn product_on_host(&self) -> u128 {
-        let made = 2 * self.element * (self.b + self.c0);
-        let multiplying = (8 + 4 + self.element) * self.c + made + 20 * self.nnz;
+        let made = 2 * (self.element * self.b + self.result * self.c0);
+        let multiplying = (8 + 4 + self.result) * self.c + made + 20 * self.nnz;
         multiplying.max(self.transposing())
     }
 
@@ -103,8 +106,8 @@ impl Sizes {
     /// Memory of a GPU: A with 4-byte columns and row pointers, B, C, and the initial C of a verified call that adds to it.
     /// The reference adapts to the remaining memory: it is compared in slices if it does not fit beside the operands.
     fn product_on_gpu(&self) -> u128 {
-        let dense = self.b + self.c + self.c0;
-        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + self.element * dense
+        let dense = self.element * self.b + self.result * (self.c + self.c0);
+        (4 + self.element) * self.nnz + 4 * (self.rows + 1) + dense
     }
 
     /// Peak memory of the evaluator's process for a solve. Per entry 44 bytes: in the matrix (12), in the system that x is
@@ -139,6 +142,7 @@ mod tests {
             c: 10 * 4,
             c0: if accumulate { 10 * 4 } else { 0 },
             element: 2,
+            result: 2,
             stored_rows: None,
         };
         let (plain, adding) = (sizes(false), sizes(true));

@@ -26,7 +26,7 @@ pub fn product(matrix: &Csr, spmm: &Spmm, device: &Device) -> Least {
     let element = spmm.dtype.bytes();
     let a = 4 * (rows + 1) + nnz * (4 + element);
     let c = if spmm.accumulate { 2 * rows } else { rows };
-    let bytes = a + (touched_columns(matrix) + c) * n * element;
+    let bytes = a + (touched_columns(matrix) * element + c * spmm.result().bytes()) * n;
     Least { us: bytes_us(bytes, device), bound: Bound::Bytes, bytes }
 }
 

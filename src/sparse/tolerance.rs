@@ -17,17 +17,20 @@ struct Error {
 }
 
 impl Error {
-    /// Half precision accumulates in float32 and rounds once at the end. With tf32, operands have 11 significant bits,
+    /// Half precision accumulates in float32 and rounds once at the end, unless the result is float32. Then nothing covers
+    /// that tensor cores cut off what they do not keep of a sum: such an addition is off by up to a unit in the last place,
+    /// twice as much as a rounded one. With tf32, operands have 11 significant bits,
     /// as in f16: each of the two factors of a product may be off by half a unit in the last place. Neither error grows
     /// with the row length, unlike that of the sum.
     fn of(spmm: &Spmm) -> Self {
         let half = roundoff(Dtype::F16);
         let term = match spmm.dtype {
+            Dtype::F16 if spmm.result() == Dtype::F32 => 2.0 * roundoff(Dtype::F32),
             Dtype::F16 | Dtype::F32 => roundoff(Dtype::F32),
             // The reference is itself a float64 sum with an error of the same size.
             Dtype::F64 => 2.0 * roundoff(Dtype::F64),
         };
-        let rounded = if spmm.dtype == Dtype::F16 { half } else { 0.0 };
+        let rounded = if spmm.result() == Dtype::F16 { half } else { 0.0 };
         Self { constant: rounded + if spmm.tf32 { 2.0 * half } else { 0.0 }, term }
     }
 
@@ -66,7 +69,7 @@ pub fn solution_tolerance(dtype: Dtype) -> f64 {
 /// values of its terms.
 pub fn element_bound(spmm: &Spmm, row_nnz: usize, scale: f64) -> f64 {
     let error = Error::of(spmm);
-    let floor = if spmm.dtype == Dtype::F16 { f64::from(LEAST_NORMAL_HALF) } else { 0.0 };
+    let floor = if spmm.result() == Dtype::F16 { f64::from(LEAST_NORMAL_HALF) } else { 0.0 };
     error.most(row_nnz) * scale + error.most(0) * floor
 }
 
@@ -98,11 +101,11 @@ fn roundoff(dtype: Dtype) -> f64 {
 const LEAST_NORMAL_HALF: f32 = 1.0 / 16384.0;
 
 /// Multiplies each element's scale by its row's weight, in the layout of the product, so that `tolerance` is the bound
-/// of every row; for f16 it adds a term for underflow. Scales stay finite, since an infinite one would accept any
+/// of every row; for a result in f16 it adds a term for underflow. Scales stay finite, since an infinite one would accept any
 /// result.
 pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
     let rows = matrix.rows().max(1);
-    let floor = if spmm.dtype == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
+    let floor = if spmm.result() == Dtype::F16 { LEAST_NORMAL_HALF } else { 0.0 };
     let weigh = |scale: &mut f32, weight: f32| *scale = (*scale * weight + floor).min(f32::MAX);
     let error = Error::of(spmm);
     let weight = |row| (error.most(matrix.row_nnz(row)) / error.most(0)) as f32;

@@ -4,7 +4,7 @@
 use crate::product::operands;
 use crate::{EFFORT, vendor};
 use sparsetune::domain::recipe::{Arg, CudaProgram, Program, Recipe, Step};
-use sparsetune::domain::{Candidate, Dtype, Layout, Spmm};
+use sparsetune::domain::{Candidate, Dtype, Layout, Output, Spmm};
 use sparsetune::engine::cuda::CudaEngine;
 use sparsetune::engine::cuda::compile::options;
 use sparsetune::engine::cuda::libraries::Search;
@@ -21,7 +21,8 @@ const BODY: &str = r#"
 #include "spmm/element.cuh"
 using namespace sparsetune;
 using T = ELEMENT;
-extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T* values, const T* b, T* c,
+using R = RESULT;
+extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T* values, const T* b, R* c,
                                 Sum<T> alpha, Sum<T> beta, u32 rows, u32 cols, u32 n) {
   const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= (u64)rows * n) return;
@@ -37,7 +38,7 @@ extern "C" __global__ void spmm(const u32* row_ptr, const u32* col_idx, const T*
 }
 "#;
 
-const STORE: &str = "c[at] = narrow<T>(sum);";
+const STORE: &str = "c[at] = narrow<R>(sum);";
 const BLOCK: u32 = 128;
 
 fn kernel(matrix: &Csr, spmm: &Spmm, store: &str) -> Recipe {
@@ -51,16 +52,16 @@ fn kernel(matrix: &Csr, spmm: &Spmm, store: &str) -> Recipe {
 }
 
 fn text(spmm: &Spmm, store: &str) -> String {
-    let element = match spmm.dtype {
+    let [element, result] = [spmm.dtype, spmm.result()].map(|dtype| match dtype {
         Dtype::F16 => "sparsetune::Half",
         Dtype::F32 => "float",
         Dtype::F64 => "double",
-    };
+    });
     let by_rows = spmm.layout == Layout::Row;
     let body = BODY.replace("STORE", store);
     let accumulate = spmm.accumulate;
     format!(
-        "#define ELEMENT {element}\n#define BY_ROWS {by_rows}\n#define ACCUMULATE {accumulate}\n{body}"
+        "#define ELEMENT {element}\n#define RESULT {result}\n#define BY_ROWS {by_rows}\n#define ACCUMULATE {accumulate}\n{body}"
     )
 }
 
@@ -70,7 +71,11 @@ fn problems() -> Vec<Spmm> {
         for layout in [Layout::Row, Layout::Col] {
             for accumulate in [false, true] {
                 // Odd, so that the last element of C in f16 shares its word with the guard.
-                all.push(Spmm { accumulate, ..Spmm::new(33, dtype, layout) });
+                let same = Spmm { accumulate, ..Spmm::new(33, dtype, layout) };
+                all.push(same);
+                if dtype == Dtype::F16 {
+                    all.push(Spmm { output: Output::F32, ..same });
+                }
             }
         }
     }
@@ -130,23 +135,23 @@ fn verification(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
     println!("{spmm:?}: {check:?}, allowed {:.1e}", tolerance(spmm));
     assert!(right(&check), "{spmm:?}: {check:?}");
 
-    let off = "c[at] = narrow<T>(row == 8 && j == 5 ? sum + Sum<T>(0.5) : sum);";
+    let off = "c[at] = narrow<R>(row == 8 && j == 5 ? sum + Sum<T>(0.5) : sum);";
     let check = verify(off);
     let (rows, n) = (matrix.rows() as u64, u64::from(spmm.n));
     let place = |row, j| if spmm.layout == Layout::Row { row * n + j } else { j * rows + row };
     assert!(!right(&check) && check.worst == place(8, 5), "{spmm:?}: {check:?}");
 
-    let check = verify("if (row != 999) c[at] = narrow<T>(sum);");
+    let check = verify("if (row != 999) c[at] = narrow<R>(sum);");
     assert!(!right(&check) && check.unwritten == n, "{spmm:?}: {check:?}");
 
     if spmm.accumulate {
         // C is NaN where beta is 0, so that a product that reads it is detected.
         let check =
-            verify("c[at] = narrow<T>(beta == Sum<T>(0) ? sum + beta * widen(c[at]) : sum);");
+            verify("c[at] = narrow<R>(beta == Sum<T>(0) ? sum + beta * widen(c[at]) : sum);");
         assert_eq!(check.rel_error, f64::INFINITY, "{spmm:?}: {check:?}");
     }
 
-    let check = verify("c[at] = narrow<T>(sum); if (i == 0) c[(u64)rows * n] = narrow<T>(sum);");
+    let check = verify("c[at] = narrow<R>(sum); if (i == 0) c[(u64)rows * n] = narrow<R>(sum);");
     assert_eq!((check.rel_error, check.worst), (f64::INFINITY, rows * n), "{spmm:?}");
     assert!(right(&verify(STORE)));
 }

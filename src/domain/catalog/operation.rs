@@ -326,6 +326,7 @@ mod tests {
             "accumulate",
             "tf32",
             "transpose",
+            "output",
             "rhs",
             "triangle",
             "diagonal",

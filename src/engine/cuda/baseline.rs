@@ -170,28 +170,30 @@ pub(super) struct Work<'a> {
     pub(super) layout: Layout,
     pub(super) b: u64,
     pub(super) c: u64,
+    /// Type of C; B has that of the sparse operand.
+    pub(super) result: Dtype,
 }
 
 impl<'a> Work<'a> {
     pub(super) fn of(loaded: &'a Loaded) -> Self {
-        let Loaded { rows, cols, nnz, dtype, n, layout, .. } = *loaded;
+        let Loaded { rows, cols, nnz, dtype, result, n, layout, .. } = *loaded;
         let arrays = [&loaded.row_ptr, &loaded.col_idx, &loaded.values];
         let csr = Csr { rows, cols, nnz, arrays, dtype };
-        Self { csr, n, layout, b: loaded.b.pointer, c: loaded.c.pointer }
+        Self { csr, n, layout, b: loaded.b.pointer, c: loaded.c.pointer, result }
     }
 
     /// B, with as many rows as the sparse operand has columns.
     pub(super) fn dense_b(&self) -> Dense {
-        self.dense(self.csr.cols, self.b)
+        self.dense(self.csr.cols, self.b, self.csr.dtype)
     }
 
     /// C, with as many rows as the sparse operand.
     pub(super) fn dense_c(&self) -> Dense {
-        self.dense(self.csr.rows, self.c)
+        self.dense(self.csr.rows, self.c, self.result)
     }
 
-    fn dense(&self, rows: usize, pointer: u64) -> Dense {
-        Dense { rows, cols: self.n, layout: self.layout, pointer, dtype: self.csr.dtype }
+    fn dense(&self, rows: usize, pointer: u64, dtype: Dtype) -> Dense {
+        Dense { rows, cols: self.n, layout: self.layout, pointer, dtype }
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Gemm {
     handle: Arc<Handle>,
     shape: Shape,
     dtype: Dtype,
+    /// Type of C.
+    result: Dtype,
     compute: u32,
     a: Buffer,
     /// Elements from one row of it to the next.
@@ -121,6 +123,7 @@ impl Gemm {
             handle: handle.clone(),
             shape,
             dtype,
+            result: work.result,
             compute,
             a,
             leading,
@@ -154,7 +157,7 @@ impl Gemm {
         let Shape { a_first, operation, m, n, k, leading } = self.shape;
         let (a, b) = (self.a.pointer, self.b);
         let [x, y] = if a_first { [a, b] } else { [b, a] };
-        let element = data_type(self.dtype);
+        let (element, result) = (data_type(self.dtype), data_type(self.result));
         // SAFETY: the arrays are as large as shape and leading dimensions say; alpha and beta are host numbers of the
         // compute type (the handle's default pointer mode).
         let status = unsafe {
@@ -174,7 +177,7 @@ impl Gemm {
                 leading[1],
                 factors.beta(),
                 self.c,
-                element,
+                result,
                 leading[2],
                 self.compute,
                 CUBLAS_GEMM_DEFAULT,

@@ -30,7 +30,10 @@ pub(super) struct Loaded {
     /// Entries of the sparse operand as kernels read it: for SpTRSV the strictly lower triangle in solve order.
     pub(super) nnz: usize,
     pub(super) layout: Layout,
+    /// Type of the values and of B.
     pub(super) dtype: Dtype,
+    /// Type of C.
+    pub(super) result: Dtype,
     pub(super) l2_policy: L2Policy,
     pub(super) row_ptr: Buffer,
     pub(super) col_idx: Buffer,
@@ -101,7 +104,7 @@ impl Loaded {
         product: Arc<Product>,
         room: &Room,
     ) -> Result<Self, EngineError> {
-        let Spmm { n, dtype, layout, .. } = *spmm;
+        let (Spmm { n, dtype, layout, .. }, result) = (*spmm, spmm.result());
         let c0 = operands.c0.as_ref().filter(|_| spmm.accumulate);
         if spmm.accumulate != operands.c0.is_some() {
             return Err(refused(format!(
@@ -125,14 +128,15 @@ impl Loaded {
             nnz: matrix.nnz(),
             layout,
             dtype,
+            result,
             l2_policy: operands.l2_policy,
             row_ptr: Buffer::of(context, &row_pointers(matrix.indptr())?)?,
             col_idx: Buffer::of(context, matrix.indices())?,
             values: in_type(context, matrix.values(), dtype)?,
             diagonal: None,
             b: dense(context, &operands.b, dtype)?,
-            c: output(context, elements as usize, dtype)?,
-            c0: c0.map(|c0| dense(context, c0, dtype)).transpose()?,
+            c: output(context, elements as usize, result)?,
+            c0: c0.map(|c0| dense(context, c0, result)).transpose()?,
             // Last, since it takes a share of the memory that the others leave.
             judge: Judge::Product(Reference::upload(context, product, room.reference_bytes)?),
             arrays: HashMap::new(),
@@ -165,6 +169,7 @@ impl Loaded {
             nnz: system.nnz(),
             layout: Layout::Row,
             dtype,
+            result: dtype,
             l2_policy: operands.l2_policy,
             row_ptr: Buffer::of(context, &row_pointers(&system.indptr)?)?,
             col_idx: Buffer::of(context, &system.indices)?,
@@ -204,7 +209,7 @@ impl Loaded {
 
     /// 32-bit words of C; the guard begins behind them.
     pub(super) fn words(&self) -> usize {
-        words(self.elements(), self.dtype)
+        words(self.elements(), self.result)
     }
 
     /// Uploads the recipes' arrays that are not on the device yet. If they do not fit, arrays of other recipes are freed.

@@ -109,7 +109,7 @@ fn compare(
             u64::from(POISON),
             findings.pointer(),
         ];
-        Launch::own(context, own.verify(loaded.dtype), blocks, THREADS, arguments).enqueue()?;
+        Launch::own(context, own.verify(loaded.result), blocks, THREADS, arguments).enqueue()?;
         findings.take(blocks)?;
     }
     findings.look_behind(loaded)
@@ -169,7 +169,7 @@ impl Findings {
     /// Any word behind C that is no longer poison outweighs every other error. An odd element of 16 bits shares C's last
     /// word, so the other half of that word is behind C, too; zeroing C by words may have zeroed it.
     pub(super) fn look_behind(&mut self, loaded: &Loaded) -> Result<(), EngineError> {
-        let element = loaded.dtype.bytes() as usize;
+        let element = loaded.result.bytes() as usize;
         let end = loaded.elements() * element;
         let mut guard = vec![0u16; GUARD_WORDS * 2];
         loaded.c.read(end, &mut guard)?;

@@ -124,7 +124,7 @@ impl ColumnMajor {
             parameter("const u32*", "cols", Arg::ColIdx),
             parameter(elements(dtype), "vals", Arg::Values),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),
             number("rows", bound.rows),
             number("b_rows", bound.b_rows),

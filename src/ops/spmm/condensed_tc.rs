@@ -374,7 +374,7 @@ impl CondensedTc {
         let operands = vec![
             aggregate("CondensedPanels", panels),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             number("n", n),
             aggregate("CondensedParts", parts),
             scale(&self.problem),

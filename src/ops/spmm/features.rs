@@ -106,7 +106,7 @@ fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
     all.log("work", nnz * n);
     let l2 = (device.l2_bytes as f64).max(1.0);
     all.ratio("b_over_l2", seen.touched_cols as f64 * n * element, l2);
-    all.ratio("c_over_l2", rows * n * element, l2);
+    all.ratio("c_over_l2", rows * n * problem.result().bytes() as f64, l2);
     all.ratio("a_over_l2", nnz * (4.0 + element), l2);
     all.log("rows_a_multiprocessor", rows / f64::from(device.multiprocessors.max(1)));
     all.device(device);

@@ -176,7 +176,7 @@ fn memory_us(
     let kept = (L2_SHARE * device.l2_bytes as f64 / (touched * work.width).max(1.0)).min(1.0);
     let again = seen.nnz as f64 / work.locality.far;
     let rows_of_b = (again * (1.0 - kept) + touched * kept).max(touched);
-    let c_bytes = seen.rows as f64 * f64::from(problem.n) * problem.dtype.bytes() as f64;
+    let c_bytes = seen.rows as f64 * f64::from(problem.n) * problem.result().bytes() as f64;
     let bytes = (rows_of_b * work.width + work.a_bytes + work.c_again) * column_tiles + c_bytes;
     bytes / (copy_rate(device) * MEMORY_RATIO)
 }

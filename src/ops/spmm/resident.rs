@@ -121,7 +121,7 @@ impl Resident {
             parameter("const u16*", "cols", Arg::Array(1)),
             parameter(elements(dtype), "vals", Arg::Array(2)),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             parameter("const u32*", "cuts", Arg::Array(3)),
             number("b_rows", b_rows),
             number("n", n),

@@ -209,7 +209,7 @@ impl RowPanel {
             parameter("const u32*", "panel_cols", Arg::Array(1)),
             parameter(elements(dtype), "panel_vals", Arg::Array(2)),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             parameter("const u32*", "order", Arg::Array(3)),
             number("rows", rows),
             number("tiles", rows.div_ceil(self.m1)),

@@ -3,7 +3,7 @@
 use super::constraints::is_legal;
 use super::family::{self, FAMILIES};
 use super::host;
-use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Output, Spmm};
 use crate::ops::vendor::candidate;
 use crate::sparse::Csr;
 
@@ -68,6 +68,10 @@ fn typical_problems() -> Vec<Spmm> {
                 }
                 if n == 128 && dtype == Dtype::F32 {
                     problems.push(Spmm { tf32: true, ..plain });
+                }
+                if (n == 33 || n == 128) && dtype == Dtype::F16 {
+                    let wide = Spmm { output: Output::F32, ..plain };
+                    problems.extend([wide, Spmm { accumulate: true, ..wide }]);
                 }
             }
         }

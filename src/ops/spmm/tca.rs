@@ -137,17 +137,18 @@ impl Family for TensorDots {
 impl TensorDot {
     fn kernel(&self) -> EntryPoint {
         let Spmm { n, dtype, accumulate, .. } = self.problem;
+        let result = text::element(self.problem.result());
         let operands = vec![
             parameter("const u32*", "cols", Arg::ColIdx),
             parameter(elements(dtype), "vals", Arg::Values),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             number("n", n),
             scale(&self.problem),
         ];
         let operands = vec![
             parameter("const u32*", "table", Arg::Array(0)),
-            aggregate(format!("TcaOperands<{accumulate}>"), operands),
+            aggregate(format!("TcaOperands<{result}, {accumulate}>"), operands),
         ];
         text::kernel("tca", "TcaConfig", operands)
     }
@@ -170,6 +171,12 @@ impl TensorDot {
     /// Whether rows of B are aligned for whole vectors.
     fn aligned(&self) -> bool {
         self.problem.n.is_multiple_of(self.width())
+    }
+
+    /// Two stages of B, and the sums of two turns of 64 columns where these pass through shared memory, too.
+    fn shared_bytes(&self) -> u32 {
+        let collected = if self.problem.result() == Dtype::F16 { 2 * 64 * 4 } else { 0 };
+        2 * 64 * VECTOR_BYTES * self.warps + collected
     }
 
     fn shape(&self) -> Shape {
@@ -216,7 +223,7 @@ impl SpmmKernel for TensorDot {
             registers: 28
                 + if self.aligned() { 3 } else { 5 } * width
                 + 12 * u32::from(self.shared),
-            shared_bytes: if self.shared { 2 * 64 * VECTOR_BYTES * self.warps } else { 0 },
+            shared_bytes: if self.shared { self.shared_bytes() } else { 0 },
             vector: 1,
             // Warps are assigned by nonzeros.
             balanced: true,

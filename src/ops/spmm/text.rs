@@ -13,14 +13,17 @@ pub fn kernel(template: &str, config: &str, operands: Vec<Operand>) -> EntryPoin
     EntryPoint { name: ENTRY, launch_bounds: None, cluster: 1, function, operands }
 }
 
-/// A program with these settings, and with those that all problems have: the type of elements, and whether C is accumulated.
+/// A program with these settings, and with those that all problems have: the types of elements, and whether C is accumulated.
 pub fn program(
     headers: &[&str],
     problem: &Spmm,
     own: &[(&str, Setting)],
     kernels: &[EntryPoint],
 ) -> String {
-    let mut members = vec![("Value", Setting::Type(element(problem.dtype)))];
+    let mut members = vec![
+        ("Value", Setting::Type(element(problem.dtype))),
+        ("Result", Setting::Type(element(problem.result()))),
+    ];
     members.extend(own);
     members.push(("kAccumulate", problem.accumulate.into()));
     program::program(headers, &program::settings("Settings", &members), kernels)
@@ -41,13 +44,13 @@ pub fn elements(dtype: Dtype) -> String {
 }
 
 /// The dense output.
-pub fn output(dtype: Dtype) -> Operand {
-    parameter(format!("{}*", element(dtype)), "c", Arg::C)
+pub fn output(problem: &Spmm) -> Operand {
+    parameter(format!("{}*", element(problem.result())), "c", Arg::C)
 }
 
 /// How a kernel scales its sums: by the parameters alpha and beta where the problem has them.
 pub fn scale(problem: &Spmm) -> Operand {
-    let element = element(problem.dtype);
+    let element = element(problem.result());
     let members = if problem.accumulate {
         let factor = |name, argument| parameter(format!("Sum<{element}>"), name, argument);
         vec![factor("alpha", Arg::Alpha), factor("beta", Arg::Beta)]

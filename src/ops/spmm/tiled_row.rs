@@ -414,7 +414,7 @@ impl TiledRow {
             parameter("const u16*", "places", Arg::Array(5)),
             parameter(elements(dtype), "vals", Arg::Array(6)),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&self.problem),
             parameter(format!("Sum<{element}>*"), "partials", scratch(0)),
             parameter("u32*", "arrived", scratch(1)),
             number("rows", height),

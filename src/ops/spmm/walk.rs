@@ -291,7 +291,7 @@ impl Walk {
             parameter("const u32*", "cols", Arg::ColIdx),
             parameter(elements(dtype), "vals", Arg::Values),
             aggregate(format!("Dense<{}>", element(dtype)), dense),
-            output(dtype),
+            output(&self.problem),
             parameter("const u32*", "order", bound.order.map_or(Arg::NULL, Arg::Array)),
             number("rows", bound.rows),
             number("n", n),

@@ -5,6 +5,8 @@ use crate::domain::{DeviceKind, SearchStrategy, Spmm};
 
 const TRUE: Value = Value::Boolean(true);
 const FALSE: Value = Value::Boolean(false);
+const SAME: Value = Value::Choice("same");
+const F32: Value = Value::Choice("f32");
 const GPU: Tuned = Tuned::On(DeviceKind::Cuda);
 
 /// Shared with the other operations.
@@ -19,7 +21,7 @@ pub(super) const DTYPE: Field = Field {
     default: Some(Value::Choice("f32")),
     usual: Value::Choice("f32"),
     in_key_at_default: true,
-    sentence: "Type of the elements of A, of the dense operand and of the result.",
+    sentence: "Type of the elements of A and of the dense operand, and of the result unless that has a type of its own.",
 };
 
 pub(super) static OPERATION: Operation = Operation {
@@ -86,6 +88,22 @@ pub(super) static OPERATION: Operation = Operation {
             in_key_at_default: false,
             sentence: "Multiply with the transpose of A.",
         },
+        Field {
+            name: "output",
+            label: "Type of C",
+            kind: Kind::Choice(&[
+                Choice { name: "same", label: "as A and B", sentence: "The type of A and B." },
+                Choice {
+                    name: "f32",
+                    label: "f32",
+                    sentence: "The type in which f16 is summed, without rounding to f16.",
+                },
+            ]),
+            default: Some(SAME),
+            usual: SAME,
+            in_key_at_default: false,
+            sentence: "Type of the elements of C; f32 is for products of f16.",
+        },
     ],
     limits: &[
         Limit {
@@ -93,6 +111,12 @@ pub(super) static OPERATION: Operation = Operation {
             value: TRUE,
             only: Tuned::With("dtype", Value::Choice("f32")),
             why: "tf32 is a rounding of f32 operands, so it needs dtype f32",
+        },
+        Limit {
+            field: "output",
+            value: F32,
+            only: Tuned::With("dtype", Value::Choice("f16")),
+            why: "output f32 is the type in which f16 is summed, so it needs dtype f16",
         },
         Limit {
             field: "dtype",
@@ -116,6 +140,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::when_true("accumulate", "accumulate"),
         Phrase::when_true("tf32", "tf32"),
         Phrase::when_true("transpose", "transposed"),
+        Phrase::value("output", "C {}").unless("output", SAME),
     ],
     full: &[
         Phrase::value("n", "N = {}"),
@@ -124,6 +149,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::when_true("accumulate", "C = αAB + βC"),
         Phrase::when_true("tf32", "tf32 allowed"),
         Phrase::when_true("transpose", "A transposed"),
+        Phrase::value("output", "C in {}").unless("output", SAME),
     ],
     bench: &[
         Phrase::value("dtype", "{}").unless("tf32", TRUE),
@@ -132,6 +158,7 @@ pub(super) static OPERATION: Operation = Operation {
         Phrase::value("layout", "{}"),
         Phrase::when_true("accumulate", "+C"),
         Phrase::when_true("transpose", "T"),
+        Phrase::value("output", "C {}").unless("output", SAME),
     ],
     bench_marks: &[],
 };

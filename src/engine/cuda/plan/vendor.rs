@@ -36,6 +36,8 @@ struct Shape {
     cols: usize,
     n: usize,
     dtype: Dtype,
+    /// Type of C.
+    result: Dtype,
     layout: Layout,
 }
 
@@ -50,14 +52,9 @@ impl VendorCall {
         let size = |size: u64| {
             usize::try_from(size).map_err(|_| refused(format!("a dimension of {size}")))
         };
-        let dtype = match b.element {
-            Element::F16 => Dtype::F16,
-            Element::F32 => Dtype::F32,
-            Element::F64 => Dtype::F64,
-            other => return Err(refused(format!("a dense operand of the type {}", other.name()))),
-        };
+        let (dtype, result) = (dtype(b.element)?, dtype(c.element)?);
         let (rows, cols, n) = (size(c.rows)?, size(b.rows)?, size(b.cols)?);
-        let shape = Shape { rows, cols, n, dtype, layout: b.layout };
+        let shape = Shape { rows, cols, n, dtype, result, layout: b.layout };
         let [row_ptr, col_idx, values] = OPERAND;
         for (name, element) in
             [(row_ptr, Element::U32), (col_idx, Element::U32), (values, b.element)]
@@ -90,18 +87,18 @@ impl VendorCall {
         if arrays.missing().is_some() {
             return Ok(());
         }
-        let Shape { rows, cols, n, dtype, layout } = self.shape;
+        let Shape { rows, cols, n, dtype, result, layout } = self.shape;
         let [row_ptr, col_idx, values] = OPERAND;
         let buffers = [arrays.buffer(row_ptr)?, arrays.buffer(col_idx)?, arrays.buffer(values)?];
         let csr = Csr { rows, cols, nnz: arrays.length(col_idx)?, arrays: buffers, dtype };
         // Preparation may read the dense operands, which only a call has.
-        let zeros = |rows: usize| {
+        let zeros = |rows: usize, dtype: Dtype| {
             let bytes = (rows * n * dtype.bytes() as usize).next_multiple_of(4);
             let buffer = Buffer::new(context, bytes)?;
             context.fill(buffer.pointer, 0, bytes / 4).map(|()| buffer)
         };
-        let (b, c) = (zeros(cols)?, zeros(rows)?);
-        let work = Work { csr, n, layout, b: b.pointer, c: c.pointer };
+        let (b, c) = (zeros(cols, dtype)?, zeros(rows, result)?);
+        let work = Work { csr, n, layout, b: b.pointer, c: c.pointer, result };
         let algorithm = &self.forward.algorithm;
         let routine = match (library, &self.problem) {
             (Opened::Sparse(handle), Problem::Spmm(_)) => {
@@ -183,6 +180,16 @@ impl VendorCall {
     }
 }
 
+/// The type of a dense operand.
+fn dtype(element: Element) -> Result<Dtype, EngineError> {
+    match element {
+        Element::F16 => Ok(Dtype::F16),
+        Element::F32 => Ok(Dtype::F32),
+        Element::F64 => Ok(Dtype::F64),
+        other => Err(refused(format!("a dense operand of the type {}", other.name()))),
+    }
+}
+
 fn indices(arrays: &Arrays, name: &str) -> Result<Vec<u32>, EngineError> {
     let length = arrays.length(name)?;
     Ok(words(&Bits::read(arrays.buffer(name)?, Element::U32, length)?.bytes()))
@@ -244,7 +251,14 @@ fn scattered(
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { rows: 3, cols: 2, n: 1, dtype: Dtype::F16, layout: Layout::Row };
+    const SHAPE: Shape = Shape {
+        rows: 3,
+        cols: 2,
+        n: 1,
+        dtype: Dtype::F16,
+        result: Dtype::F16,
+        layout: Layout::Row,
+    };
 
     #[test]
     fn only_a_whole_matrix_reaches_the_library() {

@@ -73,7 +73,7 @@ impl Bound {
             parameter(elements(dtype), "ell_value", Arg::Array(5)),
             parameter("const u32*", "keys", self.keys.map_or(Arg::NULL, Arg::Array)),
             parameter(elements(dtype), "b", Arg::B),
-            output(dtype),
+            output(&tiled.problem),
             self.partials(&format!("Sum<{element}>*")),
             number("partial_count", self.partials),
             number("rows", self.rows),
@@ -85,14 +85,14 @@ impl Bound {
     }
 
     fn combine(self, tiled: &Tiled) -> EntryPoint {
-        let Spmm { n, dtype, accumulate, .. } = tiled.problem;
-        let element = element(dtype);
+        let Spmm { n, accumulate, .. } = tiled.problem;
+        let element = element(tiled.problem.result());
         let operands = vec![
             parameter("const u32*", "long_rows", Arg::Array(self.long_rows)),
             parameter("const u32*", "long_ptr", Arg::Array(self.long_rows + 1)),
             self.partials(&format!("const Sum<{element}>*")),
             number("partial_count", self.partials),
-            output(dtype),
+            output(&tiled.problem),
             number("rows", self.rows),
             number("n", n),
             scale(&tiled.problem),
