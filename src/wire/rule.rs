@@ -1,6 +1,6 @@
 //! The pruning rules in words, so that a client can explain a funnel.
 
-use crate::domain::catalog::rules::{self, RULES, Side};
+use crate::domain::catalog::rules::{self, Side};
 use serde::Serialize;
 
 /// The complete response.
@@ -41,7 +41,7 @@ pub struct Words {
 impl Rules {
     /// Every rule, in the order in which they apply.
     pub fn all() -> Self {
-        Self { rules: RULES.iter().map(Rule::from).collect() }
+        Self { rules: rules::all().map(Rule::from).collect() }
     }
 }
 

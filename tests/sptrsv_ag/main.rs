@@ -4,13 +4,25 @@ mod device;
 mod systems;
 
 use rayon::prelude::*;
-use sparsetune::domain::{Candidate, Dtype};
+use sparsetune::domain::{Candidate, Dtype, Fixed, Param};
+use sparsetune::ops::sptrsv::Share;
 use sparsetune::ops::sptrsv::System;
 use sparsetune::ops::sptrsv::ag::prepare::TECHNIQUES;
-use sparsetune::ops::sptrsv::ag::select::{MOST, Space};
-use sparsetune::ops::sptrsv::ag::{AgLowerer, Scheme, share};
+use sparsetune::ops::sptrsv::ag::rules::{MOST, RULES, sentences};
+use sparsetune::ops::sptrsv::ag::select::Space;
+use sparsetune::ops::sptrsv::ag::{self, AgLowerer, Scheme, whole};
+use sparsetune::search::Draw;
 use sparsetune::sparse::oracle;
 use std::collections::HashSet;
+
+/// The reduced list without fixed values.
+fn share(system: &System) -> Share {
+    ag::share(system, &Fixed::default())
+}
+
+fn fixed(name: &str, value: &str) -> Fixed {
+    Fixed([(name.to_owned(), Param::Text(value.to_owned()))].into())
+}
 
 /// Every `step`-th scheme of the full space, from `first` on.
 fn sample(first: u64, step: u64) -> Vec<Candidate> {
@@ -103,6 +115,67 @@ fn the_list_is_deterministic_and_its_first_64_are_of_many_kinds() {
         texts.collect::<HashSet<_>>().len()
     };
     assert!(of("merge") >= 4 && of("reorder") == 2 && of("sync") == 2, "{name}");
+}
+
+#[test]
+fn a_drawn_scheme_is_in_the_list_or_breaks_a_rule() {
+    let mut rules_met = HashSet::new();
+    let systems = systems::systems(Dtype::F64);
+    let met: Vec<HashSet<String>> = systems
+        .par_iter()
+        .map(|(name, system)| {
+            let listed: HashSet<Candidate> =
+                share(system).scored.into_iter().map(|(candidate, _)| candidate).collect();
+            let most = 4000;
+            let drawn = whole(system, &Fixed::default(), &Draw { most, seed: 3 });
+            assert_eq!(drawn.scored.len(), most, "{name}");
+            assert!(drawn.full <= Space::default().count() && drawn.full > 300_000, "{name}");
+            let distinct: HashSet<&Candidate> = drawn.scored.iter().map(|(c, _)| c).collect();
+            assert_eq!(distinct.len(), most, "{name}");
+            let mut lowerer = AgLowerer::default();
+            for (at, (candidate, us)) in drawn.scored.iter().enumerate() {
+                assert!(us.is_finite() && *us > 0.0, "{name}: {candidate}");
+                let removal = drawn.despite.get(&candidate.id());
+                assert_eq!(removal.is_none(), listed.contains(candidate), "{name}: {candidate}");
+                if at % 100 == 0 {
+                    assert!(solves(name, system, &mut lowerer, candidate), "{name}: {candidate}");
+                }
+            }
+            drawn.despite.into_values().map(|removal| removal.pruned_by).collect()
+        })
+        .collect();
+    rules_met.extend(met.into_iter().flatten());
+    for rule in RULES {
+        assert!(rules_met.contains(rule), "no drawn scheme breaks {rule}");
+    }
+    assert_eq!(rules_met.len(), RULES.len());
+    // Every rule has its words.
+    assert_eq!(sentences().len(), RULES.len());
+}
+
+#[test]
+fn fixed_values_are_drawn_and_listed_whatever_the_rules_prefer() {
+    let (name, system) = &systems::systems(Dtype::F64)[8];
+    let count = Space::default().count();
+    for (parameter, value, of) in
+        [("rg", "balance", 2), ("alpha", "8", 6), ("ag.nw", "32", 6), ("read", "shared", 2)]
+    {
+        let fixed = fixed(parameter, value);
+        assert_eq!(Space::admitted(&fixed).count(), count / of, "{parameter}");
+        let short = parameter.trim_start_matches("ag.");
+        let list = ag::share(system, &fixed).scored;
+        let draw = whole(system, &fixed, &Draw { most: 50, seed: 1 }).scored;
+        assert!(!list.is_empty() && draw.len() == 50, "{name}: {parameter}");
+        for (candidate, _) in list.iter().chain(&draw) {
+            assert_eq!(candidate.params[short].to_string(), value, "{candidate}");
+        }
+    }
+    let without = ag::share(system, &fixed("without", "early_division")).scored;
+    assert_eq!(without.len(), share(system).scored.len());
+    for (candidate, _) in &without {
+        assert_eq!(candidate.text("without"), Some("early_division"));
+        assert!(Scheme::of(candidate).is_some());
+    }
 }
 
 #[test]

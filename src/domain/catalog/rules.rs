@@ -1,5 +1,9 @@
 //! The pruning rules in words: what each compares, with what, why, and which publication it comes from.
 
+mod ag;
+
+pub use ag::AG;
+
 use crate::domain::DeviceKind;
 
 /// What a rule may do.
@@ -70,9 +74,14 @@ impl Rule {
     }
 }
 
+/// Every rule: those of the funnel, and those that a step of it consists of.
+pub fn all() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().chain(&AG)
+}
+
 /// The rule of a name; `None` for names of other versions.
 pub fn rule(name: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.name == name)
+    all().find(|rule| rule.name == name)
 }
 
 const OWN: &str = "our own";
@@ -87,7 +96,7 @@ const fn choice(name: &'static str, title: &'static str, of: Words, source: &'st
     Rule { name, title, words: of, on_host, side, limit, force: Force::Choice, source }
 }
 
-/// Every rule, in the order in which they apply.
+/// Every rule of the funnel, in the order in which they apply.
 pub const RULES: &[Rule] = &[
     choice(
         "requested",
@@ -365,9 +374,9 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        let mut names: Vec<&str> = all().map(|rule| rule.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), RULES.len());
+        assert_eq!(names.len(), all().count());
     }
 }

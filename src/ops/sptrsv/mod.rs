@@ -76,12 +76,11 @@ pub fn space(
 ) -> Result<Space, Unsupported> {
     let system = System::of(matrix, problem, device)?;
     let estimate = (device.kind == DeviceKind::Cuda).then(|| slices::Estimate::of(&system));
-    let shares = match (&estimate, narrowing.full) {
-        (Some(estimate), None) => vec![slices::share(&system, estimate), ag::share(&system)],
-        (Some(_), Some(_)) => {
-            let why =
-                "the schemes of a GPU are too many for the strategy full, which would try them all";
-            return Err(Unsupported(why.to_owned()));
+    let fixed = &narrowing.fixed;
+    let shares = match (&estimate, &narrowing.full) {
+        (Some(estimate), None) => vec![slices::share(&system, estimate), ag::share(&system, fixed)],
+        (Some(estimate), Some(draw)) => {
+            vec![slices::whole(&system, estimate, fixed, draw), ag::whole(&system, fixed, draw)]
         }
         (None, None) => host::shares(&system).into(),
         (None, Some(_)) => host::whole(&system).into(),
@@ -98,30 +97,33 @@ pub fn space(
     let detail = (!rules.is_empty()).then(|| rules.join("; "));
     let mut scored: Vec<(Candidate, f64)> =
         shares.into_iter().flat_map(|share| share.scored).collect();
-    let listed = scored.len() as u64;
+    let mut left = full;
     if narrowing.full.is_none() {
+        left = scored.len() as u64;
         steps.push(FunnelStep {
             constraint: funnel::REDUCTION.to_owned(),
-            removed: full.saturating_sub(listed),
-            left: listed,
+            removed: full.saturating_sub(left),
+            left,
             detail,
         });
     }
-    if !narrowing.fixed.is_empty() {
-        scored.retain(|(candidate, _)| narrowing.fixed.admits(candidate));
-        let left = scored.len() as u64;
+    if !fixed.is_empty() {
+        let listed = scored.len();
+        scored.retain(|(candidate, _)| fixed.admits(candidate));
+        let removed = (listed - scored.len()) as u64;
+        left -= removed;
         steps.push(FunnelStep {
             constraint: funnel::FIXED.to_owned(),
-            removed: listed - left,
+            removed,
             left,
-            detail: Some(format!("the request fixes {}", narrowing.fixed)),
+            detail: Some(format!("the request fixes {fixed}")),
         });
     }
     if let Some(draw) = &narrowing.full {
         scored = draw.keep(scored, |(candidate, _)| candidate);
         let kept: HashSet<CandidateId> = scored.iter().map(|(c, _)| c.id()).collect();
         despite.retain(|id, _| kept.contains(id));
-        steps.push(Draw::step(full, kept.len() as u64, (kept.len() - despite.len()) as u64));
+        steps.push(Draw::step(left, kept.len() as u64, (kept.len() - despite.len()) as u64));
     }
     let named = scored.iter().map(|(candidate, us)| (candidate, *us));
     let described = features::describe(named, &system, estimate.as_ref());

@@ -1,11 +1,11 @@
 //! Assembles a proved schedule: its task list and queues as arrays, its scratch, its launches and their arguments.
 
-use super::Scheme;
 use super::lower::Proved;
 use super::prepare::{Read, Sync, Technique};
 use super::schedule::ScheduledLaunch;
 use super::text::{self, Bound, COLLABORATIVE, INDIVIDUAL, Kind, Text};
 use super::transform::{Graph, Pattern, Permuted};
+use super::{Scheme, order_name};
 use crate::domain::recipe::{Array, ArrayData, CudaProgram, Scratch, Step};
 use crate::ops::Refusal;
 use crate::ops::sptrsv::System;
@@ -171,7 +171,7 @@ impl Lowering<'_> {
         // Everything that the arrays depend on besides the system; the way of synchronising is not part of it.
         let strategy = format!(
             "{}_{}_{}_{}_{}_{}_{}",
-            if scheme.reorder { "level" } else { "none" },
+            order_name(scheme.reorder),
             scheme.merge.name(),
             scheme.variant.ng,
             scheme.variant.nw,

@@ -5,13 +5,14 @@ pub mod lower;
 pub mod model;
 mod placing;
 pub mod prepare;
+pub mod rules;
 pub mod schedule;
 pub mod select;
 pub mod text;
 pub mod transform;
 
 pub use lower::AgLowerer;
-pub use select::share;
+pub use select::{share, whole};
 
 use crate::domain::Candidate;
 use prepare::Variant;
@@ -20,6 +21,11 @@ use transform::Merge;
 
 /// The family's name.
 pub const FAMILY: &str = "ag";
+
+/// `reorder` by value.
+const fn order_name(reorder: bool) -> &'static str {
+    if reorder { "level" } else { "none" }
+}
 
 /// A scheme: one point of the paper's space (section 4.5), with our synchronisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,11 +45,7 @@ impl Scheme {
         let text = |name| candidate.text(name);
         let scheme = Self {
             variant: Variant::of(candidate)?,
-            reorder: match text("reorder")? {
-                "none" => false,
-                "level" => true,
-                _ => return None,
-            },
+            reorder: [false, true].into_iter().find(|&r| Some(order_name(r)) == text("reorder"))?,
             merge: Merge::parse(text("merge")?)?,
             grouping: schedule::GROUPINGS.into_iter().find(|g| Some(g.name()) == text("rg"))?,
             placement: schedule::PLACEMENTS.into_iter().find(|p| Some(p.name()) == text("ws"))?,
@@ -56,7 +58,7 @@ impl Scheme {
 
     pub fn candidate(&self) -> Candidate {
         let candidate = Candidate::new(FAMILY)
-            .with_text("reorder", if self.reorder { "level" } else { "none" })
+            .with_text("reorder", order_name(self.reorder))
             .with_text("merge", &self.merge.name())
             .with_text("rg", self.grouping.name())
             .with_text("ws", self.placement.name())

@@ -2,7 +2,7 @@
 
 use super::Scheme;
 use super::prepare::Sync;
-use super::schedule::partition;
+use super::schedule::{Alpha, partition};
 use super::text::LEVEL_WARPS;
 use super::transform::{Graph, Merge, Pattern};
 use crate::ops::sptrsv::System;
@@ -58,6 +58,12 @@ impl Profile {
             widths: graph.widths,
         }
     }
+
+    /// Whether the graphs of both have the same order, nodes and levels, as far as the model tells.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.reorder, self.nodes, self.span) == (other.reorder, other.nodes, other.span)
+            && self.widths == other.widths
+    }
 }
 
 /// Entries of a row that others wait for; see `Profile::entries`.
@@ -89,10 +95,10 @@ fn chain(pattern: Pattern, graph: &Graph, node: usize) -> usize {
     deepest
 }
 
-/// Launches that the partition of a scheme makes, and the levels that wait inside a launch.
-pub fn launches(profile: &Profile, scheme: &Scheme, system: &System) -> (usize, usize) {
-    let groups = profile.widths.iter().map(|width| width.div_ceil(scheme.variant.ng));
-    let kernels = partition(groups, scheme.alpha.most_groups(&system.device));
+/// Launches that a partition of the graph's levels makes, and the levels that wait inside a launch.
+pub fn launches(profile: &Profile, ng: u32, alpha: Alpha, system: &System) -> (usize, usize) {
+    let groups = profile.widths.iter().map(|width| width.div_ceil(ng));
+    let kernels = partition(groups, alpha.most_groups(&system.device));
     let waiting = kernels.iter().map(|levels| levels.len()).filter(|&levels| levels > 1).sum();
     (kernels.len(), waiting)
 }

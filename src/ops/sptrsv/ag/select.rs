@@ -1,22 +1,24 @@
-//! AG-SpTRSV's fourth stage (section 4.5): counts the full space, reduces it to a list by rules, and predicts each scheme's
-//! time.
+//! AG-SpTRSV's fourth stage (section 4.5): counts the full space, reduces it to a list by rules or draws from it, and predicts
+//! each scheme's time.
 
-use super::lower::MAX_LAUNCHES;
-use super::model::{Profile, entries_on_path, launches, predict};
+use super::model::{Profile, predict};
 use super::prepare::{
     NG, NW, READS, Read, Shared, Sync, TECHNIQUES, Technique, Variant, WITHOUT, thresholds,
 };
+use super::rules::partitions as partitions_of;
+use super::rules::{Facts, JudgedGraph, LIST, MOST, Partition, can_run, sentences};
 use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement};
-use super::transform::{Merge, POWERS, Pattern, merges, reordered};
-use super::{FAMILY, Scheme};
-use crate::domain::{Candidate, Dtype};
+use super::transform::{Merge, merges};
+use super::{FAMILY, Scheme, order_name};
+use crate::domain::{Candidate, Dtype, Fixed, fixed};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
+use crate::search::{Draw, Excess, Removed};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
-/// Most schemes in the reduced list.
-pub const MOST: usize = 600;
+/// Most schemes that are drawn from the full space.
+const MOST_DRAWN: usize = 20_000;
 
 /// Partitions with a way to synchronise: packed words need an epoch, which a program of several launches lacks.
 fn partitions() -> Vec<(Sync, Alpha)> {
@@ -29,24 +31,67 @@ fn subwarps() -> Vec<(u32, Shared)> {
     NG.into_iter().flat_map(|ng| thresholds(ng).into_iter().map(move |sw| (ng, sw))).collect()
 }
 
-/// The full space: every combination of every stage, without storing any of them.
+/// The full space: every combination of every stage, without storing any of them; or those of its schemes that have the
+/// parameter values which a request fixes.
 pub struct Space {
-    subwarps: Vec<(u32, Shared)>,
-    merges: Vec<Merge>,
-    partitions: Vec<(Sync, Alpha)>,
+    pub(super) warps: Vec<u32>,
+    pub(super) subwarps: Vec<(u32, Shared)>,
+    pub(super) reads: Vec<Read>,
+    pub(super) orders: Vec<bool>,
+    pub(super) merges: Vec<Merge>,
+    pub(super) groupings: Vec<Grouping>,
+    pub(super) placements: Vec<Placement>,
+    pub(super) partitions: Vec<(Sync, Alpha)>,
+    /// Left out of every scheme.
+    without: Option<Technique>,
 }
 
 impl Default for Space {
     fn default() -> Self {
-        Self { subwarps: subwarps(), merges: merges(), partitions: partitions() }
+        Self {
+            warps: NW.to_vec(),
+            subwarps: subwarps(),
+            reads: READS.to_vec(),
+            orders: vec![false, true],
+            merges: merges(),
+            groupings: GROUPINGS.to_vec(),
+            placements: PLACEMENTS.to_vec(),
+            partitions: partitions(),
+            without: None,
+        }
     }
 }
 
 impl Space {
+    /// The schemes with fixed parameter values.
+    pub fn admitted(fixed: &Fixed) -> Self {
+        let mut space = Self::default();
+        let bare = || Candidate::new(FAMILY);
+        let text = |name, value: &str| fixed.admits(&bare().with_text(name, value));
+        let int = |name, value: u32| fixed.admits(&bare().with(name, value.into()));
+        space.warps.retain(|&nw| int("nw", nw));
+        space.subwarps.retain(|(ng, sw)| int("ng", *ng) && text("sw_rnnz", &sw.name()));
+        space.reads.retain(|read| text("read", read.name()));
+        space.orders.retain(|&reorder| text("reorder", order_name(reorder)));
+        space.merges.retain(|merge| text("merge", &merge.name()));
+        space.groupings.retain(|grouping| text("rg", grouping.name()));
+        space.placements.retain(|placement| text("ws", placement.name()));
+        let part = |&(sync, alpha): &(Sync, Alpha)| {
+            text("sync", sync.name()) && text("alpha", &alpha.name())
+        };
+        space.partitions.retain(part);
+        let own = [None, Some(FAMILY)].map(|family| (family, WITHOUT));
+        if fixed.0.keys().any(|name| own.contains(&fixed::parts(name))) {
+            space.without = TECHNIQUES.into_iter().find(|t| text(WITHOUT, t.name()));
+        }
+        space
+    }
+
     fn radices(&self) -> [usize; 8] {
         let (subwarps, merges) = (self.subwarps.len(), self.merges.len());
-        let (rg, ws) = (GROUPINGS.len(), PLACEMENTS.len());
-        [NW.len(), subwarps, READS.len(), 2, merges, rg, ws, self.partitions.len()]
+        let (rg, ws) = (self.groupings.len(), self.placements.len());
+        let (reads, orders) = (self.reads.len(), self.orders.len());
+        [self.warps.len(), subwarps, reads, orders, merges, rg, ws, self.partitions.len()]
     }
 
     /// How many schemes there are.
@@ -64,12 +109,13 @@ impl Space {
         });
         let (ng, sw_rnnz) = self.subwarps[sub];
         let (sync, alpha) = self.partitions[part];
+        let (nw, read) = (self.warps[nw], self.reads[read]);
         Some(Scheme {
-            variant: Variant { nw: NW[nw], ng, sw_rnnz, read: READS[read], sync, without: None },
-            reorder: reorder == 1,
+            variant: Variant { nw, ng, sw_rnnz, read, sync, without: self.without },
+            reorder: self.orders[reorder],
             merge: self.merges[merge],
-            grouping: GROUPINGS[rg],
-            placement: PLACEMENTS[ws],
+            grouping: self.groupings[rg],
+            placement: self.placements[ws],
             alpha,
         })
     }
@@ -89,7 +135,7 @@ pub fn domains() -> Vec<Domain> {
         texts("sw_rnnz", shared.into_iter().map(Shared::name).collect()),
         Domain::texts("read", &READS.map(Read::name)),
         Domain::texts("sync", &[Sync::Sentinel, Sync::Packed].map(Sync::name)),
-        Domain::texts("reorder", &["none", "level"]),
+        Domain::texts("reorder", &[false, true].map(order_name)),
         texts("merge", merges().into_iter().map(Merge::name).collect()),
         Domain::texts("rg", &GROUPINGS.map(Grouping::name)),
         Domain::texts("ws", &PLACEMENTS.map(Placement::name)),
@@ -98,241 +144,160 @@ pub fn domains() -> Vec<Domain> {
     ]
 }
 
-/// The reduced list of a system.
-pub fn share(system: &System) -> Share {
-    let full = Space::default().count();
-    let family = FAMILY;
-    let nothing = |rule: &str| {
-        let rules = vec![rule.to_owned()];
-        Share { family, scored: Vec::new(), full, rules, spared: None, despite: HashMap::new() }
-    };
-    if system.problem.rhs != 1 {
-        return nothing("ag: its schemes solve for one right-hand side at a time");
+/// The reduced list of a system: the schemes with the fixed parameter values that pass the rules.
+pub fn share(system: &System, fixed: &Fixed) -> Share {
+    if let Some(nothing) = unsupported(system) {
+        return nothing;
     }
-    if system.problem.dtype == Dtype::F16 || system.triangular.rows() == 0 {
-        return nothing("ag: only for f32 and f64, and systems with rows");
-    }
-    let profiles = profiles(system);
+    let space = Space::admitted(fixed);
     let facts = Facts::of(system);
-    let mut scored: Vec<(Scheme, f64)> =
-        profiles.par_iter().flat_map_iter(|profile| of_profile(profile, &facts, system)).collect();
-    spread(&mut scored);
+    let graphs = facts.graphs(&space, system, false);
+    let mut scored = passing(&space, &facts, &graphs, system);
     scored.truncate(MOST);
     let scored: Vec<(Candidate, f64)> =
         scored.into_iter().map(|(scheme, us)| (scheme.candidate(), us)).collect();
-    Share { family, scored, full, rules: rules(), spared: None, despite: HashMap::new() }
+    let rules = sentences();
+    let full = Space::default().count();
+    Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new() }
 }
 
-/// The rules as sentences, in the order in which they are applied.
-fn rules() -> Vec<String> {
-    let cut = format!("ag: the {MOST} best predicted, spread over the kinds of scheme");
-    let rules = [
-        "ag: thresholds of merging only next to the mean row length; graphs alike are tried once, and no reordering where \
-         levels rise already",
-        "ag: lanes that share a row half to twice as many as its mean length, or as many as the rows of the path are long; lanes with a row each no more than a node \
-         has rows",
-        "ag: warps per multiprocessor by the mean width of a level: as many as it needs, four times as many, and 16",
-        "ag: rg_balance only where rows differ in length; collaborative read only for lanes with a row each and 4 \
-         entries a row",
-        "ag: partitions into the same launches are tried once; partitions into more than 1024 launches never",
-    ];
-    rules.into_iter().map(str::to_owned).chain([cut]).collect()
-}
-
-/// Every graph worth trying, each once.
-fn profiles(system: &System) -> Vec<Profile> {
-    let own = Pattern::of(&system.triangular);
-    let (indptr, indices) = reordered(&system.triangular, &system.levels);
-    let permuted = Pattern { indptr: &indptr, indices: &indices };
-    let entries = entries_on_path(system);
-    let rows = own.rows();
-    let mean = own.entries(0, rows) as f64 / rows as f64;
-    let near = |of: fn(u32) -> Merge| {
-        let above = POWERS.into_iter().find(|&power| f64::from(power) >= mean);
-        let below = POWERS.into_iter().rev().find(|&power| f64::from(power) < mean);
-        above.into_iter().chain(below).map(of)
-    };
-    let merges: Vec<Merge> = POWERS
-        .map(Merge::Fixed)
-        .into_iter()
-        .chain(near(Merge::Average))
-        .chain(near(Merge::Threshold))
-        .collect();
-    // Rows whose levels rise already are in the order that reordering would give them.
-    let ordered = system.levels.level_of_row.is_sorted();
-    let orders: &[bool] = if ordered { &[false] } else { &[false, true] };
-    let wanted: Vec<(bool, Merge)> = orders
+/// Schemes of the full space with the fixed parameter values, drawn at random from those that can run, each with the rule that
+/// would have removed it. `Share::full` is how many can run.
+pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
+    if let Some(nothing) = unsupported(system) {
+        return nothing;
+    }
+    let space = Space::admitted(fixed);
+    let facts = Facts::of(system);
+    let graphs = facts.graphs(&space, system, true);
+    let at: HashMap<(bool, Merge), usize> = graphs
         .iter()
-        .flat_map(|&reorder| merges.iter().map(move |&merge| (reorder, merge)))
+        .enumerate()
+        .map(|(at, graph)| ((graph.profile.reorder, graph.profile.merge), at))
         .collect();
-    let profiles: Vec<Profile> = wanted
+    let splits: Vec<HashMap<u32, Vec<Partition>>> = graphs
         .par_iter()
-        .map(|&(reorder, merge)| {
-            let pattern = if reorder { permuted } else { own };
-            Profile::of(pattern, reorder, merge, entries)
+        .map(|JudgedGraph { profile, .. }| {
+            let of = |ng| (ng, partitions_of(&space, profile, ng, system));
+            NG.into_iter().map(of).collect()
         })
         .collect();
-    let mut kept: Vec<Profile> = Vec::new();
-    for profile in profiles {
-        let same = |have: &Profile| {
-            (have.reorder, have.nodes, have.span) == (profile.reorder, profile.nodes, profile.span)
-                && have.widths == profile.widths
+    let listed: HashMap<Scheme, usize> = passing(&space, &facts, &graphs, system)
+        .into_iter()
+        .enumerate()
+        .map(|(rank, (scheme, _))| (scheme, rank + 1))
+        .collect();
+    let mut scored = Vec::new();
+    let mut despite = HashMap::new();
+    let most = draw.most.min(MOST_DRAWN);
+    for number in draw.numbers(FAMILY, space.count()) {
+        if scored.len() == most {
+            break;
+        }
+        let Some(scheme) = space.nth(number) else { continue };
+        let Some(&graph) = at.get(&(scheme.reorder, scheme.merge)) else { continue };
+        let Variant { nw, ng, sync, .. } = scheme.variant;
+        let split = splits[graph].get(&ng).into_iter().flatten();
+        let mut split = split.filter(|split| (split.sync, split.alpha) == (sync, scheme.alpha));
+        let Some(split) = split.next() else { continue };
+        let graph = &graphs[graph];
+        if !can_run(&graph.profile, split.shape, ng, nw, system) {
+            continue;
+        }
+        let us = predict(&graph.profile, &scheme, split.shape, system) * facts.preference(&scheme);
+        let candidate = scheme.candidate();
+        let broken = match listed.get(&scheme) {
+            Some(&rank) if rank <= MOST => None,
+            Some(&rank) => Some((LIST, Excess { value: rank as f64, limit: MOST as f64, by: 1.0 })),
+            None => facts.judge(&scheme, graph, split, system),
         };
-        if !kept.iter().any(same) {
-            kept.push(profile);
+        if let Some((rule, excess)) = broken {
+            let removed = Removed { candidate: candidate.clone(), rule, excess };
+            despite.insert(candidate.id(), removed.removal());
+        }
+        scored.push((candidate, us));
+    }
+    let full = runnable(&space, &graphs, &splits, system);
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
+}
+
+/// A share without schemes, if the family has none for the system.
+fn unsupported(system: &System) -> Option<Share> {
+    let rule = if system.problem.rhs != 1 {
+        "its schemes solve for one right-hand side at a time"
+    } else if system.problem.dtype == Dtype::F16 || system.triangular.rows() == 0 {
+        "only for f32 and f64, and systems with rows"
+    } else {
+        return None;
+    };
+    let (full, rules) = (Space::default().count(), vec![format!("{FAMILY}: {rule}")]);
+    let (scored, despite) = (Vec::new(), HashMap::new());
+    Some(Share { family: FAMILY, scored, full, rules, spared: None, despite })
+}
+
+/// Schemes of a space that can run.
+fn runnable(
+    space: &Space,
+    graphs: &[JudgedGraph],
+    splits: &[HashMap<u32, Vec<Partition>>],
+    system: &System,
+) -> u64 {
+    let mut count = 0;
+    for (graph, splits) in graphs.iter().zip(splits) {
+        for (ng, _) in &space.subwarps {
+            for split in splits.get(ng).into_iter().flatten() {
+                let runs = |nw: &&u32| can_run(&graph.profile, split.shape, *ng, **nw, system);
+                count += space.warps.iter().filter(runs).count();
+            }
         }
     }
-    kept
+    (count * space.reads.len() * space.groupings.len() * space.placements.len()) as u64
+}
+
+/// The schemes that pass all rules but the cut, the best predicted first; see [`spread`].
+fn passing(
+    space: &Space,
+    facts: &Facts,
+    graphs: &[JudgedGraph],
+    system: &System,
+) -> Vec<(Scheme, f64)> {
+    let kept: Vec<&Profile> =
+        graphs.iter().filter(|graph| graph.broken.is_none()).map(|graph| &graph.profile).collect();
+    let of = |profile: &&Profile| of_profile(space, facts, profile, system);
+    let mut scored: Vec<(Scheme, f64)> = kept.par_iter().flat_map_iter(of).collect();
+    spread(&mut scored);
+    scored
 }
 
 /// The schemes of one graph that pass the rules, with their predictions.
-fn of_profile(profile: &Profile, facts: &Facts, system: &System) -> Vec<(Scheme, f64)> {
+fn of_profile(
+    space: &Space,
+    facts: &Facts,
+    profile: &Profile,
+    system: &System,
+) -> Vec<(Scheme, f64)> {
     let mut scored = Vec::new();
-    for (ng, sw_rnnz) in facts.subwarps(profile) {
-        for (sync, alpha, shape) in partitions_apart(profile, ng, system) {
-            for (read, nw) in facts.reads_and_warps(profile, ng, sw_rnnz, system) {
-                for (grouping, placement) in facts.schedules() {
-                    let variant = Variant { nw, ng, sw_rnnz, read, sync, without: None };
-                    let (reorder, merge) = (profile.reorder, profile.merge);
-                    let scheme = Scheme { variant, reorder, merge, grouping, placement, alpha };
-                    let us = predict(profile, &scheme, shape, system);
-                    scored.push((scheme, us * facts.preference(&scheme)));
+    let without = space.without;
+    for (ng, sw_rnnz) in facts.subwarps(space, profile) {
+        for split in partitions_of(space, profile, ng, system) {
+            let Partition { sync, alpha, shape, broken: None } = split else { continue };
+            for (read, nw) in facts.reads_and_warps(space, profile, (ng, sw_rnnz), system) {
+                if !can_run(profile, shape, ng, nw, system) {
+                    continue;
+                }
+                for grouping in facts.groupings(space) {
+                    for &placement in &space.placements {
+                        let variant = Variant { nw, ng, sw_rnnz, read, sync, without };
+                        let (reorder, merge) = (profile.reorder, profile.merge);
+                        let scheme = Scheme { variant, reorder, merge, grouping, placement, alpha };
+                        let us = predict(profile, &scheme, shape, system);
+                        scored.push((scheme, us * facts.preference(&scheme)));
+                    }
                 }
             }
         }
     }
     scored
-}
-
-/// Distinct partitions of a graph's levels, with their launches and the levels that wait.
-fn partitions_apart(
-    profile: &Profile,
-    ng: u32,
-    system: &System,
-) -> Vec<(Sync, Alpha, (usize, usize))> {
-    let mut apart: Vec<(Sync, Alpha, (usize, usize))> = Vec::new();
-    // Infinity first: it is the simplest of those with the same result.
-    for (sync, alpha) in partitions().into_iter().rev() {
-        let probe = Scheme {
-            variant: Variant {
-                nw: 1,
-                ng,
-                sw_rnnz: Shared::Never,
-                read: Read::Direct,
-                sync,
-                without: None,
-            },
-            reorder: profile.reorder,
-            merge: profile.merge,
-            grouping: Grouping::Sequential,
-            placement: Placement::RoundRobin,
-            alpha,
-        };
-        let shape = launches(profile, &probe, system);
-        let again = apart.iter().any(|&(have, _, other)| have == sync && other == shape);
-        if !again && shape.0 <= MAX_LAUNCHES {
-            apart.push((sync, alpha, shape));
-        }
-    }
-    apart
-}
-
-/// What the rules read of a system.
-struct Facts {
-    /// Entries per row, including the diagonal: mean, and standard deviation over mean.
-    mean: f64,
-    variation: f64,
-    /// Entries of a row that others wait for.
-    on_path: f64,
-}
-
-impl Facts {
-    fn of(system: &System) -> Self {
-        let indptr = &system.triangular.indptr;
-        let rows = system.triangular.rows() as f64;
-        let lengths = indptr.windows(2).map(|ends| (ends[1] - ends[0] + 1) as f64);
-        let mean = lengths.clone().sum::<f64>() / rows;
-        let variance = lengths.map(|length| (length - mean).powi(2)).sum::<f64>() / rows;
-        Self { mean, variation: variance.sqrt() / mean, on_path: entries_on_path(system) }
-    }
-
-    fn subwarps(&self, profile: &Profile) -> Vec<(u32, Shared)> {
-        let near = (self.mean.max(1.0).log2().floor() as u32).min(5);
-        let mut chosen = Vec::new();
-        // Rows that others wait for may be far longer than the mean, and benefit from all lanes.
-        let long = (self.on_path.max(1.0).log2().ceil() as u32).min(5);
-        let mut exponents = vec![near.saturating_sub(1), near, (near + 1).min(5), long];
-        exponents.sort_unstable();
-        exponents.dedup();
-        chosen.extend(exponents.into_iter().map(|exponent| (32 >> exponent, Shared::Above(0))));
-        for ng in NG {
-            let lanes = 32 / ng;
-            // Beyond a quarter of the node's rows, subwarps have few lanes with many rows each.
-            if lanes <= profile.span && 4 * lanes >= profile.span.min(32) {
-                chosen.push((ng, Shared::Never));
-                let power = 1 << near;
-                if self.variation > 0.5 && power <= lanes {
-                    chosen.push((ng, Shared::Above(power)));
-                }
-            }
-        }
-        chosen
-    }
-
-    fn reads_and_warps(
-        &self,
-        profile: &Profile,
-        ng: u32,
-        sw_rnnz: Shared,
-        system: &System,
-    ) -> Vec<(Read, u32)> {
-        let levels = profile.widths.len().max(1) as f64;
-        let subwarps = f64::from(ng * system.device.multiprocessors.max(1));
-        let needed = (profile.nodes as f64 / levels / subwarps).ceil().clamp(1.0, 32.0) as u32;
-        let needed = needed.next_power_of_two();
-        let mut warps = vec![needed, (4 * needed).min(32), 16];
-        warps.sort_unstable();
-        warps.dedup();
-        let shared = sw_rnnz == Shared::Never && self.mean >= 4.0;
-        let direct = warps.iter().map(|&nw| (Read::Direct, nw));
-        // 32 warps leave neither shared memory nor registers for buffers.
-        let staged = warps.iter().filter(|&&nw| shared && nw <= 16).map(|&nw| (Read::Shared, nw));
-        direct.chain(staged).collect()
-    }
-
-    fn schedules(&self) -> Vec<(Grouping, Placement)> {
-        let groupings = if self.variation > 0.25 { &GROUPINGS[..] } else { &GROUPINGS[..1] };
-        let pairs = groupings.iter().flat_map(|&rg| PLACEMENTS.map(|ws| (rg, ws)));
-        pairs.collect()
-    }
-
-    /// What the model cannot see, as a factor near 1: of two schemes with equal predictions, the simpler comes first.
-    fn preference(&self, scheme: &Scheme) -> f64 {
-        let uneven = self.variation > 1.0;
-        let placement = match scheme.placement {
-            Placement::RoundRobin => 1.0,
-            Placement::Balance => {
-                if uneven {
-                    0.99
-                } else {
-                    1.02
-                }
-            }
-            Placement::Locality => 1.03,
-        };
-        let grouping = match scheme.grouping {
-            Grouping::Sequential => 1.0,
-            Grouping::Balance => {
-                if uneven {
-                    1.0
-                } else {
-                    1.02
-                }
-            }
-        };
-        let read = if scheme.variant.read == Read::Shared { 1.04 } else { 1.0 };
-        placement * grouping * read
-    }
 }
 
 /// Sorts by prediction, and treats each further scheme of one kind (graph and mode) as slightly slower than the one before

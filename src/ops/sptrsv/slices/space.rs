@@ -3,10 +3,12 @@
 use super::estimate::Estimate;
 use super::rewrite::Rewrite;
 use super::scheme::{FAMILY, Scheme, Scope, Sync, Take};
+use crate::domain::{Candidate, Fixed, Removal, funnel};
 use crate::ops::sptrsv::{Share, System};
+use crate::search::Draw;
 use crate::search::domain::Domain;
 use crate::sparse::{operand, oracle};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const WINDOW_NS: [u32; 7] = [0, 125, 250, 500, 1000, 2000, 4000];
 const TERMS: [u32; 3] = [64, 256, 1024];
@@ -67,6 +69,43 @@ fn full() -> u64 {
     rewrites * common * (global + SHARED_BLOCKS.len() as u64)
 }
 
+/// The whole product, one by one.
+fn every() -> Vec<Scheme> {
+    let mut scopes = Vec::new();
+    for take in TAKES {
+        for sync in SYNCS {
+            scopes.extend(ALPHAS.map(|alpha| (Scope::Global, take, sync, alpha)));
+        }
+    }
+    let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0);
+    scopes.extend(SHARED_BLOCKS.map(shared));
+    let mut all = Vec::new();
+    for window_ns in WINDOW_NS {
+        for terms in TERMS {
+            let rewrite = Rewrite { window_ns, terms };
+            for lanes in LANES {
+                for warps in WARPS {
+                    for (unroll, pause) in UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat()
+                    {
+                        all.extend(scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
+                            rewrite,
+                            lanes,
+                            warps,
+                            unroll,
+                            take,
+                            sync,
+                            scope,
+                            pause,
+                            alpha,
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
 /// Why a scheme cannot run for this system, whatever its arrays.
 pub fn legal(scheme: &Scheme, system: &System) -> Result<(), String> {
     if scheme.warps > 16 && scheme.unroll > 4 {
@@ -124,6 +163,29 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
     ];
     let rules = rules.map(str::to_owned).to_vec();
     Share { family: FAMILY, scored, full: full(), rules, spared: None, despite: HashMap::new() }
+}
+
+/// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule
+/// that would have removed it. `Share::full` is how many can run.
+pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -> Share {
+    let listed: HashSet<Candidate> =
+        share(system, estimate).scored.into_iter().map(|(candidate, _)| candidate).collect();
+    let all = every();
+    let admitted = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
+    let runs = |scheme: &&Scheme| legal(scheme, system).is_ok() && admitted(scheme);
+    let running: Vec<&Scheme> = all.iter().filter(runs).collect();
+    let full = running.len() as u64;
+    let mut scored = Vec::new();
+    let mut despite = HashMap::new();
+    for number in draw.numbers(FAMILY, full).take(draw.most) {
+        let scheme = running[number as usize];
+        let candidate = scheme.candidate();
+        if !listed.contains(&candidate) {
+            despite.insert(candidate.id(), Removal::by(funnel::REDUCTION));
+        }
+        scored.push((candidate, estimate.us(scheme)));
+    }
+    Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
 }
 
 /// The reduced list, before legality.
@@ -240,7 +302,6 @@ mod tests {
     use crate::domain::{Device, Dtype, Sptrsv};
     use crate::sparse::Csr;
     use crate::sparse::generate::Spec;
-    use std::collections::HashSet;
 
     fn device() -> Device {
         let facts = serde_json::json!({
@@ -261,44 +322,6 @@ mod tests {
         let problem = Sptrsv { rhs, dtype: Dtype::F64, triangle, diagonal, transpose: false };
         let matrix = Spec::parse(spec).unwrap().generate().unwrap();
         System::of(&matrix, &problem, &device()).unwrap()
-    }
-
-    /// The whole product, one by one.
-    fn every() -> Vec<Scheme> {
-        let mut scopes = Vec::new();
-        for take in TAKES {
-            for sync in SYNCS {
-                scopes.extend(ALPHAS.map(|alpha| (Scope::Global, take, sync, alpha)));
-            }
-        }
-        let shared = |blocks| (Scope::Shared { blocks }, Take::Spread, Sync::Sentinel, 0);
-        scopes.extend(SHARED_BLOCKS.map(shared));
-        let mut all = Vec::new();
-        for window_ns in WINDOW_NS {
-            for terms in TERMS {
-                let rewrite = Rewrite { window_ns, terms };
-                for lanes in LANES {
-                    for warps in WARPS {
-                        for (unroll, pause) in
-                            UNROLL.map(|unroll| PAUSES.map(|p| (unroll, p))).concat()
-                        {
-                            all.extend(scopes.iter().map(|&(scope, take, sync, alpha)| Scheme {
-                                rewrite,
-                                lanes,
-                                warps,
-                                unroll,
-                                take,
-                                sync,
-                                scope,
-                                pause,
-                                alpha,
-                            }));
-                        }
-                    }
-                }
-            }
-        }
-        all
     }
 
     #[test]
