@@ -1,7 +1,7 @@
 // Tiled SpMM, column-major: a panel's distinct rows of B are gathered once into shared memory, and every row of the panel
 // multiplies from there, R output columns in registers (Tiled SpMM, sections 2.5 and 4.1).
 // maps:    thread -> row (or segment of one), r columns; block.x -> panel of `rows` rows; block.y -> r columns
-// tune:    r 4 8 16 | buffer 512 1024 2048 | rows 128 256 | segment none auto | order natural length
+// tune:    r 4 8 16 | buffer 512 1024 2048 | rows 128 256 | segment none half auto double | order natural length similarity radix
 // needs:   gather maps and S-ELL packed by `ops/spmm/tiled/pack.rs`; f16, f32, f64; column-major B and C
 // refuses: nothing: any n, any alignment
 #pragma once
@@ -135,8 +135,9 @@ struct Tiled {
 
 // Panel blockIdx.x has the stages `stage_ptr[x] .. stage_ptr[x + 1]`. Stage s gathers the rows `map[map_ptr[s] ..
 // map_ptr[s + 1]]` of B; warp w of the block then walks the steps `ell_ptr[s * warps + w] .. [+ 1]`, 32 entries each.
-// `keys[slot]` is the row of a thread: null for the natural order; segments of one row are neighbours within a warp, and
-// rows of more than a warp of segments leave partial sums (`partials`, partial_count per column) to `tiled_combine`.
+// `keys[slot]` is the row of a thread: null for the natural order. Segments of one row that are neighbours within a warp have
+// one key; rows whose segments stand in several places leave partial sums (`partials`, partial_count per column) to
+// `tiled_combine`.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u32* __restrict__ map_ptr,
                                       const u32* __restrict__ map, const u32* __restrict__ ell_ptr,
@@ -212,24 +213,29 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
     }
 }
 
-// The rows that left partial sums, one warp for each row and column: row `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`.
-// Result and kAccumulate are as in TiledConfig.
+// The rows that left partial sums, `lanes` threads (a power of two, at most a warp) for each row and column: row
+// `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`. Result and kAccumulate are as in TiledConfig.
 template <typename Result, bool kAccumulate>
 __device__ __forceinline__ void tiled_combine(const u32* __restrict__ long_rows, const u32* __restrict__ long_ptr,
-                                              const Sum<Result>* __restrict__ partials, u32 partial_count,
-                                              Result* c, u32 rows,
-                                              u32 n, Scale<Result, kAccumulate> scale) {
-    const u32 lane = threadIdx.x % 32;
+                                              const Sum<Result>* __restrict__ partials, u32 partial_count, Result* c, u32 rows,
+                                              u32 n, u32 long_count, u32 lanes, Scale<Result, kAccumulate> scale) {
+    const u32 lane = threadIdx.x % lanes;
+    const u32 which = blockIdx.x * (32 / lanes) + threadIdx.x % 32 / lanes;
     const u32 column = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (column >= n) return;
     const Sum<Result>* from = partials + static_cast<u64>(column) * partial_count;
-    const u32 end = __ldg(long_ptr + blockIdx.x + 1);
+    // Shuffles need the whole warp, also where its last rows are none.
+    const bool mine = which < long_count;
+    const u32 begin = mine ? __ldg(long_ptr + which) : 0, end = mine ? __ldg(long_ptr + which + 1) : 0;
     Sum<Result> sum = Sum<Result>(0);
 #pragma unroll 4
-    for (u32 at = __ldg(long_ptr + blockIdx.x) + lane; at < end; at += 32) sum += from[at];
+    for (u32 at = begin + lane; at < end; at += lanes) sum += from[at];
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    if (lane == 0) store_one(c + static_cast<u64>(column) * rows + __ldg(long_rows + blockIdx.x), sum, scale);
+    for (u32 step = 16; step > 0; step /= 2) {
+        const Sum<Result> other = __shfl_xor_sync(kAllLanes, sum, step);
+        if (step < lanes) sum += other;
+    }
+    if (mine && lane == 0) store_one(c + static_cast<u64>(column) * rows + __ldg(long_rows + which), sum, scale);
 }
 
 }  // namespace sparsetune

@@ -283,10 +283,11 @@ fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
     Verdict::at_most(f64::from(facts.problem.n % tile.vector), 0.0)
 }
 
-/// Rows are sorted by similarity only if that lets their panels share more columns (Tiled SpMM, section 4.2).
+/// Rows are sorted by content only if that lets their panels share more columns (Tiled SpMM, section 4.2): the paper keeps an
+/// order for its estimated rho.
 fn row_order(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
     kernel
-        .order_gain(&facts.inspection)
+        .order_gain(&facts.inspection, &facts.device)
         .map_or(Verdict::Keep, |gain| Verdict::at_least(gain, similarity::PAYS))
 }
 

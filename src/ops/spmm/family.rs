@@ -71,8 +71,8 @@ pub trait SpmmKernel: Send + Sync {
     }
 
     /// How many times the columns that panels share in the better of the other orders they share in this one, if it is an
-    /// order that costs sorting by content.
-    fn order_gain(&self, seen: &Inspection) -> Option<f64> {
+    /// order that costs sorting by content. A kernel with a model of its own may compare what that predicts.
+    fn order_gain(&self, seen: &Inspection, _device: &Device) -> Option<f64> {
         (self.tile().order == RowOrder::Similarity).then(|| seen.similarity_gain())
     }
 
@@ -104,6 +104,8 @@ pub enum RowOrder {
     Length,
     /// Rows that share columns are placed next to each other.
     Similarity,
+    /// By columns, as binary numbers (Tiled SpMM, section 4.2).
+    Radix,
 }
 
 /// The geometry of a kernel, as LO-SpMM's constraints see it: tiles of `rows` (M1) by `columns` (N1).
@@ -209,6 +211,7 @@ pub fn order(candidate: &Candidate) -> Option<RowOrder> {
         "natural" => Some(RowOrder::Natural),
         "length" => Some(RowOrder::Length),
         "similarity" => Some(RowOrder::Similarity),
+        "radix" => Some(RowOrder::Radix),
         _ => None,
     }
 }

@@ -146,6 +146,7 @@ fn own(
             RowOrder::Natural => 0.0,
             RowOrder::Length => 1.0,
             RowOrder::Similarity => 2.0,
+            RowOrder::Radix => 3.0,
         },
     );
     all.log("unroll", tile.unroll.into());

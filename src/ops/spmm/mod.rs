@@ -14,6 +14,7 @@ pub mod nnz_split;
 mod operation;
 pub mod panels;
 mod phrases;
+pub mod radix;
 pub mod resident;
 pub mod row_panel;
 pub mod row_split;

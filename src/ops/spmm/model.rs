@@ -39,7 +39,7 @@ const ISSUE_PER_US: f64 = 4.0 * 1700.0 * 0.24;
 /// Warp instructions per row, besides its outputs.
 const FRAME: f64 = 33.0;
 /// A second kernel in a call, microseconds.
-const STAGE_US: f64 = 1.6;
+pub(super) const STAGE_US: f64 = 1.6;
 /// An empty launch, with its event pair.
 pub(super) const LAUNCH_US: f64 = 3.6;
 pub const SECTOR: f64 = 32.0;

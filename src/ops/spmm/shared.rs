@@ -3,7 +3,7 @@
 
 use super::family::RowOrder;
 use super::inspect::rows_by_length;
-use super::similarity;
+use super::{radix, similarity};
 use crate::domain::recipe::{Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
 use crate::ops::Refusal;
@@ -101,35 +101,42 @@ impl Shared {
         let (rows, ms) = match order {
             RowOrder::Natural => return (None, 0.0),
             RowOrder::Length => self.by_length(),
-            RowOrder::Similarity => self.by_similarity(),
+            RowOrder::Similarity => {
+                self.sorted(order, |matrix, rows| similarity::order(&|row| cols(matrix, row), rows))
+            }
+            RowOrder::Radix => {
+                self.sorted(order, |matrix, rows| radix::order(&|row| cols(matrix, row), rows))
+            }
         };
         (Some(rows), ms)
     }
 
     /// Rows by falling length.
     pub fn by_length(&mut self) -> (Arc<[u32]>, f64) {
-        let made = self.once(
-            &format!("{ROWS_BY}length"),
-            |rows: &Arc<[u32]>| 4 * rows.len() as u64,
-            |shared| Ok::<_, std::convert::Infallible>(rows_by_length(&shared.matrix).into()),
-        );
-        let Ok((rows, ms)) = made;
-        ((*rows).clone(), ms)
+        self.sorted(RowOrder::Length, |matrix, _| rows_by_length(matrix))
     }
 
-    /// Rows by similarity.
-    pub fn by_similarity(&mut self) -> (Arc<[u32]>, f64) {
+    /// Rows in an order, sorted once; `sort` gets the matrix and its rows in natural order.
+    fn sorted(
+        &mut self,
+        order: RowOrder,
+        sort: impl FnOnce(&Csr, Vec<u32>) -> Vec<u32>,
+    ) -> (Arc<[u32]>, f64) {
         let made = self.once(
-            &format!("{ROWS_BY}similarity"),
+            &format!("{ROWS_BY}{}", order.name()),
             |rows: &Arc<[u32]>| 4 * rows.len() as u64,
             |shared| {
                 let rows = (0..shared.matrix.rows() as u32).collect();
-                Ok::<_, std::convert::Infallible>(similarity::order(&shared.matrix, rows).into())
+                Ok::<_, std::convert::Infallible>(sort(&shared.matrix, rows).into())
             },
         );
         let Ok((rows, ms)) = made;
         ((*rows).clone(), ms)
     }
+}
+
+fn cols(matrix: &Csr, row: u32) -> &[u32] {
+    matrix.row(row as usize).0
 }
 
 impl RowOrder {
@@ -139,6 +146,7 @@ impl RowOrder {
             Self::Natural => "natural",
             Self::Length => "length",
             Self::Similarity => "similarity",
+            Self::Radix => "radix",
         }
     }
 

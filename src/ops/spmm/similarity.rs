@@ -44,9 +44,9 @@ pub struct Overlap {
     pub lone: f64,
 }
 
-/// The overlap that ordering all rows would give, estimated on some of the rows: of rows that agree in a hash, either all are
-/// ordered or none, so that similar rows stay together.
-pub fn estimate(matrix: &Csr) -> Overlap {
+/// The overlap that ordering all rows would give, estimated on some of the rows, with those rows in their order: of rows that
+/// agree in a hash, either all are ordered or none, so that similar rows stay together.
+pub fn estimate(matrix: &Csr) -> (Overlap, Vec<u32>) {
     let (rows, nnz) = (matrix.rows(), matrix.nnz());
     let among = (rows / SAMPLED_ROWS).max(nnz / (2 * LOOKED_ENTRIES)).min(rows / (8 * PANEL));
     let most = SAMPLED_ROWS.min(rows / among.max(1));
@@ -79,14 +79,16 @@ pub fn estimate(matrix: &Csr) -> Overlap {
     let chosen: Vec<u32> = chosen.collect();
     let strips = Strips::of(matrix, &chosen, 2 * LOOKED_ENTRIES);
     if !strips.narrow() {
-        return overlap(matrix, &order(matrix, chosen), PANEL);
+        let ordered = order(&|row| matrix.row(row as usize).0, chosen);
+        return (overlap(matrix, &ordered, PANEL), ordered);
     }
     // Long rows are ordered by the columns that are read, and those are counted.
-    let narrowed = narrowed(matrix, &chosen, &strips);
-    narrowed.map_or(Overlap { reuse: 1.0, lone: 1.0 }, |matrix| {
-        let rows = (0..matrix.rows() as u32).collect();
-        overlap(&matrix, &order(&matrix, rows), PANEL)
-    })
+    let Some(narrowed) = narrowed(matrix, &chosen, &strips) else {
+        return (Overlap { reuse: 1.0, lone: 1.0 }, Vec::new());
+    };
+    let ordered = order(&|row| narrowed.row(row as usize).0, (0..narrowed.rows() as u32).collect());
+    let overlap = overlap(&narrowed, &ordered, PANEL);
+    (overlap, ordered.into_iter().map(|at| chosen[at as usize]).collect())
 }
 
 /// Some rows, restricted to the columns within the strips.
@@ -106,19 +108,19 @@ pub fn gain(similar: Overlap, others: &[Overlap]) -> f64 {
     similar.reuse / best
 }
 
-/// The given rows by similarity; rows without entries come last.
-pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
+/// The given rows by similarity; rows without entries come last. `cols` gives the columns of a row, rising.
+pub fn order<'a>(cols: &(impl Fn(u32) -> &'a [u32] + Sync), rows: Vec<u32>) -> Vec<u32> {
     let mut keys: Vec<([u32; 3], u32)> = rows
         .into_par_iter()
         .with_min_len(1024)
-        .map(|row| (signature(matrix.row(row as usize).0, &[]), row))
+        .map(|row| (signature(cols(row), &[]), row))
         .collect();
     keys.par_sort_unstable();
     let common = common(&keys);
     if !common.is_empty() {
         keys.par_iter_mut().with_min_len(1024).for_each(|(key, row)| {
             if key.iter().any(|col| common.contains(col)) {
-                let others = signature(matrix.row(*row as usize).0, &common);
+                let others = signature(cols(*row), &common);
                 *key = if others[0] == u32::MAX { *key } else { others };
             }
         });
@@ -135,7 +137,7 @@ pub fn order(matrix: &Csr, rows: Vec<u32>) -> Vec<u32> {
         (rest, start) = (after, start + run.len());
     }
     runs.into_par_iter().with_min_len(16).for_each_init(Marks::new, |marks, (start, rows)| {
-        refine(matrix, start, rows, marks);
+        refine(cols, start, rows, marks);
     });
     order
 }
@@ -213,20 +215,19 @@ fn looked_at(cols: &[u32]) -> impl Iterator<Item = &u32> {
 
 /// Chooses, panel by panel, among the next few rows of a run the row with the most columns in common with the panel. `start`
 /// is where the run starts among all rows, which determines where panels are cut.
-fn refine(matrix: &Csr, start: usize, rows: &mut [u32], marks: &mut Marks) {
+fn refine<'a>(cols: &impl Fn(u32) -> &'a [u32], start: usize, rows: &mut [u32], marks: &mut Marks) {
     marks.clear();
     for at in 0..rows.len() {
         if (start + at).is_multiple_of(PANEL) {
             marks.clear();
         } else if at > 0 {
             let until = rows.len().min(at + CHOICE);
-            let cols = |row: u32| matrix.row(row as usize).0;
             // The first of the best, so that the order is deterministic, and stays as sorted if nothing is gained.
             let share = |i: &usize| (marks.share(cols(rows[*i])), std::cmp::Reverse(*i));
             let best = (at..until).max_by_key(share).unwrap_or(at);
             rows[at..=best].rotate_right(1);
         }
-        marks.add(matrix.row(rows[at] as usize).0);
+        marks.add(cols(rows[at]));
     }
 }
 
@@ -291,7 +292,7 @@ mod tests {
     /// The order of all rows, and the overlaps without and with it.
     fn ordered(matrix: &Csr) -> (Vec<u32>, Overlap, Overlap) {
         let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
-        let order = order(matrix, natural.clone());
+        let order = order(&|row| matrix.row(row as usize).0, natural.clone());
         let [before, after] = [&natural, &order].map(|order| overlap(matrix, order, PANEL));
         (order, before, after)
     }
@@ -304,7 +305,7 @@ mod tests {
         sorted.sort_unstable();
         assert!(sorted.iter().enumerate().all(|(at, &row)| at as u32 == row));
         assert!(before.reuse < 1.1 && after.reuse == 8.0, "{before:?} {after:?}");
-        assert_eq!((after.lone, estimate(&matrix).reuse), (0.0, 8.0));
+        assert_eq!((after.lone, estimate(&matrix).0.reuse), (0.0, 8.0));
         assert!(gain(after, &[before]) > PAYS && gain(after, &[before, after]) == 1.0);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         assert_eq!(pool.install(|| ordered(&matrix)).0, order);
@@ -325,7 +326,7 @@ mod tests {
             let arrow = Csr::new(inner.rows(), inner.cols() + 1, indptr, indices, values).unwrap();
             let (_, before, after) = ordered(&arrow);
             assert!(before.reuse < 1.5 && after.reuse > 7.0, "{before:?} {after:?}");
-            let estimated = estimate(&arrow).reuse;
+            let estimated = estimate(&arrow).0.reuse;
             assert!((estimated / after.reuse - 1.0).abs() < 0.15, "{estimated} {after:?}");
         }
     }
@@ -336,6 +337,6 @@ mod tests {
         assert_eq!(ordered(&matrix).0[2..], [0, 2]);
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
         assert_eq!(ordered(&empty).2, Overlap { reuse: 1.0, lone: 1.0 });
-        assert_eq!(estimate(&empty), Overlap { reuse: 1.0, lone: 1.0 });
+        assert_eq!(estimate(&empty), (Overlap { reuse: 1.0, lone: 1.0 }, vec![]));
     }
 }

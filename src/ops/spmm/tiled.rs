@@ -1,5 +1,6 @@
 //! Family `tiled` on column-major operands: Tiled SpMM as published (sections 2.5 and 4; `kernels/spmm/tiled.cuh`).
 
+pub mod arrange;
 pub mod lower;
 pub mod pack;
 pub mod slots;
@@ -13,7 +14,8 @@ use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
 use super::phrases;
 use super::shared::{Lowered, Shared};
-use super::tiled_model::{self, Geometry, Terms, sample::Sampled};
+use super::tiled_model::sample::{Cut, Sampled};
+use super::tiled_model::{self, Geometry, Terms};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -35,8 +37,8 @@ pub struct Tiled {
     pub buffer: u32,
     /// Rows per block, one per thread.
     pub rows: u32,
-    /// Whether long rows are cut where the decision chart says so.
-    pub segmented: bool,
+    /// Where long rows are cut if the decision chart says so, in lengths of the chart; `None` leaves them whole.
+    pub segment: Option<f64>,
     pub order: RowOrder,
     pub problem: Spmm,
 }
@@ -56,8 +58,8 @@ impl SpmmFamily for TiledColumns {
                 Domain::ints("r", &[4, 8, 16]),
                 Domain::ints("buffer", &[512, 1024, 2048]),
                 Domain::ints("rows", &[128, 256]),
-                Domain::texts("segment", &["none", "auto"]),
-                Domain::texts("order", &["natural", "length"]),
+                Domain::texts("segment", &["none", "half", "auto", "double"]),
+                Domain::texts("order", &["natural", "length", "similarity", "radix"]),
             ]
         });
         &DOMAINS
@@ -85,11 +87,7 @@ impl SpmmFamily for TiledColumns {
             r: count(candidate, "r")?,
             buffer: count(candidate, "buffer")?,
             rows: count(candidate, "rows")?,
-            segmented: match candidate.text("segment")? {
-                "none" => false,
-                "auto" => true,
-                _ => return None,
-            },
+            segment: segment(candidate)?,
             order: order(candidate)?,
             problem: *problem,
         }))
@@ -109,7 +107,10 @@ impl Family for TiledColumns {
                     phrases::R,
                     ("buffer", "rows of B that are gathered in shared memory at a time"),
                     ("rows", "rows of a panel"),
-                    ("segment", "whether long rows are cut into segments"),
+                    (
+                        "segment",
+                        "how long the segments are that long rows are cut into: half, once or twice what the chart of Tiled SpMM says",
+                    ),
                     phrases::ORDER,
                 ],
             ),
@@ -123,7 +124,7 @@ impl Family for TiledColumns {
 
     fn keys(&self) -> Keys {
         Keys {
-            prepared_by: &["rows", "buffer", "order"],
+            prepared_by: &["rows", "buffer", "segment", "order"],
             tiled_by: &["rows", "r", "buffer"],
             headers: &["spmm/tiled.cuh"],
         }
@@ -134,15 +135,30 @@ impl Family for TiledColumns {
     }
 }
 
+/// The parameter `segment`, in lengths of the decision chart.
+fn segment(candidate: &Candidate) -> Option<Option<f64>> {
+    match candidate.text("segment")? {
+        "none" => Some(None),
+        "half" => Some(Some(0.5)),
+        "auto" => Some(Some(1.0)),
+        "double" => Some(Some(2.0)),
+        _ => None,
+    }
+}
+
 impl Tiled {
-    /// Entries after which rows are cut, by the decision chart (section 4.1).
+    /// Whether the kernel is the one for segments.
+    pub fn cuts(&self) -> bool {
+        self.segment.is_some()
+    }
+
+    /// Entries after which rows are cut; whether they are is for the decision chart (section 4.1).
     pub fn segment(&self, rows: u64, mean: f64, sigma: f64, device: &Device) -> Option<u32> {
-        if !self.segmented {
-            return None;
-        }
         let tiles = u64::from(self.problem.n.div_ceil(self.r));
         let blocks = rows.div_ceil(u64::from(self.rows)) * tiles;
-        slots::segment_length(slots::utilization(blocks, device.multiprocessors), mean, sigma)
+        let utilization = slots::utilization(blocks, device.multiprocessors);
+        let length = slots::chart(utilization, mean, sigma)?;
+        Some(slots::segment_length(length, self.segment?))
     }
 
     fn geometry(&self, seen: &Sampled, device: &Device) -> Geometry {
@@ -151,7 +167,6 @@ impl Tiled {
             buffer: self.buffer,
             r: self.r,
             n: self.problem.n,
-            layout: Layout::Col,
             dtype: self.problem.dtype,
             segment: self.segment(seen.rows, seen.mean, seen.sigma, device),
         }
@@ -159,7 +174,7 @@ impl Tiled {
 
     /// The performance model's terms for this candidate (Eq. 2 to 6).
     pub fn terms(&self, seen: &Inspection, device: &Device) -> Terms {
-        let sampled = seen.tiled(self.order == RowOrder::Length);
+        let sampled = seen.tiled(self.order);
         tiled_model::terms(sampled, &self.geometry(sampled, device), device)
     }
 
@@ -187,7 +202,7 @@ impl SpmmKernel for Tiled {
             Dtype::F64 => 92 + 4 * self.r,
             Dtype::F16 | Dtype::F32 => 70 + 2 * self.r,
         };
-        let columns = if self.segmented { self.r.min(lower::COMBINE_COLUMNS) } else { self.r };
+        let columns = if self.cuts() { self.r.min(lower::COMBINE_COLUMNS) } else { self.r };
         Tile {
             rows: 1,
             columns: self.r,
@@ -212,7 +227,7 @@ impl SpmmKernel for Tiled {
     /// The decision chart determines the number of segments.
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
         let tiles = u64::from(problem.n.div_ceil(self.r));
-        if self.segmented { u64::MAX } else { seen.rows.div_ceil(self.rows.into()) * tiles }
+        if self.cuts() { u64::MAX } else { seen.rows.div_ceil(self.rows.into()) * tiles }
     }
 
     /// Gathers of a panel's distinct columns; the model proper is `tiled_model`.
@@ -229,14 +244,14 @@ impl SpmmKernel for Tiled {
             mean_walk: seen.mean_row,
             longest_walk: seen.longest_row as f64,
             lockstep: seen.groups(32, by_length).lockstep,
-            locality: seen.locality(by_length),
-            reuse: seen.locality(by_length).near,
+            locality: seen.locality_in(self.order),
+            reuse: seen.locality_in(self.order).near,
             ..Work::row_major(&self.tile(), seen, &self.problem)
         }
     }
 
     fn predict_us(&self, seen: &Inspection, _problem: &Spmm, device: &Device) -> f64 {
-        let sampled = seen.tiled(self.order == RowOrder::Length);
+        let sampled = seen.tiled(self.order);
         let terms = self.terms(seen, device);
         let geometry = self.geometry(sampled, device);
         tiled_model::predict_us(&terms, sampled, &geometry, self.resident(device), device)
@@ -244,19 +259,33 @@ impl SpmmKernel for Tiled {
 
     /// Z. Rows that will be cut are not padded to the longest.
     fn fill(&self, seen: &Inspection) -> f64 {
-        let by_length = self.order == RowOrder::Length;
-        if self.segmented { 1.0 } else { seen.groups(32, by_length).lockstep }
+        match self.order {
+            _ if self.cuts() => 1.0,
+            order @ (RowOrder::Natural | RowOrder::Length) => {
+                seen.groups(32, order == RowOrder::Length).lockstep
+            }
+            order => {
+                let cut = Cut { rows: self.rows, buffer: self.buffer, segment: None };
+                seen.tiled(order).footprint(cut).padding()
+            }
+        }
     }
 
-    /// Segments if the chart cuts rows, another order if the model predicts a gain (sections 4.1 and 4.2).
-    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
-        let sampled = seen.tiled(false);
-        if self.segmented && self.geometry(sampled, device).segment.is_none() {
-            return false;
+    /// Bytes that the model predicts for the natural order, over those of this one.
+    fn order_gain(&self, seen: &Inspection, device: &Device) -> Option<f64> {
+        if self.order == RowOrder::Natural {
+            return None;
         }
         let natural = Self { order: RowOrder::Natural, ..*self };
-        self.order == RowOrder::Natural
-            || self.terms(seen, device).pays_over(&natural.terms(seen, device))
+        let ordered = self.terms(seen, device);
+        let known = seen.tiled(self.order).looked() > 0;
+        Some(if known { ordered.gain_over(&natural.terms(seen, device)) } else { 0.0 })
+    }
+
+    /// Segments if the chart cuts rows (section 4.1).
+    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
+        let sampled = seen.tiled(RowOrder::Natural);
+        !self.cuts() || self.geometry(sampled, device).segment.is_some()
     }
 
     fn source(&self) -> String {

@@ -1,18 +1,21 @@
-//! The Tiled SpMM performance model: Eq. 3 to 6 by inspection of the pattern, generalised to row-major operands.
+//! The Tiled SpMM performance model for column-major operands: Eq. 3 to 6 by inspection of the pattern.
 //!
 //! All intensities are in floating-point operations per byte, 2 for each multiply-add. Patterns are sampled (`Sampled`);
 //! what the kernel would pack is counted on the sample exactly as the packer packs it.
 
+pub mod footprint;
 pub mod sample;
 #[cfg(test)]
 mod tests;
 
+use super::family::RowOrder;
 use super::model::{
-    CHAIN_ENTRY_US, CHAIN_STEP_US, L1_RATIO, L2_RATIO, L2_SHARE, LAUNCH_US, SECTOR, STEP_US,
+    CHAIN_ENTRY_US, CHAIN_STEP_US, L1_RATIO, L2_RATIO, L2_SHARE, LAUNCH_US, SECTOR, STAGE_US,
+    STEP_US,
 };
 use super::tiled::slots;
-use crate::domain::{Device, Dtype, Layout};
-use sample::{Cut, LINE, Sampled};
+use crate::domain::{Device, Dtype};
+use sample::{Cut, Sampled};
 
 /// B_IS: bytes of an index into shared memory (Table 1).
 pub const LOCAL_INDEX_BYTES: f64 = 2.0;
@@ -29,12 +32,10 @@ pub struct Geometry {
     pub rows: u32,
     /// Most distinct rows of B per stage.
     pub buffer: u32,
-    /// R: columns of C that one reading of A serves; row-major, the columns of a block's tile.
+    /// R: columns of C that one reading of A serves.
     pub r: u32,
     /// Columns of C.
     pub n: u32,
-    /// Layout of B, which decides what a gather costs.
-    pub layout: Layout,
     pub dtype: Dtype,
     /// Entries after which a row is cut; `None` is the kernel without segments.
     pub segment: Option<u32>,
@@ -74,8 +75,11 @@ pub struct Terms {
     pub panels: f64,
     /// Steps of S-ELL that the longest row costs its thread.
     pub longest_walk: f64,
-    /// C is stored through a permutation of the rows.
-    pub permuted: bool,
+    /// Bytes of device memory that an output takes: an element in the matrix's own order, else its share of the sectors that a
+    /// panel's rows of C lie in.
+    pub stored: f64,
+    /// Bytes per multiply-add of partial sums, written and read again.
+    pub again: f64,
 }
 
 /// The model's terms. Takes some milliseconds the first time a pattern is cut this way, whatever its size.
@@ -86,20 +90,22 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
         if under == 0 { none } else { over as f64 / under as f64 }
     };
     let element = dtype.bytes() as f64;
-    let rho = ratio(seen.entries, seen.distinct, 1.0);
+    let rho = seen.reuse();
     let exact = if segment.is_none() { sampled.lockstep } else { 1.0 };
-    let c = gather_cost(geometry, seen.distinct, seen.line_bytes);
+    let c = gather_cost(element, seen.distinct, seen.line_bytes);
     let l = (sampled.nnz as f64 / rho / sampled.touched_cols.max(1) as f64).max(1.0);
     let slots = sampled.rows as f64 * ratio(seen.slots, seen.rows, 1.0);
     let blocks = sampled.rows.div_ceil(u64::from(rows)) * u64::from(n.div_ceil(r));
     let tables = ratio(seen.stages, seen.slots, 0.0) * f64::from(4 + 4 * rows / WARP);
-    let key = if segment.is_some() || sampled.permuted { 4.0 } else { 0.0 };
+    let natural = sampled.order == RowOrder::Natural;
+    let key = if segment.is_some() || !natural { 4.0 } else { 0.0 };
+    let again = sampled.partials(segment) as f64 * (SECTOR + element.max(4.0));
     Terms {
         mu: sampled.mean,
         mu_segment: sampled.mean_part(segment),
         r: f64::from(r),
         rho,
-        z: ratio(seen.stored, seen.entries, 1.0).max(exact),
+        z: seen.padding().max(exact),
         delta: tables + key,
         element,
         c,
@@ -111,26 +117,24 @@ pub fn terms(sampled: &Sampled, geometry: &Geometry, device: &Device) -> Terms {
         panels: slots / f64::from(rows),
         longest_walk: segment
             .map_or(sampled.longest as f64, |s| sampled.longest.min(s.into()) as f64),
-        permuted: sampled.permuted,
+        stored: if natural {
+            element
+        } else {
+            ratio(of_size(element, seen.sector_bytes), seen.outputs, element)
+        },
+        again: again / sampled.nnz.max(1) as f64,
     }
 }
 
-/// C of section 3.0.2. Column-major: lines touched by warp-wide gathers from one column of B, counted on the sample.
-/// Row-major: a gather is a piece of a row of B, `r` elements wide, so only what is left of its last line is wasted.
-fn gather_cost(geometry: &Geometry, distinct: u64, line_bytes: [u64; 3]) -> f64 {
-    let element = geometry.dtype.bytes();
-    match geometry.layout {
-        Layout::Row => {
-            let width = u64::from(geometry.r.min(geometry.n)) * element;
-            (width.div_ceil(LINE) * LINE) as f64 / width.max(1) as f64
-        }
-        Layout::Col => {
-            let lines = sample::ELEMENTS.iter().zip(line_bytes);
-            let bytes =
-                lines.filter(|(size, _)| **size == element).map(|(_, bytes)| bytes).sum::<u64>();
-            (bytes as f64 / (distinct * element).max(1) as f64).max(1.0)
-        }
-    }
+/// C of section 3.0.2: lines touched by warp-wide gathers from one column of B, counted on the sample.
+fn gather_cost(element: f64, distinct: u64, line_bytes: [u64; 3]) -> f64 {
+    (of_size(element, line_bytes) as f64 / (distinct as f64 * element).max(1.0)).max(1.0)
+}
+
+/// What was counted for elements of a size.
+fn of_size(element: f64, counted: [u64; 3]) -> u64 {
+    let sizes = footprint::ELEMENTS.iter().zip(counted);
+    sizes.filter(|(size, _)| **size as f64 == element).map(|(_, count)| count).sum()
 }
 
 impl Terms {
@@ -157,22 +161,22 @@ impl Terms {
 
     /// Bytes of device memory per multiply-add, for a sparse access cost `gamma`: Eq. 3 or Eq. 6, plus the write of C, which
     /// Eq. 3 leaves out. The paper counts the write twice, for a read before it (section 2.4, feature 8); ours are streaming
-    /// stores of whole sectors, counted once. Through a permutation each output takes a separate sector.
+    /// stores of whole sectors, counted once. Rows in another order are stored in the matrix's own: the sectors that a panel
+    /// touches count whole, and partial sums of segments that the order parted are written and read once more.
     pub fn bytes_a_multiply_add(&self, gamma: f64) -> f64 {
-        let stored = if self.permuted { SECTOR } else { self.element };
         let mu = self.mu.max(LEAST_MEAN);
         if self.segmented {
-            2.0 / self.equation_6(gamma) + (stored - self.element) / mu
+            2.0 / self.equation_6(gamma) + (self.stored - self.element) / mu + self.again
         } else {
-            2.0 / self.equation_3(gamma) + stored / mu
+            2.0 / self.equation_3(gamma) + self.stored / mu
         }
     }
 
-    /// Whether rows in another order pay off (sections 4.2 and 5.3): the paper keeps an order for its rho; ours must also pay
-    /// for the padding that it changes, and for storing C in the original order. Judged by all misses: with cold misses alone
-    /// rho cancels out, since L falls as rho rises.
-    pub fn pays_over(&self, natural: &Self) -> bool {
-        self.bytes_a_multiply_add(self.c) < natural.bytes_a_multiply_add(natural.c)
+    /// What rows in another order save (sections 4.2 and 5.3): the bytes in `natural` order over those in this one. The paper
+    /// keeps an order for its rho; ours must also pay for the padding that it changes, and for storing C in the original order.
+    /// Judged by all misses: with cold misses alone rho cancels out, since L falls as rho rises.
+    pub fn gain_over(&self, natural: &Self) -> f64 {
+        natural.bytes_a_multiply_add(natural.c) / self.bytes_a_multiply_add(self.c)
     }
 }
 
@@ -210,5 +214,6 @@ pub fn predict_us(
     let parts = [memory_us / used, l2_us / used, shared_us / used, latency_us];
     let together = parts.iter().map(|us| us.powi(3)).sum::<f64>().cbrt();
     let chain = terms.longest_walk * (CHAIN_STEP_US / 4.0 + CHAIN_ENTRY_US);
-    LAUNCH_US + together.max(chain)
+    let second = if terms.again > 0.0 { STAGE_US } else { 0.0 };
+    LAUNCH_US + together.max(chain) + second
 }

@@ -3,6 +3,7 @@
 
 pub mod estimate;
 pub mod groups;
+mod lower;
 pub mod pack;
 #[cfg(test)]
 mod tests;
@@ -13,17 +14,13 @@ use super::family::{
 use super::inspect::Inspection;
 use super::model::Work;
 use super::phrases;
-use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
-use super::text::{self, element, elements, output, scale};
+use super::shared::{Lowered, Shared};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
-use crate::domain::recipe::{Arg, CudaProgram, Program, Scratch, Step};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
-use crate::ops::program::{EntryPoint, number, parameter};
 use crate::search::domain::{Domain, product};
 use estimate::{Reads, Traffic, from_memory, microseconds, padded};
-use pack::{Packed, Shape, blockwise, pack};
 use std::sync::LazyLock;
 
 const NAME: &str = "tiled";
@@ -75,7 +72,7 @@ impl SpmmFamily for TiledRows {
                 Domain::ints("n1", &[32, 64, 128]),
                 Domain::ints("buffer", &[128, 256, 512]),
                 Domain::ints("split", &SPLITS),
-                Domain::texts("order", &["natural", "length"]),
+                Domain::texts("order", &["natural", "length", "similarity", "radix"]),
             ]
         });
         &DOMAINS
@@ -220,8 +217,15 @@ impl TiledRow {
 
     /// Rows by length make blocks of equal work, but may lose what neighbouring rows share.
     fn order_suits(&self, seen: &Inspection) -> bool {
-        let gain = seen.locality(false).near / seen.locality(true).near.max(1.0);
-        if self.by_length() { gain < NATURAL_PAYS[1] } else { gain > NATURAL_PAYS[0] }
+        let near = |order| seen.locality_in(order).near;
+        let [natural, by_length] = [RowOrder::Natural, RowOrder::Length].map(near);
+        let gain = natural / by_length.max(1.0);
+        match self.order {
+            RowOrder::Natural => gain > NATURAL_PAYS[0],
+            RowOrder::Length => gain < NATURAL_PAYS[1],
+            // Their gain has a rule of its own.
+            RowOrder::Similarity | RowOrder::Radix => true,
+        }
     }
 
     fn column_tiles(&self) -> u32 {
@@ -235,7 +239,7 @@ impl TiledRow {
 
     /// Ratio of entries to distinct columns in a row block, from windows of 64 and of 8192 rows.
     fn reuse(&self, seen: &Inspection) -> f64 {
-        let locality = seen.locality(self.by_length());
+        let locality = seen.locality_in(self.order);
         let towards = f64::from(self.rows / 64).log2() / 7.0;
         locality.near.powf(1.0 - towards) * locality.far.powf(towards)
     }
@@ -285,7 +289,7 @@ impl TiledRow {
         let width = f64::from(self.problem.n);
         let c_bytes = seen.rows as f64 * width * element;
         let again =
-            seen.nnz as f64 / seen.locality(self.by_length()).far / seen.touched_cols.max(1) as f64;
+            seen.nnz as f64 / seen.locality_in(self.order).far / seen.touched_cols.max(1) as f64;
         let partials = if self.split > 1 { 2.0 * split } else { 0.0 };
         let partials = partials * seen.rows as f64 * width * f64::from(self.sum_bytes());
         let beside = self.beside(device);
@@ -337,6 +341,7 @@ impl SpmmKernel for TiledRow {
         Work {
             entries,
             a_bytes: entries * f64::from(2 + self.element()),
+            locality: seen.locality_in(self.order),
             reuse: self.reuse(seen),
             ..Work::row_major(&self.tile(), seen, &self.problem)
         }
@@ -352,91 +357,26 @@ impl SpmmKernel for TiledRow {
         padded(seen, self.stages(seen).1) / (seen.nnz as f64).max(1.0)
     }
 
+    /// Rows of C are stored whole: in the matrix's own order they cost nothing more, and the estimated reuse decides.
+    fn order_gain(&self, seen: &Inspection, _: &Device) -> Option<f64> {
+        let near = |order| seen.locality_in(order).near;
+        let others = near(RowOrder::Natural).max(near(RowOrder::Length));
+        match self.order {
+            RowOrder::Natural | RowOrder::Length => None,
+            order if seen.tiled(order).looked() == 0 => Some(0.0),
+            order => Some(near(order) / others),
+        }
+    }
+
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
         self.order_suits(seen) && self.split_suits(seen, device)
     }
 
     fn source(&self) -> String {
-        let settings = [
-            ("kRows", self.rows.into()),
-            ("kN1", self.n1.into()),
-            ("kAligned", self.aligned().into()),
-        ];
-        text::program(&["spmm/tiled_row.cuh"], &self.problem, &settings, &[self.kernel(0)])
+        lower::source(self)
     }
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal> {
-        let Self { rows, buffer, split, .. } = *self;
-        let (by_length, ms_of_order) = shared.ordered(self.order);
-        let name = format!("tiled_row_{rows}_{buffer}_{}", self.order.name());
-        let (packed, ms) = shared.once(&name, Packed::bytes, |shared| {
-            let order = by_length.unwrap_or_else(|| blockwise(&shared.matrix, rows as usize));
-            let shape = Shape { rows: rows as usize, buffer: buffer as usize };
-            pack(&shared.matrix, order, shape, self.problem.dtype).ok_or_else(|| {
-                Refusal(format!("tiles of {rows} rows take more than {} GiB", MOST_KEPT >> 30))
-            })
-        })?;
-        if split > 1 && split > packed.most_stages {
-            let why = format!(
-                "no row block has more than {} stages, which {split} blocks cannot share",
-                packed.most_stages
-            );
-            return Err(Refusal(why));
-        }
-        let named = |(part, data): (_, &_)| array(format!("{name}_{part}"), Clone::clone(data));
-        let arrays = packed.arrays().map(named).to_vec();
-        let height = shared.matrix.rows() as u32;
-        let (row_blocks, tiles) = (height.div_ceil(rows), self.column_tiles());
-        let scratch = self.scratch(u64::from(row_blocks) * u64::from(tiles), &shared.device)?;
-        let step = Step {
-            grid: [row_blocks * split, tiles, 1],
-            shared_bytes: self.tile().shared_bytes,
-            ..self.kernel(height).step(1, self.threads())
-        };
-        let program = Program::Cuda(CudaProgram::of(self.source(), step));
-        let update_ms = Some(ms);
-        Ok(Lowered { arrays, scratch, ms: ms_of_order + ms, update_ms, ..Lowered::bare(program) })
-    }
-}
-
-impl TiledRow {
-    fn kernel(&self, height: u32) -> EntryPoint {
-        let Self { split, problem: Spmm { n, dtype, .. }, .. } = *self;
-        let (element, threads) = (element(dtype), self.threads());
-        let pointer = |name, at| parameter("const u32*", name, Arg::Array(at));
-        let scratch = |at| if split > 1 { Arg::Scratch(at) } else { Arg::NULL };
-        let operands = vec![
-            pointer("order", 0),
-            pointer("block_stages", 1),
-            pointer("stage_map", 2),
-            pointer("map", 3),
-            pointer("bounds", 4),
-            parameter("const u16*", "places", Arg::Array(5)),
-            parameter(elements(dtype), "vals", Arg::Array(6)),
-            parameter(elements(dtype), "b", Arg::B),
-            output(&self.problem),
-            parameter(format!("Sum<{element}>*"), "partials", scratch(0)),
-            parameter("u32*", "arrived", scratch(1)),
-            number("rows", height),
-            number("n", n),
-            number("split", split),
-            scale(&self.problem),
-        ];
-        // Without bounds the compiler might use more registers than such blocks can have.
-        let least_blocks = (self.resident_threads() / threads).max(1);
-        let launch_bounds = Some(format!("{threads}, {least_blocks}"));
-        EntryPoint { launch_bounds, ..text::kernel("tiled_row", "TiledRowConfig", operands) }
-    }
-
-    /// Partial sums of every part of every tile of C, and how many parts of each have arrived.
-    fn scratch(&self, tiles: u64, device: &Device) -> Result<Vec<Scratch>, Refusal> {
-        if self.split == 1 {
-            return Ok(Vec::new());
-        }
-        let a_tile = u64::from(self.rows * self.n1 * self.sum_bytes());
-        let partials = tiles * u64::from(self.split) * a_tile;
-        let partials = shared::scratch("partial sums", partials, device)?;
-        // Far smaller than the scratch memory that was just granted.
-        Ok(vec![partials, Scratch { bytes: 4 * tiles, fill: 0 }])
+        lower::lower(self, shared)
     }
 }

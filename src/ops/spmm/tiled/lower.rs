@@ -1,10 +1,12 @@
 //! Family `tiled`, lowered: its kernel text, its tables as arrays, and one launch, or two where rows leave partial sums.
 
+use super::super::family::RowOrder;
 use super::super::shared::{self, Lowered, MOST_KEPT, Shared, array};
 use super::super::text::{self, element, elements, output, scale};
 use super::Tiled;
+use super::arrange::{arrange, scatters};
 use super::pack::pack;
-use super::slots::{self, LongRows};
+use super::slots::{LongRows, NO_ROW, Slot};
 use crate::domain::recipe::{Arg, ArrayData, CudaProgram, Program, Step};
 use crate::domain::{Dtype, Spmm};
 use crate::ops::Refusal;
@@ -15,8 +17,9 @@ use std::sync::Arc;
 
 /// The second kernel of the text: sums the partial sums of rows that took several warps.
 pub const COMBINE: &str = "spmm_combine";
-/// Threads per block of it: one warp for each of its columns of C.
+/// Threads per block of it: one warp for each of its columns of C, which sums a row or several.
 const COMBINE_THREADS: u32 = 256;
+const WARP: u32 = 32;
 /// Columns of C that one of its blocks sums.
 pub const COMBINE_COLUMNS: u32 = COMBINE_THREADS / 32;
 
@@ -35,13 +38,13 @@ struct Packed {
 pub fn source(tiled: &Tiled) -> String {
     let bound = Bound::default();
     let mut kernels = vec![bound.kernel(tiled)];
-    if tiled.segmented {
+    if tiled.cuts() {
         kernels.push(bound.combine(tiled));
     }
     let settings = [
         ("kR", tiled.r.into()),
         ("kBuffer", tiled.buffer.into()),
-        ("kSegmented", tiled.segmented.into()),
+        ("kSegmented", tiled.cuts().into()),
     ];
     text::program(&["spmm/tiled.cuh"], &tiled.problem, &settings, &kernels)
 }
@@ -57,6 +60,9 @@ struct Bound {
     partials: u32,
     /// The array of the rows that leave partial sums; that of their first sums follows it.
     long_rows: usize,
+    /// How many they are, and how many lanes sum one of them: a power of two.
+    long_count: u32,
+    long_lanes: u32,
 }
 
 impl Bound {
@@ -95,6 +101,8 @@ impl Bound {
             output(&tiled.problem),
             number("rows", self.rows),
             number("n", n),
+            number("long_count", self.long_count),
+            number("lanes", self.long_lanes),
             scale(&tiled.problem),
         ];
         let function = format!("tiled_combine<{element}, {accumulate}>");
@@ -109,14 +117,14 @@ impl Bound {
 
 pub fn lower(tiled: &Tiled, shared: &mut Shared) -> Result<Lowered, Refusal> {
     let segment = segment(tiled, shared)?;
-    let (order, order_ms) = shared.ordered(tiled.order);
+    let (arranged, order_ms) = arranged(tiled, shared, segment)?;
     let Tiled { rows: panel, buffer, .. } = *tiled;
     let cut = segment.map_or("whole".to_owned(), |segment| segment.to_string());
     let name = format!("tiled_{}_{panel}_{buffer}_{cut}", tiled.order.name());
     let (packed, pack_ms) = shared.once(
         &name,
         |packed: &Packed| packed.bytes,
-        |shared| packed(tiled, shared, order.as_deref(), segment),
+        |shared| packed(tiled, shared, &arranged),
     )?;
     let mut lowered = steps(tiled, shared, &packed, &name)?;
     lowered.ms = order_ms + pack_ms;
@@ -132,7 +140,7 @@ fn segment(tiled: &Tiled, shared: &Shared) -> Result<Option<u32>, Refusal> {
     let square = |row: usize| (matrix.row_nnz(row) as f64 - mean).powi(2);
     let sigma = ((0..rows).map(square).sum::<f64>() / rows.max(1) as f64).sqrt();
     let segment = tiled.segment(rows as u64, mean, sigma, &shared.device);
-    if tiled.segmented && segment.is_none() {
+    if tiled.cuts() && segment.is_none() {
         return Err(Refusal(format!(
             "its rows need no segments: there are enough blocks, and their lengths vary by {:.2} of their mean",
             sigma / mean
@@ -141,29 +149,57 @@ fn segment(tiled: &Tiled, shared: &Shared) -> Result<Option<u32>, Refusal> {
     Ok(segment)
 }
 
-fn packed(
+/// Rows or segments in the order in which threads take them.
+struct Arranged {
+    slots: Vec<Slot>,
+    long: LongRows,
+    /// Slot i is not row i.
+    keyed: bool,
+}
+
+/// The slots, with the milliseconds that ordering took.
+fn arranged(
     tiled: &Tiled,
-    shared: &Shared,
-    order: Option<&[u32]>,
+    shared: &mut Shared,
     segment: Option<u32>,
-) -> Result<Packed, Refusal> {
+) -> Result<(Arc<Arranged>, f64), Refusal> {
+    // Segments get an order of their own.
+    let of_rows =
+        if segment.is_some() && scatters(tiled.order) { RowOrder::Natural } else { tiled.order };
+    let (rows, rows_ms) = shared.ordered(of_rows);
+    let cut = segment.map_or("whole".to_owned(), |segment| segment.to_string());
+    let (arranged, ms) = shared.once(
+        &format!("tiled_slots_{}_{cut}", tiled.order.name()),
+        |arranged: &Arranged| {
+            (size_of::<Slot>() * arranged.slots.len() + 8 * arranged.long.rows.len()) as u64
+        },
+        |shared| {
+            let matrix = &shared.matrix;
+            let keyed = rows.is_some() || segment.is_some();
+            let rows = rows.map_or_else(|| (0..matrix.rows() as u32).collect(), |it| it.to_vec());
+            let cols = |row: u32| matrix.row(row as usize).0;
+            let (slots, long) = arrange(rows, &cols, tiled.order, segment);
+            Ok::<_, Refusal>(Arranged { slots, long, keyed })
+        },
+    )?;
+    Ok((arranged, rows_ms + ms))
+}
+
+fn packed(tiled: &Tiled, shared: &Shared, arranged: &Arranged) -> Result<Packed, Refusal> {
     let (matrix, dtype) = (&shared.matrix, tiled.problem.dtype);
-    let row = |slot: u32| order.map_or(slot, |order| order[slot as usize]);
-    let rows = (0..matrix.rows() as u32).map(row);
-    let rows = rows.map(|row| (row, matrix.row_nnz(row as usize) as u32));
+    let Arranged { slots, long, keyed } = arranged;
     let panel = tiled.rows as usize;
-    let (slots, long) = match segment {
-        Some(segment) => slots::cut(rows, segment, panel),
-        None => (slots::whole(rows), LongRows::default()),
-    };
     let most = (dtype.bytes(), MOST_KEPT);
-    let tiles = pack(matrix, &slots, panel, tiled.buffer as usize, most).ok_or_else(|| {
+    let tiles = pack(matrix, slots, panel, tiled.buffer as usize, most).ok_or_else(|| {
         Refusal(format!("its padded tiles take more than {} GiB", MOST_KEPT >> 30))
     })?;
-    let keyed = order.is_some() || segment.is_some();
-    let keys: Option<Arc<[u32]>> = keyed.then(|| slots.iter().map(|slot| slot.key).collect());
     let panels = u32::try_from(slots.len().div_ceil(panel))
         .map_err(|_| Refusal("it has more segments than a grid has blocks".to_owned()))?;
+    let keys: Option<Arc<[u32]>> = keyed.then(|| {
+        let empty = panels as usize * panel - slots.len();
+        let keys = slots.iter().map(|slot| slot.key);
+        keys.chain(std::iter::repeat_n(NO_ROW, empty)).collect()
+    });
     let bytes = tiles.bytes(dtype.bytes()) + keys.as_ref().map_or(0, |keys| 4 * keys.len() as u64);
     let tables = vec![
         ("stages", ArrayData::U32(tiles.stage_ptr.into())),
@@ -173,7 +209,7 @@ fn packed(
         ("ell_index", ArrayData::U16(tiles.ell_index.into())),
         ("ell_value", typed(tiles.ell_value, dtype)),
     ];
-    let (long_rows, long_ptr) = (long.rows.into(), long.ptr.into());
+    let (long_rows, long_ptr) = (long.rows[..].into(), long.ptr[..].into());
     Ok(Packed { tables, keys, long_rows, long_ptr, panels, bytes })
 }
 
@@ -204,6 +240,8 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
         bound.long_rows = arrays.len();
         arrays.push(named("long_rows", ArrayData::U32(packed.long_rows.clone())));
         arrays.push(named("long_ptr", ArrayData::U32(packed.long_ptr.clone())));
+        bound.long_count = packed.long_rows.len() as u32;
+        bound.long_lanes = partials.div_ceil(bound.long_count).next_power_of_two().min(WARP);
         let bytes = u64::from(partials) * u64::from(n) * dtype.bytes().max(4);
         scratch.push(shared::scratch("its partial sums", bytes, &shared.device)?);
     }
@@ -214,7 +252,11 @@ fn steps(tiled: &Tiled, shared: &Shared, packed: &Packed, name: &str) -> Result<
     }];
     if partials > 0 {
         steps.push(Step {
-            grid: [packed.long_rows.len() as u32, n.div_ceil(COMBINE_COLUMNS), 1],
+            grid: [
+                bound.long_count.div_ceil(WARP / bound.long_lanes),
+                n.div_ceil(COMBINE_COLUMNS),
+                1,
+            ],
             ..bound.combine(tiled).step(1, COMBINE_THREADS)
         });
     }

@@ -100,7 +100,11 @@ fn execute(lowered: &Lowered, tiled: &Tiled, b: &[f32]) -> Vec<f64> {
     let args = Arguments(lowered, &step.args);
     let (long, ptr) = (args.words(0).unwrap(), args.words(1).unwrap());
     assert_eq!((args.1[2], args.number(3), args.1[4]), (Arg::Scratch(0), partial_count, Arg::C));
-    assert_eq!(args.number(5), rows);
+    assert_eq!((args.number(5), args.number(7)), (rows, long.len()));
+    // Every row is some lanes' of some block's warps.
+    let lanes = args.number(8);
+    assert!(lanes.is_power_of_two() && lanes <= 32);
+    assert_eq!(step.grid[0] as usize, long.len().div_ceil(32 / lanes));
     for (i, row) in long.iter().enumerate() {
         for column in 0..n {
             let range = ptr[i] as usize..ptr[i + 1] as usize;
@@ -159,12 +163,12 @@ fn block(
         }
         let key_at =
             |lane: usize| keys.map_or(slot as u32 + 1, |keys| keys[panel * threads + lane]);
-        if thread % 32 > 0 && tiled.segmented && key_at(thread - 1) == key {
+        if thread % 32 > 0 && tiled.cuts() && key_at(thread - 1) == key {
             continue;
         }
         let end = (thread + 1).next_multiple_of(32);
-        let run = (thread..end)
-            .take_while(|&lane| lane == thread || tiled.segmented && key_at(lane) == key);
+        let run =
+            (thread..end).take_while(|&lane| lane == thread || tiled.cuts() && key_at(lane) == key);
         let run: Vec<usize> = run.collect();
         for r in 0..width {
             let sum = run.iter().map(|&lane| acc[lane][r]).sum();
@@ -203,7 +207,7 @@ fn agrees(matrix: &Arc<Csr>, candidate: &Candidate, problem: Spmm, device: &Devi
     let lowered = match tiled.lower(&mut shared) {
         Ok(lowered) => lowered,
         Err(refusal) => {
-            assert!(tiled.segmented, "{candidate}: {refusal}");
+            assert!(tiled.cuts(), "{candidate}: {refusal}");
             return false;
         }
     };
@@ -226,7 +230,7 @@ fn parsed(candidate: &Candidate, problem: Spmm) -> Tiled {
         r: int("r"),
         buffer: int("buffer"),
         rows: int("rows"),
-        segmented: candidate.text("segment") == Some("auto"),
+        segment: super::segment(candidate).unwrap(),
         order: super::order(candidate).unwrap(),
         problem,
     }
@@ -244,7 +248,7 @@ fn every_candidate_agrees_with_the_oracle() {
             for candidate in TiledColumns.candidates(&problem).iter().step_by(5) {
                 for multiprocessors in [2, 132] {
                     let done = agrees(&matrix, candidate, problem, &device(multiprocessors));
-                    segmented += u32::from(done && candidate.text("segment") == Some("auto"));
+                    segmented += u32::from(done && candidate.text("segment") != Some("none"));
                 }
             }
         }
@@ -256,7 +260,7 @@ fn every_candidate_agrees_with_the_oracle() {
 fn a_huge_row_is_summed_by_the_second_step() {
     // 3000 rows, of which one has 20,000 entries: at a mean of about 24 it takes 834 segments, 27 warps.
     let matrix = Arc::new(ragged(3000, 20_000, 1777));
-    for (n, order) in [(2, "natural"), (3, "length"), (33, "natural")] {
+    for (n, order) in [(2, "natural"), (3, "length"), (33, "radix"), (4, "similarity")] {
         let problem = Spmm { accumulate: true, ..Spmm::new(n, Dtype::F32, Layout::Col) };
         let candidate = TiledColumns
             .candidates(&problem)
@@ -265,12 +269,15 @@ fn a_huge_row_is_summed_by_the_second_step() {
             .unwrap();
         let device = device(1);
         assert!(agrees(&matrix, &candidate, problem, &device));
+        let together = matches!(order, "natural" | "length");
         let mut shared = Shared::new(matrix.clone(), problem, device);
         let lowered = parsed(&candidate, problem).lower(&mut shared).unwrap();
         let Program::Cuda(program) = &lowered.program else { panic!("no program") };
         assert_eq!((program.steps.len(), lowered.scratch.len()), (2, 1));
-        assert_eq!(program.steps[1].args[7..], [Arg::Alpha, Arg::Beta]);
-        assert_eq!(program.steps[1].grid[..2], [1, n.div_ceil(8)]);
+        assert_eq!(program.steps[1].args[9..], [Arg::Alpha, Arg::Beta]);
+        // One row in many pieces; ordered by columns, the segments of all cut rows part.
+        let blocks = program.steps[1].grid;
+        assert_eq!((blocks[0] == 1, blocks[1]), (together, n.div_ceil(8)));
     }
 }
 
@@ -290,7 +297,7 @@ fn an_infinity_of_b_stays_in_its_rows() {
 
 #[test]
 fn the_space_is_small_and_its_tiles_fit() {
-    for (dtype, most) in [(Dtype::F16, 24), (Dtype::F32, 40), (Dtype::F64, 40)] {
+    for (dtype, most) in [(Dtype::F16, 96), (Dtype::F32, 160), (Dtype::F64, 160)] {
         let problem = Spmm::new(32, dtype, Layout::Col);
         let all = TiledColumns.candidates(&problem);
         assert!((16..=most).contains(&all.len()), "{dtype}: {}", all.len());

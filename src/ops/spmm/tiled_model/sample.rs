@@ -1,7 +1,10 @@
 //! What Tiled SpMM's model reads of a pattern: evenly spread windows of rows, laid out as the packer would.
 
-use super::super::tiled::pack::{distinct, end_of_stage};
-use super::super::tiled::slots::{self, Slot};
+use super::super::tiled::arrange::{arrange, scatters};
+use super::super::tiled::pack::distinct;
+use super::super::tiled::slots::Slot;
+use super::footprint::{Footprint, of_panel};
+use crate::ops::spmm::family::RowOrder;
 use crate::ops::spmm::strips::Strips;
 use crate::sparse::Csr;
 use rayon::prelude::*;
@@ -9,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows per window: whole panels of every possible height.
-const WINDOW: usize = 256;
+pub const WINDOW: usize = 256;
 /// Approximate number of entries that are read: of larger windows, strips of columns are read.
 const ENTRIES: usize = 1 << 17;
 /// Fewest windows, however long their rows are, and most.
@@ -17,10 +20,8 @@ const WINDOWS: [usize; 2] = [8, 512];
 const WARP: usize = 32;
 /// Row lengths below this are counted in a table.
 const SHORT: usize = 4096;
-/// A line of device memory in the paper's abstract machine: two sectors (section 2.4, feature 7).
-pub const LINE: u64 = 64;
-/// Bytes of an element that lines are counted for.
-pub const ELEMENTS: [u64; 3] = [2, 4, 8];
+/// Panels of segments that one task lays out.
+const PANELS_A_TASK: usize = 4;
 
 /// Windows of rows in one row order, and what is exact for the whole matrix.
 #[derive(Clone, Debug)]
@@ -35,11 +36,14 @@ pub struct Sampled {
     pub longest: u64,
     /// S-ELL's padding per warp if every panel were one stage, exact: a lower bound of Z.
     pub lockstep: f64,
-    /// Whether rows are not in the matrix's own order, so that C is stored through a permutation.
-    pub permuted: bool,
-    /// Rows of one window after the other: row i has `cols[ptr[i] .. ptr[i + 1]]`.
+    /// The order of the rows, or of the segments that they are cut into.
+    pub order: RowOrder,
+    /// Rows of one window after the other: row i has `cols[ptr[i] .. ptr[i + 1]]`, and is the matrix's row `ids[i]`.
     ptr: Arc<[usize]>,
     cols: Arc<[u32]>,
+    ids: Arc<[u32]>,
+    /// Where each window starts among these rows, and where the last ends.
+    windows: Arc<[usize]>,
     /// Entries of the windows that were looked at, over all of them.
     share: f64,
     /// How many rows each row of the windows stands for: only itself in the last window, which holds the longest row.
@@ -75,75 +79,97 @@ pub struct Cut {
     pub segment: Option<u32>,
 }
 
-/// Sums over the sampled windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Footprint {
-    pub rows: u64,
-    pub entries: u64,
-    /// Threads: rows, or their segments and the slots that pad warps.
-    pub slots: u64,
-    /// Rows and segments of rows.
-    pub parts: u64,
-    /// Values that S-ELL stores, including padding.
-    pub stored: u64,
-    /// Distinct columns of every panel.
-    pub distinct: u64,
-    pub panels: u64,
-    pub stages: u64,
-    /// Bytes of lines that the warps' gathers touch, for elements of 2, 4 and 8 bytes; a gather of consecutive columns
-    /// counts as coalesced.
-    pub line_bytes: [u64; 3],
-}
-
 impl Sampled {
-    /// `order` permutes the rows; `None` is the matrix's own order. `touched_cols` as the inspection counted them.
-    pub fn of(matrix: &Csr, order: Option<&[u32]>, touched_cols: u64) -> Self {
+    /// The matrix's own order. `touched_cols` as the inspection counted them.
+    pub fn of(matrix: &Csr, touched_cols: u64) -> Self {
         let (rows, nnz) = (matrix.rows(), matrix.nnz());
-        let at = |slot: usize| order.map_or(slot, |order| order[slot] as usize);
-        let length = |slot: usize| matrix.row_nnz(at(slot)) as u64;
+        let length = |row: usize| matrix.row_nnz(row) as u64;
         let mean = nnz as f64 / rows.max(1) as f64;
         let variance = (0..rows).map(|row| (length(row) as f64 - mean).powi(2)).sum::<f64>();
-        let in_a_warp = |warp: usize| (warp..rows.min(warp + WARP)).map(length).max().unwrap_or(0);
-        let padded = (0..rows).step_by(WARP).map(in_a_warp).sum::<u64>() * WARP as u64;
-        let windows = rows.div_ceil(WINDOW);
-        let wanted = ENTRIES / (mean * WINDOW as f64).ceil().max(1.0) as usize;
-        let taken = wanted.clamp(WINDOWS[0], WINDOWS[1]).min(windows);
-        // The middle of each share: the ends of an order by length are not typical.
-        let middle = |sample: usize| (2 * sample + 1) * windows / (2 * taken);
-        let mut starts: Vec<usize> = (0..taken).map(middle).collect();
-        let weight = windows.div_ceil(taken.max(1)) as u64;
-        // The first of equals: in an order by length that is the first row.
-        let longest_slot = (0..rows).rev().max_by_key(|&slot| length(slot)).unwrap_or(0);
-        let lone = taken < windows && !starts.contains(&(longest_slot / WINDOW));
-        starts.extend(lone.then_some(longest_slot / WINDOW));
-        let looked: Vec<u32> = starts
-            .iter()
-            .flat_map(|window| window * WINDOW..rows.min((window + 1) * WINDOW))
-            .map(|slot| at(slot) as u32)
-            .collect();
-        let strips = Strips::of(matrix, &looked, ENTRIES);
-        let (mut ptr, mut cols) = (vec![0], Vec::new());
-        for &row in &looked {
-            strips.extend(&mut cols, matrix.row(row as usize).0);
-            ptr.push(cols.len());
-        }
-        let entries: usize = looked.iter().map(|&row| matrix.row_nnz(row as usize)).sum();
-        Self {
+        let all = Self {
             rows: rows as u64,
             nnz: nnz as u64,
             touched_cols,
             mean,
             sigma: (variance / rows.max(1) as f64).sqrt(),
             longest: (0..rows).map(length).max().unwrap_or(0),
-            lockstep: if nnz == 0 { 1.0 } else { padded as f64 / nnz as f64 },
-            permuted: order.is_some(),
-            share: if cols.is_empty() { 1.0 } else { cols.len() as f64 / entries as f64 },
-            weight,
-            lone,
+            lockstep: 1.0,
+            order: RowOrder::Natural,
+            ptr: [0].into(),
+            cols: [].into(),
+            ids: [].into(),
+            windows: [0].into(),
+            share: 1.0,
+            weight: 1,
+            lone: false,
             lengths: distinct_lengths((0..rows).map(length)).into(),
+            known: Arc::default(),
+        };
+        all.looked_at(matrix, None)
+    }
+
+    /// The same matrix in another order: `rows` are all of its rows, or stretches of the order.
+    pub fn ordered(&self, matrix: &Csr, order: RowOrder, rows: &[u32]) -> Self {
+        Self { order, known: Arc::default(), ..self.clone() }.looked_at(matrix, Some(rows))
+    }
+
+    fn looked_at(self, matrix: &Csr, listed: Option<&[u32]>) -> Self {
+        let rows = listed.map_or(matrix.rows(), <[u32]>::len);
+        let at = |slot: usize| listed.map_or(slot, |listed| listed[slot] as usize);
+        let length = |slot: usize| matrix.row_nnz(at(slot)) as u64;
+        let in_a_warp = |warp: usize| (warp..rows.min(warp + WARP)).map(length).max().unwrap_or(0);
+        let padded = (0..rows).step_by(WARP).map(in_a_warp).sum::<u64>() * WARP as u64;
+        let windows = rows.div_ceil(WINDOW);
+        let taken = wanted(self.mean).min(windows);
+        // The middle of each share: the ends of an order by length are not typical.
+        let middle = |sample: usize| (2 * sample + 1) * windows / (2 * taken);
+        let starts: Vec<usize> = (0..taken).map(middle).collect();
+        let mut ids: Vec<u32> = Vec::new();
+        let mut bounds = vec![0];
+        for window in starts {
+            ids.extend(
+                (window * WINDOW..rows.min((window + 1) * WINDOW)).map(|slot| at(slot) as u32),
+            );
+            bounds.push(ids.len());
+        }
+        // The window of the longest row, the first of equals: in an order by length that is the first row.
+        let whole = rows == matrix.rows();
+        let longest = |rows: usize, length: &dyn Fn(usize) -> u64| {
+            (0..rows).rev().max_by_key(|&slot| length(slot)).unwrap_or(0) / WINDOW * WINDOW
+        };
+        let neighbours: Vec<u32> = if whole {
+            let first = longest(rows, &length);
+            (first..rows.min(first + WINDOW)).map(|slot| at(slot) as u32).collect()
+        } else {
+            // Where it stands in this order is not known: its neighbours are those it has in the matrix.
+            let first = longest(matrix.rows(), &|row| matrix.row_nnz(row) as u64);
+            (first as u32..matrix.rows().min(first + WINDOW) as u32).collect()
+        };
+        let longest =
+            |ids: &[u32]| ids.iter().map(|&row| matrix.row_nnz(row as usize) as u64).max();
+        let lone = !ids.is_empty() && longest(&ids) < Some(self.longest);
+        if lone {
+            ids.extend(neighbours);
+            bounds.push(ids.len());
+        }
+        let strips = Strips::of(matrix, &ids, ENTRIES);
+        let (mut ptr, mut cols) = (vec![0], Vec::new());
+        for &row in &ids {
+            strips.extend(&mut cols, matrix.row(row as usize).0);
+            ptr.push(cols.len());
+        }
+        let entries: usize = ids.iter().map(|&row| matrix.row_nnz(row as usize)).sum();
+        let exact = whole && self.nnz > 0;
+        Self {
+            lockstep: if exact { padded as f64 / self.nnz as f64 } else { 1.0 },
+            share: if cols.is_empty() { 1.0 } else { cols.len() as f64 / entries as f64 },
+            weight: matrix.rows().div_ceil(WINDOW).div_ceil(taken.max(1)) as u64,
+            lone,
             ptr: ptr.into(),
             cols: cols.into(),
-            known: Arc::default(),
+            ids: ids.into(),
+            windows: bounds.into(),
+            ..self
         }
     }
 
@@ -154,9 +180,20 @@ impl Sampled {
 
     /// Mean entries of what rows of more than `segment` entries are cut to, exact.
     pub fn mean_part(&self, segment: Option<u32>) -> f64 {
-        let parts = |length: u64| segment.map_or(1, |most| length.div_ceil(most.into()).max(1));
-        let all: u64 = self.lengths.iter().map(|&(length, rows)| rows * parts(length)).sum();
+        let all: u64 =
+            self.lengths.iter().map(|&(length, rows)| rows * parts(length, segment)).sum();
         self.nnz as f64 / all.max(1) as f64
+    }
+
+    /// Partial sums for each column of C that a second step adds up: at most so many where an order parts segments, else exact.
+    pub fn partials(&self, segment: Option<u32>) -> u64 {
+        let of_row = |length: u64| match parts(length, segment) {
+            1 => 0,
+            parts if scatters(self.order) => parts,
+            parts if parts > WARP as u64 => parts.div_ceil(WARP as u64),
+            _ => 0,
+        };
+        self.lengths.iter().map(|&(length, rows)| rows * of_row(length)).sum()
     }
 
     /// The footprint of a cut, measured once for all that ask.
@@ -187,20 +224,47 @@ impl Sampled {
         ((f64::from(count) * self.share).round() as u32).max(1)
     }
 
+    /// The windows' panels. Segments that are ordered by their columns are ordered over all windows but the lone one.
     fn lay(&self, cut: Cut) -> Vec<Laid> {
-        let rows: Vec<u32> = (0..self.ptr.len() as u32 - 1).collect();
-        let windows = rows.par_chunks(WINDOW).map(|rows| {
-            let lengths = rows.iter().map(|&at| (at, self.row(at).len() as u32));
-            let slots = match cut.segment {
-                Some(segment) => slots::cut(lengths, self.narrowed(segment), WARP).0,
-                None => slots::whole(lengths),
-            };
-            let panels = slots.chunks(cut.rows.max(1) as usize);
-            let panels =
-                panels.map(|slots| (slots.to_vec(), distinct(slots, &|row| self.row(row))));
-            Laid { rows: rows.len() as u64, panels: panels.collect() }
-        });
-        windows.collect()
+        let segment = cut.segment.map(|segment| self.narrowed(segment));
+        let rows = |from: usize, to: usize| {
+            (self.windows[from] as u32..self.windows[to] as u32).collect::<Vec<u32>>()
+        };
+        let arranged =
+            |rows: Vec<u32>, order| arrange(rows, &|row| self.row(row), order, segment).0;
+        let windows = self.windows.len() - 1;
+        if segment.is_none() || !scatters(self.order) {
+            let all = (0..windows).into_par_iter().map(|window| {
+                let rows = rows(window, window + 1);
+                Laid {
+                    rows: rows.len() as u64,
+                    panels: self.panels(&arranged(rows, self.order), cut),
+                }
+            });
+            return all.collect();
+        }
+        let ordered = windows - usize::from(self.lone);
+        let together = rows(0, ordered);
+        let count = together.len() as u64;
+        let slots = arranged(together, self.order);
+        let shares = slots.par_chunks(PANELS_A_TASK * cut.rows.max(1) as usize);
+        let mut laid: Vec<Laid> =
+            shares.map(|slots| Laid { rows: 0, panels: self.panels(slots, cut) }).collect();
+        if let Some(first) = laid.first_mut() {
+            first.rows = count;
+        }
+        if self.lone {
+            let rows = rows(ordered, windows);
+            let count = rows.len() as u64;
+            let panels = self.panels(&arranged(rows, RowOrder::Natural), cut);
+            laid.push(Laid { rows: count, panels });
+        }
+        laid
+    }
+
+    fn panels(&self, slots: &[Slot], cut: Cut) -> Vec<(Vec<Slot>, Vec<u32>)> {
+        let panels = slots.chunks(cut.rows.max(1) as usize);
+        panels.map(|slots| (slots.to_vec(), distinct(slots, &|row| self.row(row)))).collect()
     }
 
     fn measure(&self, laid: &[Laid], cut: Cut) -> Footprint {
@@ -210,13 +274,26 @@ impl Sampled {
             let start = Footprint { rows: laid.rows, ..Footprint::default() };
             let panels = laid.panels.iter();
             let all = panels
-                .map(|(slots, map)| of_panel(slots, map, buffer, &|row| self.row(row)))
+                .map(|(slots, map)| {
+                    of_panel(slots, map, buffer, &|row| (self.row(row), self.ids[row as usize]))
+                })
                 .fold(start, Footprint::and);
             let alone = self.lone && window + 1 == windows_laid;
             all.times(if alone { 1 } else { self.weight })
         });
         windows.reduce(Footprint::default, Footprint::and).widened(self.share)
     }
+}
+
+/// Windows that hold about as many entries as are read, of rows with `mean` entries each.
+pub fn wanted(mean: f64) -> usize {
+    let wanted = ENTRIES / (mean * WINDOW as f64).ceil().max(1.0) as usize;
+    wanted.clamp(WINDOWS[0], WINDOWS[1])
+}
+
+/// What a row of `length` entries is cut into.
+fn parts(length: u64, segment: Option<u32>) -> u64 {
+    segment.map_or(1, |most| length.div_ceil(most.into()).max(1))
 }
 
 /// Each length, rising, with how often it occurs.
@@ -240,115 +317,9 @@ impl PartialEq for Sampled {
     }
 }
 
-impl Footprint {
-    /// As often as that.
-    fn times(self, times: u64) -> Self {
-        Self {
-            rows: self.rows * times,
-            entries: self.entries * times,
-            slots: self.slots * times,
-            parts: self.parts * times,
-            stored: self.stored * times,
-            distinct: self.distinct * times,
-            panels: self.panels * times,
-            stages: self.stages * times,
-            line_bytes: self.line_bytes.map(|bytes| bytes * times),
-        }
-    }
-
-    /// What all columns give where only a share of them was looked at.
-    fn widened(self, share: f64) -> Self {
-        let wide = |count: u64| (count as f64 / share).round() as u64;
-        Self {
-            entries: wide(self.entries),
-            stored: wide(self.stored),
-            distinct: wide(self.distinct),
-            line_bytes: self.line_bytes.map(wide),
-            ..self
-        }
-    }
-
-    fn and(self, other: Self) -> Self {
-        let lines = |i: usize| self.line_bytes[i] + other.line_bytes[i];
-        Self {
-            rows: self.rows + other.rows,
-            entries: self.entries + other.entries,
-            slots: self.slots + other.slots,
-            parts: self.parts + other.parts,
-            stored: self.stored + other.stored,
-            distinct: self.distinct + other.distinct,
-            panels: self.panels + other.panels,
-            stages: self.stages + other.stages,
-            line_bytes: [lines(0), lines(1), lines(2)],
-        }
-    }
-}
-
-fn of_panel<'a>(
-    slots: &[Slot],
-    map: &[u32],
-    buffer: usize,
-    row: &impl Fn(u32) -> &'a [u32],
-) -> Footprint {
-    let mut next: Vec<usize> = slots.iter().map(|slot| slot.begin as usize).collect();
-    let mut steps = 0;
-    for &last in map.chunks(buffer).filter_map(<[u32]>::last) {
-        for (slots, next) in slots.chunks(WARP).zip(next.chunks_mut(WARP)) {
-            let mut longest = 0;
-            for (slot, next) in slots.iter().zip(next) {
-                let end = end_of_stage(slot, *next, last, row);
-                longest = longest.max(end - *next);
-                *next = end;
-            }
-            steps += longest;
-        }
-    }
-    Footprint {
-        rows: 0,
-        entries: slots.iter().map(|slot| u64::from(slot.end - slot.begin)).sum(),
-        slots: slots.len() as u64,
-        parts: slots.iter().filter(|slot| slot.key != slots::NO_ROW).count() as u64,
-        stored: (steps * WARP) as u64,
-        distinct: map.len() as u64,
-        panels: 1,
-        stages: map.len().div_ceil(buffer) as u64,
-        line_bytes: ELEMENTS
-            .map(|element| map.chunks(buffer).map(|stage| touched(stage, element)).sum()),
-    }
-}
-
-/// Bytes of lines that a stage's gathers touch, a warp of columns at a time (section 3.0.2, Fig. 4).
-fn touched(stage: &[u32], element: u64) -> u64 {
-    let gathers = stage.chunks(WARP).map(|cols| match cols {
-        // Coalesced or misaligned: what a gather leaves of a line, its neighbour uses.
-        [first, .., last] if (last - first) as usize + 1 == cols.len() => {
-            cols.len() as u64 * element
-        }
-        _ => {
-            let line = |col: &u32| u64::from(*col) * element / LINE;
-            let changes = cols.windows(2).filter(|pair| line(&pair[0]) != line(&pair[1])).count();
-            (changes as u64 + 1) * LINE
-        }
-    });
-    gathers.sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_counted_a_warp() {
-        let consecutive: Vec<u32> = (5..37).collect();
-        assert_eq!(touched(&consecutive, 4), 128);
-        // Every 16th float has a line of its own; every 8th shares it with one other.
-        let spread = |gap: u32| (0..32).map(|i| i * gap).collect::<Vec<u32>>();
-        assert_eq!((touched(&spread(16), 4), touched(&spread(8), 4)), (32 * 64, 16 * 64));
-        assert_eq!((touched(&spread(16), 8), touched(&spread(16), 2)), (32 * 64, 16 * 64));
-        // 33 columns are two gathers.
-        let more: Vec<u32> = (0..33).map(|i| i * 16).collect();
-        assert_eq!(touched(&more, 4), 33 * 64);
-    }
 
     #[test]
     fn panels_count_as_the_packer_packs() {
@@ -356,7 +327,7 @@ mod tests {
         let indices = (0..64u32).flat_map(|row| [row, row + 1]).collect();
         let ptr = (0..=64).map(|row| 2 * row).collect();
         let matrix = Csr::new(64, 65, ptr, indices, vec![1.0; 128]).unwrap();
-        let sampled = Sampled::of(&matrix, None, 65);
+        let sampled = Sampled::of(&matrix, 65);
         let seen = sampled.footprint(Cut { rows: 32, buffer: 512, segment: None });
         assert_eq!((seen.entries, seen.distinct, seen.panels, seen.stages), (128, 66, 2, 2));
         assert_eq!((seen.stored, seen.slots, seen.parts), (128, 64, 64));

@@ -1,6 +1,8 @@
 //! Every term of the model on patterns small enough to count by hand.
 
+use super::super::inspect::Inspection;
 use super::super::tiled::tests::device;
+use super::super::{radix, similarity};
 use super::*;
 use crate::sparse::Csr;
 
@@ -12,19 +14,11 @@ fn bidiagonal(gap: u32) -> Csr {
 }
 
 fn geometry() -> Geometry {
-    Geometry {
-        rows: 32,
-        buffer: 512,
-        r: 4,
-        n: 8,
-        layout: Layout::Col,
-        dtype: Dtype::F32,
-        segment: None,
-    }
+    Geometry { rows: 32, buffer: 512, r: 4, n: 8, dtype: Dtype::F32, segment: None }
 }
 
 fn of(matrix: &Csr, geometry: &Geometry) -> Terms {
-    terms(&Sampled::of(matrix, None, 65), geometry, &device(100))
+    terms(&Sampled::of(matrix, 65), geometry, &device(100))
 }
 
 fn close(a: f64, b: f64) -> bool {
@@ -76,7 +70,7 @@ fn equation_6_counts_segments() {
 }
 
 #[test]
-fn scattered_gathers_cost_lines_and_rows_of_b_what_is_left_of_them() {
+fn scattered_gathers_cost_lines() {
     let matrix = bidiagonal(16);
     assert_eq!(of(&matrix, &geometry()).c, 16.0);
     assert_eq!(of(&matrix, &Geometry { dtype: Dtype::F64, ..geometry() }).c, 8.0);
@@ -85,9 +79,6 @@ fn scattered_gathers_cost_lines_and_rows_of_b_what_is_left_of_them() {
         of(&matrix, &Geometry { dtype: Dtype::F16, ..geometry() }).c,
         17.0 * 64.0 / 66.0
     ));
-    let row = |r, n| of(&matrix, &Geometry { layout: Layout::Row, r, n, ..geometry() }).c;
-    assert_eq!((row(32, 64), row(16, 64), row(8, 64), row(24, 64)), (1.0, 1.0, 2.0, 128.0 / 96.0));
-    assert_eq!(row(32, 8), 2.0);
 }
 
 #[test]
@@ -118,25 +109,21 @@ fn an_order_pays_when_its_reuse_outweighs_its_stores() {
     .unwrap();
     let pairs: Vec<u32> = (0..1024).map(|slot| slot / 2 + slot % 2 * 512).collect();
     let worst: Vec<u32> = (0..1024).collect();
-    let of = |order: Option<&[u32]>| {
-        terms(
-            &Sampled::of(&matrix, order, 512 * 32),
-            &Geometry { n: 64, ..geometry() },
-            &device(100),
-        )
-    };
-    let (natural, paired) = (of(None), of(Some(&pairs)));
+    let sampled = Sampled::of(&matrix, 512 * 32);
+    let of = |sampled: &Sampled| terms(sampled, &Geometry { n: 64, ..geometry() }, &device(100));
+    let sorted = |rows: &[u32]| of(&sampled.ordered(&matrix, RowOrder::Length, rows));
+    let (natural, paired) = (of(&sampled), sorted(&pairs));
     assert_eq!((natural.rho, paired.rho), (1.0, 2.0));
     // All misses on both sides: what L2 would have found is what the order finds in shared memory.
     assert!(paired.equation_3(paired.c) > natural.equation_3(natural.c));
-    assert!(paired.pays_over(&natural));
-    assert!(!of(Some(&worst)).pays_over(&natural));
+    assert!(paired.gain_over(&natural) > 1.0);
+    assert!(sorted(&worst).gain_over(&natural) <= 1.0);
 }
 
 #[test]
 fn an_empty_matrix_has_finite_terms() {
     let empty = Csr::new(40, 7, vec![0; 41], vec![], vec![]).unwrap();
-    let sampled = Sampled::of(&empty, None, 0);
+    let sampled = Sampled::of(&empty, 0);
     let terms = terms(&sampled, &geometry(), &device(100));
     assert_eq!((terms.mu, terms.rho, terms.z, terms.c, terms.l), (0.0, 1.0, 1.0, 1.0, 1.0));
     assert!(predict_us(&terms, &sampled, &geometry(), 2, &device(100)).is_finite());
@@ -146,11 +133,65 @@ fn an_empty_matrix_has_finite_terms() {
 fn the_sample_bounds_the_work_whatever_the_matrix() {
     let spec = "poisson2d:nx=400,ny=400";
     let matrix = crate::sparse::generate::Spec::parse(spec).unwrap().generate().unwrap();
-    let sampled = Sampled::of(&matrix, None, matrix.cols() as u64);
+    let sampled = Sampled::of(&matrix, matrix.cols() as u64);
     let looked = sampled.looked();
     assert!(looked > 100_000 && looked <= 1 << 17, "{looked}");
     let started = std::time::Instant::now();
     let terms = terms(&sampled, &geometry(), &device(100));
     println!("{:?} for {terms:?}", started.elapsed());
     assert!((4.9..5.0).contains(&terms.mu) && terms.gamma > 0.0);
+}
+
+/// `groups` groups of `height` rows with the same 16 columns, the rows of all groups shuffled.
+fn shuffled(groups: u32, height: u32) -> Csr {
+    let rows = groups * height;
+    let group = |row: u32| (u64::from(row) * 7919 % u64::from(rows)) as u32 / height;
+    let indices = (0..rows).flat_map(|row| (0..16).map(move |i| group(row) * 48 + i * 3)).collect();
+    let ptr = (0..=rows as usize).map(|row| row * 16).collect();
+    Csr::new(rows as usize, groups as usize * 48, ptr, indices, vec![1.0; rows as usize * 16])
+        .unwrap()
+}
+
+#[test]
+fn sampled_orders_by_columns_are_estimated_as_the_whole_order_would_be() {
+    // Twice and twenty times what is looked at.
+    for groups in [500, 5000] {
+        let matrix = shuffled(groups, 32);
+        let seen = Inspection::of(&matrix);
+        let natural = seen.tiled(RowOrder::Natural);
+        let geometry = Geometry { rows: 128, n: 32, ..geometry() };
+        let of = |sampled: &Sampled| terms(sampled, &geometry, &device(100));
+        let cols = |row: u32| matrix.row(row as usize).0;
+        let all = || (0..matrix.rows() as u32).collect::<Vec<_>>();
+        for (order, rows) in [
+            (RowOrder::Radix, radix::order(&cols, all())),
+            (RowOrder::Similarity, similarity::order(&cols, all())),
+        ] {
+            let exact = of(&natural.ordered(&matrix, order, &rows));
+            let estimated = of(seen.tiled(order));
+            assert!(exact.rho > 31.0, "{exact:?}");
+            assert!((estimated.rho / exact.rho - 1.0).abs() < 0.1, "{estimated:?} {exact:?}");
+            assert!((estimated.stored / exact.stored - 1.0).abs() < 0.1, "{estimated:?} {exact:?}");
+            let gain = [exact, estimated].map(|ordered| ordered.gain_over(&of(natural)));
+            assert!(
+                gain[0] > similarity::PAYS && (gain[1] / gain[0] - 1.0).abs() < 0.1,
+                "{gain:?}"
+            );
+        }
+        assert!(of(natural).rho < 1.5);
+    }
+}
+
+#[test]
+fn segments_that_an_order_parts_cost_partial_sums() {
+    let matrix = shuffled(40, 32);
+    let seen = Inspection::of(&matrix);
+    let cut = Geometry { segment: Some(4), ..geometry() };
+    let of = |order| terms(seen.tiled(order), &cut, &device(100));
+    // Four segments a row, each a sector written and a sum read; 16 entries a row.
+    assert_eq!((of(RowOrder::Natural).again, of(RowOrder::Length).again), (0.0, 0.0));
+    assert_eq!(of(RowOrder::Radix).again, 4.0 * (32.0 + 4.0) / 16.0);
+    assert_eq!(seen.tiled(RowOrder::Radix).partials(None), 0);
+    // Whatever the sum costs, the reuse that cutting destroyed is back.
+    assert!(of(RowOrder::Radix).rho > 3.9 * of(RowOrder::Natural).rho);
 }

@@ -62,16 +62,15 @@ impl Packed {
     }
 }
 
-/// Blocks of consecutive rows, the heaviest first, so that light ones fill the end of the last wave; each block's rows by
+/// Blocks of consecutive rows of an order, the heaviest first, so that light ones fill the end of the last wave; each block's rows by
 /// falling length, so that the subwarps of a warp are alike. The last block stays last where it has fewer rows.
-pub fn blockwise(matrix: &Csr, rows: usize) -> Arc<[u32]> {
-    let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
-    let whole = matrix.rows() / rows * rows;
-    let mut blocks: Vec<&[u32]> = natural[..whole].chunks(rows).collect();
+pub fn blockwise(matrix: &Csr, order: &[u32], rows: usize) -> Arc<[u32]> {
+    let (whole, rest) = order.split_at(order.len() / rows * rows);
+    let mut blocks: Vec<&[u32]> = whole.chunks(rows).collect();
     let length = |row: u32| matrix.row_nnz(row as usize);
     blocks.sort_by_cached_key(|block| Reverse(block.iter().map(|&row| length(row)).sum::<usize>()));
     let mut order = blocks.concat();
-    order.extend_from_slice(&natural[whole..]);
+    order.extend_from_slice(rest);
     order.chunks_mut(rows).for_each(|block| block.sort_by_key(|&row| Reverse(length(row))));
     order.into()
 }
@@ -310,7 +309,8 @@ mod tests {
         lengths.iter().for_each(|length| indptr.push(indptr[indptr.len() - 1] + length));
         let indices = lengths.iter().flat_map(|&length| 0..length as u32).collect();
         let matrix = Csr::new(7, 4, indptr, indices, vec![1.0; 12]).unwrap();
-        assert_eq!(blockwise(&matrix, 2)[..], [3, 2, 4, 5, 0, 1, 6]);
+        assert_eq!(blockwise(&matrix, &[0, 1, 2, 3, 4, 5, 6], 2)[..], [3, 2, 4, 5, 0, 1, 6]);
+        assert_eq!(blockwise(&matrix, &[6, 5, 4, 3, 2, 1, 0], 2)[..], [3, 4, 6, 5, 2, 1, 0]);
     }
 
     #[test]

@@ -273,8 +273,10 @@ fn packs_millions_of_entries_in_time() {
         Spec::parse("uniform:rows=16384,cols=4096,nnz=7000000,seed=1").unwrap().generate().unwrap();
     for (rows, buffer) in [(64, 256), (128, 512)] {
         let started = std::time::Instant::now();
-        let (order, shape) = (super::blockwise(&matrix, rows), super::Shape { rows, buffer });
-        let packed = super::pack(&matrix, order, shape, Dtype::F32).unwrap();
+        let natural: Vec<u32> = (0..matrix.rows() as u32).collect();
+        let order = super::pack::blockwise(&matrix, &natural, rows);
+        let shape = super::pack::Shape { rows, buffer };
+        let packed = super::pack::pack(&matrix, order, shape, Dtype::F32).unwrap();
         println!("{rows} x {buffer}: {} bytes in {:?}", packed.bytes(), started.elapsed());
     }
 }
