@@ -23,6 +23,7 @@ def pages(server, chosen):
     job = get(server, f"/v1/jobs/{chosen}") if chosen else get(server, "/v1/jobs?state=succeeded&limit=1")["items"][0]
     return {
         "jobs": "/", "job": f"/jobs/{job['id']}", "matrix": f"/matrices/{job['matrix']}", "plan": f"/plans/{job['plan']}",
+        "search": f"/plans/{job['plan']}/search", "how": "/how",
         "compare": f"/compare?matrix={job['matrix']}", "devices": "/devices", "docs": "/docs",
     }
 

@@ -203,10 +203,14 @@ fn measuring(search: &Search<'_>) -> Chapter {
         .iter()
         .map(|(what, n)| format!("{n} {}", what.replace('_', " ")))
         .collect();
+    let check = match search.problem.op().descriptor().has_levels {
+        true => "verified by its backward error on two right-hand sides",
+        false => "compared with a float64 reference element by element",
+    };
     let mut said = vec![
         format!(
-            "{} candidates, vendor routines among them, ran on this matrix. Each wrote to a poisoned output first, which was compared \
-             with a float64 reference element by element, and only a correct one was timed.",
+            "{} candidates, vendor routines among them, ran on this matrix. Each wrote to a poisoned output first, which was \
+             {check}, and only a correct one was timed.",
             count(search.trials.measured.into())
         ),
         match failed.is_empty() {
@@ -257,7 +261,10 @@ fn finals(search: &Search<'_>) -> Chapter {
     }
     match (search.baseline, search.speedup) {
         _ if search.winner.is_baseline() => {
-            said.push("No kernel of our own was faster than the vendor's here.".to_owned());
+            said.push(
+                "No kernel of our own was faster than the vendor's here, beyond the noise."
+                    .to_owned(),
+            );
         }
         (Some(vendor), Some(speedup)) => said.push(format!(
             "{} {} ({}) took {}, {} the winner's time.",

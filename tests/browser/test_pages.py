@@ -16,6 +16,9 @@ PAGES = {
     "matrix": ("/matrices/{digest}", "#levels svg"),
     "plan": ("/plans/{plan}", "#winner"),
     "plan of a solve": ("/plans/{solve_plan}", "#winner"),
+    "search": ("/plans/{plan}/search", "#papers"),
+    "search of a solve": ("/plans/{solve_plan}/search", "#papers"),
+    "how": ("/how", "#rules"),
     "compare": ("/compare?matrix={digest}", "#comparison"),
     "compare nothing": ("/compare", "main h1"),
     "devices": ("/devices", "#devices"),
@@ -50,7 +53,7 @@ def test_what_is_not_there_is_said_in_a_page(visit, path):
     look(page)
 
 
-@pytest.mark.parametrize("name", ["jobs", "job", "matrices", "matrix", "plan", "compare", "no such jobs"])
+@pytest.mark.parametrize("name", ["jobs", "job", "matrices", "matrix", "plan", "search", "how", "compare", "no such jobs"])
 def test_a_hostile_name_stays_text(visit, board, name):
     path, sign = PAGES[name]
     page = visit(path.format(**vars(board)))

@@ -89,7 +89,7 @@ async fn an_ended_job_links_its_plan_and_listens_no_more() {
     let link = format!(r#"id="plan-link" href="/plans/{}""#, plan.id);
     assert_has(&page, &[&link, r#"data-state="succeeded""#, "12.5 µs", "2.00× the vendor"]);
     // The job told no funnel; its plan has one.
-    assert_has(&page, &["register resource", "the top 16 by the model", "−44"]);
+    assert_has(&page, &["Registers", "LO-SpMM, section 3.2", "the top 16 by the model", "−44"]);
     assert!(!page.contains("hx-sse:connect") && !page.contains("data-cancel"));
     let data = data(&page);
     let trials = &data["trials"];
@@ -207,7 +207,7 @@ async fn failed_and_cancelled_jobs_say_why_and_what_is_kept() {
     app.running.service.store().record_trials(&claim.fence, &[removed]).await.unwrap();
     end(&app, &claim, JobState::Cancelled, None).await;
     let cancelled = page(&app, &format!("/jobs/{id}")).await;
-    assert_has(&cancelled, &["no plan was written", "No trial had been made.", "load balance"]);
+    assert_has(&cancelled, &["no plan was written", "No trial had been made.", "Balanced tiles"]);
     assert_has(&cancelled, &["Reconstructed from the recorded trials"]);
 }
 

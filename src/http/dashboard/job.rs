@@ -5,6 +5,7 @@ mod failures;
 mod finals;
 mod header;
 mod recorded;
+mod removed;
 mod standing;
 mod summaries;
 mod training;
@@ -128,10 +129,11 @@ async fn draw(
     recorded: &Recorded,
 ) -> Result<Standing, Problem> {
     // Jobs of earlier versions have no funnel of their own; their plan has it.
-    let funnel = match (&story.funnel, &job.plan) {
-        (Some(steps), _) => Some(steps.clone()),
-        (None, Some(plan)) => there(app.service.plan(plan).await)?.map(|plan| plan.funnel),
-        (None, None) => None,
+    let plan = match &job.plan {
+        Some(plan) => there(app.service.plan(plan).await)?,
+        None => None,
     };
-    Ok(Standing::new(job, funnel, recorded))
+    let (ended, judged) = plan.map(|plan| (plan.funnel, plan.judged)).unzip();
+    let funnel = story.funnel.clone().or(ended);
+    Ok(Standing::new(job, funnel, &judged.unwrap_or_default(), recorded))
 }

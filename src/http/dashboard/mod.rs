@@ -13,6 +13,7 @@ mod docs;
 mod failure;
 mod find;
 mod format;
+mod how;
 mod job;
 mod jobs;
 mod learned;
@@ -42,6 +43,8 @@ pub const PAGES: &[&str] = &[
     "/matrices",
     "/matrices/{digest}",
     "/plans/{id}",
+    "/plans/{id}/search",
+    "/how",
     "/compare",
     "/devices",
     "/models",
@@ -69,6 +72,8 @@ pub fn methods(path: &str) -> Option<MethodRouter<App>> {
         "/matrices" => get(matrices::show),
         "/matrices/{digest}" => get(matrix::show),
         "/plans/{id}" => get(plan::show),
+        "/plans/{id}/search" => get(how::of_plan),
+        "/how" => get(how::show),
         "/compare" => get(compare::show),
         "/devices" => get(devices::show),
         "/models" => get(models::show),

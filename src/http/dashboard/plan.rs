@@ -12,7 +12,9 @@ use super::format;
 use super::jobs;
 use super::pictures::roofline::{BOUND, Mark, Roofline, Times};
 use super::shell::{Place, Shell, html};
+use crate::domain::catalog::family::FamilyDescriptor;
 use crate::domain::{Plan, PlanId};
+use crate::explain::{self, Step};
 use crate::http::App;
 use crate::http::error::Problem as Refusal;
 use crate::http::extract::Path;
@@ -23,7 +25,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::StreamExt;
-use parts::{ArrayRow, Fact, FunnelRow, StepRow};
+use parts::{ArrayRow, Fact, StepRow};
 use words::Check;
 
 #[derive(Template)]
@@ -39,7 +41,8 @@ struct Page {
     /// Why no bundle can be made of the plan, or what stands in the way of making one now.
     hindrance: Option<&'static str>,
     figures: Vec<Fact>,
-    family: &'static str,
+    /// The winner's kernel, if it is known.
+    family: Option<&'static FamilyDescriptor>,
     parameters: Vec<Parameter>,
     why: words::Why,
     roofline: Option<Roofline>,
@@ -51,7 +54,7 @@ struct Page {
     checks: Vec<Check>,
     model: Vec<String>,
     resources: Vec<Fact>,
-    funnel: Vec<FunnelRow>,
+    funnel: Vec<Step>,
     steps: Vec<StepRow>,
     arrays: Vec<ArrayRow>,
     has_source: bool,
@@ -116,7 +119,7 @@ pub async fn show(
         age: format::ago(plan.created_at),
         created: plan.created_at.to_rfc3339(),
         figures: parts::figures(&plan),
-        family: kernel.map_or("", |kernel| kernel.summary),
+        family: kernel,
         parameters: parameters.collect(),
         why: words::why(&plan),
         roofline: Roofline::of(flops, plan.limit.bytes, plan.device.copy_gbps, &marks),
@@ -127,7 +130,7 @@ pub async fn show(
         checks: words::checks(&plan),
         model: words::model(&plan),
         resources: parts::resources(&plan),
-        funnel: parts::funnel(&plan),
+        funnel: explain::steps(&plan.funnel, &plan.judged, plan.device.kind),
         steps: parts::steps(&plan),
         arrays: parts::arrays(&plan),
         has_source: plan.launch.as_ref().is_some_and(|launch| launch.source.is_some()),

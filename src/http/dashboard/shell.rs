@@ -18,6 +18,7 @@ pub enum Place {
     Devices,
     Models,
     Compare,
+    How,
     Docs,
     /// None of them.
     Elsewhere,
@@ -54,6 +55,7 @@ impl Shell {
             (Place::Compare, "Compare", "/compare"),
             (Place::Devices, "Devices", "/devices"),
             (Place::Models, "Models", "/models"),
+            (Place::How, "How", "/how"),
             (Place::Docs, "API", "/docs"),
         ];
         let entry = |(place, name, href)| Entry { name, href, here: place == self.place };

@@ -2,11 +2,14 @@
 
 use super::failures::{self, Kind};
 use super::recorded::Recorded;
+use super::removed::{self, Removed};
 use super::tried::{self, Row};
-use crate::domain::{FunnelStep, Job, TrialCount, funnel};
+use crate::domain::{DeviceKind, FunnelStep, Job, Judged, TrialCount, funnel};
+use crate::explain;
 use crate::http::dashboard::format;
 use crate::http::dashboard::pictures::funnel::Funnel;
 use crate::http::dashboard::pictures::heat_map::HeatMap;
+use crate::service::catalog;
 use askama::Template;
 use std::collections::BTreeMap;
 
@@ -22,6 +25,11 @@ pub struct Standing {
     map: Option<HeatMap>,
     /// A note if the map shows a sample.
     sampled: Option<String>,
+    /// The drawn family: its title, the paper it follows, and what it does.
+    about: Option<String>,
+    removed: Removed,
+    /// The plan, whose page tells the whole search.
+    plan: Option<String>,
     failures: Vec<Kind>,
     rows: Vec<Row>,
     measured: String,
@@ -35,7 +43,13 @@ struct Choice {
 }
 
 impl Standing {
-    pub fn new(job: &Job, funnel: Option<Vec<FunnelStep>>, recorded: &Recorded) -> Self {
+    /// `judged` is what the rules computed for the winner, if there is one.
+    pub fn new(
+        job: &Job,
+        funnel: Option<Vec<FunnelStep>>,
+        judged: &[Judged],
+        recorded: &Recorded,
+    ) -> Self {
         let Recorded { counts, tried, families, family, pruned } = recorded;
         let winner = job.plan.as_ref().and(job.best.as_ref());
         let choices = families.iter().map(|(name, candidates)| Choice {
@@ -43,6 +57,7 @@ impl Standing {
             candidates: *candidates,
             chosen: family.as_ref() == Some(name),
         });
+        let kind = kind_of(job);
         let told = funnel.is_some();
         let vendor = tried.iter().filter(|trial| trial.candidate.is_baseline()).count();
         let meant = u64::from(job.progress.total).saturating_sub(vendor as u64);
@@ -51,7 +66,10 @@ impl Standing {
         Self {
             id: job.id.to_string(),
             live: !job.state.is_final(),
-            funnel: Funnel::new(&steps),
+            funnel: Funnel::new(&explain::steps(&steps, judged, kind)),
+            plan: job.plan.as_ref().map(ToString::to_string),
+            about: family.as_ref().and_then(|family| about(job, kind, family, recorded)),
+            removed: removed::of(pruned, kind),
             told,
             map: family.as_ref().and_then(|family| HeatMap::new(drawn(), family)),
             sampled: recorded.sampled(),
@@ -61,6 +79,19 @@ impl Standing {
             measured: format::count(recorded.measured()),
         }
     }
+}
+
+/// A worker's device is named after its kind.
+fn kind_of(job: &Job) -> DeviceKind {
+    if job.device.0.starts_with("cpu") { DeviceKind::Cpu } else { DeviceKind::Cuda }
+}
+
+/// A family in a sentence: the kernel that its candidates here are of.
+fn about(job: &Job, kind: DeviceKind, family: &str, recorded: &Recorded) -> Option<String> {
+    let all = recorded.tried.iter().chain(&recorded.pruned);
+    let one = all.map(|trial| &trial.candidate).find(|candidate| candidate.family == family)?;
+    let kernel = catalog().resolve(job.request.problem.op(), kind, one)?;
+    Some(format!("{} ({}): {}", kernel.title, kernel.origin(), kernel.summary))
 }
 
 /// The funnel of a job without a recorded one, derived from its candidates.

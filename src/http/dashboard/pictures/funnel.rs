@@ -1,6 +1,6 @@
 //! A chart of how many candidates each constraint removed.
 
-use crate::domain::FunnelStep;
+use crate::explain::Step;
 use crate::http::dashboard::format;
 use askama::Template;
 
@@ -19,7 +19,18 @@ struct Row {
     found_width: String,
     left: String,
     removed: Option<String>,
-    detail: Option<String>,
+    told: Option<Told>,
+}
+
+/// A rule in words.
+struct Told {
+    sentence: &'static str,
+    formula: &'static str,
+    /// Paper and section, and what the rule may do.
+    source: String,
+    /// What it computed for the winner.
+    winner: Option<String>,
+    details: Vec<String>,
 }
 
 /// The narrowest bar that is still visible, in per cent.
@@ -27,7 +38,7 @@ const THIN: f64 = 0.5;
 
 impl Funnel {
     /// `None` if there were no candidates at all.
-    pub fn new(steps: &[FunnelStep]) -> Option<Self> {
+    pub fn new(steps: &[Step]) -> Option<Self> {
         let first = steps.first()?;
         let all = first.left + first.removed;
         let width = |count: u64| match count {
@@ -35,45 +46,64 @@ impl Funnel {
             count => (count as f64 / all.max(1) as f64 * 100.0).max(THIN),
         };
         let start = Row {
-            name: "all candidates".to_owned(),
+            name: "All candidates".to_owned(),
             left_width: format!("{:.2}", width(all)),
             found_width: "0".to_owned(),
             left: format::count(all),
             removed: None,
-            detail: None,
+            told: None,
         };
         let rows = steps.iter().map(|step| Row {
-            name: step.constraint.replace('_', " "),
+            name: step.title.clone(),
             left_width: format!("{:.2}", width(step.left)),
             found_width: format!("{:.2}", width(step.left + step.removed)),
             left: format::count(step.left),
             removed: (step.removed > 0).then(|| format::count(step.removed)),
-            detail: step.detail.clone(),
+            told: told(step),
         });
         Some(Self { rows: std::iter::once(start).chain(rows).collect() })
     }
 }
 
+/// `None` for a rule of another version without a remark.
+fn told(step: &Step) -> Option<Told> {
+    let known = !step.sentence.is_empty();
+    (known || !step.details.is_empty()).then(|| Told {
+        sentence: step.sentence,
+        formula: step.formula,
+        source: if known { format!("{}; {}", step.source, step.force) } else { String::new() },
+        winner: step.winner.clone(),
+        details: step.details.clone(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{DeviceKind, FunnelStep};
+    use crate::explain;
 
     fn step(constraint: &str, removed: u64, left: u64) -> FunnelStep {
         FunnelStep { constraint: constraint.to_owned(), removed, left, detail: None }
     }
 
+    fn drawn(steps: &[FunnelStep]) -> Option<Funnel> {
+        Funnel::new(&explain::steps(steps, &[], DeviceKind::Cuda))
+    }
+
     #[test]
     fn bars_are_shares_of_all_candidates_and_stay_visible_while_any_are_left() {
         let steps = [step("load_balance", 60, 40), step("rank", 39, 1), step("own", 1, 0)];
-        let funnel = Funnel::new(&steps).unwrap();
+        let funnel = drawn(&steps).unwrap();
         let widths: Vec<_> =
             funnel.rows.iter().map(|r| (r.left_width.as_str(), r.found_width.as_str())).collect();
         assert_eq!(
             widths,
             [("100.00", "0"), ("40.00", "100.00"), ("1.00", "40.00"), ("0.00", "1.00")]
         );
-        let large = Funnel::new(&[step("reduction", 586_657, 64)]).unwrap();
+        assert!(funnel.rows[1].told.is_some() && funnel.rows[3].told.is_none());
+        let large = drawn(&[step("reduction", 586_657, 64)]).unwrap();
         assert_eq!(large.rows[1].left_width, "0.50");
-        assert!(Funnel::new(&[]).is_none());
+        assert!(drawn(&[]).is_none());
     }
 }

@@ -5,7 +5,7 @@ use super::super::format::{bytes, count, digits, micros, percent, routine, secon
 use super::meaning;
 use crate::domain::plan::Bound;
 use crate::domain::plan::LaunchStep;
-use crate::domain::{DeviceKind, FunnelStep, Plan, Resources};
+use crate::domain::{DeviceKind, Plan, Resources};
 use crate::service::catalog;
 
 /// A figure with its name and an optional note.
@@ -127,24 +127,6 @@ pub fn resources(plan: &Plan) -> Vec<Fact> {
 fn blocks(resident: u32) -> String {
     let s = if resident == 1 { "" } else { "s" };
     format!("{resident} block{s} per multiprocessor")
-}
-
-/// A constraint and what it removed.
-pub struct FunnelRow {
-    pub constraint: String,
-    pub removed: String,
-    pub left: String,
-    pub detail: String,
-}
-
-pub fn funnel(plan: &Plan) -> Vec<FunnelRow> {
-    let row = |step: &FunnelStep| FunnelRow {
-        constraint: step.constraint.replace('_', " "),
-        removed: count(step.removed),
-        left: count(step.left),
-        detail: step.detail.clone().unwrap_or_default(),
-    };
-    plan.funnel.iter().map(row).collect()
 }
 
 /// One launch of a call.

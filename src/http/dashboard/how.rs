@@ -1,0 +1,124 @@
+//! How it searches: the families and rules in general, and the story of one plan's search with its numbers.
+
+use super::find::there;
+use super::format;
+use super::shell::{Place, Shell, html};
+use crate::domain::catalog::family::FamilyDescriptor;
+use crate::domain::catalog::operation::Operation;
+use crate::domain::catalog::rules::{RULES, Rule};
+use crate::domain::{DeviceKind, JobState, Op, Plan, PlanId};
+use crate::explain::{self, Chapter, OfFamily, Record, Search};
+use crate::http::App;
+use crate::http::error::Problem;
+use crate::http::extract::Path;
+use crate::service::{JobFilter, PageRequest, ServiceError, catalog};
+use askama::Template;
+use axum::extract::State;
+use axum::response::Response;
+
+/// Searches that the general page links.
+const NEWEST: u32 = 8;
+
+/// Most trials that are read for the best times of families; they come in the order in which they were made.
+const MOST_TRIED: u32 = 4000;
+
+#[derive(Template)]
+#[template(path = "how.html")]
+struct General {
+    shell: Shell,
+    operations: Vec<Families>,
+    rules: &'static [Rule],
+    newest: Vec<Newest>,
+}
+
+/// An operation with our kernels for it.
+struct Families {
+    operation: &'static Operation,
+    families: Vec<&'static FamilyDescriptor>,
+}
+
+/// A finished search.
+struct Newest {
+    plan: PlanId,
+    matrix: String,
+    problem: String,
+    age: String,
+}
+
+/// `GET /how`.
+pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
+    let done = JobFilter { state: Some(JobState::Succeeded), ..JobFilter::default() };
+    let jobs = app.service.jobs(&done, &PageRequest::first(NEWEST)).await?.items;
+    let matrices: Vec<_> = jobs.iter().map(|job| job.request.matrix).collect();
+    let names = app.service.matrix_names(&matrices).await?;
+    let newest = jobs.into_iter().filter_map(|job| {
+        let matrix = job.request.matrix;
+        Some(Newest {
+            plan: job.plan?,
+            matrix: names.get(&matrix).cloned().unwrap_or_else(|| format::short(&matrix)),
+            problem: format::problem_words(&job.request.problem),
+            age: format::ago(job.created_at),
+        })
+    });
+    let families = |op: Op| Families {
+        operation: op.descriptor(),
+        families: catalog().of(op).filter(|family| family.is_own()).collect(),
+    };
+    html(&General {
+        shell: Shell::new(&app, Place::How),
+        operations: Op::ALL.map(families).into(),
+        rules: RULES,
+        newest: newest.collect(),
+    })
+}
+
+#[derive(Template)]
+#[template(path = "search.html")]
+struct Story {
+    shell: Shell,
+    plan: Plan,
+    matrix: String,
+    problem: String,
+    chapters: Vec<Chapter>,
+}
+
+/// `GET /plans/{id}/search`.
+pub async fn of_plan(State(app): State<App>, Path(id): Path<PlanId>) -> Result<Response, Problem> {
+    let plan = app.service.plan(&id).await?;
+    let facts = match app.service.matrix(&plan.matrix).await {
+        Ok(facts) => Some(facts),
+        Err(ServiceError::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let families = families(&app, &plan).await?;
+    let shape = facts.as_ref().map(|facts| [facts.rows, facts.cols, facts.nnz]);
+    let chapters = explain::chapters(&Search::of(&plan, catalog(), families, shape));
+    let name = facts.and_then(|facts| facts.name);
+    html(&Story {
+        shell: Shell::new(&app, Place::How),
+        matrix: name.unwrap_or_else(|| format::short(&plan.matrix)),
+        problem: format::problem_words(&plan.problem),
+        chapters,
+        plan,
+    })
+}
+
+/// What became of the candidates by family; empty if the job's trials are no longer stored.
+async fn families(app: &App, plan: &Plan) -> Result<Vec<OfFamily>, Problem> {
+    let Some(job) = &plan.provenance.job else { return Ok(Vec::new()) };
+    let counts = there(app.service.trial_counts(job).await)?.unwrap_or_default();
+    let tried = there(app.service.tried(job, MOST_TRIED).await)?.unwrap_or_default();
+    let counted = counts.iter().map(|of| Record {
+        family: &of.family,
+        count: of.count,
+        us: None,
+        candidate: None,
+    });
+    let timed = tried.iter().filter(|trial| !trial.candidate.is_baseline()).map(|trial| Record {
+        family: &trial.candidate.family,
+        count: 0,
+        us: trial.state.outcome().and_then(crate::domain::Outcome::median_us),
+        candidate: Some(trial.candidate.clone()),
+    });
+    Ok(explain::by_family(counted.chain(timed)))
+}
