@@ -82,9 +82,9 @@ struct ColumnMajor {
 // `order` permutes the rows, null for natural.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void column_major(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
-                                             const T* __restrict__ vals, const T* __restrict__ b, Result* __restrict__ c,
-                                             const u32* __restrict__ order, u32 rows, u32 b_rows, u32 n,
-                                             const Scale<Result, Config::kAccumulate>& scale) {
+                                             const T* __restrict__ vals, const T* __restrict__ b,
+                                             Result* __restrict__ c, const u32* __restrict__ order, u32 rows,
+                                             u32 b_rows, u32 n, const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kLanes = Config::kLanes, kR = Config::kR, kUnroll = Config::kUnroll;
     constexpr bool kFull = Config::kFull;
     const u32 slot = blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes;

@@ -127,7 +127,8 @@ template <typename Config, typename T = typename Config::Value, typename Result 
 __device__ __forceinline__ void nnz_split(const u32* __restrict__ row_ptr, const u32* __restrict__ cols,
                                           const T* __restrict__ vals, const Dense<T>& dense, Result* __restrict__ c,
                                           const u32* __restrict__ order, u32 rows, u32 n, u32 chunk,
-                                          const Segments<T>& segments, const Scale<Result, Config::kAccumulate>& scale) {
+                                          const Segments<T>& segments,
+                                          const Scale<Result, Config::kAccumulate>& scale) {
     constexpr u32 kGroups = Config::kGroups;
     const u32 segment_blocks = (segments.count + kGroups - 1) / kGroups;
     // Rows in natural order and segments by their columns go along B together, so that what both gather comes from L2 the

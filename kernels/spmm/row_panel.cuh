@@ -60,9 +60,9 @@ struct RowPanel {
 // `order` is the permutation of rows that the tiles were cut from.
 template <typename Config, typename T = typename Config::Value, typename Result = typename Config::Result>
 __device__ __forceinline__ void row_panel(const u32* __restrict__ panel_ptr, const u32* __restrict__ panel_cols,
-                                          const T* __restrict__ panel_vals, const T* __restrict__ b, Result* __restrict__ c,
-                                          const u32* __restrict__ order, u32 rows, u32 tiles, u32 n,
-                                          const Scale<Result, Config::kAccumulate>& scale) {
+                                          const T* __restrict__ panel_vals, const T* __restrict__ b,
+                                          Result* __restrict__ c, const u32* __restrict__ order, u32 rows, u32 tiles,
+                                          u32 n, const Scale<Result, Config::kAccumulate>& scale) {
     constexpr int kM1 = Config::kM1, kN1 = Config::kN1, kVec = Config::kVec, kUnroll = Config::kUnroll;
     constexpr u32 kThreads = Config::kThreads;
     const u32 tile = blockIdx.x * (blockDim.x / kThreads) + threadIdx.x / kThreads;

@@ -80,7 +80,8 @@ template <typename Config, typename T = typename Config::Value, typename Result 
 __device__ __forceinline__ void row_split(u32 row_block, u32 tile, const u32* __restrict__ row_ptr,
                                           const u32* __restrict__ cols, const T* __restrict__ vals,
                                           const Dense<T>& dense, Result* __restrict__ c, const u32* __restrict__ order,
-                                          u32 rows, u32 n, u32 longest, const Scale<Result, Config::kAccumulate>& scale) {
+                                          u32 rows, u32 n, u32 longest,
+                                          const Scale<Result, Config::kAccumulate>& scale) {
     using Part = RowSplit<Config>;
     using Body = typename Part::Body;
     constexpr u32 kRows = Config::kRows;

@@ -125,7 +125,7 @@ struct SharedWalk {
 
     uint4* buffer;     // two stages of the group
     float* collected;  // the sums of two turns, if it collects
-    u32 member;     // warp within the group
+    u32 member;        // warp within the group
     u32 barrier;
 
     // Lane j holds the nonzeros 2 j and 2 j + 1 of the step (where kEights is less than 8, the first 4 kEights lanes do).

@@ -217,8 +217,9 @@ __device__ __forceinline__ void tiled(const u32* __restrict__ stage_ptr, const u
 // `long_rows[i]` sums `long_ptr[i] .. long_ptr[i + 1]`. Result and kAccumulate are as in TiledConfig.
 template <typename Result, bool kAccumulate>
 __device__ __forceinline__ void tiled_combine(const u32* __restrict__ long_rows, const u32* __restrict__ long_ptr,
-                                              const Sum<Result>* __restrict__ partials, u32 partial_count, Result* c, u32 rows,
-                                              u32 n, u32 long_count, u32 lanes, Scale<Result, kAccumulate> scale) {
+                                              const Sum<Result>* __restrict__ partials, u32 partial_count, Result* c,
+                                              u32 rows, u32 n, u32 long_count, u32 lanes,
+                                              Scale<Result, kAccumulate> scale) {
     const u32 lane = threadIdx.x % lanes;
     const u32 which = blockIdx.x * (32 / lanes) + threadIdx.x % 32 / lanes;
     const u32 column = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;

@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Optional, Tuple
 from . import _native
 from ._native import Matrix, OperandError
 from ._operands import Call, Dense, Taker, factors, library_of, runner_for, taker_for
-from ._problem import to_json
+from ._problem import result_of, to_json
 from ._source import CUPY, TORCH, Source
 
 #: Alignment of elements, which is all that the libraries' own routines need.
@@ -98,7 +98,10 @@ class _Library:
             rows, cols = cols, rows
         dtype, layout = str(problem["dtype"]), str(problem.get("layout", "row"))
         count = int(problem["rhs"] if self._solves else problem["n"])
-        b, c = (Dense(length, count, dtype, layout, _BYTES[dtype]) for length in (cols, rows))
+        b, c = (
+            Dense(length, count, name, layout, _BYTES[name])
+            for length, name in ((cols, dtype), (rows, result_of(problem)))
+        )
         self._call = Call(b, c, None if source.device == "cpu" else source.ordinal)
         self._values = matrix.arrays()[2]
         self.name = {CUPY: "CuPy", TORCH: "PyTorch"}.get(source.framework, "SciPy")

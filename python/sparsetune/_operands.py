@@ -135,11 +135,13 @@ def _cupy_taker(call: Call) -> Taker:
     if call.ordinal is None:
         raise OperandError("The matrix is on the CPU, so B must be a NumPy array, not a CuPy one.")
     ordinal, ndarray, empty = call.ordinal, cupy.ndarray, cupy.empty
-    dtype = cupy.dtype(call.b.numpy_dtype)
+    b_type, c_type = cupy.dtype(call.b.numpy_dtype), cupy.dtype(call.c.numpy_dtype)
     full_b, full_c = (call.b.rows, call.b.cols), (call.c.rows, call.c.cols)
     b_rows_first, c_rows_first = call.b.rows_first, call.c.rows_first
 
-    def check(what: str, x: Any, dense: Dense, full: Tuple[int, int], rows_first: bool) -> None:
+    def check(
+        what: str, x: Any, dense: Dense, dtype: Any, full: Tuple[int, int], rows_first: bool
+    ) -> None:
         if not isinstance(x, ndarray):
             raise dense.refusal(what, _kind(x))
         if x.shape != full and not _fits(dense, x.shape) or x.dtype != dtype:
@@ -154,10 +156,10 @@ def _cupy_taker(call: Call) -> Taker:
             raise dense.unaligned(what)
 
     def take(b: Any, out: Any) -> Tuple[Any, Any]:
-        check("B", b, call.b, full_b, b_rows_first)
+        check("B", b, call.b, b_type, full_b, b_rows_first)
         if out is None:
-            return b, empty(full_c[: b.ndim], dtype, "C" if c_rows_first else "F")
-        check("out", out, call.c, full_c, c_rows_first)
+            return b, empty(full_c[: b.ndim], c_type, "C" if c_rows_first else "F")
+        check("out", out, call.c, c_type, full_c, c_rows_first)
         return b, out
 
     return take
@@ -169,13 +171,15 @@ def _torch_taker(call: Call) -> Taker:
     where = "cpu" if call.ordinal is None else "cuda"
     index = call.ordinal
     device = torch.device(where) if index is None else torch.device(where, index)
-    dtype = getattr(torch, call.b.numpy_dtype)
+    b_type, c_type = getattr(torch, call.b.numpy_dtype), getattr(torch, call.c.numpy_dtype)
     full_b, full_c = (call.b.rows, call.b.cols), (call.c.rows, call.c.cols)
     b_rows_first, c_rows_first = call.b.rows_first, call.c.rows_first
     tensor, empty, strided = torch.Tensor, torch.empty, torch.strided
     number = -1 if index is None else index
 
-    def check(what: str, x: Any, dense: Dense, full: Tuple[int, int], rows_first: bool) -> None:
+    def check(
+        what: str, x: Any, dense: Dense, dtype: Any, full: Tuple[int, int], rows_first: bool
+    ) -> None:
         if not isinstance(x, tensor):
             raise dense.refusal(what, _kind(x))
         if x.layout != strided:
@@ -190,12 +194,12 @@ def _torch_taker(call: Call) -> Taker:
             raise dense.unaligned(what)
 
     def take(b: Any, out: Any) -> Tuple[Any, Any]:
-        check("B", b, call.b, full_b, b_rows_first)
+        check("B", b, call.b, b_type, full_b, b_rows_first)
         if out is None:
             if c_rows_first:
-                return b, empty(full_c[: b.dim()], dtype=dtype, device=device)
-            return b, empty(full_c[::-1], dtype=dtype, device=device).t()
-        check("out", out, call.c, full_c, c_rows_first)
+                return b, empty(full_c[: b.dim()], dtype=c_type, device=device)
+            return b, empty(full_c[::-1], dtype=c_type, device=device).t()
+        check("out", out, call.c, c_type, full_c, c_rows_first)
         return b, out
 
     return take

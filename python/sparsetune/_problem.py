@@ -56,6 +56,7 @@ def spmm_problem(
     transpose: bool = False,
     accumulate: bool = False,
     tf32: bool = False,
+    output: Any = None,
 ) -> Dict[str, Union[str, int, bool]]:
     """`C = A B`, or `alpha A B + beta C`."""
     n = _count(n, "columns n", None)
@@ -67,7 +68,20 @@ def spmm_problem(
     for name, given in (("accumulate", accumulate), ("tf32", tf32), ("transpose", transpose)):
         if given:
             problem[name] = True
+    result = dtype if output is None or output == "same" else dtype_name(output)
+    if result != dtype:
+        if (dtype, result) != ("f16", "f32"):
+            raise OperandError(
+                f"C is of {dtype}, as A and B are, or of f32 where they are f16; not of {result}."
+            )
+        problem["output"] = result
     return problem
+
+
+def result_of(problem: Problem) -> str:
+    """The element type of C, or of x."""
+    output = str(problem.get("output", "same"))
+    return str(problem["dtype"]) if output == "same" else output
 
 
 def sptrsv_problem(

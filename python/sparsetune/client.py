@@ -92,7 +92,7 @@ class Client(Transport):
         """Look up a plan by the matrix's digest, which is computed here: nothing is uploaded.
 
         `A` is a sparse matrix, a `sparsetune.Matrix`, or a digest. `problem` has the remaining
-        fields of the problem: dtype, layout, accumulate, tf32, transpose; for `sptrsv` lower,
+        fields of the problem: dtype, layout, accumulate, tf32, transpose, output; for `sptrsv` lower,
         unit_diagonal, rhs.
         """
         wanted = make_problem(op, A, n=n, **problem)

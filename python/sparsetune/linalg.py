@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 
 from ._native import OperandError
 from ._operands import Dense
+from ._problem import result_of
 from ._source import CUPY, SCIPY, source_of
 from .operator import Operator, spmm, sptrsv
 
@@ -74,7 +75,8 @@ def _linear_operator(
             "A LinearOperator is made for matrices of SciPy and CuPy, not of PyTorch."
         )
     arrays, linear_operator = import_module(library), import_module(sparse).LinearOperator
-    dtype = arrays.dtype(Dense(0, 0, str(operator.problem["dtype"]), "row", 1).numpy_dtype)
+    names = str(operator.problem["dtype"]), result_of(operator.problem)
+    dtype, result = (arrays.dtype(Dense(0, 0, name, "row", 1).numpy_dtype) for name in names)
 
     def as_operand(x: Any) -> Any:
         """Solvers pass vectors of their own type, sometimes as a column."""
@@ -84,7 +86,7 @@ def _linear_operator(
         operator.shape,
         matvec=lambda x: product(as_operand(x)),
         rmatvec=lambda x: adjoint()(as_operand(x)),
-        dtype=dtype,
+        dtype=result,
     )
     made.factors = (operator,)
     return made

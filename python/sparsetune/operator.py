@@ -277,7 +277,11 @@ class Sptrsv(Operator):
 
 
 def _without_defaults(problem: Mapping[str, Any]) -> Dict[str, Any]:
-    return {name: value for name, value in problem.items() if value is not False}
+    """What a problem says beyond what it would be without that field."""
+    said = {name: value for name, value in problem.items() if value is not False}
+    if said.get("output") == "same":
+        del said["output"]
+    return said
 
 
 def _options(
@@ -319,6 +323,7 @@ def spmm(
     transpose: bool = False,
     accumulate: bool = False,
     tf32: bool = False,
+    output: Any = None,
     device: Optional[str] = None,
     server: Optional[str] = None,
     token: Optional[str] = None,
@@ -340,6 +345,7 @@ def spmm(
     accumulate: a plan for `alpha A B + beta C`; without it, alpha and beta cost a pass of their
         own.
     tf32: products may be computed from operands rounded to tf32.
+    output: the type of C; `f32` for products in f16, which are summed in f32.
     tune: whether a plan that is not there is made.
     search: of the search: strategy, top_k, trials, seconds.
     expected_calls: preprocessing is charged as if it paid for this many calls.
@@ -353,6 +359,7 @@ def spmm(
         transpose=transpose,
         accumulate=accumulate,
         tf32=tf32,
+        output=output,
     )
     options = _options(server, token, search, expected_calls, libraries, tune)
     made: Spmm = _made(Spmm, source, device)(source, problem, options, wait=wait)

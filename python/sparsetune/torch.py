@@ -10,6 +10,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from ._native import OperandError
+from ._problem import result_of
 from .operator import Operator, Spmm, Sptrsv
 from .operator import spmm as _spmm
 
@@ -36,11 +37,12 @@ def _fake(b: torch.Tensor, name: str, adjoint: bool) -> torch.Tensor:
     if adjoint:
         rows, cols = cols, rows
     _match(b, operator, cols)
+    dtype = _DTYPES[result_of(operator.problem)]
     if b.dim() == 1:
-        return b.new_empty((rows,))
+        return b.new_empty((rows,), dtype=dtype)
     if operator.problem.get("layout", "row") == "row":
-        return b.new_empty((rows, b.shape[1]))
-    return b.new_empty((b.shape[1], rows)).t()
+        return b.new_empty((rows, b.shape[1]), dtype=dtype)
+    return b.new_empty((b.shape[1], rows), dtype=dtype).t()
 
 
 def _match(b: torch.Tensor, operator: Operator, rows: int) -> None:
@@ -81,7 +83,10 @@ def _setup(ctx: Any, inputs: Tuple[torch.Tensor, str, bool], output: torch.Tenso
 
 
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Tuple[torch.Tensor, None, None]:
-    return _spmm_op(_contiguous(grad, ctx.operator), ctx.name, not ctx.adjoint), None, None
+    # Both products take B's type; where C is f32 they give f32, and B's gradient is of B's type.
+    dtype = _DTYPES[str(ctx.operator.problem["dtype"])]
+    result = _spmm_op(_contiguous(grad.to(dtype), ctx.operator), ctx.name, not ctx.adjoint)
+    return result.to(dtype), None, None
 
 
 def _sptrsv_backward(ctx: Any, grad: torch.Tensor) -> Tuple[torch.Tensor, None, None]:

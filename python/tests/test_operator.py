@@ -80,6 +80,24 @@ def test_a_transposed_product_needs_no_other_matrix() -> None:
     assert f.adjoint().shape == (20, 30) and f.adjoint().adjoint() is f
 
 
+@pytest.mark.parametrize("layout", ["row", "col"])
+def test_a_product_in_half_precision_may_have_a_wider_result(layout: str) -> None:
+    A = random_csr(37, 53, 0.2, dtype="float32")
+    B = operand(53, 5, "float16", layout)
+    f = sparsetune.spmm(A, 5, dtype="f16", layout=layout, output="f32", tune=False)
+    assert f.problem["output"] == "f32" and f.adjoint().problem["output"] == "f32"
+    C = f(B)
+    assert C.dtype == "float32" and numpy.allclose(C, A.astype("float32") @ B.astype("float32"))
+    out = numpy.zeros_like(C)
+    assert (f(B, out=out) == C).all()
+    with pytest.raises(sparsetune.OperandError, match="float32"):
+        f(B, out=out.astype("float16"))
+    narrow = sparsetune.spmm(A, 5, dtype="f16", layout=layout, output="f16", tune=False)
+    assert "output" not in narrow.problem and narrow(B).dtype == "float16"
+    with pytest.raises(sparsetune.OperandError, match="not of f32"):
+        sparsetune.spmm(A, 5, dtype="f64", output="f32", tune=False)
+
+
 @pytest.mark.parametrize("format", ["csr", "csc", "coo"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_tuned_product(tmp_path: Path, format: str, dtype: str) -> None:

@@ -50,6 +50,18 @@ def test_the_gradient_is_a_product_with_the_transpose(layout: str, tuned: bool) 
     assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_the_gradient_of_a_wider_result_has_the_operands_type() -> None:
+    A = matrix(30, 20)
+    f = sparsetune.spmm(A, n=5, dtype="f16", output="f32", tune=False)
+    B = torch.randn(20, 5, dtype=torch.float16, requires_grad=True)
+    C = f(B)
+    assert C.dtype is torch.float32
+    C.sum().backward()
+    expected = A.to_dense().t() @ torch.ones(30, 5)
+    assert B.grad.dtype is torch.float16
+    assert torch.allclose(B.grad.float(), expected, rtol=2e-3, atol=2e-3)
+
+
 def test_gradients_by_finite_differences() -> None:
     A = matrix(9, 8, "float64")
     f = sparsetune.spmm(A, n=3, tune=False)

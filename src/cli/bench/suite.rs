@@ -223,7 +223,8 @@ mod tests {
     fn the_projects_suites_are_sound() {
         let solves = include_str!("../../../benches/suites/sptrsv.toml");
         let products = include_str!("../../../benches/suites/spmm.toml");
-        for (text, matrices) in [(solves, 20), (products, 30)] {
+        let dots = include_str!("../../../benches/suites/tensor-dots.toml");
+        for (text, matrices) in [(solves, 20), (products, 30), (dots, 13)] {
             let suite = Suite::parse(text).unwrap();
             assert!(suite.matrix.len() >= matrices);
             let names: BTreeSet<String> = suite.matrix.iter().map(|entry| entry.name()).collect();

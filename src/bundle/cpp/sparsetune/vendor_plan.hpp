@@ -289,7 +289,7 @@ public:
     void queue(const Call& call) override {
         check("cublasSetStream", set_stream_(handle_, call.stream));
         const Factors factors(call.alpha, call.beta, plan_.b.element);
-        const int type = data_type(plan_.b.element), any = -1;
+        const int type = data_type(plan_.b.element), result = data_type(plan_.c.element), any = -1;
         const bool tf32 = std::strcmp(plan_.vendor.algorithm, "cublas_dense_tf32") == 0;
         const int compute = plan_.b.element == Element::f64 ? 70 : tf32 ? 77 : 68;
         const int rows = static_cast<int>(plan_.c.rows), cols = static_cast<int>(plan_.b.rows),
@@ -297,9 +297,9 @@ public:
         // The library counts by columns: there the dense matrix is its own transpose, and so are B and C by rows.
         const int status = plan_.b.row_major
                                ? gemm_(handle_, 0, 0, n, rows, cols, factors.alpha(), call.b, type, n, dense_->address(),
-                                       type, leading, factors.beta(), call.c, type, n, compute, any)
+                                       type, leading, factors.beta(), call.c, result, n, compute, any)
                                : gemm_(handle_, 1, 0, rows, n, cols, factors.alpha(), dense_->address(), type, leading,
-                                       call.b, type, cols, factors.beta(), call.c, type, rows, compute, any);
+                                       call.b, type, cols, factors.beta(), call.c, result, rows, compute, any);
         check("cublasGemmEx", status);
     }
 
