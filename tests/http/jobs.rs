@@ -15,7 +15,8 @@ async fn equal_questions_get_one_job() {
     let job: Value = first.json().await.unwrap();
     assert_eq!((&job["state"], &job["stage"]), (&json!("queued"), &json!("waiting")));
     let problem = json!({
-        "op": "spmm", "n": 16, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": false, "transpose": false
+        "op": "spmm", "n": 16, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": false, "transpose": false,
+        "output": "same"
     });
     assert_eq!(job["problem"], problem);
     assert_eq!(app.json(&location).await, job);

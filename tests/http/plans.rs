@@ -46,7 +46,8 @@ async fn accumulate_and_tf32_are_part_of_the_key() {
     let matrix = app.matrix(9).await;
     // The host multiplies in f32 whatever is consented to.
     let problem = json!({
-        "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": true, "transpose": false
+        "op": "spmm", "n": 8, "dtype": "f32", "layout": "row", "accumulate": false, "tf32": true, "transpose": false,
+        "output": "same"
     });
     let job = app.submit(&json!({"matrix": matrix["digest"], "problem": problem})).await;
     assert_eq!(job.status(), 202);

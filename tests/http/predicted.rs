@@ -150,7 +150,13 @@ async fn its_page_says_predicted_and_leads_on() {
     let matrix_filled = format!("submit={digest}");
     let fields =
         ["device=cpu", "problem.accumulate=false", "problem.dtype=f32", "problem.layout=row"];
-    let more = ["problem.n=32", "problem.op=spmm", "problem.tf32=false", "problem.transpose=false"];
+    let more = [
+        "problem.n=32",
+        "problem.op=spmm",
+        "problem.output=same",
+        "problem.tf32=false",
+        "problem.transpose=false",
+    ];
     assert_eq!((form, filled), ("/", [&fields[..], &more, &[matrix_filled.as_str()]].concat()));
     let alternatives = found["plan"]["alternatives"].as_array().unwrap().len();
     let list = text.split("id=\"alternatives\"").nth(1).unwrap().split("</ol>").next().unwrap();
