@@ -22,6 +22,7 @@ mod ready;
 pub mod serve;
 mod session_key;
 mod show;
+mod study;
 mod submit;
 mod telemetry;
 mod train;
@@ -66,6 +67,8 @@ enum Command {
     Worker(worker::WorkerArgs),
     /// Tune a suite of matrices and problems, and compare every plan with the vendor routine
     Bench(bench::BenchArgs),
+    /// Tell what techniques and pruning rules are worth, from searches recorded with `--strategy full`
+    Study(study::StudyArgs),
     /// Tune generated matrices, to produce training data for this device
     Corpus(corpus::CorpusArgs),
     /// Train models on recorded measurements, on a server or in a data folder
@@ -180,6 +183,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Quickstart(args) => on_all_cores(quickstart::run(args)),
         Command::Tune(args) => on_all_cores(tune::run(args)),
         Command::Bench(args) => on_all_cores(bench::run(args)),
+        Command::Study(args) => on_all_cores(study::run(args)),
         Command::Corpus(args) => on_all_cores(corpus::run(args)),
         Command::Serve(args) => on_all_cores(assemble::serve(args)),
         Command::Worker(args) => on_all_cores(worker::run(args)),

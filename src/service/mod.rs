@@ -20,6 +20,7 @@ mod predicted;
 mod request;
 mod settings;
 pub mod signals;
+mod study;
 pub mod training;
 pub mod tuning;
 mod upkeep;
@@ -37,6 +38,7 @@ pub use learning::{ActiveModel, ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
+pub use study::Searched;
 pub use upkeep::Removed;
 
 use crate::domain::{DeviceId, JobState, WorkKind};
