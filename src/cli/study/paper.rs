@@ -4,6 +4,7 @@ use super::record::Search;
 use super::table::Table;
 use super::{regret, shares, worth};
 use crate::domain::Op;
+use crate::domain::catalog::family::FamilyDescriptor;
 use crate::service::catalog;
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
@@ -19,13 +20,12 @@ pub struct Section {
     pub tables: Vec<Table>,
 }
 
-/// The publications: key, title, operation, and how the catalogue's sources begin; the first of an operation also has the
-/// families that follow none.
-const PAPERS: [(&str, &str, Op, &str); 4] = [
-    ("lo-spmm", "LO-SpMM: the space, its constraints and the ranking", Op::Spmm, "LO-SpMM"),
-    ("tca-spmm", "TCA-SpMM", Op::Spmm, "TCA-SpMM"),
-    ("tiled-spmm", "Tiled SpMM", Op::Spmm, "Tiled SpMM"),
-    ("ag-sptrsv", "AG-SpTRSV", Op::Sptrsv, "AG-SpTRSV"),
+/// The publications: key, title, and how the catalogue's sources begin. The first of an operation is about its whole space.
+const PAPERS: [(&str, &str, &str); 4] = [
+    ("lo-spmm", "LO-SpMM: the space, its constraints and the ranking", "LO-SpMM"),
+    ("tca-spmm", "TCA-SpMM", "TCA-SpMM"),
+    ("tiled-spmm", "Tiled SpMM", "Tiled SpMM"),
+    ("ag-sptrsv", "AG-SpTRSV", "AG-SpTRSV"),
 ];
 
 /// The sections for which there are full searches.
@@ -34,11 +34,12 @@ pub fn sections(searches: &[Search]) -> Vec<Section> {
 }
 
 fn section(
-    (key, title, op, source): (&'static str, &'static str, Op, &str),
+    (key, title, source): (&'static str, &'static str, &str),
     searches: &[Search],
 ) -> Option<Section> {
+    let op = operation(source)?;
     let families = families(op, source);
-    let whole = whole(op, source);
+    let whole = is_first(op, source);
     let full: Vec<&Search> = searches
         .iter()
         .filter(|search| search.is_full() && search.op() == op.name())
@@ -62,9 +63,19 @@ fn section(
     Some(Section { key, title, says: said(&full), tables })
 }
 
+/// The operation of a publication's families.
+fn operation(source: &str) -> Option<Op> {
+    let follows =
+        |family: &&FamilyDescriptor| family.source.is_some_and(|own| own.starts_with(source));
+    catalog().families().iter().find(follows).map(|family| family.op)
+}
+
 /// Whether the section is about the whole space of its operation.
-fn whole(op: Op, source: &str) -> bool {
-    PAPERS.iter().find(|paper| paper.2 == op).is_some_and(|first| first.3 == source)
+fn is_first(op: Op, source: &str) -> bool {
+    PAPERS
+        .iter()
+        .find(|paper| operation(paper.2) == Some(op))
+        .is_some_and(|first| first.2 == source)
 }
 
 /// The families of a publication; those that follow none belong to the first of their operation, but for relatives of another.
@@ -76,7 +87,7 @@ fn families(op: Op, source: &str) -> Vec<&'static str> {
             // Tensor cores on condensed columns compete with TCA-SpMM.
             ("condensed_tc", "TCA-SpMM") => true,
             ("condensed_tc", _) => false,
-            _ => own.unwrap_or_else(|| whole(op, source)),
+            _ => own.unwrap_or_else(|| is_first(op, source)),
         };
         if belongs && !names.contains(&family.family()) {
             names.push(family.family());
@@ -180,10 +191,11 @@ mod tests {
 
     #[test]
     fn each_family_has_its_paper_and_each_paper_its_searches() {
-        assert_eq!(families(Op::Spmm, "TCA-SpMM"), ["condensed_tc", "tca"]);
-        assert!(families(Op::Spmm, "LO-SpMM").contains(&"nnz_split"));
-        assert_eq!(families(Op::Spmm, "Tiled SpMM"), ["tiled", "tiled_row"]);
-        assert!(families(Op::Sptrsv, "AG-SpTRSV").starts_with(&["slices", "ag"]));
+        let of = |source| families(operation(source).unwrap(), source);
+        assert_eq!(of("TCA-SpMM"), ["condensed_tc", "tca"]);
+        assert!(of("LO-SpMM").contains(&"nnz_split"));
+        assert_eq!(of("Tiled SpMM"), ["tiled", "tiled_row"]);
+        assert!(of("AG-SpTRSV").starts_with(&["slices", "ag"]));
         let searches = [
             search("spmm;n=8", &["row_split", "tca"]),
             search("spmm;n=9", &["row_split"]),
