@@ -65,6 +65,7 @@ fn search(searched: Searched, classes: &BTreeMap<String, String>) -> Search {
         learned: learned.map(|(model, _)| model.0),
         trials: tried.len(),
         tried,
+        others: Vec::new(),
     }
 }
 

@@ -85,7 +85,7 @@ fn finish(args: &StudyArgs, mut searches: Vec<Search>) -> anyhow::Result<ExitCod
         "none of {} searches is of the strategy full, which a study is made of",
         searches.len()
     );
-    let sections = paper::sections(&searches);
+    let sections = paper::sections(&record::joined(searches));
     if let Some(folder) = &args.csv {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;

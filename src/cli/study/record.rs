@@ -50,6 +50,10 @@ pub struct Search {
     pub trials: usize,
     #[serde(skip)]
     pub tried: Vec<Tried>,
+    /// Of a full search: the other searches of the same problem of the same matrix on the same device. What they measured
+    /// passes every rule.
+    #[serde(skip)]
+    pub others: Vec<Self>,
 }
 
 /// One tried candidate.
@@ -159,9 +163,19 @@ impl Search {
         self.tried.iter().filter(|tried| !tried.is_vendor())
     }
 
-    /// The least time of our own candidates.
+    /// Candidates of our own that this search or one of the others tried. One that several tried is here several times.
+    pub fn known(&self) -> impl Iterator<Item = &Tried> {
+        self.own().chain(self.others.iter().flat_map(Self::own))
+    }
+
+    /// Those that pass every rule.
+    pub fn passing(&self) -> impl Iterator<Item = &Tried> {
+        self.known().filter(|tried| tried.rule.is_none())
+    }
+
+    /// The least time of our own candidates in any search.
     pub fn best_us(&self) -> Option<f64> {
-        best(self.own())
+        best(self.known())
     }
 
     /// The part of the candidates that can run which was tried.
@@ -169,6 +183,19 @@ impl Search {
         let tried = self.own().count().max(1) as f64;
         self.space.map_or(1.0, |space| (tried / space as f64).min(1.0))
     }
+}
+
+/// The full searches, each with the others of its problem.
+pub fn joined(searches: Vec<Search>) -> Vec<Search> {
+    let (mut full, others): (Vec<_>, Vec<_>) = searches.into_iter().partition(Search::is_full);
+    for search in &mut full {
+        let same = |other: &&Search| {
+            (&other.matrix, &other.problem, &other.device)
+                == (&search.matrix, &search.problem, &search.device)
+        };
+        search.others = others.iter().filter(same).cloned().collect();
+    }
+    full
 }
 
 /// The least time of some candidates.

@@ -27,8 +27,7 @@ impl Removed<'_> {
 pub fn by_rule<'a>(searches: &[&'a Search]) -> BTreeMap<String, Vec<Removed<'a>>> {
     let mut rules: BTreeMap<String, Vec<Removed<'a>>> = BTreeMap::new();
     for &search in searches {
-        let kept = search.own().filter(|tried| tried.rule.is_none());
-        let Some(kept_us) = best(kept) else { continue };
+        let Some(kept_us) = best(search.passing()) else { continue };
         let mut removed: BTreeMap<&str, Vec<&Tried>> = BTreeMap::new();
         for tried in search.own() {
             if let Some(rule) = &tried.rule {
@@ -53,7 +52,8 @@ const ALL: &str = "all rules";
 /// A line for each rule.
 pub fn summary(name: &str, searches: &[&Search]) -> Table {
     let says = "Regret by rule: how much faster the best candidate would be, had the rule not removed what it removes, over the \
-                searches in which it removed anything that was drawn. The mean is over these, geometric; the last columns compare \
+                searches in which it removed anything that was drawn. What other searches of the same problem measured is kept by all \
+                rules. The mean is over these, geometric; the last columns compare \
                 the best that it removed with the best that all rules keep.";
     let head = [
         "rule",

@@ -30,7 +30,8 @@ pub fn families(name: &str, searches: &[&Search]) -> Table {
         let mut speedups = Vec::new();
         let mut measured = 0;
         for search in searches {
-            let of = || search.tried.iter().filter(|tried| tried.family() == family);
+            let vendors = search.tried.iter().filter(|tried| tried.is_vendor());
+            let of = || search.known().chain(vendors.clone()).filter(|t| t.family() == family);
             let (Some(own), Some(all)) = (best(of()), search.best_us()) else { continue };
             measured += of().filter(|tried| tried.us.is_some()).count();
             over.push(own / all);
@@ -81,7 +82,7 @@ pub fn by_matrix(name: &str, searches: &[&Search], families: &[&str]) -> Table {
             number(search.best_us()),
         ];
         for family in families {
-            row.push(number(best(search.own().filter(|tried| tried.family() == *family))));
+            row.push(number(best(search.known().filter(|tried| tried.family() == *family))));
         }
         for routine in &routines {
             let vendor = search.tried.iter().filter(|tried| tried.is_vendor());

@@ -3,7 +3,7 @@
 
 use super::record::{Search, Tried, best};
 use super::table::{Table, mean, number, percent, times};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers of candidates that a ranked search measures.
 const K: [usize; 3] = [1, 10, 16];
@@ -18,7 +18,7 @@ pub struct Part {
     pub candidates: f64,
     /// Seconds that they take, likewise.
     pub seconds: f64,
-    /// Full best over this part's best: 1 if it has the winner. Absent if none of it was measured.
+    /// The best of all searches over this part's best: 1 if it has the winner. Absent if none of it was measured.
     pub share: Option<f64>,
 }
 
@@ -68,6 +68,12 @@ pub fn worth(search: &Search) -> Option<Worth<'_>> {
     Some(Worth { search, best_us, full, kept, ranked, equal })
 }
 
+/// A search with another strategy, as it ran.
+fn run(other: &Search, best_us: f64) -> Part {
+    let share = best(other.own()).map(|us| best_us / us);
+    Part { candidates: other.own().count() as f64, seconds: other.seconds, share }
+}
+
 type Time = fn(&Tried) -> Option<f64>;
 
 /// The models that rank, with their times.
@@ -78,8 +84,8 @@ const MODELS: [(&str, Time); 2] =
 pub fn summary(name: &str, searches: &[&Search]) -> Table {
     let says = format!(
         "Everything that can run, what the constraints leave, and the first K of these by a model: candidates and seconds are \
-         arithmetic means a search, compilation included, and the share is that of the best performance of the full search \
-         (geometric mean, and the least). The ratio is that of the seconds of the full search. Where a full search was a draw, \
+         arithmetic means a search, compilation included, and the share is that of the best performance that any search of \
+         the problem reached (geometric mean, and the least). Searches with other strategies are shown as they ran. The ratio is that of the seconds of the full search. Where a full search was a draw, \
          its counts and seconds are scaled up to its space, and K counts those that were drawn. In the last rows a search goes on until \
          it is within {:.0} % of the full best.",
         100.0 * (EQUAL - 1.0)
@@ -129,6 +135,17 @@ pub fn summary(name: &str, searches: &[&Search]) -> Table {
             group.iter().map(|worth| (part(worth), worth.full.seconds)).collect::<Vec<_>>()
         };
         row("full".to_owned(), of(|worth| worth.full));
+        let strategies: BTreeSet<&str> = group
+            .iter()
+            .flat_map(|worth| worth.search.others.iter().map(|other| other.strategy.as_str()))
+            .collect();
+        for strategy in strategies {
+            let runs = group.iter().flat_map(|worth| {
+                let of = worth.search.others.iter().filter(|other| other.strategy == strategy);
+                of.map(|other| (run(other, worth.best_us), worth.full.seconds))
+            });
+            row(format!("{strategy}, as run"), runs.collect());
+        }
         row("constraints".to_owned(), of(|worth| worth.kept));
         for (model, _) in MODELS {
             for (at, k) in K.into_iter().enumerate() {
@@ -262,6 +279,19 @@ mod tests {
         let table = summary("w", &[&search]);
         assert_eq!(table.rows[1][3..], ["9.00", "18.0", "1.33x", "80.0 %", "80.0 %"]);
         assert_eq!(table.rows.len(), 5);
+        let other = Search {
+            strategy: "ranked".to_owned(),
+            seconds: 3.0,
+            tried: vec![tried(5, 8.0, 1.0, None)],
+            ..Search::default()
+        };
+        let with = Search { others: vec![other], ..search.clone() };
+        let table = summary("w", &[&with]);
+        assert_eq!(table.rows[0][3..], ["12.0", "24.0", "1.00x", "80.0 %", "80.0 %"]);
+        assert_eq!(
+            table.rows[1][1..],
+            ["ranked, as run", "1", "1.00", "3.00", "8.00x", "100.0 %", "100.0 %"]
+        );
         assert_eq!(each("e", &[&search]).rows[0].len(), each("e", &[]).head.len());
     }
 
