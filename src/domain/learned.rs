@@ -42,10 +42,13 @@ pub enum Learner {
     MlpRegret,
     /// The same, with graded labels instead of binary ones.
     MlpGraded,
+    /// The paper's own perceptron (AG-SpTRSV, section 4.5): ten features, two hidden layers, one network.
+    MlpTen,
 }
 
 impl Learner {
-    pub const ALL: [Self; 4] = [Self::Lambdamart, Self::Mlp, Self::MlpRegret, Self::MlpGraded];
+    pub const ALL: [Self; 5] =
+        [Self::Lambdamart, Self::Mlp, Self::MlpRegret, Self::MlpGraded, Self::MlpTen];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,6 +56,7 @@ impl Learner {
             Self::Mlp => "mlp",
             Self::MlpRegret => "mlp_regret",
             Self::MlpGraded => "mlp_graded",
+            Self::MlpTen => "mlp_ten",
         }
     }
 }
@@ -181,7 +185,8 @@ mod tests {
             Learner::Lambdamart => Some(Learner::Mlp),
             Learner::Mlp => Some(Learner::MlpRegret),
             Learner::MlpRegret => Some(Learner::MlpGraded),
-            Learner::MlpGraded => None,
+            Learner::MlpGraded => Some(Learner::MlpTen),
+            Learner::MlpTen => None,
         }
     }
 

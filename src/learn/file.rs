@@ -211,6 +211,9 @@ fn check_perceptron(model: &Perceptron, features: usize) -> Result<(), String> {
     if model.inputs.is_empty() || model.inputs.iter().any(|&i| usize::from(i) >= features) {
         return Err(format!("an input is not among its {features} features"));
     }
+    if model.sizes.iter().any(|size| !model.inputs.contains(size)) {
+        return Err("a size that it reads is not among its inputs".to_owned());
+    }
     if model.mean.len() != terms || model.inverse_deviation.len() != terms {
         return Err(format!(
             "it has {terms} terms, but not the same number of means and deviations"

@@ -1,7 +1,6 @@
 //! Leave-groups-out evaluation: how well rankings choose on patterns that their models have not seen.
 
 use super::folds::{folds, split};
-use super::mlp::Labels;
 use super::{Dataset, Group, Model, ndcg};
 use crate::domain::learned::{AtK, HeldOut, Learner, RankerScore};
 
@@ -37,13 +36,8 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// The perceptron on these shared features; the parameters determine the labels.
-    pub fn mlp(inputs: &'a [u16], params: &'a super::mlp::Params) -> Self {
-        let learner = match params.labels {
-            Labels::Plain => Learner::Mlp,
-            Labels::ByRegret => Learner::MlpRegret,
-            Labels::Graded => Learner::MlpGraded,
-        };
+    /// A perceptron on these shared features.
+    pub fn mlp(learner: Learner, inputs: &'a [u16], params: &'a super::mlp::Params) -> Self {
         let train: Train<'a> = Box::new(move |data, train, held_out, progress| {
             super::mlp::train(data, train, held_out, inputs, params, progress).map(Model::Mlp)
         });

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 /// Hyperparameters of the training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
-    pub hidden: [usize; 3],
+    /// Widths of the hidden layers.
+    pub hidden: Vec<usize>,
     pub epochs: usize,
     pub batch: usize,
     /// Adam's learning rate, with cosine decay to zero.
@@ -28,6 +29,8 @@ pub struct Params {
     pub members: usize,
     /// Standardised terms are clipped to this many standard deviations.
     pub clip: f32,
+    /// Those of the inputs that are stored as log2(size + 1) and read as sizes.
+    pub sizes: Vec<u16>,
     pub seed: u64,
 }
 
@@ -46,7 +49,7 @@ pub enum Labels {
 impl Default for Params {
     fn default() -> Self {
         Self {
-            hidden: [32; 3],
+            hidden: vec![32; 3],
             epochs: 400,
             batch: 32,
             rate: 3e-3,
@@ -56,8 +59,23 @@ impl Default for Params {
             min_groups: 8,
             members: 8,
             clip: 5.0,
+            sizes: Vec::new(),
             seed: 1,
         }
+    }
+}
+
+impl Params {
+    /// AG-SpTRSV's own chooser (section 4.5): features as they are, not as logarithms, and not clipped; a perceptron of three
+    /// layers, of which the two hidden ones have 32 units; labels of equal weight. It is one network, where ours are ensembles.
+    ///
+    /// What the paper does not say is as in ours: the optimiser, without weight decay; the number of epochs from held-out
+    /// matrices; schemes that were not measured on a matrix are masked out. Its outputs are the schemes of the trials that were
+    /// measured on at least `min_groups` of the training's groups, where the paper has its reduced list, all of it measured on
+    /// every matrix.
+    pub fn of_the_paper(sizes: Vec<u16>, seed: u64) -> Self {
+        let ours = Self::default();
+        Self { hidden: vec![32; 2], decay: 0.0, members: 1, clip: f32::MAX, sizes, seed, ..ours }
     }
 }
 
@@ -127,8 +145,7 @@ fn fit(
     if schemes.is_empty() || inputs.is_empty() {
         return None;
     }
-    let mut model = standard(data, train, inputs, params.clip);
-    model.schemes = schemes;
+    let mut model = Perceptron { schemes, ..standard(data, train, inputs, params) };
     let example = |&at: &usize| {
         let group = &data.groups[at];
         let targets = targets(group, &model.schemes, params);
@@ -174,25 +191,29 @@ fn schemes(data: &Dataset, train: &[usize], min_groups: usize) -> Vec<String> {
 }
 
 /// A perceptron without layers yet: only the mean and deviation of each term over the groups.
-fn standard(data: &Dataset, train: &[usize], inputs: &[u16], clip: f32) -> Perceptron {
-    let read = |group: &Group| -> Vec<f32> {
-        let at = |&input: &u16| group.shared.get(usize::from(input)).copied().unwrap_or(0.0);
-        polynomial::terms(&inputs.iter().map(at).collect::<Vec<f32>>())
+fn standard(data: &Dataset, train: &[usize], inputs: &[u16], params: &Params) -> Perceptron {
+    let mut model = Perceptron {
+        inputs: inputs.to_vec(),
+        sizes: params.sizes.clone(),
+        mean: Vec::new(),
+        inverse_deviation: Vec::new(),
+        clip: params.clip,
+        members: Vec::new(),
+        schemes: Vec::new(),
     };
-    let terms: Vec<Vec<f32>> = train.iter().map(|&at| read(&data.groups[at])).collect();
+    let terms: Vec<Vec<f32>> =
+        train.iter().map(|&at| model.terms(&data.groups[at].shared)).collect();
     let count = terms.len().max(1) as f64;
-    let (mut mean, mut inverse_deviation) = (Vec::new(), Vec::new());
     for at in 0..polynomial::count(inputs.len()) {
         let values = || terms.iter().map(|terms| f64::from(terms[at]));
         let middle = values().sum::<f64>() / count;
         let deviation = (values().map(|x| (x - middle).powi(2)).sum::<f64>() / count).sqrt();
         // A variation below single precision counts as none.
         let varies = deviation > 1e-6 * middle.abs().max(1e-6);
-        mean.push(middle as f32);
-        inverse_deviation.push(if varies { (1.0 / deviation) as f32 } else { 0.0 });
+        model.mean.push(middle as f32);
+        model.inverse_deviation.push(if varies { (1.0 / deviation) as f32 } else { 0.0 });
     }
-    let (members, schemes) = (Vec::new(), Vec::new());
-    Perceptron { inputs: inputs.to_vec(), mean, inverse_deviation, clip, members, schemes }
+    model
 }
 
 /// Training targets from a group; its weights sum to 1, so that all matrices count equally.
@@ -254,7 +275,7 @@ fn begin(examples: &[Example], model: &Perceptron, params: &Params) -> Vec<Membe
     let odds = good.iter().zip(&bad).map(|(good, bad)| ((good + one) / (bad + one)).ln() as f32);
     let logits: Vec<f32> = odds.collect();
     let mut widths = vec![model.mean.len()];
-    widths.extend(params.hidden.map(|width| width.max(1)));
+    widths.extend(params.hidden.iter().map(|width| (*width).max(1)));
     widths.push(outputs);
     let member = |which: usize| {
         let mut stream = Stream::new(params.seed, which as u64);

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Perceptron {
     /// Indices of the shared features that it reads.
     pub inputs: Vec<u16>,
+    /// Those of them that are sizes, stored as log2(size + 1), and that it reads as sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<u16>,
     /// For each polynomial term: the mean, and 1 / standard deviation (0 for a constant term).
     pub mean: Vec<f32>,
     pub inverse_deviation: Vec<f32>,
@@ -71,10 +74,18 @@ pub(super) fn activations(layers: &[Layer], input: &[f32]) -> Vec<Vec<f32>> {
 }
 
 impl Perceptron {
-    /// The standardised terms of a matrix, which the first layer reads. A missing feature counts as 0.
+    /// The polynomial terms of a matrix. A missing feature counts as 0.
+    pub(super) fn terms(&self, shared: &[f32]) -> Vec<f32> {
+        let read = |input: &u16| {
+            let value = shared.get(usize::from(*input)).copied().unwrap_or(0.0);
+            if self.sizes.contains(input) { value.exp2() - 1.0 } else { value }
+        };
+        polynomial::terms(&self.inputs.iter().map(read).collect::<Vec<f32>>())
+    }
+
+    /// The standardised terms of a matrix, which the first layer reads.
     pub fn standardised(&self, shared: &[f32]) -> Vec<f32> {
-        let read = |&input: &u16| shared.get(usize::from(input)).copied().unwrap_or(0.0);
-        let terms = polynomial::terms(&self.inputs.iter().map(read).collect::<Vec<f32>>());
+        let terms = self.terms(shared);
         let scale = self.mean.iter().zip(&self.inverse_deviation);
         let standard = |(term, (mean, inverse)): (f32, (&f32, &f32))| {
             ((term - mean) * inverse).clamp(-self.clip, self.clip)
@@ -148,6 +159,7 @@ mod tests {
     fn small() -> Perceptron {
         Perceptron {
             inputs: vec![1],
+            sizes: Vec::new(),
             mean: vec![1.0, 0.0],
             inverse_deviation: vec![0.5, 0.0],
             clip: 2.0,
@@ -169,6 +181,14 @@ mod tests {
         assert_eq!(model.probabilities(&[9.0, -3.0]), [0.5; 3]);
         assert_eq!(model.probabilities(&[9.0, 7.0]), model.probabilities(&[9.0, 1e9]));
         assert!((model.probabilities(&[0.0, 1e9])[1] - sigmoid(2.0)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn sizes_are_read_as_they_are() {
+        let model = Perceptron { sizes: vec![1], ..small() };
+        // A size of 7 is stored as 3: the terms are 7 and 49.
+        assert_eq!(model.terms(&[9.0, 3.0]), [7.0, 49.0]);
+        assert_eq!(model.standardised(&[9.0, 2.0]), [1.0, 0.0]);
     }
 
     #[test]

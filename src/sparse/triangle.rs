@@ -177,6 +177,21 @@ mod tests {
         Csr::new(3, 3, vec![0, 2, 4, 6], indices, values).unwrap()
     }
 
+    /// Equation 1 by hand: rows of a strictly lower part, with the last column before the diagonal.
+    #[test]
+    fn the_distance_to_the_nearest_dependency() {
+        let system = Triangular {
+            // Row 0 needs nothing; 1 needs 0; 2 needs 0; 3 needs 0 and 2; 4 needs 1; 5 needs nothing.
+            indptr: vec![0, 0, 1, 2, 4, 5, 5],
+            indices: vec![0, 0, 0, 2, 1],
+            values: vec![1.0; 5],
+            diagonal: vec![1.0; 6],
+            reversed: false,
+        };
+        let expected = (0.0 + 1.0 + 1.0 / 2.0 + 1.0 + 1.0 / 3.0 + 0.0) / 6.0;
+        assert!((system.dep_dist() - expected).abs() < 1e-15);
+    }
+
     fn problem(triangle: Triangle, transpose: bool) -> Sptrsv {
         let (rhs, dtype, diagonal) = (1, Dtype::F64, Diagonal::NonUnit);
         Sptrsv { rhs, dtype, triangle, diagonal, transpose }

@@ -19,6 +19,7 @@ pub enum ModelKind {
     Mlp,
     MlpRegret,
     MlpGraded,
+    MlpTen,
 }
 
 impl From<Learner> for ModelKind {
@@ -28,6 +29,7 @@ impl From<Learner> for ModelKind {
             Learner::Mlp => Self::Mlp,
             Learner::MlpRegret => Self::MlpRegret,
             Learner::MlpGraded => Self::MlpGraded,
+            Learner::MlpTen => Self::MlpTen,
         }
     }
 }

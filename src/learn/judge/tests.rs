@@ -135,7 +135,7 @@ fn the_perceptron_finds_what_the_analytic_model_ranks_last() {
     let groups = (0..24).map(|i| group(&format!("p{i}"), &[30.0, 20.0, 10.0])).collect();
     let data = data(groups);
     let params = mlp::Params { epochs: 20, members: 1, min_groups: 4, ..Default::default() };
-    let trainers = [Trainer::mlp(&[0], &params)];
+    let trainers = [Trainer::mlp(Learner::Mlp, &[0], &params)];
     let found = cross_validate(&data, &trainers, 4, 1, &mut |_| true).unwrap();
     near(found.held_out.rankers[0].at[0].share, 1.0);
     near(found.held_out.rankers[1].at[0].share, 1.0 / 3.0);

@@ -61,6 +61,28 @@ fn learns_a_rule_that_needs_two_features() {
 }
 
 #[test]
+fn the_papers_perceptron_learns_it_from_sizes() {
+    // The features as they would be stored: x and y shifted to sizes of 1 to 3, as logarithms.
+    let mut data = toy(200);
+    for group in &mut data.groups {
+        group.shared.iter_mut().for_each(|value| *value = (*value + 3.0).log2());
+    }
+    let params = Params::of_the_paper(vec![0, 2], 1);
+    let model = trained(&data, &Params { epochs: 150, rate: 1e-2, ..params });
+    let widths: Vec<usize> = model.members[0].iter().map(|layer| layer.bias.len()).collect();
+    assert_eq!((model.members.len(), widths), (1, vec![32, 32, model.schemes.len()]));
+    // The mean of the first size, x + 2 for x in -1 to 1.
+    assert!((model.mean[0] - 2.0).abs() < 0.2, "{}", model.mean[0]);
+    let right = |group: &&Group| {
+        let rows: Vec<(&str, f64)> =
+            group.rows.iter().map(|row| (row.candidate.as_str(), 1.0)).collect();
+        group.rows[model.order(&group.shared, &rows)[0]].us == 10.0
+    };
+    let hits = data.groups[120..].iter().filter(right).count();
+    assert!(hits >= 65, "{hits} of 80");
+}
+
+#[test]
 fn identical_on_any_number_of_threads_and_after_loading() {
     let data = toy(130);
     let params = Params { epochs: 3, members: 3, ..params() };

@@ -18,6 +18,21 @@ use std::borrow::Cow;
 /// Version of these features: 2 has the widths of levels, long rows, coefficients and gaps between levels, and surveys by strata.
 pub const VERSION: u32 = 2;
 
+/// The ten features of AG-SpTRSV (section 4.5) under their names here, and whether a feature is stored as log2(size + 1).
+/// `lnnz` is the distribution of rows over levels, where the paper has that of entries.
+pub const TEN: [(&str, bool); 10] = [
+    ("m", true),
+    ("nnz", true),
+    ("rnnz_avg", true),
+    ("rnnz_max", true),
+    ("rnnz_cov", false),
+    ("lnnz_avg", true),
+    ("lnnz_max", true),
+    ("lnnz_cov", false),
+    ("levels", true),
+    ("dep_dist", false),
+];
+
 const FAMILY_NAMES: [&str; 6] = ["slices", "ag", "serial", "levels", "merged", "vendor"];
 
 /// Parameters with the values of those that are texts.
@@ -198,16 +213,10 @@ mod tests {
     use crate::ops::sptrsv::space;
     use crate::sparse::generate::Spec;
 
-    /// Names of the ten features, as the paper has them.
-    const TEN: [&str; 10] = [
-        "m", "nnz", "rnnz_avg", "rnnz_max", "rnnz_cov", "lnnz_avg", "lnnz_max", "lnnz_cov",
-        "levels", "dep_dist",
-    ];
-
     #[test]
     fn names_are_distinct_and_the_ten_come_first() {
         let (shared, own) = names();
-        assert!(shared.iter().zip(TEN).all(|(name, ten)| name == ten));
+        assert!(shared.iter().zip(TEN).all(|(name, (ten, _))| name == ten));
         let mut all: Vec<&String> = shared.iter().chain(&own).collect();
         all.sort();
         all.dedup();
@@ -222,19 +231,23 @@ mod tests {
         let problem = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
         let system = System::of(&matrix, &problem, &Device::NONE).unwrap();
         let found = shared(&system, false, None);
-        let log = |value: f64| (value + 1.0).log2() as f32;
-        let expected = [
-            log(600.0),
-            log(lower.nnz as f64),
-            log(lower.rnnz.mean),
-            log(lower.rnnz.max as f64),
-            lower.rnnz.cov as f32,
-            log(lower.lnnz.mean),
-            log(lower.lnnz.max as f64),
-            lower.lnnz.cov as f32,
-            log(lower.levels as f64),
-            lower.dep_dist as f32,
+        let values = [
+            600.0,
+            lower.nnz as f64,
+            lower.rnnz.mean,
+            lower.rnnz.max as f64,
+            lower.rnnz.cov,
+            lower.lnnz.mean,
+            lower.lnnz.max as f64,
+            lower.lnnz.cov,
+            lower.levels as f64,
+            lower.dep_dist,
         ];
+        let stored = |(value, (_, log)): (f64, (&str, bool))| match log {
+            true => (value + 1.0).log2() as f32,
+            false => value as f32,
+        };
+        let expected: Vec<f32> = values.into_iter().zip(TEN).map(stored).collect();
         assert_eq!(found.values[..10], expected);
     }
 

@@ -10,6 +10,7 @@ use crate::learn::judge::{self, Evaluation, Train, cross_validate};
 use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, EvaluationError, Model, ModelFile, Trainer, file, lambdamart, mlp};
 use crate::ops::features;
+use crate::ops::sptrsv::features::TEN;
 
 /// Number of folds.
 const FOLDS: usize = 5;
@@ -29,11 +30,18 @@ pub(super) struct Lesson {
     pub file: Vec<u8>,
 }
 
-/// The learners for an operation: LO-SpMM's for SpMM; for SpTRSV perceptrons after AG-SpTRSV's, and LO-SpMM's.
+/// The learners for an operation: LO-SpMM's for SpMM; for SpTRSV AG-SpTRSV's in three variants, LO-SpMM's, and AG-SpTRSV's
+/// as the paper has it, for comparison.
 const fn learners(op: Op) -> &'static [Learner] {
     match op {
         Op::Spmm => &[Learner::Lambdamart],
-        Op::Sptrsv => &[Learner::Mlp, Learner::MlpRegret, Learner::MlpGraded, Learner::Lambdamart],
+        Op::Sptrsv => &[
+            Learner::Mlp,
+            Learner::MlpRegret,
+            Learner::MlpGraded,
+            Learner::Lambdamart,
+            Learner::MlpTen,
+        ],
     }
 }
 
@@ -43,6 +51,19 @@ fn inputs(shared: &[String]) -> Vec<u16> {
         (!name.starts_with("device_")).then(|| u16::try_from(i).ok()).flatten()
     };
     shared.iter().enumerate().filter_map(reads).collect()
+}
+
+/// AG-SpTRSV's ten features among the shared ones, and those of them that are stored as logarithms.
+fn ten(shared: &[String]) -> (Vec<u16>, Vec<u16>) {
+    let at = |of: &str| shared.iter().position(|name| name == of);
+    let found =
+        TEN.into_iter().filter_map(|(name, log)| Some((u16::try_from(at(name)?).ok()?, log)));
+    let (logs, plain): (Vec<_>, Vec<_>) = found.partition(|(_, log)| *log);
+    let [sizes, rest] =
+        [logs, plain].map(|of| of.into_iter().map(|(at, _)| at).collect::<Vec<_>>());
+    let mut all = [sizes.clone(), rest].concat();
+    all.sort_unstable();
+    (all, sizes)
 }
 
 /// Cross-validates the operation's learners, then trains the best. `corrected` are the rows of each group that a search
@@ -58,13 +79,16 @@ pub(super) fn train_best(
     let alike = mlp::Params { seed, ..mlp::Params::default() };
     let by_regret = mlp::Params { labels: Labels::ByRegret, ..alike.clone() };
     let graded = mlp::Params { labels: Labels::Graded, ..alike.clone() };
+    let (ten, sizes) = ten(&data.shared);
+    let papers = mlp::Params::of_the_paper(sizes, seed);
     let forest = lambdamart::Params { seed, ..lambdamart::Params::default() };
     let trainers: Vec<Trainer<'_>> = learners(scope.op)
         .iter()
         .map(|learner| match learner {
-            Learner::Mlp => Trainer::mlp(&inputs, &alike),
-            Learner::MlpRegret => Trainer::mlp(&inputs, &by_regret),
-            Learner::MlpGraded => Trainer::mlp(&inputs, &graded),
+            Learner::Mlp => Trainer::mlp(*learner, &inputs, &alike),
+            Learner::MlpRegret => Trainer::mlp(*learner, &inputs, &by_regret),
+            Learner::MlpGraded => Trainer::mlp(*learner, &inputs, &graded),
+            Learner::MlpTen => Trainer::mlp(*learner, &ten, &papers),
             Learner::Lambdamart => boosted(&forest),
         })
         .collect();
@@ -164,8 +188,10 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{boosted, median};
+    use super::{boosted, median, ten};
+    use crate::domain::Op;
     use crate::learn::{Dataset, Group, Model, Row, lambdamart};
+    use crate::ops::features;
 
     #[test]
     fn the_median_count_is_used() {
@@ -173,6 +199,13 @@ mod tests {
         assert_eq!(median(&[7]), Some(7));
         assert_eq!(median(&[6, 300, 120, 90, 200]), Some(120));
         assert_eq!(median(&[1, 2, 3, 4]), Some(3));
+    }
+
+    #[test]
+    fn the_papers_chooser_reads_its_ten_features() {
+        let (all, sizes) = ten(&features::names(Op::Sptrsv).0);
+        assert_eq!(all, (0..10).collect::<Vec<u16>>());
+        assert_eq!(sizes, [0, 1, 2, 3, 5, 6, 8]);
     }
 
     /// In every pair of rows the first is faster, as indicated by its feature.
