@@ -1,6 +1,6 @@
 // Row-panel SpMM (LO-SpMM, section 3.1), row-major: a tile of M1 rows by N1 columns, each B row loaded once for all M1 rows.
 // maps:    thread -> m1 outputs of each of `vec` columns; n1 / vec threads -> a tile; block.x -> tiles of rows; block.y -> column tiles
-// tune:    m1 2 4 8 16 | n1 16 32 64 128 256 | vec 1 2 4 8 | unroll 1 2 4 | block 64 256 | order length similarity
+// tune:    m1 1 2 4 8 16 32 | n1 16 32 48 64 96 128 192 256 | vec 1 2 4 8 | unroll 1 2 4 | block 64 96 192 256 | order length similarity
 // needs:   packed panels (the union of each tile's columns, m1 values per column), row-major B and C, finite B
 // refuses: n not a multiple of vec (rows of B would not be aligned)
 #pragma once
@@ -20,7 +20,7 @@ struct RowPanelConfig : Settings {
     static constexpr int kM1 = Settings::kM1, kN1 = Settings::kN1, kVec = Settings::kVec;
     static constexpr int kThreads = kN1 / kVec;  // threads along the columns of a tile
     static_assert(kN1 % kVec == 0, "a tile's columns must divide into vectors");
-    static_assert(kThreads % 32 == 0 || 32 % kThreads == 0, "a tile's threads must fill warps, or share one evenly");
+    static_assert(256 % kThreads == 0 || 192 % kThreads == 0, "a block of 256 or of 192 threads must hold whole tiles");
     static_assert(kM1 * kVec * sizeof(Sum<typename Settings::Value>) <= 512,
                   "more than 512 bytes of sums per thread leave no room for loads in flight");
 };

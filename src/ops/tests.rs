@@ -106,8 +106,8 @@ fn decisions_about_candidates_stay() {
     headers.sort_unstable();
     text.push_str(&format!("{headers:?}"));
     let lines = text.lines().count();
-    let expected = "928ed7845a7818b81398f4f9b4251bd5ea7c451358c5cba6e31671557fac9aa6";
-    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (25921, expected.to_owned()));
+    let expected = "7b6679c4942c5fda11f80866aeb947c3f90d11afa1df8c1888ca55fa82058dd2";
+    assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (30731, expected.to_owned()));
 }
 
 fn with_vendor(kind: DeviceKind) -> Device {

@@ -100,6 +100,11 @@ pub trait Constraint: Send + Sync {
     /// A soft rule must not remove a whole family: if none of its candidates passes, those that violate it least are kept.
     fn soft(&self) -> bool;
 
+    /// The excess up to which a soft rule spares candidates of a family whose least excess is `least`.
+    fn spares(&self, least: f64) -> f64 {
+        least
+    }
+
     /// Explanation shown with the pruning step.
     fn detail(&self) -> Option<String> {
         None
@@ -177,10 +182,10 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
             (candidate, verdict)
         })
         .collect();
-    let spared = if constraint.soft() { spared(&judged) } else { BTreeMap::new() };
+    let spared = if constraint.soft() { spared(constraint, &judged) } else { BTreeMap::new() };
     let before = judged.len();
     for (candidate, verdict) in judged {
-        let is_spared = |by: f64| spared.get(&candidate.family).is_some_and(|least| by <= *least);
+        let is_spared = |by: f64| spared.get(&candidate.family).is_some_and(|most| by <= *most);
         match verdict {
             Verdict::Remove(excess) if !is_spared(excess.by) => {
                 pruned.removed.push(Removed { candidate, rule: constraint.name(), excess });
@@ -198,7 +203,7 @@ fn apply(constraint: &dyn Constraint, pruned: &mut Pruned) {
 }
 
 /// Families that the rule would remove completely, with the excess up to which their candidates are kept.
-fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
+fn spared(constraint: &dyn Constraint, judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
     let mut least: BTreeMap<&str, Option<f64>> = BTreeMap::new();
     for (candidate, verdict) in judged {
         let entry = least.entry(&candidate.family).or_insert(Some(f64::INFINITY));
@@ -209,7 +214,7 @@ fn spared(judged: &[(Candidate, Verdict)]) -> BTreeMap<String, f64> {
     }
     least
         .into_iter()
-        .filter_map(|(family, excess)| excess.map(|excess| (family.to_owned(), excess)))
+        .filter_map(|(family, least)| Some((family.to_owned(), constraint.spares(least?))))
         .collect()
 }
 

@@ -4,7 +4,7 @@ mod tile;
 
 pub use tile::is_legal;
 
-use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
+use super::family::{self, SpmmKernel, Tile, effective_layout};
 use super::inspect::Inspection;
 use super::similarity;
 use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
@@ -50,12 +50,13 @@ pub fn all(
             Box::new(Spills { facts: facts.clone() }),
             rule("launch_limits", false, |f, c| with_tile(f, c, launch_limits)),
             rule("whole_warps", false, |f, c| with_tile(f, c, whole_warps)),
-            rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
-            rule("load_balance", true, |f, c| with_tile(f, c, load_balance)),
-            rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
-            rule("alignment", false, |f, c| with_tile(f, c, alignment)),
+            // Before the soft rules: what is removed for these must not be what stands for its family there.
             rule("row_order", false, |f, c| with_kernel(f, c, row_order)),
             rule("panel_fill", false, |f, c| with_kernel(f, c, panel_fill)),
+            rule("hardware_utilization", true, |f, c| with_kernel(f, c, hardware_utilization)),
+            Box::new(LoadBalance { facts: facts.clone() }),
+            rule("shared_memory", false, |f, c| with_kernel(f, c, shared_memory)),
+            rule("alignment", false, |f, c| with_tile(f, c, alignment)),
             rule("applicability", false, |f, c| with_kernel(f, c, applicability)),
         ],
         DeviceKind::Cpu => vec![
@@ -160,6 +161,26 @@ impl Constraint for Softened {
     }
     fn detail(&self) -> Option<String> {
         self.rule.detail()
+    }
+}
+
+/// LO-SpMM's load balance, where the least imbalanced tiles of a family stay if none passes.
+struct LoadBalance {
+    facts: Arc<Facts>,
+}
+
+impl Constraint for LoadBalance {
+    fn name(&self) -> &'static str {
+        "load_balance"
+    }
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        with_tile(&self.facts, candidate, load_balance)
+    }
+    fn soft(&self) -> bool {
+        true
+    }
+    fn spares(&self, least: f64) -> f64 {
+        tile::spared(least)
     }
 }
 
@@ -268,8 +289,8 @@ fn hardware_utilization(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
 /// LO-SpMM, section 3.4. In the paper a block is one tile; where our blocks hold several, the tile is still what one subwarp or
 /// panel works on, since the tiles of a block end independently and do not wait for each other.
 fn load_balance(facts: &Facts, tile: &Tile) -> Verdict {
-    let by_length = tile.order == RowOrder::Length;
-    let cov = if tile.balanced { 0.0 } else { facts.inspection.groups(tile.rows, by_length).cov };
+    let imbalance = || facts.inspection.imbalance(tile.rows, tile.order);
+    let cov = if tile.balanced { 0.0 } else { imbalance() };
     tile::balanced(cov, tile::waste(facts.problem.n, tile.columns))
 }
 

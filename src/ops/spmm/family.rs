@@ -60,9 +60,7 @@ pub trait SpmmKernel: Send + Sync {
 
     /// Blocks that a call launches.
     fn blocks(&self, seen: &Inspection, problem: &Spmm) -> u64 {
-        let tile = self.tile();
-        let rows_per_block = u64::from(tile.rows) * u64::from(tile.tiles_per_block.max(1));
-        seen.rows.div_ceil(rows_per_block) * u64::from(problem.n.div_ceil(tile.columns))
+        blocks(&self.tile(), seen, problem)
     }
 
     /// Whether the family does something specific on a matrix: if not, another family's candidate does the same.
@@ -91,6 +89,21 @@ pub trait SpmmKernel: Send + Sync {
     fn source(&self) -> String;
 
     fn lower(&self, shared: &mut Shared) -> Result<Lowered, Refusal>;
+}
+
+/// LO-SpMM's Eq. 1: tiles of rows times tiles of columns, where a block may hold several tiles of rows.
+pub fn blocks(tile: &Tile, seen: &Inspection, problem: &Spmm) -> u64 {
+    let rows_per_block = u64::from(tile.rows) * u64::from(tile.tiles_per_block.max(1));
+    seen.rows.div_ceil(rows_per_block) * u64::from(problem.n.div_ceil(tile.columns))
+}
+
+/// Whether tiles of some columns serve a product of `n`: powers of two always; three times a power of two, where they pad less
+/// than the next wider power of two and no more than the next narrower one.
+pub fn width_serves(n: u32, columns: u32) -> bool {
+    let padded = |columns: u32| n.div_ceil(columns) * columns;
+    let (narrower, wider) = (columns / 3 * 2, columns / 3 * 4);
+    let here = padded(columns);
+    !columns.is_multiple_of(3) || (here < padded(wider) && here <= padded(narrower))
 }
 
 /// Most blocks along y and z that every device allows (compute capability 3.0 and later).

@@ -65,6 +65,8 @@ pub struct Inspection {
     locality: [Locality; 2],
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
+    /// By similarity and by radix, estimated on the rows that the estimate of `overlap` orders.
+    sampled_groups: [BTreeMap<u32, Groups>; 2],
     panels: BTreeMap<u32, Panel>,
     /// Every length that a row has, rising, with the number of such rows.
     pub row_lengths: Vec<(u32, u64)>,
@@ -97,6 +99,10 @@ impl Inspection {
             locality: [&natural, &order].map(|order| locality(matrix, order)),
             natural: all_groups(&lengths),
             by_length: all_groups(&sorted),
+            sampled_groups: [&similar_rows, &radix_rows].map(|rows| {
+                let lengths: Vec<u32> = rows.iter().map(|&row| lengths[row as usize]).collect();
+                all_groups(&lengths)
+            }),
             row_lengths: by_length(&sorted),
             panels: PANEL_ROWS.iter().map(|&m1| (m1, panel(matrix, &order, m1))).collect(),
             overlap: [
@@ -116,8 +122,20 @@ impl Inspection {
 
     /// Groups of `size` rows, a power of two up to 256 (larger sizes get the figures of 256).
     pub fn groups(&self, size: u32, by_length: bool) -> Groups {
-        let map = if by_length { &self.by_length } else { &self.natural };
-        map.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
+        of_size(if by_length { &self.by_length } else { &self.natural }, size)
+    }
+
+    /// LO-SpMM's COV_row: how unequal tiles of `size` rows are that are cut from an order, as the coefficient of variation of
+    /// their entries. Exact in natural order and by length; that of the ordered sample in the other orders, which are made only
+    /// for a candidate that runs.
+    pub fn imbalance(&self, size: u32, order: RowOrder) -> f64 {
+        let groups = match order {
+            RowOrder::Natural => &self.natural,
+            RowOrder::Length => &self.by_length,
+            RowOrder::Similarity => &self.sampled_groups[0],
+            RowOrder::Radix => &self.sampled_groups[1],
+        };
+        of_size(groups, size).cov
     }
 
     /// The approximate result of cutting rows of more than `chunk` entries: lengths are taken to a power of two.
@@ -247,12 +265,28 @@ fn touched(matrix: &Csr) -> u64 {
     count.into_inner()
 }
 
+/// The groups of the largest size that is at most `size`.
+fn of_size(groups: &BTreeMap<u32, Groups>, size: u32) -> Groups {
+    groups.range(..=size.max(1)).next_back().map_or(Groups::NONE, |(_, groups)| *groups)
+}
+
+#[cfg(test)]
+impl Inspection {
+    /// With groups of each of these sizes in natural order, in place of the powers of two.
+    pub fn with_groups(mut self, lengths: &[u32], sizes: impl Iterator<Item = u32>) -> Self {
+        let of = |size: u32| {
+            let parts: Vec<Part> = lengths.iter().map(|&length| Part::of(length)).collect();
+            let joined: Vec<Part> = parts.chunks(size as usize).map(Part::joined).collect();
+            (size, groups(&joined))
+        };
+        self.natural = sizes.map(of).collect();
+        self
+    }
+}
+
 /// Groups of 1, 2, 4 .. 256 rows: those of a size are pairs of the size before.
 fn all_groups(lengths: &[u32]) -> BTreeMap<u32, Groups> {
-    let mut parts: Vec<Part> = lengths
-        .iter()
-        .map(|&length| Part { rows: 1, longest: length, entries: length.into() })
-        .collect();
+    let mut parts: Vec<Part> = lengths.iter().map(|&length| Part::of(length)).collect();
     let mut all = BTreeMap::new();
     for power in 0..=8 {
         all.insert(1 << power, groups(&parts));
@@ -270,8 +304,12 @@ struct Part {
 }
 
 impl Part {
-    fn joined(pair: &[Self]) -> Self {
-        pair[1..].iter().fold(pair[0], |a, b| Self {
+    fn of(length: u32) -> Self {
+        Self { rows: 1, longest: length, entries: length.into() }
+    }
+
+    fn joined(parts: &[Self]) -> Self {
+        parts[1..].iter().fold(parts[0], |a, b| Self {
             rows: a.rows + b.rows,
             longest: a.longest.max(b.longest),
             entries: a.entries + b.entries,

@@ -1,7 +1,8 @@
 //! Family `row_panel`, row-major: LO-SpMM's tile of M1 rows by N1 columns (`kernels/spmm/row_panel.cuh`).
 
 use super::family::{
-    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
+    Beyond, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
+    order, width_serves,
 };
 use super::inspect::Inspection;
 use super::model::Work;
@@ -44,11 +45,11 @@ impl SpmmFamily for RowPanels {
     fn domains(&self) -> &'static [Domain] {
         static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
             vec![
-                Domain::ints("m1", &[2, 4, 8, 16]),
-                Domain::ints("n1", &[16, 32, 64, 128, 256]),
+                Domain::ints("m1", &[1, 2, 4, 8, 16, 32]),
+                Domain::ints("n1", &[16, 32, 48, 64, 96, 128, 192, 256]),
                 Domain::ints("vec", &[1, 2, 4, 8]),
                 Domain::ints("unroll", &[1, 2, 4]),
-                Domain::ints("block", &[64, 256]),
+                Domain::ints("block", &[64, 96, 192, 256]),
                 Domain::texts("order", &["length", "similarity"]),
             ]
         });
@@ -62,9 +63,14 @@ impl SpmmFamily for RowPanels {
         let all = product("row_panel", self.domains()).into_iter();
         all.filter(|c| {
             let number = |name| count(c, name).unwrap_or(0);
+            let n1 = number("n1");
             // A narrower tile reads A once more; a wider one wastes lanes.
-            let wide = number("n1") >= problem.n.min(64) && number("n1") < 2 * problem.n;
-            wide && number("vec") == widest_vector(problem, false)
+            let wide = n1 >= problem.n.min(64) && n1 < 2 * problem.n;
+            // Tiles of three times a power of two fill blocks that are too.
+            let block = n1.is_multiple_of(3) == number("block").is_multiple_of(3);
+            wide && block
+                && width_serves(problem.n, n1)
+                && number("vec") == widest_vector(problem, false)
         })
         .collect()
     }
@@ -145,7 +151,9 @@ impl SpmmKernel for RowPanel {
             vector: self.vec,
             balanced: false,
             grid_y: self.problem.n.div_ceil(self.n1),
-            repeats: None,
+            // Panels of one row are what `row_split` walks, which takes rows by length too.
+            repeats: (self.m1 == 1 && self.order == RowOrder::Length)
+                .then_some(Beyond { value: 1, limit: 2 }),
         }
     }
 
@@ -170,10 +178,11 @@ impl SpmmKernel for RowPanel {
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {
         // Small blocks only serve to spread few panels over all multiprocessors.
-        let tile = self.tile();
-        let panels = seen.rows.div_ceil(u64::from(self.m1 * 256 / tile.threads_per_tile.min(256)));
+        let large = if self.n1.is_multiple_of(3) { 192 } else { 256 };
+        let panels_a_block = (large / self.tile().threads_per_tile).max(1);
+        let panels = seen.rows.div_ceil(u64::from(self.m1 * panels_a_block));
         let column_tiles = u64::from(self.problem.n.div_ceil(self.n1));
-        self.block == 256 || panels * column_tiles < 4 * u64::from(device.multiprocessors)
+        self.block == large || panels * column_tiles < 4 * u64::from(device.multiprocessors)
     }
 
     fn source(&self) -> String {

@@ -60,7 +60,7 @@ fn typical_problems() -> Vec<Spmm> {
     let mut problems = Vec::new();
     for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
         for layout in [Layout::Row, Layout::Col] {
-            for n in [1, 2, 8, 12, 32, 33, 64, 128, 130, 512] {
+            for n in [1, 2, 8, 12, 32, 33, 48, 64, 96, 128, 130, 512] {
                 let plain = Spmm::new(n, dtype, layout);
                 problems.push(plain);
                 if n == 32 || n == 33 || n == 128 {

@@ -1,7 +1,7 @@
 //! Shared by `row_split` and `nnz_split`: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
 //! given or staged in panels, C written by rows or by columns.
 
-use super::family::{Beyond, RowOrder, Tile, among, count, order};
+use super::family::{Beyond, RowOrder, Tile, among, count, order, width_serves};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::scratch;
@@ -54,7 +54,7 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
         Domain::ints("lanes", &[1, 2, 4, 8, 16, 32]),
         Domain::ints("ways", &[1, 2, 4, 8, 16, 32]),
         Domain::ints("vec", &[1, 2, 4, 8]),
-        Domain::ints("cols", &[1, 2, 4]),
+        Domain::ints("cols", &[1, 2, 3, 4]),
         Domain::ints("unroll", &[2, 4, 8]),
         Domain::ints("block", &[64, 256]),
         Domain::texts("fetch", &["direct", "shuffle"]),
@@ -134,6 +134,9 @@ impl Walk {
         // staged.
         let whole = tile >= n && tile < 2 * n.next_power_of_two().max(self.vec);
         let line = tile * element >= if self.staged { 64 } else { 128 } && tile <= n;
+        // Staging copies whole panels of at most `STAGED_COLUMNS` columns at a time.
+        let serves = width_serves(n, tile)
+            && (!self.staged || tile <= STAGED_COLUMNS || tile.is_multiple_of(STAGED_COLUMNS));
         // Lanes side by side read at least 64 bytes of a row, if it has them.
         let wide = self.cols == 1 || self.lanes * vector >= 64;
         let shuffle = !self.shuffle || (self.unroll * self.ways <= group && group >= 8);
@@ -149,7 +152,15 @@ impl Walk {
         };
         let vector_fits = self.vec == widest_vector(&self.problem, self.staged);
         let shared = self.shared_bytes() <= STATIC_SHARED;
-        vector_fits && fits && (whole || line) && wide && shuffle && deep && place && shared
+        vector_fits
+            && fits
+            && (whole || line)
+            && serves
+            && wide
+            && shuffle
+            && deep
+            && place
+            && shared
     }
 
     /// Whether the block size suits the matrix: small blocks only serve to spread few rows over all multiprocessors.

@@ -1,7 +1,7 @@
 //! The rules of SpMM on made-up devices.
 
 use super::*;
-use crate::domain::Param;
+use crate::domain::{Dtype, Param};
 
 fn tile() -> Tile {
     let candidate =
@@ -13,9 +13,7 @@ fn tile() -> Tile {
             .with_text("fetch", "direct")
             .with_text("order", "natural")
             .with_text("b", "given");
-    family::kernel(&candidate, &Spmm::new(32, crate::domain::Dtype::F32, Layout::Row))
-        .unwrap()
-        .tile()
+    family::kernel(&candidate, &Spmm::new(32, Dtype::F32, Layout::Row)).unwrap().tile()
 }
 
 /// Registers a block may have on a device that is otherwise nothing.
@@ -31,7 +29,7 @@ fn facts(registers_per_block: u32) -> Facts {
     let matrix = crate::sparse::Csr::new(1, 1, vec![0, 1], vec![0], vec![1.0]).unwrap();
     Facts {
         inspection: Inspection::of(&matrix),
-        problem: Spmm::new(32, crate::domain::Dtype::F32, Layout::Row),
+        problem: Spmm::new(32, Dtype::F32, Layout::Row),
         device: serde_json::from_value(device).unwrap(),
         compiled: HashMap::new(),
     }
@@ -68,4 +66,93 @@ fn compiler_figures_take_precedence_over_the_estimate() {
     // 65 registers are allocated as 72.
     assert_eq!(judge(Some((65, 0))), (false, true));
     assert_eq!(judge(Some((40, MAX_LOCAL_BYTES + 8))), (true, false));
+}
+
+/// LO-SpMM's worked example (sections 3.2 to 3.4): an 8 x 8 sparse matrix times an 8 x 8 dense one on a device with 2 threads in
+/// a warp, 2 warps in a block, 8 multiprocessors, and at most 6 registers in a thread and 24 in a block; every (M1, N1) of 1 to 8
+/// by 1 to 8. The paper states how many of the 64 each constraint leaves: 38, 12, 6.
+///
+/// It does not state two things. Of the natural counts of registers a thread (M1 or its half or double, plus a constant, plus N1
+/// or not) only M1 leaves 38: a register for each output, as the figure has. And the hardware constraint leaves 12 only if N1 is
+/// a multiple of 2 and at most the device's 4 threads in a block; with wider blocks Eq. 1 would leave 18.
+///
+/// The text gives the entries of some tiles: 22 and 8 for M1 = 6, 15 and 15 for M1 = 4. The lengths here are some that do.
+#[test]
+fn the_papers_example_comes_down_from_64_to_38_to_12_to_6() {
+    let lengths = [6, 2, 3, 4, 4, 3, 6, 2];
+    let mut facts = facts(24);
+    facts.device = Device {
+        multiprocessors: 8,
+        warp_size: 2,
+        max_threads_per_block: 4,
+        registers_per_thread: 6,
+        ..facts.device
+    };
+    facts.problem = Spmm::new(8, Dtype::F32, Layout::Row);
+    facts.inspection.rows = 8;
+    facts.inspection = facts.inspection.with_groups(&lengths, 1..=8);
+    let (facts, usual) = (Arc::new(facts), tile());
+    let tile_of = move |candidate: &Candidate| {
+        let [m1, n1] = ["m1", "n1"].map(|name| family::count(candidate, name).unwrap());
+        Tile {
+            rows: m1,
+            columns: n1,
+            threads: n1,
+            threads_per_tile: n1,
+            tiles_per_block: 1,
+            registers: m1,
+            grid_y: 1,
+            ..usual
+        }
+    };
+    type Judge = fn(&Facts, &Tile) -> Verdict;
+    struct OnTile<F> {
+        name: &'static str,
+        judge: Judge,
+        facts: Arc<Facts>,
+        tile_of: F,
+    }
+    impl<F: Fn(&Candidate) -> Tile + Send + Sync> Constraint for OnTile<F> {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn judge(&self, candidate: &Candidate) -> Verdict {
+            (self.judge)(&self.facts, &(self.tile_of)(candidate))
+        }
+        fn soft(&self) -> bool {
+            false
+        }
+    }
+    let rules: [(&'static str, Judge); 5] = [
+        ("register_resource", |f, t| tile::registers(t, &Limits::of(&f.device), None)),
+        ("launch_limits", launch_limits),
+        ("whole_warps", whole_warps),
+        ("hardware_utilization", |f, t| {
+            tile::enough_blocks(family::blocks(t, &f.inspection, &f.problem), &f.device)
+        }),
+        ("load_balance", load_balance),
+    ];
+    let rules = rules.map(|(name, judge)| -> Box<dyn Constraint> {
+        Box::new(OnTile { name, judge, facts: facts.clone(), tile_of })
+    });
+    let sizes = (1..=8).flat_map(|m1| (1..=8).map(move |n1| (m1, n1)));
+    let all = sizes.map(|(m1, n1)| Candidate::new("paper").with("m1", m1).with("n1", n1));
+    let pruned = crate::search::prune(all.collect(), &rules);
+    let left = |name: &str| pruned.funnel.iter().find(|it| it.constraint == name).map(|it| it.left);
+    assert_eq!(pruned.kept.len() + pruned.removed.len(), 64);
+    assert_eq!(
+        ["register_resource", "hardware_utilization", "load_balance"].map(left),
+        [Some(38), Some(12), Some(6)]
+    );
+    // What the text says of two heights of 2 tiles each.
+    let removal = |m1: i64| {
+        let of = |it: &&crate::search::Removed| {
+            it.candidate.int("m1") == Some(m1) && it.candidate.int("n1") == Some(4)
+        };
+        pruned.removed.iter().find(of).map(crate::search::Removed::removal)
+    };
+    let (unequal, equal) = (removal(6).unwrap(), removal(4));
+    assert_eq!((&*unequal.pruned_by, unequal.limit, equal), ("load_balance", Some(0.25), None));
+    assert!((unequal.value.unwrap() - 7.0 / 15.0).abs() < 1e-12, "{unequal:?}");
+    assert!((tile::waste(8, 6) - 1.0 / 3.0).abs() < 1e-12 && tile::waste(8, 4) == 0.0);
 }

@@ -6,6 +6,8 @@ use crate::search::Verdict;
 
 /// LO-SpMM's TH_row and TH_col.
 const MAX_IMBALANCE: f64 = 0.25;
+/// Excesses this far apart are almost equal: a fifth of the thresholds.
+const ALMOST: f64 = 0.05;
 
 /// What a launch may take.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +110,14 @@ pub fn waste(n: u32, columns: u32) -> f64 {
 /// LO-SpMM, section 3.4: neither COV_row, the variation of entries over tiles of M1 rows, nor WASTE_col exceeds its threshold.
 /// The larger one is stored.
 ///
-/// If every tile of a family breaks the rule (power-law rows), the least imbalanced stay, to the nearest tenth: a finer
-/// distinction would leave one tile height by chance.
+/// The excess is the sum of what both exceed their thresholds by.
 pub fn balanced(cov: f64, waste: f64) -> Verdict {
-    let over = |value: f64| ((value - MAX_IMBALANCE).max(0.0) * 10.0).ceil() / 10.0;
+    let over = |value: f64| (value - MAX_IMBALANCE).max(0.0);
     Verdict::within(cov.max(waste), MAX_IMBALANCE, over(waste) + over(cov))
+}
+
+/// The excess up to which tiles stay if none of their family is balanced (power-law rows) and the least excess is `least`.
+/// Tiles of almost equal balance stay together: which of their heights is the least by a hair would be chance.
+pub fn spared(least: f64) -> f64 {
+    least + ALMOST
 }
