@@ -2,6 +2,7 @@
 
 use super::client::Answer;
 use crate::domain::Candidate;
+use crate::domain::candidate::VENDOR;
 use crate::explain::{Chapter, Record, Search, Step, by_family, chapters};
 use crate::ops;
 use crate::wire::{self, Matrix, Plan, Trial};
@@ -11,7 +12,7 @@ const WIDTH: usize = 100;
 
 /// The whole story, a paragraph a sentence.
 pub fn told(plan: &Plan, matrix: Option<&Matrix>, trials: &[Answer<Trial>]) -> String {
-    let own = trials.iter().filter(|trial| !trial.view.baseline);
+    let own = trials.iter().filter(|trial| trial.view.candidate.family != VENDOR);
     let plain = |candidate: &wire::Candidate| Candidate {
         family: candidate.family.clone(),
         params: candidate.params.clone(),
@@ -72,7 +73,7 @@ fn chapter(chapter: &Chapter) -> String {
             title => format!("{title} ({}). {} ", family.origin, family.sentence),
         };
         let line = format!(
-            "{}: {words}{} candidates on record, {} measured{best}.",
+            "{}: {words}{} on record, {} measured{best}.",
             family.name, family.candidates, family.measured
         );
         text.push_str(&wrapped(&line, if family.won { "  * " } else { "  - " }, "    "));

@@ -1,6 +1,6 @@
 //! The story of a search in chapters.
 
-use super::numbers::{correlation, count, micros, percent, seconds, times};
+use super::numbers::{candidates, correlation, count, micros, percent, seconds, times};
 use super::steps::{Step, steps};
 use super::{Search, papers, stages};
 use crate::domain::catalog::rules::{Force, rule};
@@ -30,6 +30,7 @@ pub struct FamilyTold {
     /// The paper it follows, or that it is our own.
     pub origin: &'static str,
     pub sentence: &'static str,
+    /// `12 candidates`.
     pub candidates: String,
     pub measured: String,
     /// The time of the fastest trial; empty if none was timed.
@@ -83,9 +84,9 @@ fn space(search: &Search<'_>) -> Chapter {
     said.push(match search.all() {
         0 => format!("The candidates for {} were not counted.", search.device),
         all => format!(
-            "For {} there are {} candidates; {} families of kernels are known. {listed}",
+            "For {} there are {}; {} families of kernels are known. {listed}",
             search.device,
-            count(all),
+            candidates(all),
             names.len()
         ),
     });
@@ -95,7 +96,7 @@ fn space(search: &Search<'_>) -> Chapter {
             title: known.map_or("", |family| family.title),
             origin: known.map_or("", |family| family.origin()),
             sentence: known.map_or("", |family| family.summary),
-            candidates: count(of.candidates),
+            candidates: candidates(of.candidates),
             measured: count(of.measured),
             best: of.best_us.map(micros).unwrap_or_default(),
             won: of.family == search.winner.family,

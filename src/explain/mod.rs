@@ -12,7 +12,9 @@ pub use steps::{Step, compared, step, steps};
 
 use crate::domain::catalog::family::{Catalogue, FamilyDescriptor};
 use crate::domain::plan::{Baseline, Limit, Measured, ModelError, TrialCounts};
-use crate::domain::{Candidate, DeviceKind, FunnelStep, Judged, ModelId, Plan, Problem, StoppedBy};
+use crate::domain::{
+    Candidate, DeviceKind, FunnelStep, Judged, ModelId, Param, Plan, Problem, StoppedBy,
+};
 use std::collections::BTreeMap;
 
 /// A finished search as its plan tells it, in the terms that stored plans and the API share.
@@ -111,7 +113,7 @@ impl<'a> Search<'a> {
             winner: &plan.candidate,
             measured: plan.measured.as_ref(),
             tie: plan.tie,
-            runner_up: second.map(|second| (second.candidate.to_string(), second.median_us)),
+            runner_up: second.map(|second| (name(&second.candidate), second.median_us)),
             baseline: plan.baseline.as_ref(),
             speedup: plan.speedup,
             limit: &plan.limit,
@@ -125,6 +127,15 @@ impl<'a> Search<'a> {
             families,
         }
     }
+}
+
+/// `row_split n1=8 rows_per_task=64`, as the API's answers are printed.
+fn name(candidate: &Candidate) -> String {
+    let value = |(name, value): (&String, &Param)| match value {
+        Param::Int(value) => format!(" {name}={value}"),
+        Param::Text(value) => format!(" {name}={value}"),
+    };
+    candidate.family.clone() + &candidate.params.iter().map(value).collect::<String>()
 }
 
 impl Search<'_> {

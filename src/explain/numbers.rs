@@ -34,6 +34,12 @@ pub fn count(value: u64) -> String {
     out
 }
 
+/// `1 candidate`, `1,234 candidates`.
+pub fn candidates(value: u64) -> String {
+    let s = if value == 1 { "" } else { "s" };
+    format!("{} candidate{s}", count(value))
+}
+
 /// A ratio of times: `2.51×`.
 pub fn times(ratio: f64) -> String {
     format!("{}×", digits(ratio))

@@ -1,7 +1,7 @@
 //! What each of the four papers contributed to one search.
 
 use super::chapters::Chapter;
-use super::numbers::{count, micros, times};
+use super::numbers::{candidates, count, micros, times};
 use super::{OfFamily, Search};
 use crate::domain::DeviceKind;
 
@@ -61,7 +61,7 @@ pub fn chapter(search: &Search<'_>) -> Chapter {
 fn tiles(search: &Search<'_>) -> String {
     let mut text = follows(search, "LO-SpMM", "Its two-dimensional tiles", "");
     if let Some(removed) = search.removed_by(&LO_RULES) {
-        text.push_str(&format!(" Its rules removed {} candidates.", count(removed)));
+        text.push_str(&format!(" Its rules removed {}.", candidates(removed)));
     }
     if let Some(step) = search.funnel.iter().find(|step| step.constraint == "rank") {
         text.push_str(&format!(
@@ -116,7 +116,7 @@ fn own(search: &Search<'_>) -> String {
 /// What became of the candidates of some families.
 fn fate(search: &Search<'_>, what: &str, own: &[&OfFamily]) -> String {
     let names: Vec<&str> = own.iter().map(|of| of.family.as_str()).collect();
-    let candidates: u64 = own.iter().map(|of| of.candidates).sum();
+    let all: u64 = own.iter().map(|of| of.candidates).sum();
     let measured: u64 = own.iter().map(|of| of.measured).sum();
     let best = own.iter().filter_map(|of| of.best_us).min_by(f64::total_cmp);
     let won = names.contains(&search.winner.family.as_str());
@@ -134,9 +134,9 @@ fn fate(search: &Search<'_>, what: &str, own: &[&OfFamily]) -> String {
         (None, _) => "none was timed".to_owned(),
     };
     format!(
-        "{what} {}: {} candidates on record, {} measured; {how}.",
+        "{what} {}: {} on record, {} measured; {how}.",
         names.join(", "),
-        count(candidates),
+        candidates(all),
         count(measured)
     )
 }

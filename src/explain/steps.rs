@@ -1,6 +1,6 @@
 //! One step of a funnel: its rule in words, what it removed, and how the winner stands to it.
 
-use super::numbers::{count, percent};
+use super::numbers::{candidates, count, percent};
 use crate::domain::catalog::rules::{Force, Rule, Side, rule};
 use crate::domain::{DeviceKind, FunnelStep, Judged};
 
@@ -66,11 +66,11 @@ const fn force(force: Force) -> &'static str {
 fn counted(step: &FunnelStep) -> String {
     let all = step.left + step.removed;
     match step.removed {
-        0 => format!("It removed none of {} candidates.", count(all)),
+        0 => format!("It removed none of {}.", candidates(all)),
         removed => format!(
-            "It removed {} of {} candidates ({}) and left {}.",
+            "It removed {} of {} ({}) and left {}.",
             count(removed),
-            count(all),
+            candidates(all),
             percent(removed as f64 / all as f64),
             count(step.left)
         ),

@@ -51,6 +51,33 @@ async fn a_plan_says_what_won_and_why() {
 }
 
 #[tokio::test]
+async fn a_search_is_told_with_its_own_numbers() {
+    let app = TestApp::new().await;
+    let (_, plan) = app.tuned(9, 32).await;
+    let path = format!("/plans/{}/search", plan.id);
+    let text = page(&app, &path).await;
+    for said in [
+        "The matrix has 9 rows, 9 columns and 25 entries",
+        "It removed 40 of 100 candidates (40 %) and left 60.",
+        "16 vector registers, at most 32",
+        "LO-SpMM, section 3.2; a hard rule",
+        "the top 16 by the model",
+        "id=\"finals\"",
+        "id=\"papers\"",
+    ] {
+        assert!(text.contains(said), "{said}");
+    }
+    assert!(!text.contains("style=\"") && !text.contains("onclick"));
+    for linking in [format!("/plans/{}", plan.id), "/how".to_owned()] {
+        assert!(page(&app, &linking).await.contains(&path), "{linking}");
+    }
+    let how = page(&app, "/how").await;
+    for said in ["COV_row", "TCA-SpMM", "AG-SpTRSV", "ag_lanes", "href=\"/v1/rules\""] {
+        assert!(how.contains(said), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_plan_says_first_how_to_use_it() {
     let app = TestApp::new().await;
     let (_, plan) = app.tuned(9, 32).await;
@@ -86,6 +113,8 @@ async fn a_plan_outlives_its_matrix() {
     assert_eq!(app.request(Method::DELETE, &stored).send().await.unwrap().status(), 204);
     let text = page(&app, &format!("/plans/{}", plan.id)).await;
     assert!(text.contains("No roofline") && text.contains("no longer stored"));
+    let search = page(&app, &format!("/plans/{}/search", plan.id)).await;
+    assert!(search.contains("id=\"finals\"") && !search.contains("The matrix has"));
 }
 
 #[tokio::test]

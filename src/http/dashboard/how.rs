@@ -3,10 +3,11 @@
 use super::find::there;
 use super::format;
 use super::shell::{Place, Shell, html};
+use crate::domain::candidate::VENDOR;
 use crate::domain::catalog::family::FamilyDescriptor;
 use crate::domain::catalog::operation::Operation;
-use crate::domain::catalog::rules::{RULES, Rule};
-use crate::domain::{DeviceKind, JobState, Op, Plan, PlanId};
+use crate::domain::catalog::rules::{self, Rule};
+use crate::domain::{DeviceKind, JobState, Op, Outcome, Plan, PlanId};
 use crate::explain::{self, Chapter, OfFamily, Record, Search};
 use crate::http::App;
 use crate::http::error::Problem;
@@ -27,7 +28,7 @@ const MOST_TRIED: u32 = 4000;
 struct General {
     shell: Shell,
     operations: Vec<Families>,
-    rules: &'static [Rule],
+    rules: Vec<&'static Rule>,
     newest: Vec<Newest>,
 }
 
@@ -67,7 +68,7 @@ pub async fn show(State(app): State<App>) -> Result<Response, Problem> {
     html(&General {
         shell: Shell::new(&app, Place::How),
         operations: Op::ALL.map(families).into(),
-        rules: RULES,
+        rules: rules::all().collect(),
         newest: newest.collect(),
     })
 }
@@ -108,16 +109,17 @@ async fn families(app: &App, plan: &Plan) -> Result<Vec<OfFamily>, Problem> {
     let Some(job) = &plan.provenance.job else { return Ok(Vec::new()) };
     let counts = there(app.service.trial_counts(job).await)?.unwrap_or_default();
     let tried = there(app.service.tried(job, MOST_TRIED).await)?.unwrap_or_default();
-    let counted = counts.iter().map(|of| Record {
+    let own = |family: &str| family != VENDOR;
+    let counted = counts.iter().filter(|of| own(&of.family)).map(|of| Record {
         family: &of.family,
         count: of.count,
         us: None,
         candidate: None,
     });
-    let timed = tried.iter().filter(|trial| !trial.candidate.is_baseline()).map(|trial| Record {
+    let timed = tried.iter().filter(|trial| own(&trial.candidate.family)).map(|trial| Record {
         family: &trial.candidate.family,
         count: 0,
-        us: trial.state.outcome().and_then(crate::domain::Outcome::median_us),
+        us: trial.state.outcome().and_then(Outcome::median_us),
         candidate: Some(trial.candidate.clone()),
     });
     Ok(explain::by_family(counted.chain(timed)))
