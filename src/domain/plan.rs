@@ -3,8 +3,8 @@
 
 use super::recipe::Scratch;
 use super::{
-    Candidate, Device, DeviceClass, Digest, FunnelStep, JobId, Judged, L2Policy, ModelId, Problem,
-    Resources, StoppedBy, Timestamp,
+    Candidate, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, Judged, L2Policy,
+    ModelId, Problem, Resources, StoppedBy, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -79,6 +79,10 @@ pub struct Plan {
     /// versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<Judged>,
+    /// Tiled SpMM's terms for this matrix: of the winner, and of the best candidate for each order and length of segments by the
+    /// model. Empty where no column-major tiled kernel was left, and in plans of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intensity: Vec<Intensity>,
     pub trials: TrialCounts,
     /// The next candidates in the model's ranking, best first; only in a predicted plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -18,12 +18,12 @@ pub use operation::{TunableOperation, TunableProblem, of, operation};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, JobRequest, Judged, KernelFigures,
-    Matrix, Problem, Removal, SearchStrategy, funnel,
+    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, Intensity, JobRequest, Judged,
+    KernelFigures, Matrix, Problem, Removal, SearchStrategy, funnel,
 };
 use crate::search::{self, Constraint, Draw, Pruned};
 use crate::sparse::Csr;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Why this version cannot tune the problem.
@@ -76,6 +76,9 @@ pub fn shared_operand(matrix: &Arc<Csr>, problem: &Problem) -> Arc<Csr> {
     if problem.works_on_transpose() { Arc::new(matrix.transposed()) } else { matrix.clone() }
 }
 
+/// Most candidates besides the winner whose terms of Tiled SpMM's model a plan keeps.
+const MOST_INTENSITIES: usize = 7;
+
 /// The candidates that survived, each with its predicted time, and what happened to the others.
 pub struct Space {
     /// Candidates to search among, with predicted microseconds. Vendor routines are not here: they are always tried.
@@ -88,6 +91,8 @@ pub struct Space {
     pub model: &'static str,
     /// Features of the candidates to search among, in their order.
     pub described: features::Described,
+    /// Tiled SpMM's terms of those candidates to search among that its model describes.
+    pub intensities: Vec<(CandidateId, Intensity)>,
     /// Of a full space: the rule that would have removed a candidate to search among, for each that a rule would have removed.
     pub despite: HashMap<CandidateId, Removal>,
 }
@@ -138,6 +143,22 @@ impl Space {
     /// What each rule computes for one candidate.
     pub fn judged(&self, candidate: &Candidate) -> Vec<Judged> {
         search::judged(candidate, &self.rules)
+    }
+
+    /// Tiled SpMM's terms of `winner`, if it has any, and then of the best candidate for each order and length of segments by the
+    /// model's time, best first.
+    pub fn intensity(&self, winner: &Candidate) -> Vec<Intensity> {
+        let id = winner.id();
+        let own = self.intensities.iter().find(|(of, _)| *of == id).map(|(_, terms)| terms);
+        let mut sorted: Vec<&Intensity> = self.intensities.iter().map(|(_, terms)| terms).collect();
+        sorted.sort_by(|a, b| a.predicted_us.total_cmp(&b.predicted_us));
+        let mut all: Vec<Intensity> =
+            own.map(|terms| Intensity { winner: true, ..terms.clone() }).into_iter().collect();
+        let mut seen = HashSet::new();
+        let distinct =
+            sorted.into_iter().filter(|terms| seen.insert((&terms.order, terms.segment)));
+        all.extend(distinct.filter(|terms| Some(*terms) != own).take(MOST_INTENSITIES).cloned());
+        all
     }
 
     /// Why nothing that was asked for can be tried: a sentence with the rule that removed the last candidates. `None` if there

@@ -269,12 +269,12 @@ impl Service {
                 let least = ops::of(&problem).least(&csr, &on)?;
                 let ranking = rank(&space, learned.as_deref(), &quarantined);
                 let first = ranking.order.first();
-                let judged = first.map(|(first, _)| space.judged(first)).unwrap_or_default();
-                Ok((ranking, least, space.pruned.funnel, judged))
+                let said = first.map(|(first, _)| (space.judged(first), space.intensity(first)));
+                Ok((ranking, least, space.pruned.funnel, said.unwrap_or_default()))
             });
             Ok::<_, CanonicalError>(surveyed)
         });
-        let (ranking, least, funnel, judged) = match surveyed.await? {
+        let (ranking, least, funnel, (judged, intensity)) = match surveyed.await? {
             Ok(Ok(surveyed)) => surveyed,
             Ok(Err(unsupported)) => {
                 let guess = Guess::nothing(unsupported);
@@ -289,8 +289,18 @@ impl Service {
         let seed = self.inner.settings.search.seed;
         let problem = key.problem;
         let job = None;
-        let subject =
-            Subject { matrix, problem, device, least, funnel, judged, job, seed, started };
+        let subject = Subject {
+            matrix,
+            problem,
+            device,
+            least,
+            funnel,
+            judged,
+            intensity,
+            job,
+            seed,
+            started,
+        };
         let Some(mut plan) = plan(self, subject, &ranking, 0) else {
             let guess = Guess::nothing("no candidate is left");
             self.guesses().known.insert(prediction.clone(), guess.clone());

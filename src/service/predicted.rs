@@ -3,8 +3,8 @@
 use super::{ActiveModel, Service};
 use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, JobId, JobRequest, Judged, Matrix, ModelId,
-    Plan, PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, Digest, FunnelStep, Intensity, JobId, JobRequest, Judged,
+    Matrix, ModelId, Plan, PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
 };
 use crate::ops::limit::Least;
 use crate::ops::{Kernels, Space};
@@ -56,6 +56,8 @@ pub(in crate::service) struct Subject<'a> {
     pub funnel: Vec<FunnelStep>,
     /// What the rules computed for the candidate.
     pub judged: Vec<Judged>,
+    /// Tiled SpMM's terms of the candidate and of others.
+    pub intensity: Vec<Intensity>,
     pub job: Option<JobId>,
     pub seed: u64,
     /// When the search for the plan began.
@@ -100,6 +102,7 @@ pub(in crate::service) fn plan(
         model_error: None,
         funnel: subject.funnel,
         judged: subject.judged,
+        intensity: subject.intensity,
         trials: TrialCounts::default(),
         alternatives: next.map(|(candidate, _)| candidate.clone()).collect(),
         preprocess_ms: None,

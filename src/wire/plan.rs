@@ -8,7 +8,8 @@ use crate::domain::plan::{
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
-    Digest, FunnelStep, Grade, JobId, Judged, L2Policy, ModelId, PlanId, Resources, StoppedBy,
+    Digest, FunnelStep, Grade, Intensity, JobId, Judged, L2Policy, ModelId, PlanId, Resources,
+    StoppedBy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,9 @@ pub struct Plan {
     /// What the rules computed for the winner; absent if there is nothing to tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<Judged>,
+    /// Tiled SpMM's terms, the winner's first; absent where no column-major tiled kernel was left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intensity: Vec<Intensity>,
     pub trials: TrialCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocess_ms: Option<f64>,
@@ -153,6 +157,7 @@ impl From<domain::Plan> for Plan {
             alternatives: plan.alternatives.into_iter().map(Candidate::from).collect(),
             funnel: plan.funnel,
             judged: plan.judged,
+            intensity: plan.intensity,
             trials: plan.trials,
             preprocess_ms: plan.preprocess_ms,
             expected_calls: plan.expected_calls,

@@ -262,15 +262,16 @@ pub const RULES: &[Rule] = &[
         name: "row_order",
         title: "A gain from reordering",
         words: words(
-            "Rows are ordered by similarity only where their panels then share more columns than in the better of the other orders.",
-            "ρ by similarity ÷ ρ of the best other order ≥ 1.05",
+            "Rows are ordered by similarity or radix only where their panels then share more columns than in the better of the other \
+             orders; the column-major tiled kernel orders rows, or the segments they are cut into, where its model predicts fewer bytes.",
+            "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05",
             "",
         ),
         on_host: None,
         side: Side::AtLeast,
         limit: "1.05",
         force: Force::Hard,
-        source: "Tiled SpMM, section 4.2",
+        source: "Tiled SpMM, sections 4.2 and 5.3",
     },
     Rule {
         name: "panel_fill",

@@ -10,7 +10,7 @@ use super::{
     column_major, condensed_tc, nnz_split, resident, row_panel, row_split, tca, tiled, tiled_row,
 };
 use crate::domain::catalog::family::{FamilyDescriptor, Flags, KernelId, Provider, StoredForm};
-use crate::domain::{Candidate, Device, DeviceKind, Layout, Op, Spmm};
+use crate::domain::{Candidate, Device, DeviceKind, Intensity, Layout, Op, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::Family;
 use crate::search::domain::Domain;
@@ -72,6 +72,11 @@ pub trait SpmmKernel: Send + Sync {
     /// order that costs sorting by content. A kernel with a model of its own may compare what that predicts.
     fn order_gain(&self, seen: &Inspection, _device: &Device) -> Option<f64> {
         (self.tile().order == RowOrder::Similarity).then(|| seen.similarity_gain())
+    }
+
+    /// The terms of Tiled SpMM's model, where it describes the kernel; `us` is the predicted time.
+    fn intensity(&self, _seen: &Inspection, _device: &Device, _us: f64) -> Option<Intensity> {
+        None
     }
 
     /// Ratio of stored values, padding included, to entries.

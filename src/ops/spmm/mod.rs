@@ -34,7 +34,9 @@ pub use operation::SpmmOperation;
 
 use super::operation::TunableProblem;
 use super::{Figures, Narrowing, Space};
-use crate::domain::{Candidate, CandidateId, Device, DeviceKind, KernelFigures, Removal, Spmm};
+use crate::domain::{
+    Candidate, CandidateId, Device, DeviceKind, Intensity, KernelFigures, Removal, Spmm,
+};
 use crate::search::{self, Draw, Pruned};
 use crate::sparse::Csr;
 use constraints::is_preference;
@@ -70,7 +72,25 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
     let described = features::describe(named, &inspection, problem, device);
     let model = problem.model_name(device.kind);
     let vendor = space::vendor(matrix, problem, device);
-    Space { scored, vendor, pruned, rules: constraints, model, described, despite }
+    let intensities = intensities(&scored, problem, &inspection, device);
+    Space { scored, vendor, pruned, rules: constraints, model, described, intensities, despite }
+}
+
+/// Tiled SpMM's terms of the candidates that it describes.
+fn intensities(
+    scored: &[(Candidate, f64)],
+    problem: &Spmm,
+    inspection: &Inspection,
+    device: &Device,
+) -> Vec<(CandidateId, Intensity)> {
+    if device.kind != DeviceKind::Cuda {
+        return Vec::new();
+    }
+    let terms = |(candidate, us): &(Candidate, f64)| {
+        let terms = family::kernel(candidate, problem)?.intensity(inspection, device, *us)?;
+        Some((candidate.id(), terms))
+    };
+    scored.iter().filter_map(terms).collect()
 }
 
 /// Leaves of a full space what is drawn. The others are only counted.

@@ -17,7 +17,7 @@ use super::shared::{Lowered, Shared};
 use super::tiled_model::sample::{Cut, Sampled};
 use super::tiled_model::{self, Geometry, Terms};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
-use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
+use crate::domain::{Candidate, Device, Dtype, Intensity, Layout, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::search::domain::{Domain, product};
@@ -269,6 +269,33 @@ impl SpmmKernel for Tiled {
                 seen.tiled(order).footprint(cut).padding()
             }
         }
+    }
+
+    fn intensity(&self, seen: &Inspection, device: &Device, us: f64) -> Option<Intensity> {
+        let terms = self.terms(seen, device);
+        let [naive, algorithmic, effective, optimistic] = terms.intensities();
+        let geometry = self.geometry(seen.tiled(self.order), device);
+        Some(Intensity {
+            winner: false,
+            order: self.order.name().to_owned(),
+            segment: geometry.segment,
+            r: self.r,
+            rows: self.rows,
+            buffer: self.buffer,
+            predicted_us: us,
+            mu: terms.mu,
+            mu_segment: terms.mu_segment,
+            rho: terms.rho,
+            z: terms.z,
+            c: terms.c,
+            l: terms.l,
+            gamma: terms.gamma,
+            utilization: terms.u,
+            naive,
+            algorithmic,
+            effective,
+            optimistic,
+        })
     }
 
     /// Bytes that the model predicts for the natural order, over those of this one.

@@ -1,4 +1,4 @@
-//! The Tiled SpMM performance model for column-major operands: Eq. 3 to 6 by inspection of the pattern.
+//! The Tiled SpMM performance model for column-major operands: Eq. 2 to 6 by inspection of the pattern.
 //!
 //! All intensities are in floating-point operations per byte, 2 for each multiply-add. Patterns are sampled (`Sampled`);
 //! what the kernel would pack is counted on the sample exactly as the packer packs it.
@@ -137,7 +137,25 @@ fn of_size(element: f64, counted: [u64; 3]) -> u64 {
     sizes.filter(|(size, _)| **size as f64 == element).map(|(_, count)| count).sum()
 }
 
+/// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
+const NAIVE_METADATA: f64 = 8.0;
+
 impl Terms {
+    /// Naive (Eq. 2), algorithmic (Gamma = 1), effective (all misses) and optimistic (cold misses alone): Eq. 3, or Eq. 6 where
+    /// rows are cut.
+    pub fn intensities(&self) -> [f64; 4] {
+        let tiled = |gamma| {
+            if self.segmented { self.equation_6(gamma) } else { self.equation_3(gamma) }
+        };
+        [self.equation_2(), tiled(1.0), tiled(self.c), tiled(self.gamma)]
+    }
+
+    /// Eq. 2: one thread per output, `mu` entries per row.
+    pub fn equation_2(&self) -> f64 {
+        let Self { mu, element, .. } = *self;
+        2.0 * mu / (mu * (element + INDEX_BYTES) + mu * element + element + NAIVE_METADATA)
+    }
+
     /// Eq. 3 for a sparse access cost `gamma`.
     pub fn equation_3(&self, gamma: f64) -> f64 {
         let Self { mu, r, rho, z, delta, element, .. } = *self;

@@ -130,7 +130,16 @@ pub fn space(
     let kept = scored.iter().map(|(candidate, _)| candidate.clone()).collect();
     let pruned = Pruned { kept, removed: Vec::new(), funnel: steps };
     let vendor = vendor(problem, device);
-    Ok(Space { scored, vendor, pruned, rules: Vec::new(), model: MODEL, described, despite })
+    Ok(Space {
+        scored,
+        vendor,
+        pruned,
+        rules: Vec::new(),
+        model: MODEL,
+        described,
+        intensities: Vec::new(),
+        despite,
+    })
 }
 
 /// The shares of the families that a request names, none of which the rules hide, and the step that counts the others;

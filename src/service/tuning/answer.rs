@@ -79,6 +79,7 @@ pub async fn plan(
         model_error: search::model_error(&outcomes.model, &recorder.predictions()),
         funnel: outcomes.funnel,
         judged: outcomes.judged,
+        intensity: outcomes.intensity,
         trials: counts(recorder),
         alternatives: Vec::new(),
         preprocess_ms: Some(winner.preprocess_ms),

@@ -50,6 +50,7 @@ impl Session<'_> {
                     bytes: context.loaded.compulsory_bytes,
                 },
                 judged: context.space.judged(candidate),
+                intensity: context.space.intensity(candidate),
                 funnel: context.funnel,
                 job: Some(self.recorder.job.id.clone()),
                 seed,

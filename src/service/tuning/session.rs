@@ -10,8 +10,8 @@ use crate::domain::funnel::{DRAW, RANK};
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Job, JobState, Judged, Matrix, ModelId, Plan,
-    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, ModelId,
+    Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -68,6 +68,8 @@ pub struct Outcomes {
     pub funnel: Vec<FunnelStep>,
     /// What the rules computed for the winner.
     pub judged: Vec<Judged>,
+    /// Tiled SpMM's terms of the winner and of others.
+    pub intensity: Vec<Intensity>,
     pub predicted: HashMap<CandidateId, f64>,
     pub contenders: Vec<Contender>,
     pub decision: Decision,
@@ -168,7 +170,8 @@ impl Session<'_> {
         self.record_kernel_figures().await?;
         let (contenders, decision) =
             self.finals(&budget, wanted, request.expected_calls, context.matrix.nnz).await?;
-        let judged = context.space.judged(&contenders[decision.winner].candidate);
+        let winner = &contenders[decision.winner].candidate;
+        let (judged, intensity) = (context.space.judged(winner), context.space.intensity(winner));
         let outcomes = Outcomes {
             matrix: context.matrix,
             loaded: context.loaded,
@@ -176,6 +179,7 @@ impl Session<'_> {
             learned: context.learned.map(|learned| learned.card.id.clone()),
             funnel: context.funnel,
             judged,
+            intensity,
             predicted: context.predicted,
             contenders,
             decision,

@@ -25,14 +25,6 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-12 * b.abs()
 }
 
-/// delta of Eq. 2: the two row offsets that a thread of the naive kernel reads.
-const NAIVE_METADATA: f64 = 8.0;
-
-/// Eq. 2: intensity of the kernel with one thread per output, `mu` entries per row and `delta` bytes of row offsets.
-fn naive(mu: f64, element: f64, delta: f64) -> f64 {
-    2.0 * mu / (mu * (element + INDEX_BYTES) + mu * element + element + delta)
-}
-
 #[test]
 fn equations_2_to_5_term_by_term() {
     let terms = of(&bidiagonal(1), &geometry());
@@ -48,7 +40,7 @@ fn equations_2_to_5_term_by_term() {
     // Two panels by two column tiles, on 100 multiprocessors.
     assert_eq!(terms.u, 0.04);
     // Eq. 2: 4 operations for 2 (4 + 4) + 2 * 4 + 4 + 8 bytes.
-    assert!(close(naive(terms.mu, terms.element, NAIVE_METADATA), 4.0 / 36.0));
+    assert!(close(terms.equation_2(), 4.0 / 36.0));
     // Eq. 3: A 6 / 4, B 4 Gamma / rho, the map 4 / (2 rho), tables 0.25 / (4 * 2).
     let rho = 128.0 / 66.0;
     let rest = 1.5 + 2.0 / rho + 0.25 / 8.0;
@@ -56,6 +48,9 @@ fn equations_2_to_5_term_by_term() {
     assert!(close(terms.equation_3(terms.c), 2.0 / (rest + 4.0 * terms.c / rho)));
     assert!(close(terms.equation_3(terms.gamma), 2.0 / (rest + 4.0 * terms.gamma / rho)));
     assert!(!terms.segmented);
+    let [naive, algorithmic, effective, optimistic] = terms.intensities();
+    assert_eq!((naive, algorithmic), (terms.equation_2(), terms.equation_3(1.0)));
+    assert_eq!((effective, optimistic), (terms.equation_3(terms.c), terms.equation_3(terms.gamma)));
 }
 
 #[test]
