@@ -147,3 +147,45 @@ fn a_dry_run_says_levels_and_class_and_needs_no_device() {
     let (output, told) = bench(folder.path(), suite, &[&args[..], &["--only", "narrow"]].concat());
     assert!(output.status.success() && !told.contains("holes"), "{told}");
 }
+
+#[test]
+fn a_full_search_of_each_family_becomes_a_study() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tiny.mtx"), TINY).unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (data, packed, document) = (path("data"), path("study.jsonl.gz"), path("PAPERS.md"));
+    let full = ["--device", "cpu", "--strategy", "full", "--trials", "40", "--data", &data];
+    let args =
+        [&full[..], &["--fix", "row_split.n1=8", "--only", "grid", "--each-family"]].concat();
+    let (output, told) = bench(folder.path(), SUITE, &args);
+    assert!(output.status.success(), "{told}");
+    for line in ["spmm f32 n=4 row row_panel", "spmm f32 n=4 row row_split"] {
+        assert!(told.contains(line), "`{line}` is not in\n{told}");
+    }
+    let study = |args: &[&str]| {
+        let binary = env!("CARGO_BIN_EXE_sparsetune");
+        let output = Command::new(binary).arg("study").args(args).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), told, error)
+    };
+    let suite = path("suite.toml");
+    let (good, told, error) = study(&["--data", &data, "--suite", &suite, "--export", &packed]);
+    assert!(good && told.starts_with("3 searches written"), "{told}{error}");
+    let (good, told, error) = study(&["--from", &packed]);
+    assert!(good, "{error}");
+    for part in
+        ["1 full search of 1 matrix", "| all rules | 1 |", "ranked, as run", "| row_panel | m1 |"]
+    {
+        assert!(told.contains(part), "`{part}` is not in\n{told}");
+    }
+    assert!(!told.contains("| row_split | n1 | 16 |"), "it was fixed to 8\n{told}");
+    let (good, _, error) = study(&["--from", &packed, "--write", &document, "--csv", &path("csv")]);
+    assert!(good, "{error}");
+    let written = std::fs::read_to_string(&document).unwrap();
+    assert!(written.contains("<!-- study: lo -->") && written.contains("| problem | search |"));
+    let lines = std::fs::read_to_string(folder.path().join("csv/lo-searches.csv")).unwrap();
+    assert!(lines.contains("\ngrid,stencil,"), "{lines}");
+    let (good, _, error) = study(&["--from", &packed, "--problem", "n=5"]);
+    assert!(!good && error.contains("no searches"), "{error}");
+}

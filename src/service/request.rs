@@ -113,8 +113,7 @@ pub(super) fn fixed(asked: &Fixed, problem: &Problem, device: &Device) -> Result
         let of = ops::catalog().of(problem.op()).filter(|known| known.device == device.kind);
         let of = of.filter(|known| family.is_none_or(|family| known.family() == family));
         let known: Vec<&Parameter> = of.flat_map(|known| &known.parameters).collect();
-        let pointer = format!("/search/fixed/{name}");
-        let refuse = |message| Err(ServiceError::invalid(&pointer, message));
+        let refuse = |message| Err(ServiceError::invalid("/search/fixed", message));
         let mut values = Vec::new();
         for own in known.iter().filter(|own| own.name == parameter) {
             values.extend(own.values.said());

@@ -12,6 +12,10 @@ async fn ready() -> (World, Matrix) {
     (world, matrix)
 }
 
+fn fixed(name: &str, value: i64) -> Fixed {
+    Fixed([(name.to_owned(), Param::Int(value))].into())
+}
+
 #[tokio::test]
 async fn nonsense_is_refused_where_it_stands() {
     let (world, matrix) = ready().await;
@@ -33,6 +37,9 @@ async fn nonsense_is_refused_where_it_stands() {
         ("/search/top_k", with(|r| r.search.top_k = Some(0))),
         ("/expected_calls", with(|r| r.expected_calls = Some(0))),
         ("/search/families", with(|r| r.search.families = vec!["tiled".to_owned()])),
+        ("/search/fixed", with(|r| r.search.fixed = fixed("m1", 3))),
+        ("/search/fixed", with(|r| r.search.fixed = fixed("row_split.m1", 2))),
+        ("/search/fixed", with(|r| r.search.fixed = fixed("colour", 2))),
     ];
     for (place, request) in cases {
         match world.service.submit(&request, None).await {
@@ -41,6 +48,13 @@ async fn nonsense_is_refused_where_it_stands() {
                 assert!(place != "/device" || message.contains("cpu"), "{message}");
                 let all = "there are row_panel, row_split, vendor";
                 assert!(place != "/search/families" || message.contains(all), "{message}");
+                let known = [
+                    "it may be 1, 2, 4, 8",
+                    "there are n1, rows_per_task",
+                    "m1, n1, rows_per_task",
+                ];
+                let named = known.iter().any(|known| message.contains(known));
+                assert!(place != "/search/fixed" || named, "{message}");
             }
             other => panic!("{place}: {other:?}"),
         }
@@ -110,7 +124,9 @@ async fn equal_requests_share_a_job_and_others_do_not() {
     let same = service.submit(&named, None).await.unwrap();
     assert_eq!((same.created, &same.job), (false, &first.job));
     let mut others = vec![request(&matrix, 33), request(&matrix, 32), request(&matrix, 32)];
-    others.push(request(&matrix, 32));
+    others.extend([request(&matrix, 32), request(&matrix, 32), request(&matrix, 32)]);
+    others[4].search.fixed = fixed("m1", 2);
+    others[5].search.fixed = fixed("row_panel.m1", 2);
     others[3].search.families = ["vendor", "row_split", "vendor"].map(str::to_owned).into();
     others[1].search.seconds = Some(5.0);
     others[2].expected_calls = Some(10);

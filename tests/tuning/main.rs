@@ -10,6 +10,7 @@ mod claimed;
 mod device;
 mod families;
 mod figures;
+mod full;
 mod halving;
 mod hostile;
 mod interruptions;

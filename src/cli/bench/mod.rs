@@ -11,7 +11,7 @@ pub mod suite;
 
 use super::client::Client;
 use super::local::Local;
-use super::problem::SearchArgs;
+use super::problem::{SearchArgs, StrategyArg};
 use super::{ServerArgs, say};
 use crate::domain::Digest;
 use anyhow::Context;
@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use subject::Subject;
 use suite::{Entry, Suite, Task};
+
+/// Candidates that are measured of each family alone.
+const OF_A_FAMILY: u32 = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
@@ -44,6 +47,9 @@ pub struct BenchArgs {
     /// Only these problems of the suite, counted from 1: `--problem 1,3`
     #[arg(long, value_name = "N", value_delimiter = ',')]
     problem: Vec<usize>,
+    /// After each problem, tune it once more with each family alone
+    #[arg(long, conflicts_with_all = ["dry", "families"])]
+    each_family: bool,
     /// Do not tune; print rows, nonzeros, levels and class of every matrix
     #[arg(long)]
     dry: bool,
@@ -134,7 +140,8 @@ impl<'a> Bench<'a> {
         if let Some(file) = &self.args.svg {
             save(file, &picture::draw(&runs)?)?;
         }
-        let failed = runs.iter().filter(|run| run.error.is_some()).count();
+        // A family that cannot run for a problem is an answer.
+        let failed = runs.iter().filter(|run| run.error.is_some() && run.family.is_none()).count();
         anyhow::ensure!(failed == 0, "{failed} of {} runs failed", runs.len());
         Ok(())
     }
@@ -168,14 +175,36 @@ impl<'a> Bench<'a> {
                     }
                 }
             };
-            say(report::line(&run))?;
-            runs.push(run);
-            if let Some(file) = &self.args.out {
-                // After each run, so that measurements are not lost if the machine fails.
-                let suite = self.args.suite.display().to_string();
-                let shares = self.shares(runs);
-                save(file, &format!("{:#}\n", report::json(&suite, runs, &shares)))?;
+            let families = if self.args.each_family { run.families() } else { Vec::new() };
+            self.ran(run, runs)?;
+            for family in families {
+                let (Some(client), Some(sent)) = (client, digest) else { continue };
+                let Ok(subject) = &mut brought else { continue };
+                let run = Run::of_family(entry, task, family);
+                let run = tokio::task::block_in_place(|| run.shaped(subject));
+                let search = SearchArgs {
+                    families: vec![family.to_owned()],
+                    strategy: Some(StrategyArg::Ranked),
+                    top_k: Some(OF_A_FAMILY),
+                    trials: None,
+                    ..self.args.search.clone()
+                };
+                let ask = Ask { device: &self.args.device, search: &search };
+                self.ran(run.carried(client, &sent, &ask).await, runs)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Prints and keeps a run.
+    fn ran(&self, run: Run, runs: &mut Vec<Run>) -> anyhow::Result<()> {
+        say(report::line(&run))?;
+        runs.push(run);
+        if let Some(file) = &self.args.out {
+            // After each run, so that measurements are not lost if the machine fails.
+            let suite = self.args.suite.display().to_string();
+            let shares = self.shares(runs);
+            save(file, &format!("{:#}\n", report::json(&suite, runs, &shares)))?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::cli::follow::{Show, follow};
 use crate::cli::problem::SearchArgs;
 use crate::domain::candidate::VENDOR;
 use crate::domain::{Digest, Problem};
+use crate::ops::family_names;
 use crate::wire::{Plan, Role, Trial};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub struct Run {
     pub matrix: String,
     /// Label of the suite's problem in the tables.
     pub task: String,
+    /// The family that the search was restricted to by `--each-family`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<&'static str>,
     /// The problem with this matrix's own triangle.
     pub problem: Problem,
     pub class: String,
@@ -93,6 +97,7 @@ impl Run {
         Self {
             matrix: entry.name(),
             task: task.label(),
+            family: None,
             problem: entry.problem(task),
             class: entry.class().unwrap_or(UNKNOWN).to_owned(),
             rows: None,
@@ -106,6 +111,23 @@ impl Run {
             plan: None,
             trials: Vec::new(),
         }
+    }
+
+    /// Not run yet, and to be run with one family alone, which its label names.
+    pub fn of_family(entry: &Entry, task: &Task, family: &'static str) -> Self {
+        let label = format!("{} {family}", task.label());
+        Self { task: label, family: Some(family), ..Self::of(entry, task) }
+    }
+
+    /// Our own families on the device that the plan is for; none without a plan.
+    pub fn families(&self) -> Vec<&'static str> {
+        let kind = self
+            .plan
+            .as_ref()
+            .and_then(|plan| serde_json::from_value(plan.pointer("/device/kind")?.clone()).ok());
+        let Some(kind) = kind else { return Vec::new() };
+        let names = family_names(self.problem.op(), kind);
+        names.into_iter().filter(|name| *name != VENDOR).collect()
     }
 
     /// Operations per call: a multiplication and an addition per entry and column of the dense operand.

@@ -41,6 +41,7 @@ pub fn run(task: &str, class: &str, matrix: &str, speedup: Option<f64>) -> Run {
         levels: Some(10),
         rows_per_level: Some(10.0),
         growth: None,
+        family: None,
         error: figures.is_none().then(|| "no\nmemory".to_owned()),
         figures,
         plan: None,
