@@ -27,7 +27,7 @@ fn texts() -> Vec<String> {
                         let waiting_modes = 1 + number % 3;
                         // Packed words are possible only in a single launch.
                         let level_modes = if sync == Sync::Packed { 0 } else { (number / 3) % 4 };
-                        let early = number % 5 != 0;
+                        let early = !number.is_multiple_of(5);
                         let text =
                             Text { dtype, sync, ng, nw, waiting_modes, level_modes, staged, early };
                         texts.push(text_of(&text));
