@@ -10,7 +10,7 @@ use crate::domain::bundle::UpdateValues;
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::recipe::{Array, Program, Recipe};
 use crate::domain::{
-    Candidate, Device, DeviceKind, Digest, Dtype, Layout, Plan, Problem, Spmm, Sptrsv,
+    Candidate, Device, DeviceKind, Digest, Dtype, Layout, Output, Plan, Problem, Spmm, Sptrsv,
 };
 use crate::engine::cpu;
 use crate::engine::cuda::launch_steps;

@@ -81,7 +81,7 @@ fn touched_columns(matrix: &Csr) -> u64 {
 mod tests {
     use super::*;
     use crate::domain::problem::Triangle;
-    use crate::domain::{Dtype, Layout, Problem};
+    use crate::domain::{Dtype, Layout, Output, Problem};
     use crate::ops::of;
 
     fn gpu() -> Device {
@@ -105,6 +105,8 @@ mod tests {
         assert_eq!(of(&matrix, &single), Least { us: bytes as f64 / 1e3, bound, bytes });
         let half = Spmm { dtype: Dtype::F16, accumulate: true, ..single };
         assert_eq!(of(&matrix, &half).bytes, 12 + 3 * 6 + (2 + 4) * 5 * 2);
+        let wide = Spmm { output: Output::F32, ..half };
+        assert_eq!(of(&matrix, &wide).bytes, 12 + 3 * 6 + 2 * 5 * 2 + 4 * 5 * 4);
         let empty = Csr::new(0, 0, vec![0], vec![], vec![]).unwrap();
         assert_eq!(of(&empty, &single).bytes, 4);
         let unmeasured = Device { copy_gbps: 0.0, ..gpu() };

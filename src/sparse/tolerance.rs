@@ -126,7 +126,7 @@ pub fn weigh_rows(matrix: &Csr, spmm: &Spmm, scale: &mut [f32]) {
 mod tests {
     use super::{Error, FRAME, solution_tolerance, tolerance, weigh_rows};
     use crate::domain::problem::{Diagonal, Triangle};
-    use crate::domain::{Dtype, Layout, Spmm, Sptrsv};
+    use crate::domain::{Dtype, Layout, Output, Spmm, Sptrsv};
     use crate::sparse::operand::{self, round_to_half};
     use crate::sparse::{Csr, Triangular, oracle};
 
@@ -190,6 +190,30 @@ mod tests {
             assert!(!right(0.0), "{problem:?}");
             assert!(!right(narrow(terms[..n - n / 8].iter().sum())), "{problem:?}");
         }
+    }
+
+    #[test]
+    fn a_result_in_f32_is_not_allowed_the_rounding_to_half() {
+        let n = 12usize;
+        let values: Vec<f64> = operand::random(n, 3).into_iter().map(f64::from).collect();
+        let matrix = Csr::new(1, n, vec![0, n], (0..n as u32).collect(), values).unwrap();
+        let half = Spmm { n: 1, ..spmm(Dtype::F16) };
+        let wide = Spmm { output: Output::F32, ..half };
+        assert!(300.0 * tolerance(&wide) < tolerance(&half));
+        let b = operand::random(n, 4).into_iter().map(|x| round_to_half(x.into()) as f32);
+        let b: Vec<f32> = b.collect();
+        let mut reference = oracle::spmm(&matrix, &b, &wide);
+        weigh_rows(&matrix, &wide, &mut reference.scale);
+        let right = |c: f64| {
+            let off = (c - reference.value[0]).abs();
+            off / f64::from(reference.scale[0]) <= tolerance(&wide)
+        };
+        let terms = matrix.values().iter().zip(&b).map(|(&a, &b)| round_to_half(a) as f32 * b);
+        // Each addition cuts off what it does not keep, as tensor cores do.
+        let cut = |sum: f64| f64::from(f32::from_bits((sum as f32).to_bits() & !1));
+        let sum = terms.clone().fold(0.0, |sum, term| cut(sum + f64::from(term)));
+        assert!(right(terms.sum::<f32>().into()) && right(sum));
+        assert!(!right(round_to_half(reference.value[0])));
     }
 
     #[test]

@@ -39,9 +39,12 @@ fn every_kind() -> Vec<Vec<u8>> {
     let matrix = generated(GENERATED[0]).unwrap();
     let accumulating =
         Problem::Spmm(Spmm { accumulate: true, ..Spmm::new(5, Dtype::F64, Layout::Row) });
+    let wide =
+        Problem::Spmm(Spmm { output: Output::F32, ..Spmm::new(40, Dtype::F16, Layout::Row) });
     let cases = [
         (spmm(32, Dtype::F32, Layout::Row), DeviceKind::Cuda),
         (spmm(3, Dtype::F16, Layout::Col), DeviceKind::Cuda),
+        (wide, DeviceKind::Cuda),
         (accumulating, DeviceKind::Cuda),
         (spmm(33, Dtype::F32, Layout::Row), DeviceKind::Cpu),
         (solve(1, Dtype::F64, Triangle::Lower, false), DeviceKind::Cuda),
@@ -69,6 +72,10 @@ fn manifests_are_as_their_schema_says() {
     for file in every_kind() {
         let read = Bundle::from_bytes(file).unwrap();
         let manifest: Value = serde_json::from_slice(read.member(MANIFEST).unwrap()).unwrap();
+        let element = |operand: &str| manifest["call"][operand]["element"].clone();
+        assert_eq!(element("b"), manifest["problem"]["dtype"]);
+        let wide = manifest["problem"]["output"] == "f32";
+        assert_eq!(element("c"), if wide { json!("f32") } else { element("b") });
         if let Err(error) = schema.validate(&manifest) {
             panic!("{}: {error} at {}", manifest["candidate"], error.instance_path());
         }

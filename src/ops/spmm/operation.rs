@@ -128,7 +128,7 @@ impl TunableProblem for Spmm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Dtype, Layout};
+    use crate::domain::{Dtype, Layout, Output};
 
     #[test]
     fn tf32_is_for_f32_and_the_host_has_no_f16() {
@@ -139,6 +139,9 @@ mod tests {
             assert!(tuned(spmm(dtype)) && on(spmm(dtype), DeviceKind::Cuda).is_ok());
             let consenting = Spmm { tf32: true, ..spmm(dtype) };
             assert_eq!(tuned(consenting), dtype == Dtype::F32);
+            let wide = Spmm { output: Output::F32, ..spmm(dtype) };
+            assert_eq!(tuned(wide), dtype == Dtype::F16);
+            assert!(on(wide, DeviceKind::Cpu).is_err());
             let accumulating = Spmm { accumulate: true, ..spmm(dtype) };
             assert!(tuned(accumulating));
             for asked in [spmm(dtype), accumulating] {
