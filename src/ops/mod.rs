@@ -140,8 +140,11 @@ impl Narrowing {
 }
 
 impl Space {
-    /// What each rule computes for one candidate.
+    /// What each rule computes for one candidate; nothing for vendor routines, which no rule judges.
     pub fn judged(&self, candidate: &Candidate) -> Vec<Judged> {
+        if candidate.family == VENDOR {
+            return Vec::new();
+        }
         search::judged(candidate, &self.rules)
     }
 

@@ -2,6 +2,7 @@
 //! tie, so none may change unnoticed.
 
 use super::{Kernels, Narrowing, Space, family_names, kernel_headers, space};
+use crate::domain::catalog::rules::{self, Force, Side};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Fixed, Layout, Problem, Spmm, Sptrsv,
@@ -119,6 +120,36 @@ fn among(matrix: &Csr, problem: &Problem, device: &Device, families: &[&str]) ->
     let families: Vec<String> = families.iter().map(|&family| family.to_owned()).collect();
     let narrowing = Narrowing { families, ..Narrowing::default() };
     super::of(problem).space(matrix, device, &narrowing).unwrap()
+}
+
+/// Whatever a funnel or a removal names has words, and what is left can be told by its numbers.
+#[test]
+fn rules_have_words_and_the_candidates_that_are_left_have_numbers() {
+    let matrix = Spec::parse("poisson2d:nx=40,ny=40").unwrap().generate().unwrap();
+    for kind in [DeviceKind::Cuda, DeviceKind::Cpu] {
+        let plain = Problem::Spmm(Spmm::new(33, Dtype::F32, Layout::Row));
+        let space = space(&matrix, &plain, &with_vendor(kind)).unwrap();
+        let steps = space.pruned.funnel.iter().map(|step| step.constraint.clone());
+        let removals = space.pruned.removed.iter().map(|removed| removed.removal().pruned_by);
+        for name in steps.chain(removals) {
+            assert!(rules::rule(&name).is_some(), "{name}");
+        }
+        for (candidate, _) in &space.scored {
+            let judged = space.judged(candidate);
+            assert!(judged.len() >= 3, "{candidate}: {judged:?}");
+            for own in judged {
+                let rule = rules::rule(&own.constraint).unwrap();
+                assert_ne!(rule.side, Side::Neither, "{candidate}: {own:?}");
+                assert!(own.kept || rule.force == Force::Soft, "{candidate}: {own:?}");
+                let within = match rule.side {
+                    Side::AtMost => own.value <= own.limit,
+                    _ => own.value >= own.limit,
+                };
+                assert_eq!(own.kept, within, "{candidate}: {own:?}");
+            }
+        }
+        assert!(space.judged(&routine("csr_alg2")).is_empty());
+    }
 }
 
 #[test]

@@ -195,6 +195,35 @@ pub const RULES: &[Rule] = &[
         source: "LO-SpMM, section 3.3",
     },
     Rule {
+        name: "row_order",
+        title: "A gain from reordering",
+        words: words(
+            "Rows are ordered by similarity or radix only where their panels then share more columns than in the better of the other \
+             orders; the column-major tiled kernel orders rows, or the segments they are cut into, where its model predicts fewer bytes.",
+            "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05",
+            "",
+        ),
+        on_host: None,
+        side: Side::AtLeast,
+        limit: "1.05",
+        force: Force::Hard,
+        source: "Tiled SpMM, sections 4.2 and 5.3",
+    },
+    Rule {
+        name: "panel_fill",
+        title: "Padding of panels",
+        words: words(
+            "Rows are packed into panels only where that does not store many times as many values as the matrix has.",
+            "stored values ÷ entries ≤ 8",
+            "",
+        ),
+        on_host: None,
+        side: Side::AtMost,
+        limit: "8",
+        force: Force::Hard,
+        source: "our own, after the term Z of Tiled SpMM, section 3",
+    },
+    Rule {
         name: "hardware_utilization",
         title: "Enough blocks",
         words: words(
@@ -257,35 +286,6 @@ pub const RULES: &[Rule] = &[
         limit: "0",
         force: Force::Hard,
         source: OWN,
-    },
-    Rule {
-        name: "row_order",
-        title: "A gain from reordering",
-        words: words(
-            "Rows are ordered by similarity or radix only where their panels then share more columns than in the better of the other \
-             orders; the column-major tiled kernel orders rows, or the segments they are cut into, where its model predicts fewer bytes.",
-            "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05",
-            "",
-        ),
-        on_host: None,
-        side: Side::AtLeast,
-        limit: "1.05",
-        force: Force::Hard,
-        source: "Tiled SpMM, sections 4.2 and 5.3",
-    },
-    Rule {
-        name: "panel_fill",
-        title: "Padding of panels",
-        words: words(
-            "Rows are packed into panels only where that does not store many times as many values as the matrix has.",
-            "stored values ÷ entries ≤ 8",
-            "",
-        ),
-        on_host: None,
-        side: Side::AtMost,
-        limit: "8",
-        force: Force::Hard,
-        source: "our own, after the term Z of Tiled SpMM, section 3",
     },
     Rule {
         name: "applicability",
@@ -371,6 +371,8 @@ mod tests {
             assert!(!rule.title.is_empty() && !rule.source.is_empty(), "{name}");
             assert_eq!(rule.side == Side::Neither, rule.limit.is_empty(), "{name}");
         }
+        let names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        assert_eq!(names, funnel::ORDER, "in the same order");
     }
 
     #[test]

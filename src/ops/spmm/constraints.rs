@@ -247,8 +247,10 @@ impl Constraint for Spills {
 }
 
 fn spills(compiled: Option<&KernelFigures>) -> Verdict {
-    let spilled = compiled.map_or(0, |figures| figures.local_bytes);
-    Verdict::at_most(f64::from(spilled), f64::from(MAX_LOCAL_BYTES))
+    let judge = |figures: &KernelFigures| {
+        Verdict::at_most(f64::from(figures.local_bytes), f64::from(MAX_LOCAL_BYTES))
+    };
+    compiled.map_or(Verdict::Keep, judge)
 }
 
 fn with_kernel(
