@@ -122,8 +122,8 @@ pub const RULES: &[Rule] = &[
         name: "duplicates",
         title: "One of each kind",
         words: words(
-            "No other candidate does the same, as one does if a thread has columns beyond the last of B.",
-            "columns that a setting reaches ≤ columns that there are",
+            "No other candidate does the same, as one does if a thread has columns beyond the last of B, or a panel has one row.",
+            "columns that a setting reaches ≤ columns that there are; else, other candidates that do the same ≤ 0",
             "",
         ),
         on_host: None,

@@ -168,6 +168,9 @@ pub struct Beyond {
 }
 
 impl Beyond {
+    /// No parameter is too large: there is one other candidate that does the same, where there should be none.
+    pub const ANOTHER: Self = Self { value: 1, limit: 0 };
+
     /// `None` if the value is at most `limit`.
     pub fn most(value: u32, limit: u32) -> Option<Self> {
         (value > limit).then_some(Self { value, limit })

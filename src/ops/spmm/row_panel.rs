@@ -152,8 +152,7 @@ impl SpmmKernel for RowPanel {
             balanced: false,
             grid_y: self.problem.n.div_ceil(self.n1),
             // Panels of one row are what `row_split` walks, which takes rows by length too.
-            repeats: (self.m1 == 1 && self.order == RowOrder::Length)
-                .then_some(Beyond { value: 1, limit: 2 }),
+            repeats: (self.m1 == 1 && self.order == RowOrder::Length).then_some(Beyond::ANOTHER),
         }
     }
 

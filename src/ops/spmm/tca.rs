@@ -163,9 +163,8 @@ impl TensorDot {
     fn repeats(&self) -> Option<Beyond> {
         let wide = self.shared || !self.aligned();
         let columns = Beyond::most(self.columns, SHARED_COLUMNS).filter(|_| wide);
-        let other =
-            |value, limit| (self.shared && value != limit).then_some(Beyond { value, limit });
-        columns.or(other(self.columns, SHARED_COLUMNS)).or(other(self.warps, SHARED_WARPS))
+        let other = self.columns != SHARED_COLUMNS || self.warps != SHARED_WARPS;
+        columns.or((self.shared && other).then_some(Beyond::ANOTHER))
     }
 
     /// Whether rows of B are aligned for whole vectors.

@@ -234,8 +234,7 @@ impl Walk {
             balanced: false,
             grid_y: self.column_tiles().max(self.staged_tiles()),
             // Such a walk is never listed: the kernel does not take it, or the problem determines another value.
-            repeats: (!self.makes_sense())
-                .then(|| Beyond { value: self.columns(), limit: self.problem.n }),
+            repeats: (!self.makes_sense()).then_some(Beyond::ANOTHER),
         }
     }
 

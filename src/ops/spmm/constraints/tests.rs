@@ -156,3 +156,41 @@ fn the_papers_example_comes_down_from_64_to_38_to_12_to_6() {
     assert!((unequal.value.unwrap() - 7.0 / 15.0).abs() < 1e-12, "{unequal:?}");
     assert!((tile::waste(8, 6) - 1.0 / 3.0).abs() < 1e-12 && tile::waste(8, 4) == 0.0);
 }
+
+#[test]
+fn widths_between_powers_of_two_are_listed_where_they_pad_less() {
+    let widths = |n: u32| -> Vec<u32> {
+        [48, 96, 192].into_iter().filter(|&width| family::width_serves(n, width)).collect()
+    };
+    assert_eq!([96, 192, 48, 33].map(widths), [vec![48, 96], vec![96, 192], vec![48], vec![48]]);
+    assert!([32, 64, 128, 256, 512].into_iter().all(|n| widths(n).is_empty()));
+}
+
+#[test]
+fn unbalanced_tiles_stay_if_they_are_almost_the_least_unbalanced() {
+    // The fallback of a family without a balanced tile, as the funnel applies it.
+    let by = |cov: f64, waste: f64| match tile::balanced(cov, waste) {
+        Verdict::Remove(excess) => excess.by,
+        _ => 0.0,
+    };
+    assert_eq!((by(0.25, 0.25), by(0.75, 0.0)), (0.0, 0.5));
+    let most = tile::spared(by(0.75, 0.0));
+    assert!(by(0.79, 0.25) <= most && by(0.81, 0.0) > most && by(0.75, 0.31) > most);
+    // The worse of the two is stored.
+    assert!(matches!(tile::balanced(0.3, 0.4), Verdict::Remove(it) if it.value == 0.4));
+}
+
+#[test]
+fn tiles_are_judged_in_the_order_that_their_rows_are_taken_in() {
+    // Two kinds of rows, long and short, alternate: pairs are equal in natural order, and unequal once like rows meet.
+    let rows = 64usize;
+    let indices: Vec<u32> =
+        (0..rows).flat_map(|row| if row % 2 == 0 { 0..30u32 } else { 40..50 }).collect();
+    let indptr = (0..=rows).map(|row| row / 2 * 40 + row % 2 * 30).collect();
+    let values = vec![1.0; indices.len()];
+    let matrix = crate::sparse::Csr::new(rows, 50, indptr, indices, values).unwrap();
+    let seen = Inspection::of(&matrix);
+    use crate::ops::spmm::family::RowOrder::{Length, Natural, Radix, Similarity};
+    let cov = [Natural, Length, Similarity, Radix].map(|order| seen.imbalance(2, order));
+    assert_eq!(cov, [0.0, 0.5, 0.5, 0.5]);
+}
