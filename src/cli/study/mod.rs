@@ -2,6 +2,7 @@
 
 mod gather;
 mod paper;
+mod picture;
 mod record;
 mod regret;
 mod shares;
@@ -38,6 +39,9 @@ pub struct StudyArgs {
     /// everything else is kept
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
+    /// Draw predicted against measured times into this SVG file, a panel for each family
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Only problems whose text contains this, such as `dtype=f16`
     #[arg(long, value_name = "TEXT")]
     problem: Option<String>,
@@ -79,6 +83,10 @@ fn finish(args: &StudyArgs, mut searches: Vec<Search>) -> anyhow::Result<ExitCod
         record::export(file, &searches)?;
         say(format_args!("{} searches written to {}", searches.len(), file.display()))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.svg {
+        std::fs::write(file, picture::draw(&searches)?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
     }
     ensure!(
         searches.iter().any(Search::is_full),

@@ -130,6 +130,8 @@ impl Inspection {
     /// for a candidate that runs.
     pub fn imbalance(&self, size: u32, order: RowOrder) -> f64 {
         let groups = match order {
+            // Single rows are the same in every order, and a sample of them must not look better than all of them.
+            _ if size <= 1 => &self.natural,
             RowOrder::Natural => &self.natural,
             RowOrder::Length => &self.by_length,
             RowOrder::Similarity => &self.sampled_groups[0],

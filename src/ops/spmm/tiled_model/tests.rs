@@ -190,3 +190,18 @@ fn segments_that_an_order_parts_cost_partial_sums() {
     // Whatever the sum costs, the reuse that cutting destroyed is back.
     assert!(of(RowOrder::Radix).rho > 3.9 * of(RowOrder::Natural).rho);
 }
+
+#[test]
+fn single_rows_are_as_unequal_in_a_sample_as_in_the_matrix() {
+    // One long row among 40,000 equal ones: no sample needs to have it.
+    let mut ptr: Vec<usize> = (0..=40_000).map(|row| row * 20).collect();
+    ptr.push(ptr[40_000] + 5000);
+    let rows = (0..40_000u32).flat_map(|row| (0..20).map(move |i| row % 4000 + i * 200));
+    let indices: Vec<u32> = rows.chain(0..5000).collect();
+    let values = vec![1.0; indices.len()];
+    let seen = Inspection::of(&Csr::new(40_001, 8000, ptr, indices, values).unwrap());
+    let orders = [RowOrder::Natural, RowOrder::Length, RowOrder::Similarity, RowOrder::Radix];
+    let [natural, rest @ ..] = orders.map(|order| seen.imbalance(1, order));
+    assert!(natural > 1.0);
+    assert!(rest.iter().all(|cov| (cov / natural - 1.0).abs() < 1e-9), "{natural} {rest:?}");
+}
