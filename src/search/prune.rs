@@ -121,12 +121,12 @@ pub struct Pruned {
 
 /// What each rule computes for one candidate, those that compare numbers.
 pub fn judged(candidate: &Candidate, constraints: &[Box<dyn Constraint>]) -> Vec<Judged> {
-    let judge = |rule: &Box<dyn Constraint>| {
+    let judge = |rule: &dyn Constraint| {
         let verdict = rule.judge(candidate);
         let (value, limit) = verdict.numbers()?;
         Some(Judged { constraint: rule.name().to_owned(), value, limit, kept: verdict.keeps() })
     };
-    constraints.iter().filter_map(judge).collect()
+    constraints.iter().filter_map(|rule| judge(rule.as_ref())).collect()
 }
 
 /// Applies the constraints in order; the order of the candidates is preserved.

@@ -93,6 +93,9 @@ pub fn by_matrix(name: &str, searches: &[&Search], families: &[&str]) -> Table {
     table
 }
 
+/// Family, parameter and value.
+type Key = (String, String, Value);
+
 /// For every value of every parameter of a family: the best time with it over the best without it.
 pub fn values(name: &str, searches: &[&Search], families: &[&str]) -> Table {
     let says = "Parameter values: the best time of a family without the value over the best with it (geometric mean; above 1 the value \
@@ -109,8 +112,7 @@ pub fn values(name: &str, searches: &[&Search], families: &[&str]) -> Table {
         "in the family's best",
     ];
     let mut table = Table::new(name, says, &head);
-    // By family, parameter and value: the worth in each search.
-    let mut worths: BTreeMap<(String, String, Value), Vec<(f64, &Search)>> = BTreeMap::new();
+    let mut worths: BTreeMap<Key, Vec<(f64, &Search)>> = BTreeMap::new();
     for search in searches {
         for family in families {
             let of: Vec<&Tried> = search

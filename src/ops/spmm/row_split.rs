@@ -9,7 +9,7 @@ use super::text;
 use super::walk::{self, Bound, Walk};
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::recipe::{Array, CudaProgram, Program, Step};
-use crate::domain::{Candidate, Device, Spmm};
+use crate::domain::{Candidate, Spmm};
 use crate::ops::Refusal;
 use crate::ops::family::{Family, Keys, parameters};
 use crate::ops::program::{EntryPoint, Operand};
@@ -88,10 +88,6 @@ impl Family for RowSplits {
 impl SpmmKernel for RowSplit {
     fn tile(&self) -> Tile {
         self.walk.tile()
-    }
-
-    fn applies(&self, seen: &Inspection, device: &Device) -> bool {
-        self.walk.suits(seen, device)
     }
 
     fn work(&self, seen: &Inspection) -> Work {

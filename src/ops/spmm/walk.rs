@@ -18,8 +18,6 @@ const STAGED_ROWS: u32 = 64;
 const STAGED_COLUMNS: u32 = 32;
 /// Threads per staging block.
 const STAGING_THREADS: u32 = 256;
-/// The usual block size of a walk.
-const LARGE: u32 = 256;
 /// Static shared memory that any block may have without opting in, bytes.
 const STATIC_SHARED: u32 = 48 << 10;
 
@@ -161,14 +159,6 @@ impl Walk {
             && deep
             && place
             && shared
-    }
-
-    /// Whether the block size suits the matrix: small blocks only serve to spread few rows over all multiprocessors.
-    pub fn suits(&self, seen: &Inspection, device: &Device) -> bool {
-        let large = seen.rows.div_ceil(u64::from((LARGE / self.group()).max(1)))
-            * u64::from(self.column_tiles());
-        let few = large < 4 * u64::from(device.multiprocessors);
-        self.block == LARGE || few
     }
 
     fn group(&self) -> u32 {
