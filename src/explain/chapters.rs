@@ -115,16 +115,18 @@ fn is_choice(step: &FunnelStep) -> bool {
 fn rules(search: &Search<'_>) -> Option<Chapter> {
     let judging: Vec<FunnelStep> =
         search.funnel.iter().filter(|step| !is_choice(step)).cloned().collect();
-    let (first, last) = (judging.first()?, judging.last()?);
+    let first = judging.first()?;
     let all = first.left + first.removed;
+    // A choice by rank may stand between two rules.
+    let removed = judging.iter().map(|step| step.removed).sum::<u64>().min(all);
     let mut said = vec![format!(
         "{} rules judge candidates by this matrix and this device, without compiling or running them. Of {} candidates they \
          removed {} ({}); {} were left.",
         judging.len(),
         count(all),
-        count(all - last.left),
-        percent((all - last.left) as f64 / all.max(1) as f64),
-        count(last.left)
+        count(removed),
+        percent(removed as f64 / all.max(1) as f64),
+        count(all - removed)
     )];
     let busiest = judging.iter().max_by_key(|step| step.removed).filter(|step| step.removed > 0);
     if let Some((step, rule)) = busiest.and_then(|step| Some((step, rule(&step.constraint)?))) {

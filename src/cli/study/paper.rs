@@ -194,7 +194,7 @@ mod tests {
         let of = |source| families(operation(source).unwrap(), source);
         assert_eq!(of("TCA-SpMM"), ["tca", "condensed_tc"]);
         assert!(of("LO-SpMM").contains(&"nnz_split"));
-        assert_eq!(of("Tiled SpMM"), ["tiled", "tiled_row"]);
+        assert_eq!(of("Tiled SpMM"), ["tiled"]);
         assert!(of("AG-SpTRSV").starts_with(&["slices", "ag"]));
         let searches = [
             search("spmm;n=8", &["row_split", "tca"]),

@@ -143,7 +143,7 @@ mod tests {
         let told: Vec<_> =
             steps.iter().map(|s| (s.constraint.as_str(), s.removed, s.left)).collect();
         let expected =
-            [("load_balance", 1, 11), ("panel_fill", 1, 10), ("rank", 2, 8), ("own_rule", 1, 7)];
+            [("panel_fill", 1, 11), ("load_balance", 1, 10), ("rank", 2, 8), ("own_rule", 1, 7)];
         assert_eq!(told, expected);
     }
 }

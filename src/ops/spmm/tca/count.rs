@@ -105,7 +105,8 @@ mod tests {
         let busy = table.chunks(WORDS).filter(|entry| entry[0] != IDLE).count();
         assert_eq!(count.tasks, busy as f64, "{name}: {shape:?}");
         let parts: Vec<u32> = seen.row_lengths.iter().map(|row| shape.parts(row.0)).collect();
-        let divide = |parts: &u32| shape.warps.is_multiple_of(*parts) || parts.is_multiple_of(shape.warps);
+        let divide =
+            |parts: &u32| shape.warps.is_multiple_of(*parts) || parts.is_multiple_of(shape.warps);
         if parts.iter().all(divide) {
             assert_eq!(counted, real, "{name}: {shape:?}");
         } else {
