@@ -174,11 +174,10 @@ fn a_full_search_of_each_family_becomes_a_study() {
     assert!(good && told.starts_with("3 searches written"), "{told}{error}");
     let (good, told, error) = study(&["--from", &packed]);
     assert!(good, "{error}");
-    for part in
-        ["1 full search of 1 matrix", "| all rules | 1 |", "ranked, as run", "| row_panel | m1 |"]
-    {
+    for part in ["1 full search of 1 matrix", "| all rules | 1 |", "| row_panel | m1 |"] {
         assert!(told.contains(part), "`{part}` is not in\n{told}");
     }
+    assert!(!told.contains("ranked, as run"), "it had no choice of families\n{told}");
     assert!(!told.contains("| row_split | n1 | 16 |"), "it was fixed to 8\n{told}");
     let (good, _, error) = study(&["--from", &packed, "--write", &document, "--csv", &path("csv")]);
     assert!(good, "{error}");

@@ -58,6 +58,7 @@ fn section(
     }
     tables.push(Table { long: whole, ..shares::by_matrix(&name("matrices"), &full, &families) });
     tables.push(shares::values(&name("values"), &full, &families));
+    tables.push(shares::techniques(&name("techniques"), &full));
     tables.push(shares::predictions(&name("predictions"), &full, &families));
     tables.retain(|table| !table.rows.is_empty());
     Some(Section { key, title, says: said(&full), tables })

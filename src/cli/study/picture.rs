@@ -74,13 +74,8 @@ pub fn draw(searches: &[Search]) -> Result<String, askama::Error> {
     Picture { height, panels: panels.collect() }.render().map(|svg| svg + "\n")
 }
 
-/// The family; the two kernels of the name `tiled` are told apart.
 fn heading(search: &Search, tried: &Tried) -> String {
-    let family = tried.family();
-    match (family, search.problem.contains("layout=col")) {
-        ("tiled", true) => format!("{}: {family}, column-major", search.op()),
-        _ => format!("{}: {family}", search.op()),
-    }
+    format!("{}: {}", search.op(), search.kernel(tried.family()))
 }
 
 fn panel(place: usize, name: &str, mut pairs: Vec<Pair>, values: &[f64]) -> Panel {

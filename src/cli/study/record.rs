@@ -3,8 +3,9 @@
 //! The file has one JSON value a line: the format, then for each search an object followed by one array for each tried
 //! candidate. It is compressed if its name ends with `.gz`.
 
-use crate::domain::FunnelStep;
 use crate::domain::candidate::VENDOR;
+use crate::domain::{FunnelStep, funnel};
+use crate::ops::sptrsv::ag::prepare::WITHOUT;
 use anyhow::{Context, ensure};
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
@@ -50,8 +51,7 @@ pub struct Search {
     pub trials: usize,
     #[serde(skip)]
     pub tried: Vec<Tried>,
-    /// Of a full search: the other searches of the same problem of the same matrix on the same device. What they measured
-    /// passes every rule.
+    /// Of a full search: the other searches of the same problem of the same matrix on the same device.
     #[serde(skip)]
     pub others: Vec<Self>,
 }
@@ -146,6 +146,18 @@ impl Tried {
     pub fn is_vendor(&self) -> bool {
         self.family() == VENDOR
     }
+
+    /// The technique that it is without, to measure the technique's worth.
+    pub fn without(&self) -> Option<&str> {
+        self.parameter(WITHOUT)
+    }
+
+    /// The same candidate with every technique.
+    pub fn whole(&self) -> String {
+        let with = self.parameters().filter(|(name, _)| *name != WITHOUT);
+        let with: Vec<String> = with.map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{}{{{}}}", self.family(), with.join(","))
+    }
 }
 
 impl Search {
@@ -153,9 +165,23 @@ impl Search {
         self.strategy == "full"
     }
 
+    /// Whether only some of the candidates were asked for. Rules that prefer do not hide those.
+    pub fn asks(&self) -> bool {
+        let asked = [funnel::REQUESTED, funnel::FIXED];
+        self.funnel.iter().any(|step| asked.contains(&step.constraint.as_str()))
+    }
+
     /// `spmm` or `sptrsv`.
     pub fn op(&self) -> &str {
         self.problem.split(';').next().unwrap_or_default()
+    }
+
+    /// A family's kernel in this search; the two of the name `tiled` are told apart.
+    pub fn kernel(&self, family: &str) -> String {
+        match (family, self.problem.contains("layout=col")) {
+            ("tiled", true) => format!("{family}, column-major"),
+            _ => family.to_owned(),
+        }
     }
 
     /// Candidates of our own, with or without a time.
@@ -163,14 +189,17 @@ impl Search {
         self.tried.iter().filter(|tried| !tried.is_vendor())
     }
 
-    /// Candidates of our own that this search or one of the others tried. One that several tried is here several times.
+    /// Candidates of our own that this search or one of the others tried, but for those without a technique, which are no
+    /// part of the space. One that several tried is here several times.
     pub fn known(&self) -> impl Iterator<Item = &Tried> {
-        self.own().chain(self.others.iter().flat_map(Self::own))
+        let others = self.others.iter().flat_map(Self::own);
+        self.own().chain(others).filter(|tried| tried.without().is_none())
     }
 
-    /// Those that pass every rule.
+    /// Those that pass every rule: what another search tried does, unless it was asked for.
     pub fn passing(&self) -> impl Iterator<Item = &Tried> {
-        self.known().filter(|tried| tried.rule.is_none())
+        let others = self.others.iter().filter(|other| !other.asks()).flat_map(Self::own);
+        self.own().chain(others).filter(|tried| tried.rule.is_none())
     }
 
     /// The least time of our own candidates in any search.
@@ -185,9 +214,11 @@ impl Search {
     }
 }
 
-/// The full searches, each with the others of its problem.
+/// The full searches, each with the others of its problem. One without a technique is among the others.
 pub fn joined(searches: Vec<Search>) -> Vec<Search> {
-    let (mut full, others): (Vec<_>, Vec<_>) = searches.into_iter().partition(Search::is_full);
+    let whole =
+        |search: &Search| search.is_full() && search.own().all(|tried| tried.without().is_none());
+    let (mut full, others): (Vec<_>, Vec<_>) = searches.into_iter().partition(whole);
     for search in &mut full {
         let same = |other: &&Search| {
             (&other.matrix, &other.problem, &other.device)
@@ -299,7 +330,7 @@ mod tests {
             matrix: "a".to_owned(),
             problem: "spmm;n=8".to_owned(),
             space: Some(4),
-            tried: vec![tried.clone(), tried],
+            tried: vec![tried.clone(), tried.clone()],
             ..Search::default()
         };
         assert_eq!((search.op(), search.drawn()), ("spmm", 0.5));
@@ -310,6 +341,8 @@ mod tests {
             assert_eq!((read.len(), read[1].tried.len()), (2, 2));
             assert_eq!((read[0].tried[1].us, read[0].tried[1].limit), (Some(12.346), None));
         }
+        let without = Tried { candidate: "ag{alpha=0,without=x,ws=rr}".to_owned(), ..tried };
+        assert_eq!((without.without(), &*without.whole()), (Some("x"), "ag{alpha=0,ws=rr}"));
         let cut = folder.path().join("cut.jsonl");
         let text = std::fs::read_to_string(folder.path().join("plain.jsonl")).unwrap();
         std::fs::write(&cut, &text[..text.len() - 20]).unwrap();

@@ -53,7 +53,8 @@ const ALL: &str = "all rules";
 pub fn summary(name: &str, searches: &[&Search]) -> Table {
     let says = "Regret by rule: how much faster the best candidate would be, had the rule not removed what it removes, over the \
                 searches in which it removed anything that was drawn. What other searches of the same problem measured is kept by all \
-                rules. The mean is over these, geometric; the last columns compare \
+                rules, unless they were asked for some families or values alone. A draw sees a part of what a rule removes, so that \
+                its regret may be higher. The mean is over these, geometric; the last columns compare \
                 the best that it removed with the best that all rules keep.";
     let head = [
         "rule",

@@ -2,6 +2,7 @@
 
 use super::record::{Search, Tried, best};
 use super::table::{Table, mean, number, percent, times};
+use crate::domain::plan::ModelError;
 use crate::search::model_error;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +101,8 @@ type Key = (String, String, Value);
 pub fn values(name: &str, searches: &[&Search], families: &[&str]) -> Table {
     let says = "Parameter values: the best time of a family without the value over the best with it (geometric mean; above 1 the value \
                 is worth having, and the most is its worth where it helps most), and how often the best of the family has it. Only \
-                searches in which the family was measured with and without the value count.";
+                searches in which the family was measured with and without the value count. In a draw a value that few candidates have \
+                has fewer chances than the others together.";
     let head = [
         "family",
         "parameter",
@@ -131,7 +133,7 @@ pub fn values(name: &str, searches: &[&Search], families: &[&str]) -> Table {
                 // A candidate without the parameter has another value than this.
                 let other = of.iter().filter(|tried| tried.parameter(parameter) != Some(value));
                 let Some(without) = best(other.copied()) else { continue };
-                let key = ((*family).to_owned(), parameter.to_owned(), Value::of(value));
+                let key = (search.kernel(family), parameter.to_owned(), Value::of(value));
                 worths.entry(key).or_default().push((without / with, search));
             }
         }
@@ -148,6 +150,57 @@ pub fn values(name: &str, searches: &[&Search], families: &[&str]) -> Table {
             times(most.map(|(worth, _)| *worth)),
             most.map_or_else(String::new, |(_, search)| search.matrix.clone()),
             percent(Some(wins / worths.len() as f64)),
+        ]);
+    }
+    table
+}
+
+/// For every technique that schemes of the search always have: the time of a scheme without it over that of the same scheme.
+pub fn techniques(name: &str, searches: &[&Search]) -> Table {
+    let says = "Techniques that every scheme of the search has: the time of a scheme without one over that of the same scheme with it, \
+                over the schemes that were measured both ways (geometric mean of a matrix, and then over the matrices; above 1 the \
+                technique is worth having), and the matrices where it is worth most and least.";
+    let head =
+        ["technique", "searches", "schemes", "worth", "most", "most on", "least", "least on"];
+    let mut table = Table::new(name, says, &head);
+    let mut worths: BTreeMap<&str, Vec<(f64, usize, &Search)>> = BTreeMap::new();
+    for search in searches {
+        let mut with: BTreeMap<&str, f64> = BTreeMap::new();
+        for tried in search.known() {
+            if let Some(us) = tried.us {
+                let least = with.entry(&tried.candidate).or_insert(us);
+                *least = least.min(us);
+            }
+        }
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for tried in search.others.iter().flat_map(Search::own) {
+            let Some((technique, us)) = tried.without().zip(tried.us) else { continue };
+            if let Some(with) = with.get(tried.whole().as_str()) {
+                ratios.entry(technique).or_default().push(us / with);
+            }
+        }
+        for (technique, ratios) in ratios {
+            let schemes = ratios.len();
+            if let Some(mean) = mean(ratios) {
+                worths.entry(technique).or_default().push((mean, schemes, search));
+            }
+        }
+    }
+    for (technique, mut worths) in worths {
+        worths.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (least, most) = (worths.first(), worths.last());
+        let on = |one: Option<&(f64, usize, &Search)>| {
+            one.map_or_else(String::new, |(_, _, search)| search.matrix.clone())
+        };
+        table.rows.push(vec![
+            technique.to_owned(),
+            worths.len().to_string(),
+            worths.iter().map(|(_, schemes, _)| schemes).sum::<usize>().to_string(),
+            times(mean(worths.iter().map(|(worth, _, _)| *worth))),
+            times(most.map(|(worth, _, _)| *worth)),
+            on(most),
+            times(least.map(|(worth, _, _)| *worth)),
+            on(least),
         ]);
     }
     table
@@ -174,26 +227,25 @@ pub fn predictions(name: &str, searches: &[&Search], families: &[&str]) -> Table
     let head =
         ["family", "searches", "trials", "measured over predicted", "spread", "rank correlation"];
     let mut table = Table::new(name, says, &head);
-    for family in families {
-        let errors: Vec<_> = searches
-            .iter()
-            .filter_map(|search| {
-                let of = search.own().filter(|tried| tried.family() == *family);
-                let pairs: Vec<(f64, f64)> =
-                    of.filter_map(|tried| Some((tried.predicted_us?, tried.us?))).collect();
-                model_error(family, &pairs)
-            })
-            .collect();
-        if errors.is_empty() {
-            continue;
+    let mut kernels: BTreeMap<(usize, String), Vec<ModelError>> = BTreeMap::new();
+    for (place, family) in families.iter().enumerate() {
+        for search in searches {
+            let of = search.own().filter(|tried| tried.family() == *family);
+            let pairs: Vec<(f64, f64)> =
+                of.filter_map(|tried| Some((tried.predicted_us?, tried.us?))).collect();
+            if let Some(error) = model_error(family, &pairs) {
+                kernels.entry((place, search.kernel(family))).or_default().push(error);
+            }
         }
+    }
+    for ((_, kernel), errors) in kernels {
         let ranks: Vec<f64> = errors.iter().filter_map(|error| error.rank_correlation).collect();
         let rank = (!ranks.is_empty()).then(|| ranks.iter().sum::<f64>() / ranks.len() as f64);
         let trials: u32 = errors.iter().map(|error| error.trials).sum();
         let log: f64 =
             errors.iter().map(|error| f64::from(error.trials) * error.median_ratio.ln()).sum();
         table.rows.push(vec![
-            (*family).to_owned(),
+            kernel,
             errors.len().to_string(),
             trials.to_string(),
             times(Some((log / f64::from(trials.max(1))).exp())),
@@ -206,6 +258,7 @@ pub fn predictions(name: &str, searches: &[&Search], families: &[&str]) -> Table
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::joined;
     use super::*;
 
     fn search() -> Search {
@@ -252,6 +305,33 @@ mod tests {
         assert_eq!(rows[1], ["order", "natural", "0.67x", "0.0 %"]);
         assert_eq!(rows.iter().map(|row| row[1]).collect::<Vec<_>>()[2..], ["1", "2", "10"]);
         assert_eq!(rows.len(), 5, "b was measured with one value alone");
+    }
+
+    #[test]
+    fn a_technique_is_worth_what_the_same_scheme_loses_without_it() {
+        let of = |candidate: &str, us: f64| Tried {
+            candidate: candidate.to_owned(),
+            us: Some(us),
+            ..Tried::default()
+        };
+        let full = |matrix: &str, tried: Vec<Tried>| Search {
+            matrix: matrix.to_owned(),
+            strategy: "full".to_owned(),
+            tried,
+            ..Search::default()
+        };
+        let with =
+            |matrix, us| full(matrix, vec![of("ag{nw=1,ws=rr}", us), of("ag{nw=2,ws=rr}", us)]);
+        let none = |matrix, us| {
+            let schemes = ["ag{nw=1,without=exclusive,ws=rr}", "ag{nw=4,without=exclusive,ws=rr}"];
+            full(matrix, schemes.map(|scheme| of(scheme, us)).to_vec())
+        };
+        let searches = vec![with("m", 10.0), none("m", 9.0), with("n", 10.0), none("n", 40.0)];
+        let searches = joined(searches);
+        let full: Vec<&Search> = searches.iter().collect();
+        assert_eq!((full.len(), full[0].best_us()), (2, Some(10.0)));
+        let table = techniques("t", &full);
+        assert_eq!(table.rows, [["exclusive", "2", "2", "1.90x", "4.00x", "n", "0.90x", "m"]]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub struct Worth<'a> {
     pub kept: Part,
     /// By model, then by [`K`].
     pub ranked: BTreeMap<&'static str, Vec<Part>>,
-    /// By model: how many of the first must be measured for the quality of the full search, and the seconds that they take.
+    /// By model: how many of the first must be measured for the quality of this full search, and the seconds that they take.
+    /// Absent if what the rules keep does not reach it.
     pub equal: BTreeMap<&'static str, (usize, f64)>,
 }
 
@@ -46,6 +47,8 @@ pub fn worth(search: &Search) -> Option<Worth<'_>> {
         share: best(tried.iter().copied()).map(|us| best_us / us),
     };
     let drawn = search.drawn();
+    // Not what any other search reached: that may be another scheme, or the same one in a better moment.
+    let wanted = EQUAL * best(search.own()).unwrap_or(best_us);
     let mut ranked = BTreeMap::new();
     let mut equal = BTreeMap::new();
     for (model, time) in MODELS {
@@ -58,8 +61,7 @@ pub fn worth(search: &Search) -> Option<Worth<'_>> {
         let order: Vec<&Tried> = order.into_iter().map(|(_, tried)| tried).collect();
         let first = |k: usize| &order[..k.min(order.len())];
         ranked.insert(model, K.map(|k| part(first(k), 1.0)).to_vec());
-        let reached =
-            order.iter().position(|tried| tried.us.is_some_and(|us| us <= EQUAL * best_us));
+        let reached = order.iter().position(|tried| tried.us.is_some_and(|us| us <= wanted));
         if let Some(at) = reached {
             equal.insert(model, (at + 1, part(first(at + 1), 1.0).seconds));
         }
@@ -74,6 +76,11 @@ fn run(other: &Search, best_us: f64) -> Part {
     Part { candidates: other.own().count() as f64, seconds: other.seconds, share }
 }
 
+/// The other searches that were free to try whatever their strategy chooses.
+fn as_run(search: &Search) -> impl Iterator<Item = &Search> {
+    search.others.iter().filter(|other| !other.asks())
+}
+
 type Time = fn(&Tried) -> Option<f64>;
 
 /// The models that rank, with their times.
@@ -85,9 +92,11 @@ pub fn summary(name: &str, searches: &[&Search]) -> Table {
     let says = format!(
         "Everything that can run, what the constraints leave, and the first K of these by a model: candidates and seconds are \
          arithmetic means a search, compilation included, and the share is that of the best performance that any search of \
-         the problem reached (geometric mean, and the least). Searches with other strategies are shown as they ran. The ratio is that of the seconds of the full search. Where a full search was a draw, \
-         its counts and seconds are scaled up to its space, and K counts those that were drawn. In the last rows a search goes on until \
-         it is within {:.0} % of the full best.",
+         the problem reached (geometric mean, and the least). Searches with other strategies are shown as they ran, but for those that were asked for some families or values alone. The \
+         ratio is that of the seconds of the full search (geometric mean). Where a full search was a draw, its counts and seconds are \
+         scaled up to its space, while the shares are those of what was drawn, and K counts only that. The learned model may have been \
+         trained on these searches. In the rows \u{201c}until equal\u{201d} a search goes on until it is within {:.0} % of the best of the \
+         full search itself; where the rules removed all of that it is not counted.",
         100.0 * (EQUAL - 1.0)
     );
     let head = [
@@ -137,11 +146,11 @@ pub fn summary(name: &str, searches: &[&Search]) -> Table {
         row("full".to_owned(), of(|worth| worth.full));
         let strategies: BTreeSet<&str> = group
             .iter()
-            .flat_map(|worth| worth.search.others.iter().map(|other| other.strategy.as_str()))
+            .flat_map(|worth| as_run(worth.search).map(|other| other.strategy.as_str()))
             .collect();
         for strategy in strategies {
             let runs = group.iter().flat_map(|worth| {
-                let of = worth.search.others.iter().filter(|other| other.strategy == strategy);
+                let of = as_run(worth.search).filter(|other| other.strategy == strategy);
                 of.map(|other| (run(other, worth.best_us), worth.full.seconds))
             });
             row(format!("{strategy}, as run"), runs.collect());
@@ -231,6 +240,7 @@ pub fn each(name: &str, searches: &[&Search]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::FunnelStep;
 
     fn tried(x: u32, us: f64, predicted: f64, rule: Option<&str>) -> Tried {
         Tried {
@@ -292,6 +302,19 @@ mod tests {
             table.rows[1][1..],
             ["ranked, as run", "1", "1.00", "3.00", "8.00x", "100.0 %", "100.0 %"]
         );
+        // A search of one family alone is none that chose.
+        let step = |constraint: &str| FunnelStep {
+            constraint: constraint.to_owned(),
+            removed: 1,
+            left: 1,
+            detail: None,
+        };
+        let mut asked = with.clone();
+        asked.others[0].funnel = vec![step("requested")];
+        let table = summary("w", &[&asked]);
+        assert!(table.rows.iter().all(|row| row[1] != "ranked, as run"));
+        assert_eq!((table.rows[0][6].as_str(), asked.passing().count()), ("80.0 %", 3));
+        assert_eq!(with.passing().count(), 4);
         assert_eq!(each("e", &[&search]).rows[0].len(), each("e", &[]).head.len());
     }
 
@@ -299,7 +322,9 @@ mod tests {
     fn a_search_goes_on_until_it_is_as_good_as_the_full_one() {
         let mut search = search();
         search.tried[3].us = Some(10.05);
-        let worth = worth(&search).unwrap();
-        assert_eq!(worth.equal["analytic"], (2, 4.0));
+        assert_eq!(worth(&search).unwrap().equal["analytic"], (2, 4.0));
+        // Whatever another search reached.
+        search.others = vec![Search { tried: vec![tried(5, 8.0, 1.0, None)], ..Search::default() }];
+        assert_eq!(worth(&search).unwrap().equal["analytic"], (2, 4.0));
     }
 }
