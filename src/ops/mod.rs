@@ -18,8 +18,8 @@ pub use operation::{TunableOperation, TunableProblem, of, operation};
 use crate::domain::candidate::VENDOR;
 use crate::domain::recipe::Recipe;
 use crate::domain::{
-    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, Intensity, JobRequest, Judged,
-    KernelFigures, Matrix, Problem, Removal, SearchStrategy, funnel,
+    Candidate, CandidateId, Device, DeviceKind, Digest, Fixed, FunnelStep, Intensity, JobRequest,
+    Judged, KernelFigures, Matrix, Problem, Removal, SearchStrategy, funnel,
 };
 use crate::search::{self, Constraint, Draw, Pruned};
 use crate::sparse::Csr;
@@ -175,8 +175,14 @@ impl Space {
         let empty = || self.pruned.funnel.iter().filter(|step| step.left == 0);
         // The rules of a reduction say why a family has no schemes at all.
         let reduction = empty().find(|step| step.constraint == funnel::REDUCTION);
+        let listed = |step: &FunnelStep| step.constraint == funnel::REDUCTION && step.left > 0;
+        let reduced = self.pruned.funnel.iter().any(listed);
         let why = match reduction.or_else(|| empty().next()) {
             None => "there is none for this device".to_owned(),
+            Some(step) if step.constraint == funnel::FIXED && reduced => {
+                "there is none in the reduced list; the strategy full searches the whole space"
+                    .to_owned()
+            }
             Some(step) => match &step.detail {
                 _ if [funnel::REQUESTED, funnel::FIXED].contains(&step.constraint.as_str()) => {
                     "there is none for this problem".to_owned()

@@ -1,12 +1,13 @@
 //! A digest of every kernel's answers about its candidates. The answers decide which candidates are tried and which wins a
 //! tie, so none may change unnoticed.
 
-use super::{Kernels, Narrowing, Space, family_names, kernel_headers, space};
+use super::{Kernels, Narrowing, Space, family_names, kernel_headers, of, space};
 use crate::domain::catalog::rules::{self, Force, Side};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Fixed, Layout, Problem, Spmm, Sptrsv,
 };
+use crate::search::Draw;
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
 use std::collections::HashMap;
@@ -109,6 +110,25 @@ fn decisions_about_candidates_stay() {
     let lines = text.lines().count();
     let expected = "7b6679c4942c5fda11f80866aeb947c3f90d11afa1df8c1888ca55fa82058dd2";
     assert_eq!((lines, Digest::of(text.as_bytes()).to_string()), (30731, expected.to_owned()));
+}
+
+#[test]
+fn a_draw_from_several_families_has_as_much_of_each_as_there_is() {
+    let matrix = Spec::parse("poisson2d:nx=30,ny=20,seed=1").unwrap().generate().unwrap();
+    let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+    let solve = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let draw = |families: &[&str]| {
+        let families = families.iter().map(|&family| family.to_owned()).collect();
+        let full = Some(Draw { most: 400, seed: 1 });
+        let narrowing = Narrowing { families, full, ..Narrowing::default() };
+        of(&Problem::Sptrsv(solve)).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap()
+    };
+    let counted = |space: Space| space.pruned.funnel.last().map(|step| step.left + step.removed);
+    let [own, other] = ["slices", "ag"].map(|family| counted(draw(&[family])).unwrap() as f64);
+    let both = draw(&[]);
+    let slices = both.scored.iter().filter(|(one, _)| one.family == "slices").count();
+    assert_eq!(both.scored.len(), 400);
+    assert!((slices as f64 - 400.0 * own / (own + other)).abs() <= 2.0, "{slices}: {own}, {other}");
 }
 
 fn with_vendor(kind: DeviceKind) -> Device {

@@ -91,6 +91,9 @@ pub fn space(
         despite.extend(std::mem::take(&mut share.despite));
     }
     let full: u64 = shares.iter().map(|share| share.full).sum();
+    if let Some(draw) = &narrowing.full {
+        evened(&mut shares, full, draw);
+    }
     let mut rules: Vec<&str> =
         shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
     rules.dedup();
@@ -140,6 +143,21 @@ pub fn space(
         intensities: Vec::new(),
         despite,
     })
+}
+
+/// Leaves each family as large a part of a draw as it has of all `full` schemes that can run, so that every scheme has the same
+/// chance and counts of the draw can be scaled up. Nothing to do where all schemes are there.
+fn evened(shares: &mut [Share], full: u64, draw: &Draw) {
+    if shares.iter().all(|share| share.scored.len() as u64 >= share.full) {
+        return;
+    }
+    let drawn: usize = shares.iter().map(|share| share.scored.len()).sum();
+    let places = draw.most.min(drawn) as f64;
+    for share in shares {
+        let most = (places * share.full as f64 / full.max(1) as f64).ceil() as usize;
+        let own = Draw { most, ..*draw };
+        share.scored = own.keep(std::mem::take(&mut share.scored), |(candidate, _)| candidate);
+    }
 }
 
 /// The shares of the families that a request names, none of which the rules hide, and the step that counts the others;
