@@ -80,7 +80,7 @@ fn counted(step: &FunnelStep) -> String {
 fn winner(rule: &Rule, own: &Judged, kind: DeviceKind) -> String {
     let spared = match (own.kept, rule.force) {
         (true, _) => "",
-        (false, Force::Soft) => " (spared: no candidate of its family keeps to it)",
+        (false, Force::Soft) => " (beyond it, but spared)",
         (false, _) => " (it breaks the rule)",
     };
     format!("{}{spared}", compared(rule, own.value, own.limit, kind))
