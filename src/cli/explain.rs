@@ -156,14 +156,14 @@ mod tests {
         for line in [
             "The space",
             "  load_balance: Balanced tiles (LO-SpMM, section 3.4; a soft rule, which removes no family",
+            "    completely)",
             "    winner   0.12, at most 0.25",
             "The finals",
             "The four papers",
         ] {
             assert!(text.lines().any(|told| told == line), "{line}:\n{text}");
         }
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let whole = words.join(" ");
-        assert!(whole.contains("It removed 30 of 100 candidates (30 %) and left 70."), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("It removed 30 of 100 candidates (30 %) and left 70."), "{text}");
     }
 }

@@ -116,17 +116,20 @@ fn rules(search: &Search<'_>) -> Option<Chapter> {
     let judging: Vec<FunnelStep> =
         search.funnel.iter().filter(|step| !is_choice(step)).cloned().collect();
     let first = judging.first()?;
-    let all = first.left + first.removed;
-    // A choice by rank may stand between two rules.
-    let removed = judging.iter().map(|step| step.removed).sum::<u64>().min(all);
+    let all = first.left.saturating_add(first.removed);
+    // Choices may come between them, whose removals are not theirs.
+    let removed = judging.iter().fold(0u64, |sum, step| sum.saturating_add(step.removed));
+    let (rules, they) = match judging.len() {
+        1 => ("One rule judges".to_owned(), "it"),
+        several => (format!("{several} rules judge"), "they"),
+    };
     let mut said = vec![format!(
-        "{} rules judge candidates by this matrix and this device, without compiling or running them. Of {} candidates they \
+        "{rules} candidates by this matrix and this device, without compiling or running them. Of {} candidates {they} \
          removed {} ({}); {} were left.",
-        judging.len(),
         count(all),
         count(removed),
         percent(removed as f64 / all.max(1) as f64),
-        count(all - removed)
+        count(all.saturating_sub(removed))
     )];
     let busiest = judging.iter().max_by_key(|step| step.removed).filter(|step| step.removed > 0);
     if let Some((step, rule)) = busiest.and_then(|step| Some((step, rule(&step.constraint)?))) {
