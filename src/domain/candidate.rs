@@ -89,6 +89,8 @@ impl Candidate {
 
 /// The family name of every candidate that runs a vendor's routine.
 pub const VENDOR: &str = "vendor";
+/// The parameter that names a technique which a study leaves out; candidates of a search's space do not have it.
+pub const WITHOUT: &str = "without";
 
 /// The parameter of those candidates that names the routine.
 pub const ALGORITHM: &str = "algorithm";

@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(known.len(), 1, "{problem} {kind:?} {candidate}");
             *seen.entry(known[0].id).or_insert(0) += 1;
             // What only a request gives a scheme is listed for none.
-            let listed = |name: &&str| *name != crate::ops::sptrsv::ag::prepare::WITHOUT;
+            let listed = |name: &&str| *name != crate::domain::candidate::WITHOUT;
             let names = known[0].parameters.iter().map(|known| known.name);
             let names: Vec<&str> = names.filter(listed).collect();
             assert_eq!(names.len(), candidate.params.len(), "{candidate}: {names:?}");

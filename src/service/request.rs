@@ -8,6 +8,7 @@ use crate::domain::{
 use crate::ops::admission::Footprint;
 use crate::ops::{self, admission};
 use crate::sparse::canonical;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Maximum search time in seconds; a larger budget is a mistake.
@@ -138,7 +139,8 @@ pub(super) fn fixed(asked: &Fixed, problem: &Problem, device: &Device) -> Result
             });
         }
         if !values.is_empty() {
-            values.dedup();
+            let mut said = HashSet::new();
+            values.retain(|value| said.insert(value.clone()));
             let message = format!("{name} is never `{value}`; it may be {}", values.join(", "));
             return refuse(message);
         }

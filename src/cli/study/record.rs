@@ -3,9 +3,8 @@
 //! The file has one JSON value a line: the format, then for each search an object followed by one array for each tried
 //! candidate. It is compressed if its name ends with `.gz`.
 
-use crate::domain::candidate::VENDOR;
+use crate::domain::candidate::{VENDOR, WITHOUT};
 use crate::domain::{FunnelStep, funnel};
-use crate::ops::sptrsv::ag::prepare::WITHOUT;
 use anyhow::{Context, ensure};
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
@@ -141,6 +140,12 @@ impl Tried {
 
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Whether its times can be compared.
+    fn is_sound(&self) -> bool {
+        let others = [self.predicted_us, self.learned_us, self.seconds];
+        self.us.is_none_or(|us| us > 0.0) && others.into_iter().flatten().all(|time| time >= 0.0)
     }
 
     pub fn is_vendor(&self) -> bool {
@@ -296,9 +301,10 @@ fn read(mut from: impl BufRead) -> anyhow::Result<Vec<Search>> {
             serde_json::from_str(&text).with_context(|| format!("line {number}"))?;
         for _ in 0..search.trials {
             let (text, number) = line()?;
-            search
-                .tried
-                .push(serde_json::from_str(&text).with_context(|| format!("line {number}"))?);
+            let tried: Tried =
+                serde_json::from_str(&text).with_context(|| format!("line {number}"))?;
+            ensure!(tried.is_sound(), "line {number}: a time that no trial has");
+            search.tried.push(tried);
         }
         searches.push(search);
     }
@@ -347,6 +353,8 @@ mod tests {
         let text = std::fs::read_to_string(folder.path().join("plain.jsonl")).unwrap();
         std::fs::write(&cut, &text[..text.len() - 20]).unwrap();
         assert!(format!("{:#}", import(&cut).unwrap_err()).contains("cut short"));
+        std::fs::write(&cut, text.replace("12.346", "-1.0")).unwrap();
+        assert!(format!("{:#}", import(&cut).unwrap_err()).contains("line 3: a time"));
         std::fs::write(&cut, "{}\n").unwrap();
         assert!(format!("{:#}", import(&cut).unwrap_err()).contains("is no file of"));
     }

@@ -43,7 +43,8 @@ pub fn worth(search: &Search) -> Option<Worth<'_>> {
     let kept: Vec<&Tried> = search.own().filter(|tried| tried.rule.is_none()).collect();
     let part = |tried: &[&Tried], drawn: f64| Part {
         candidates: tried.len() as f64 / drawn,
-        seconds: tried.iter().filter_map(|tried| tried.seconds).sum::<f64>() / drawn,
+        // The sum of nothing is a negative zero.
+        seconds: tried.iter().filter_map(|tried| tried.seconds).fold(0.0, |sum, s| sum + s) / drawn,
         share: best(tried.iter().copied()).map(|us| best_us / us),
     };
     let drawn = search.drawn();

@@ -1,6 +1,7 @@
 //! AG-SpTRSV's first stage (section 4.2): code variants, which say how a warp processes its task.
 
 use crate::domain::Candidate;
+use crate::domain::candidate::WITHOUT;
 
 /// Warps that solve on one multiprocessor, in one block that has it for itself.
 pub const NW: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -67,9 +68,6 @@ pub enum Technique {
 
 pub const TECHNIQUES: [Technique; 3] =
     [Technique::Exclusive, Technique::Elimination, Technique::EarlyDivision];
-
-/// The parameter that names the technique left out; schemes of the space do not have it.
-pub const WITHOUT: &str = "without";
 
 impl Technique {
     pub const fn name(self) -> &'static str {

@@ -3,13 +3,14 @@
 
 use super::model::{Profile, predict};
 use super::prepare::{
-    NG, NW, READS, Read, Shared, Sync, TECHNIQUES, Technique, Variant, WITHOUT, thresholds,
+    NG, NW, READS, Read, Shared, Sync, TECHNIQUES, Technique, Variant, thresholds,
 };
 use super::rules::partitions as partitions_of;
 use super::rules::{Facts, JudgedGraph, LIST, MOST, Partition, can_run, sentences};
 use super::schedule::{ALPHAS, Alpha, GROUPINGS, Grouping, PLACEMENTS, Placement};
 use super::transform::{Merge, merges};
 use super::{FAMILY, Scheme, order_name};
+use crate::domain::candidate::WITHOUT;
 use crate::domain::{Candidate, Dtype, Fixed, fixed};
 use crate::ops::sptrsv::{Share, System};
 use crate::search::domain::Domain;
