@@ -116,19 +116,23 @@ fn decisions_about_candidates_stay() {
 fn a_draw_from_several_families_has_as_much_of_each_as_there_is() {
     let matrix = Spec::parse("poisson2d:nx=30,ny=20,seed=1").unwrap().generate().unwrap();
     let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
-    let solve = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
-    let draw = |families: &[&str]| {
+    let single = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let draw = |solve: Sptrsv, families: &[&str]| {
         let families = families.iter().map(|&family| family.to_owned()).collect();
         let full = Some(Draw { most: 400, seed: 1 });
         let narrowing = Narrowing { families, full, ..Narrowing::default() };
         of(&Problem::Sptrsv(solve)).space(&matrix, &device(DeviceKind::Cuda), &narrowing).unwrap()
     };
     let counted = |space: Space| space.pruned.funnel.last().map(|step| step.left + step.removed);
-    let [own, other] = ["slices", "ag"].map(|family| counted(draw(&[family])).unwrap() as f64);
-    let both = draw(&[]);
+    let [own, other] =
+        ["slices", "ag"].map(|family| counted(draw(single, &[family])).unwrap() as f64);
+    let both = draw(single, &[]);
     let slices = both.scored.iter().filter(|(one, _)| one.family == "slices").count();
     assert_eq!(both.scored.len(), 400);
     assert!((slices as f64 - 400.0 * own / (own + other)).abs() <= 2.0, "{slices}: {own}, {other}");
+    // None of ag can run.
+    let several = draw(Sptrsv { rhs: 2, ..single }, &[]);
+    assert_eq!((several.scored.len(), counted(several)), (400, Some(own as u64)));
 }
 
 fn with_vendor(kind: DeviceKind) -> Device {

@@ -67,6 +67,10 @@ async fn what_rules_remove_is_measured_and_says_which_rule_it_breaks() {
     assert_eq!((drawn.len(), job.stopped_by), (6, Some(StoppedBy::Completed)));
     let draw = plan.funnel.last().unwrap();
     assert_eq!((draw.left, draw.removed + draw.left), (5, whole.scored.len() as u64));
+    let passing = drawn[1..].iter().filter(|trial| trial.despite.is_none()).count();
+    let detail = draw.detail.as_deref().unwrap();
+    assert!(detail.starts_with("5 of all "), "{detail}");
+    assert!(detail.ends_with(&format!("; {passing} of them pass every rule")), "{detail}");
     worker.stop().await;
 }
 

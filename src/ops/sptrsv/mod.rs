@@ -151,10 +151,12 @@ fn evened(shares: &mut [Share], full: u64, draw: &Draw) {
     if shares.iter().all(|share| share.scored.len() as u64 >= share.full) {
         return;
     }
-    let drawn: usize = shares.iter().map(|share| share.scored.len()).sum();
-    let places = draw.most.min(drawn) as f64;
+    // The part of all that is drawn: no family has more of it than was drawn of its own.
+    let part = |drawn: usize, of: u64| if of == 0 { 1.0 } else { drawn as f64 / of as f64 };
+    let own = shares.iter().map(|share| part(share.scored.len(), share.full));
+    let part = own.fold(part(draw.most, full), f64::min);
     for share in shares {
-        let most = (places * share.full as f64 / full.max(1) as f64).ceil() as usize;
+        let most = (part * share.full as f64).ceil() as usize;
         let own = Draw { most, ..*draw };
         share.scored = own.keep(std::mem::take(&mut share.scored), |(candidate, _)| candidate);
     }

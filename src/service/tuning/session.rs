@@ -359,12 +359,17 @@ impl Session<'_> {
         trials: u32,
     ) -> Box<dyn CandidateSelector> {
         let places = (trials as usize).saturating_sub(context.always.len()).max(1);
-        let excess = context.space.scored.len().saturating_sub(places) as u64;
-        if let Some(step) = context.funnel.iter_mut().find(|step| step.constraint == DRAW) {
-            (step.removed, step.left) = (step.removed + excess, step.left.saturating_sub(excess));
-        }
         let request = &self.recorder.job.request;
         let draw = Draw::of(&request.matrix, request.search.seed, places);
+        if context.space.scored.len() > places {
+            let kept = draw.keep(scored.clone(), |(candidate, _)| candidate);
+            let despite = &context.space.despite;
+            let against = kept.iter().filter(|(one, _)| despite.contains_key(&one.id())).count();
+            if let Some(step) = context.funnel.iter_mut().find(|step| step.constraint == DRAW) {
+                let all = step.removed + step.left;
+                *step = Draw::step(all, kept.len() as u64, (kept.len() - against) as u64);
+            }
+        }
         search::drawn(scored, places, self.tried_before(context), &draw)
     }
 

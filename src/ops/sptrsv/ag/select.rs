@@ -166,7 +166,7 @@ pub fn share(system: &System, fixed: &Fixed) -> Share {
 /// would have removed it. `Share::full` is how many can run.
 pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
     if let Some(nothing) = unsupported(system) {
-        return nothing;
+        return Share { full: 0, ..nothing };
     }
     let space = Space::admitted(fixed);
     let facts = Facts::of(system);
