@@ -185,6 +185,13 @@ fn a_full_search_of_each_family_becomes_a_study() {
     assert!(written.contains("<!-- study: lo -->") && written.contains("| problem | search |"));
     let lines = std::fs::read_to_string(folder.path().join("csv/lo-searches.csv")).unwrap();
     assert!(lines.contains("\ngrid,stencil,"), "{lines}");
+    let (plain, other) = (path("study.jsonl"), path("other.jsonl"));
+    assert!(study(&["--from", &packed, "--export", &plain]).0);
+    let searches = std::fs::read_to_string(&plain).unwrap();
+    std::fs::write(&other, searches.replace("\"device\":\"", "\"device\":\"Other ")).unwrap();
+    let (good, _, error) = study(&["--from", &plain, "--from", &other]);
+    assert!(!good && error.contains("several devices"), "{error}");
+    assert!(study(&["--from", &plain, "--from", &other, "--device", "Other"]).0);
     let (good, _, error) = study(&["--from", &packed, "--problem", "n=5"]);
     assert!(!good && error.contains("no searches"), "{error}");
 }

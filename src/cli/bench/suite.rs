@@ -224,7 +224,10 @@ mod tests {
         let solves = include_str!("../../../benches/suites/sptrsv.toml");
         let products = include_str!("../../../benches/suites/spmm.toml");
         let dots = include_str!("../../../benches/suites/tensor-dots.toml");
-        for (text, matrices) in [(solves, 20), (products, 30), (dots, 13)] {
+        let drawn = include_str!("../../../benches/suites/papers-spmm.toml");
+        let schemes = include_str!("../../../benches/suites/papers-sptrsv.toml");
+        let all = [(solves, 20), (products, 30), (dots, 13), (drawn, 12), (schemes, 10)];
+        for (text, matrices) in all {
             let suite = Suite::parse(text).unwrap();
             assert!(suite.matrix.len() >= matrices);
             let names: BTreeSet<String> = suite.matrix.iter().map(|entry| entry.name()).collect();

@@ -14,7 +14,7 @@ use super::local::Local;
 use super::say;
 use anyhow::{Context, ensure};
 use record::Search;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -45,6 +45,9 @@ pub struct StudyArgs {
     /// Only problems whose text contains this, such as `dtype=f16`
     #[arg(long, value_name = "TEXT")]
     problem: Option<String>,
+    /// Only devices whose name contains this, such as `H200`
+    #[arg(long, value_name = "TEXT")]
+    device: Option<String>,
 }
 
 pub async fn run(args: StudyArgs) -> anyhow::Result<ExitCode> {
@@ -78,12 +81,21 @@ fn finish(args: &StudyArgs, mut searches: Vec<Search>) -> anyhow::Result<ExitCod
     if let Some(text) = &args.problem {
         searches.retain(|search| search.problem.contains(text.as_str()));
     }
+    if let Some(text) = &args.device {
+        searches.retain(|search| search.device.contains(text.as_str()));
+    }
     ensure!(!searches.is_empty(), "there are no searches that measured");
     if let Some(file) = &args.export {
         record::export(file, &searches)?;
         say(format_args!("{} searches written to {}", searches.len(), file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let devices: BTreeSet<&str> = searches.iter().map(|search| search.device.as_str()).collect();
+    ensure!(
+        devices.len() == 1,
+        "the searches are of several devices, which no table mixes: choose one of {} with --device",
+        devices.into_iter().collect::<Vec<_>>().join(", ")
+    );
     if let Some(file) = &args.svg {
         std::fs::write(file, picture::draw(&searches)?)
             .with_context(|| format!("cannot write {}", file.display()))?;
