@@ -3,6 +3,7 @@
 use super::handle::TrainingHandle;
 use super::threads::Threads;
 use super::{Halt, replay};
+use crate::domain::candidate::WITHOUT;
 use crate::domain::learned::{DataUsed, Scope};
 use crate::domain::{Candidate, Timestamp};
 use crate::learn::{Dataset, Group, Row};
@@ -97,6 +98,8 @@ fn group_of(group: TrainingGroup, (shared, own): (usize, usize)) -> Option<(Grou
     let (candidates, rows): (Vec<Candidate>, Vec<Row>) = group
         .rows
         .into_iter()
+        // No feature tells a scheme without a technique from the same scheme with it.
+        .filter(|row| !row.candidate.params.contains_key(WITHOUT))
         .filter(|row| row.own.len() == own && row.own.iter().all(|value| value.is_finite()))
         .filter_map(|row| {
             let described = Row {
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
     use crate::domain::Op;
     use crate::domain::{
-        Candidate, DeviceClass, Digest, Dtype, JobFeatures, JobId, Layout, Problem, Spmm,
+        Candidate, DeviceClass, Digest, Dtype, JobFeatures, JobId, Layout, Param, Problem, Spmm,
     };
     use crate::store::TrainingRow;
 
@@ -203,6 +206,10 @@ mod tests {
         let (kept, _) = group_of(group("a", &times), (2, 1)).unwrap();
         assert_eq!((kept.rows.len(), kept.rows[8].us, kept.best_us()), (9, f64::INFINITY, 2.0));
         assert!(group_of(group("a", &times[1..]), (2, 1)).is_none());
+        // Schemes without a technique are no part of the space.
+        let mut lacking = group("a", &times);
+        lacking.rows[0].candidate.params.insert(WITHOUT.to_owned(), Param::Text("x".to_owned()));
+        assert!(group_of(lacking, (2, 1)).is_none());
         assert!(group_of(group("a", &times), (3, 1)).is_none());
         assert!(group_of(group("a", &times), (2, 2)).is_none());
         // An invalid time must not become the best time.
