@@ -173,16 +173,12 @@ impl Space {
             return None;
         }
         let empty = || self.pruned.funnel.iter().filter(|step| step.left == 0);
-        // The rules of a reduction say why a family has no schemes at all.
-        let reduction = empty().find(|step| step.constraint == funnel::REDUCTION);
-        let listed = |step: &FunnelStep| step.constraint == funnel::REDUCTION && step.left > 0;
-        let reduced = self.pruned.funnel.iter().any(listed);
-        let why = match reduction.or_else(|| empty().next()) {
+        // The rules of a reduction say why a family has no schemes at all, unless there are some with other values.
+        let fixes = |step: &&FunnelStep| step.constraint == funnel::FIXED && step.removed > 0;
+        let reduction = || empty().find(|step| step.constraint == funnel::REDUCTION);
+        let last = empty().find(fixes).or_else(reduction).or_else(|| empty().next());
+        let why = match last {
             None => "there is none for this device".to_owned(),
-            Some(step) if step.constraint == funnel::FIXED && reduced => {
-                "there is none in the reduced list; the strategy full searches the whole space"
-                    .to_owned()
-            }
             Some(step) => match &step.detail {
                 _ if [funnel::REQUESTED, funnel::FIXED].contains(&step.constraint.as_str()) => {
                     "there is none for this problem".to_owned()

@@ -5,8 +5,10 @@ use super::{Kernels, Narrowing, Space, family_names, kernel_headers, of, space};
 use crate::domain::catalog::rules::{self, Force, Side};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{
-    Candidate, Device, DeviceKind, Digest, Dtype, Fixed, Layout, Problem, Spmm, Sptrsv,
+    Candidate, Device, DeviceKind, Digest, Dtype, Fixed, FunnelStep, Layout, Param, Problem, Spmm,
+    Sptrsv,
 };
+use crate::ops::sptrsv::ag;
 use crate::search::Draw;
 use crate::sparse::Csr;
 use crate::sparse::generate::Spec;
@@ -234,4 +236,44 @@ fn a_solve_among_one_family_finds_it_or_says_why_not() {
     assert!(why.contains("one right-hand side at a time"), "{why}");
     // The vendor's routine is no reason to fail if it is asked for.
     assert_eq!(none.nothing_of(&["ag".to_owned(), "vendor".to_owned()], &Fixed::default()), None);
+}
+
+#[test]
+fn values_that_a_solve_does_not_ask_for_go_before_the_reduction() {
+    let matrix = Spec::parse("ilu0_poisson2d:nx=40,ny=40,seed=1").unwrap().generate().unwrap();
+    let (triangle, diagonal) = (Triangle::Lower, Diagonal::NonUnit);
+    let single = Sptrsv { rhs: 1, dtype: Dtype::F64, triangle, diagonal, transpose: false };
+    let asked = |kind, rhs, families: &[&str], (name, value): (&str, i64)| {
+        let families: Vec<String> = families.iter().map(|&family| family.to_owned()).collect();
+        let fixed = Fixed([(name.to_owned(), Param::Int(value))].into());
+        let narrowing = Narrowing { families, fixed, ..Narrowing::default() };
+        let solve = Problem::Sptrsv(Sptrsv { rhs, ..single });
+        let space = of(&solve).space(&matrix, &device(kind), &narrowing).unwrap();
+        let scored = space.scored.iter();
+        assert!(scored.clone().all(|(candidate, _)| narrowing.fixed.admits(candidate)));
+        let steps: Vec<&FunnelStep> =
+            space.pruned.funnel.iter().filter(|step| step.constraint != "requested").collect();
+        assert_eq!(steps[0].constraint, "fixed");
+        assert_eq!((&*steps[1].constraint, steps.len()), ("reduction", 2));
+        assert_eq!(steps[0].left, steps[1].removed + steps[1].left);
+        assert_eq!(steps[1].left, scored.len() as u64);
+        let why = space.nothing_of(&narrowing.families, &narrowing.fixed).unwrap_or_default();
+        (steps[0].removed, steps[0].left, why)
+    };
+    let gpu = |rhs, fixed| asked(DeviceKind::Cuda, rhs, &["ag"], fixed);
+    // One of ag's numbers of warps.
+    let all = ag::Space::default().count();
+    let one = all / ag::prepare::NW.len() as u64;
+    assert_eq!(gpu(1, ("nw", 8)), (all - one, one, String::new()));
+    let both = asked(DeviceKind::Cuda, 1, &[], ("nw", 8));
+    assert_eq!((both.0, both.2), (all - one, String::new()), "slices has no such parameter");
+    let (_, left, why) = gpu(3, ("nw", 8));
+    assert!(left == one && why.contains("one right-hand side at a time"), "{why}");
+    let (_, left, why) = gpu(1, ("nw", 3));
+    assert!(left == 0 && why.ends_with("there is none for this problem"), "{why}");
+    let slices = asked(DeviceKind::Cuda, 1, &["slices"], ("warps", 32));
+    assert_eq!((slices.1, slices.2), ((slices.0 + slices.1) / 6, String::new()));
+    let host = asked(DeviceKind::Cpu, 1, &["merged"], ("threads", 64));
+    assert_eq!(host.0, 5 * host.1);
+    assert!(host.1 > 0 && host.2.contains("the strategy full searches the whole space"));
 }

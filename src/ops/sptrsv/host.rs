@@ -2,7 +2,7 @@
 
 use super::{Share, System, no_candidate};
 use crate::domain::recipe::{HostProgram, Program, Recipe};
-use crate::domain::{Candidate, CandidateId, Removal, funnel};
+use crate::domain::{Candidate, CandidateId, Fixed, Removal, funnel};
 use crate::ops::Refusal;
 use crate::search::domain::Domain;
 use std::collections::{HashMap, HashSet};
@@ -41,6 +41,21 @@ pub fn shares(system: &System) -> [Share; 3] {
         despite: HashMap::new(),
     };
     [serial, levels(&model, &teams), merged(&model, &teams)]
+}
+
+/// Schemes of a family's whole space with the fixed parameter values.
+pub fn admitted(family: &str, system: &System, fixed: &Fixed) -> u64 {
+    let (name, values): (&str, &[u32]) = match family {
+        "levels" => ("narrow", &NARROW),
+        "merged" => ("rows", &ROWS),
+        _ => return 1,
+    };
+    let count = |name: &str, values: &[u32]| {
+        let scheme = |value: &u32| Candidate::new(family).with(name, i64::from(*value));
+        values.iter().filter(|value| fixed.admits(&scheme(value))).count()
+    };
+    let teams = teams(system.device.multiprocessors);
+    (count("threads", &teams) * count(name, values)) as u64
 }
 
 /// The whole space of each family, in which the rules remove nothing.

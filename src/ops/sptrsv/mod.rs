@@ -94,32 +94,37 @@ pub fn space(
     if let Some(draw) = &narrowing.full {
         evened(&mut shares, full, draw);
     }
-    let mut rules: Vec<&str> =
-        shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
-    rules.dedup();
-    let detail = (!rules.is_empty()).then(|| rules.join("; "));
+    let admitted: u64 = shares.iter().map(|share| admitted(share, &system, narrowing)).sum();
+    let detail = reduction(&shares);
+    let possible = shares.iter().any(|share| !is_lacking(share, &system));
     let mut scored: Vec<(Candidate, f64)> =
         shares.into_iter().flat_map(|share| share.scored).collect();
     let mut left = full;
-    if narrowing.full.is_none() {
-        left = scored.len() as u64;
-        steps.push(FunnelStep {
-            constraint: funnel::REDUCTION.to_owned(),
-            removed: full.saturating_sub(left),
-            left,
-            detail,
-        });
-    }
     if !fixed.is_empty() {
         let listed = scored.len();
         scored.retain(|(candidate, _)| fixed.admits(candidate));
-        let removed = (listed - scored.len()) as u64;
-        left -= removed;
+        left = match narrowing.full {
+            // Families whose schemes are not all listed count those with the values alone.
+            Some(_) => full - (listed - scored.len()) as u64,
+            None => admitted,
+        };
         steps.push(FunnelStep {
             constraint: funnel::FIXED.to_owned(),
-            removed,
+            removed: full - left,
             left,
             detail: Some(format!("the request fixes {fixed}")),
+        });
+    }
+    if narrowing.full.is_none() {
+        let before = std::mem::replace(&mut left, scored.len() as u64);
+        // Were the values not fixed, there would be others.
+        let hidden = !fixed.is_empty() && left == 0 && before > 0 && possible;
+        let searched = "none with these values is in the reduced list; the strategy full searches the whole space";
+        steps.push(FunnelStep {
+            constraint: funnel::REDUCTION.to_owned(),
+            removed: before.saturating_sub(left),
+            left,
+            detail: if hidden { Some(searched.to_owned()) } else { detail },
         });
     }
     if let Some(draw) = &narrowing.full {
@@ -143,6 +148,29 @@ pub fn space(
         intensities: Vec::new(),
         despite,
     })
+}
+
+/// How many schemes of a family's full space have the parameter values that the request fixes.
+fn admitted(share: &Share, system: &System, narrowing: &Narrowing) -> u64 {
+    match (share.family, &narrowing.fixed) {
+        (_, fixed) if fixed.is_empty() => share.full,
+        (ag::FAMILY, fixed) => ag::Space::admitted(fixed).count(),
+        (slices::scheme::FAMILY, fixed) => slices::admitted(fixed),
+        (family, fixed) => host::admitted(family, system, fixed),
+    }
+}
+
+/// Whether a family has no schemes for the system, whatever their values.
+fn is_lacking(share: &Share, system: &System) -> bool {
+    share.full == 0 || (share.family == ag::FAMILY && ag::lacking(system).is_some())
+}
+
+/// The rules that reduced the shares, as one text.
+fn reduction(shares: &[Share]) -> Option<String> {
+    let mut rules: Vec<&str> =
+        shares.iter().flat_map(|share| &share.rules).map(String::as_str).collect();
+    rules.dedup();
+    (!rules.is_empty()).then(|| rules.join("; "))
 }
 
 /// Leaves each family as large a part of a draw as it has of all `full` schemes that can run, so that every scheme has the same

@@ -222,15 +222,20 @@ pub fn whole(system: &System, fixed: &Fixed, draw: &Draw) -> Share {
     Share { family: FAMILY, scored, full, rules: Vec::new(), spared: None, despite }
 }
 
+/// Why the family has no schemes for the system, if it has none.
+pub fn lacking(system: &System) -> Option<&'static str> {
+    if system.problem.rhs != 1 {
+        Some("its schemes solve for one right-hand side at a time")
+    } else if system.problem.dtype == Dtype::F16 || system.triangular.rows() == 0 {
+        Some("only for f32 and f64, and systems with rows")
+    } else {
+        None
+    }
+}
+
 /// A share without schemes, if the family has none for the system.
 fn unsupported(system: &System) -> Option<Share> {
-    let rule = if system.problem.rhs != 1 {
-        "its schemes solve for one right-hand side at a time"
-    } else if system.problem.dtype == Dtype::F16 || system.triangular.rows() == 0 {
-        "only for f32 and f64, and systems with rows"
-    } else {
-        return None;
-    };
+    let rule = lacking(system)?;
     let (full, rules) = (Space::default().count(), vec![format!("{FAMILY}: {rule}")]);
     let (scored, despite) = (Vec::new(), HashMap::new());
     Some(Share { family: FAMILY, scored, full, rules, spared: None, despite })

@@ -18,4 +18,4 @@ pub mod text;
 
 pub use estimate::Estimate;
 pub use lower::SlicesLowerer;
-pub use space::{share, whole};
+pub use space::{admitted, share, whole};

@@ -60,13 +60,23 @@ pub fn domains() -> Vec<Domain> {
     ]
 }
 
-/// Schemes of the whole product, legal or not.
-fn full() -> u64 {
-    let product = |lengths: &[usize]| lengths.iter().product::<usize>() as u64;
-    let common = product(&[LANES.len(), WARPS.len(), UNROLL.len(), PAUSES.len()]);
-    let global = product(&[TAKES.len(), SYNCS.len(), ALPHAS.len()]);
-    let rewrites = product(&[WINDOW_NS.len(), TERMS.len()]);
-    rewrites * common * (global + SHARED_BLOCKS.len() as u64)
+/// Schemes of the whole product, legal or not, with the fixed parameter values.
+pub fn admitted(fixed: &Fixed) -> u64 {
+    let bare = || Candidate::new(FAMILY);
+    let int = |name, value: u32| fixed.admits(&bare().with(name, value.into()));
+    let text = |name, value: &str| fixed.admits(&bare().with_text(name, value));
+    let ints = |name, values: &[u32]| values.iter().filter(|&&value| int(name, value)).count();
+    let takes = TAKES.into_iter().filter(|take| text("take", take.name())).count();
+    let syncs = SYNCS.into_iter().filter(|sync| text("sync", sync.name())).count();
+    let shared = |blocks: &u32| text("scope", Scope::Shared { blocks: *blocks }.name());
+    let only =
+        int("alpha", 0) && text("take", Take::Spread.name()) && text("sync", Sync::Sentinel.name());
+    let global = usize::from(text("scope", Scope::Global.name()));
+    let scopes = global * takes * syncs * ints("alpha", &ALPHAS)
+        + usize::from(only) * SHARED_BLOCKS.iter().filter(|&blocks| shared(blocks)).count();
+    let rewrites = ints("window_ns", &WINDOW_NS) * ints("terms", &TERMS);
+    let common = ints("lanes", &LANES) * ints("warps", &WARPS) * ints("unroll", &UNROLL);
+    (rewrites * common * ints("pause", &PAUSES) * scopes) as u64
 }
 
 /// The whole product, one by one.
@@ -162,7 +172,8 @@ pub fn share(system: &System, estimate: &Estimate) -> Share {
         "slices: separate launches only if a level has more rows than there are warps",
     ];
     let rules = rules.map(str::to_owned).to_vec();
-    Share { family: FAMILY, scored, full: full(), rules, spared: None, despite: HashMap::new() }
+    let full = admitted(&Fixed::default());
+    Share { family: FAMILY, scored, full, rules, spared: None, despite: HashMap::new() }
 }
 
 /// Schemes of the whole product with the fixed parameter values, drawn at random from those that can run, each with the rule
@@ -171,8 +182,8 @@ pub fn whole(system: &System, estimate: &Estimate, fixed: &Fixed, draw: &Draw) -
     let listed: HashSet<Candidate> =
         share(system, estimate).scored.into_iter().map(|(candidate, _)| candidate).collect();
     let all = every();
-    let admitted = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
-    let runs = |scheme: &&Scheme| legal(scheme, system).is_ok() && admitted(scheme);
+    let asked = |scheme: &Scheme| fixed.is_empty() || fixed.admits(&scheme.candidate());
+    let runs = |scheme: &&Scheme| legal(scheme, system).is_ok() && asked(scheme);
     let running: Vec<&Scheme> = all.iter().filter(runs).collect();
     let full = running.len() as u64;
     let mut scored = Vec::new();
@@ -299,7 +310,7 @@ pub(super) fn rewrites(system: &System) -> Vec<Rewrite> {
 mod tests {
     use super::*;
     use crate::domain::problem::{Diagonal, Triangle};
-    use crate::domain::{Device, Dtype, Sptrsv};
+    use crate::domain::{Device, Dtype, Param, Sptrsv};
     use crate::sparse::Csr;
     use crate::sparse::generate::Spec;
 
@@ -348,7 +359,19 @@ mod tests {
     fn the_full_space_is_counted_right_and_holds_what_is_listed() {
         let every = every();
         let whole: HashSet<Scheme> = every.iter().copied().collect();
-        assert_eq!((whole.len(), every.len() as u64), (every.len(), full()));
+        assert_eq!((whole.len(), every.len() as u64), (every.len(), admitted(&Fixed::default())));
+        let int = |name: &str, value: i64| (name.to_owned(), Param::Int(value));
+        let text = |name: &str, value: &str| (name.to_owned(), Param::Text(value.to_owned()));
+        for pairs in [
+            vec![int("terms", 64), text("scope", "global")],
+            vec![int("slices.alpha", 0), text("take", "spread")],
+            vec![text("sync", "packed"), int("ag.lanes", 3)],
+            vec![int("warps", 3)],
+        ] {
+            let fixed = Fixed(pairs.into_iter().collect());
+            let found = every.iter().filter(|scheme| fixed.admits(&scheme.candidate())).count();
+            assert_eq!(admitted(&fixed), found as u64, "{fixed}");
+        }
         for (spec, rhs, most) in [
             // Narrow levels, unknowns that fit a multiprocessor; wide ones; neither; one level of one row; a level.
             ("ilu0_poisson2d:nx=100,ny=100,seed=1", 1, 900),
@@ -360,7 +383,7 @@ mod tests {
             let system = system(spec, rhs);
             let share = share(&system, &Estimate::of(&system));
             assert!((20..=most).contains(&share.scored.len()), "{spec}: {}", share.scored.len());
-            assert_eq!(share.full, full());
+            assert_eq!(share.full, admitted(&Fixed::default()));
             let unique: HashSet<String> = share.scored.iter().map(|(c, _)| c.to_string()).collect();
             assert_eq!(unique.len(), share.scored.len());
             for (candidate, us) in &share.scored {
