@@ -110,11 +110,18 @@ pub(super) fn families(
 /// The parameter values that a search fixes; each must be a value of a family of the operation on this kind of device.
 pub(super) fn fixed(asked: &Fixed, problem: &Problem, device: &Device) -> Result<Fixed> {
     for (name, value) in &asked.0 {
+        let refuse = |message| Err(ServiceError::invalid("/search/fixed", message));
         let (family, parameter) = fixed::parts(name);
+        if family == Some("") || parameter.is_empty() {
+            let lacks =
+                if parameter.is_empty() { "no parameter" } else { "no family before the point" };
+            return refuse(format!(
+                "`{name}` names {lacks}: it may be PARAMETER, for all families that have it, or FAMILY.PARAMETER"
+            ));
+        }
         let of = ops::catalog().of(problem.op()).filter(|known| known.device == device.kind);
         let of = of.filter(|known| family.is_none_or(|family| known.family() == family));
         let known: Vec<&Parameter> = of.flat_map(|known| &known.parameters).collect();
-        let refuse = |message| Err(ServiceError::invalid("/search/fixed", message));
         let mut values = Vec::new();
         for own in known.iter().filter(|own| own.name == parameter) {
             values.extend(own.values.said());

@@ -40,6 +40,9 @@ async fn nonsense_is_refused_where_it_stands() {
         ("/search/fixed", with(|r| r.search.fixed = fixed("m1", 3))),
         ("/search/fixed", with(|r| r.search.fixed = fixed("row_split.m1", 2))),
         ("/search/fixed", with(|r| r.search.fixed = fixed("colour", 2))),
+        ("/search/fixed", with(|r| r.search.fixed = fixed(".m1", 2))),
+        ("/search/fixed", with(|r| r.search.fixed = fixed("row_panel.", 2))),
+        ("/search/fixed", with(|r| r.search.fixed = fixed("", 2))),
     ];
     for (place, request) in cases {
         match world.service.submit(&request, None).await {
@@ -52,6 +55,9 @@ async fn nonsense_is_refused_where_it_stands() {
                     "it may be 1, 2, 4, 8",
                     "there are n1, rows_per_task",
                     "m1, n1, rows_per_task",
+                    "`.m1` names no family before the point: it may be PARAMETER,",
+                    "`row_panel.` names no parameter: it may be PARAMETER,",
+                    "`` names no parameter: it may be PARAMETER,",
                 ];
                 let named = known.iter().any(|known| message.contains(known));
                 assert!(place != "/search/fixed" || named, "{message}");
