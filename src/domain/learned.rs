@@ -59,6 +59,17 @@ impl Learner {
             Self::MlpTen => "mlp_ten",
         }
     }
+
+    /// What a reader must know to compare it with its source, as a sentence.
+    pub const fn remark(self) -> Option<&'static str> {
+        match self {
+            Self::MlpTen => Some(
+                "mlp_ten reads AG-SpTRSV's ten inputs, but its lnnz, lnnz_max and lnnz_cov count a level's rows, where the paper \
+                 counts a level's entries. The mean of those is given by two other inputs, nnz over levels.",
+            ),
+            Self::Lambdamart | Self::Mlp | Self::MlpRegret | Self::MlpGraded => None,
+        }
+    }
 }
 
 /// Version of the stored [`LearnedModel`].

@@ -2,7 +2,7 @@
 
 use super::format::{correlation, count, percent};
 use super::moment::Moment;
-use crate::domain::learned::{Activation, AtK, Importance, RankerScore, Scope};
+use crate::domain::learned::{Activation, AtK, Importance, Learner, RankerScore, Scope};
 use crate::domain::{LearnedModel, Training};
 use crate::http::App;
 use crate::http::error::Problem;
@@ -53,6 +53,8 @@ pub struct Shown {
     pub id: String,
     pub groups: String,
     pub rankers: Vec<Choice>,
+    /// What must be known to compare them, if anything.
+    pub remarks: Vec<&'static str>,
     pub features: Vec<Feature>,
 }
 
@@ -127,9 +129,16 @@ impl From<&LearnedModel> for Shown {
             id: model.id.to_string(),
             groups: count(model.quality.groups),
             rankers: model.quality.rankers.iter().map(Choice::from).collect(),
+            remarks: remarks(&model.quality.rankers),
             features: model.importance.iter().take(FEATURES).map(feature).collect(),
         }
     }
+}
+
+/// Remarks on the learners among the rankings.
+fn remarks(rankers: &[RankerScore]) -> Vec<&'static str> {
+    let judged = |learner: &Learner| rankers.iter().any(|ranker| ranker.name == learner.name());
+    Learner::ALL.into_iter().filter(judged).filter_map(Learner::remark).collect()
 }
 
 impl From<&RankerScore> for Choice {
@@ -186,11 +195,24 @@ pub async fn parts(app: &App) -> Result<Vec<Part>, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::Bar;
+    use super::{Bar, RankerScore, remarks};
 
     #[test]
     fn a_bar_never_exceeds_its_full_length() {
         assert_eq!([Bar::of(0.5, 1.0).width, Bar::of(2.0, 1.0).width], [60.0, 120.0]);
         assert_eq!(Bar::of(0.0, 0.0).width, 0.0);
+    }
+
+    #[test]
+    fn what_sets_a_learner_apart_from_its_paper_is_said_where_it_is_judged() {
+        let of = |name: &str| RankerScore {
+            name: name.to_owned(),
+            ndcg10: None,
+            at: Vec::new(),
+            regret: [0.0; 3],
+        };
+        assert!(remarks(&[of("mlp"), of("analytic")]).is_empty());
+        let said = remarks(&[of("mlp_ten"), of("mlp")]);
+        assert!(said.len() == 1 && said[0].contains("lnnz"), "{said:?}");
     }
 }
