@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Combinations of parameter values that no family lists for the problem: they are counted and are no candidates.
+pub const COMBINATIONS: &str = "combinations";
 /// The restriction to the families that the request names.
 pub const REQUESTED: &str = "requested";
 /// The restriction to the parameter values that the request fixes.
@@ -18,7 +20,8 @@ pub const DRAW: &str = "draw";
 pub const REDUCTION: &str = "reduction";
 
 /// All steps, in the order in which they apply.
-pub const ORDER: [&str; 19] = [
+pub const ORDER: [&str; 20] = [
+    COMBINATIONS,
     REQUESTED,
     FIXED,
     "duplicates",
@@ -50,6 +53,11 @@ pub struct Judged {
     pub limit: f64,
     /// Whether the candidate keeps to the limit. A soft rule may spare one that does not.
     pub kept: bool,
+}
+
+/// The steps that remove candidates: all but the first, which says what never was one. Searches of earlier versions lack that.
+pub fn of_candidates(steps: &[FunnelStep]) -> impl Iterator<Item = &FunnelStep> {
+    steps.iter().filter(|step| step.constraint != COMBINATIONS)
 }
 
 /// One pruning step.

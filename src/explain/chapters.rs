@@ -5,7 +5,7 @@ use super::steps::{Step, steps};
 use super::{Search, papers, stages};
 use crate::domain::catalog::rules::{Force, rule};
 use crate::domain::plan::Bound;
-use crate::domain::{FunnelStep, Param, StoppedBy};
+use crate::domain::{FunnelStep, Param, StoppedBy, funnel};
 
 /// One part of the story.
 #[derive(Default)]
@@ -104,7 +104,10 @@ fn space(search: &Search<'_>) -> Chapter {
         }
     });
     let families = families.collect();
-    Chapter { id: "space", title: "The space", said, families, ..Chapter::default() }
+    let never = search.funnel.iter().filter(|step| step.constraint == funnel::COMBINATIONS);
+    let never: Vec<FunnelStep> = never.cloned().collect();
+    let steps = steps(&never, search.judged, search.kind);
+    Chapter { id: "space", title: "The space", said, families, steps, ..Chapter::default() }
 }
 
 fn is_choice(step: &FunnelStep) -> bool {
@@ -114,7 +117,7 @@ fn is_choice(step: &FunnelStep) -> bool {
 /// The rules that judge candidates one by one, if there are any.
 fn rules(search: &Search<'_>) -> Option<Chapter> {
     let judging: Vec<FunnelStep> =
-        search.funnel.iter().filter(|step| !is_choice(step)).cloned().collect();
+        funnel::of_candidates(search.funnel).filter(|step| !is_choice(step)).cloned().collect();
     let first = judging.first()?;
     let all = first.left.saturating_add(first.removed);
     // Choices may come between them, whose removals are not theirs.

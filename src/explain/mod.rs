@@ -13,7 +13,7 @@ pub use steps::{Step, compared, step, steps};
 use crate::domain::catalog::family::{Catalogue, FamilyDescriptor};
 use crate::domain::plan::{Baseline, Limit, Measured, ModelError, TrialCounts};
 use crate::domain::{
-    Candidate, DeviceKind, FunnelStep, Judged, ModelId, Param, Plan, Problem, StoppedBy,
+    Candidate, DeviceKind, FunnelStep, Judged, ModelId, Param, Plan, Problem, StoppedBy, funnel,
 };
 use std::collections::BTreeMap;
 
@@ -141,7 +141,7 @@ fn name(candidate: &Candidate) -> String {
 impl Search<'_> {
     /// How many candidates there were before any rule.
     fn all(&self) -> u64 {
-        self.funnel.first().map_or(0, |step| step.left + step.removed)
+        funnel::of_candidates(self.funnel).next().map_or(0, |step| step.left + step.removed)
     }
 
     /// The kernel of a family name: that of its candidates, or else the first of the name on this device.

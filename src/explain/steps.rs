@@ -2,7 +2,7 @@
 
 use super::numbers::{candidates, count, percent};
 use crate::domain::catalog::rules::{Force, Rule, Side, rule};
-use crate::domain::{DeviceKind, FunnelStep, Judged};
+use crate::domain::{DeviceKind, FunnelStep, Judged, funnel};
 
 /// A step as pages and the command line show it.
 pub struct Step {
@@ -66,6 +66,12 @@ const fn force(force: Force) -> &'static str {
 fn counted(step: &FunnelStep) -> String {
     let all = step.left + step.removed;
     match step.removed {
+        removed if step.constraint == funnel::COMBINATIONS => format!(
+            "Of {} combinations {} are candidates; {} never were.",
+            count(all),
+            count(step.left),
+            count(removed)
+        ),
         0 => format!("It removed none of {}.", candidates(all)),
         removed => format!(
             "It removed {} of {} ({}) and left {}.",

@@ -48,6 +48,38 @@ fn text(chapters: &[Chapter]) -> String {
 }
 
 #[test]
+fn what_never_was_a_candidate_is_told_with_the_space_and_counted_nowhere_else() {
+    let old = plan();
+    let mut new = plan();
+    new.funnel.insert(
+        0,
+        FunnelStep {
+            constraint: funnel::COMBINATIONS.to_owned(),
+            removed: 90_000,
+            left: 100,
+            detail: Some("80000 without a kernel; 10000 that do the same".to_owned()),
+        },
+    );
+    let (old, new) = (told(&old, Vec::new()), told(&new, Vec::new()));
+    assert_eq!(text(&old), text(&new));
+    for (before, after) in old.iter().zip(&new) {
+        let names = |chapter: &Chapter| -> Vec<String> {
+            chapter.steps.iter().map(|step| step.name.clone()).collect()
+        };
+        match after.id {
+            "space" => {
+                assert!(before.steps.is_empty());
+                assert_eq!(names(after), [funnel::COMBINATIONS]);
+                assert_eq!(after.steps[0].details.len(), 2);
+                let counted = "Of 90,100 combinations 100 are candidates; 90,000 never were.";
+                assert_eq!(after.steps[0].counted, counted);
+            }
+            _ => assert_eq!(names(before), names(after)),
+        }
+    }
+}
+
+#[test]
 fn rules_and_choices_are_told_apart_and_counted() {
     let told = told(&plan(), Vec::new());
     let rules = told.iter().find(|chapter| chapter.id == "rules").unwrap();

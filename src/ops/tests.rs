@@ -6,7 +6,7 @@ use crate::domain::catalog::rules::{self, Force, Side};
 use crate::domain::problem::{Diagonal, Triangle};
 use crate::domain::{
     Candidate, Device, DeviceKind, Digest, Dtype, Fixed, FunnelStep, Layout, Param, Problem, Spmm,
-    Sptrsv,
+    Sptrsv, funnel,
 };
 use crate::ops::sptrsv::ag;
 use crate::search::Draw;
@@ -192,7 +192,7 @@ fn a_search_among_one_family_finds_it_or_says_why_not() {
         for family in family_names(plain.op(), kind) {
             let space = among(&scattered, &plain, &device, &[family]);
             assert!(space.scored.iter().all(|(candidate, _)| candidate.family == family));
-            let first = &space.pruned.funnel[0];
+            let first = funnel::of_candidates(&space.pruned.funnel).next().unwrap();
             let all = whole.pruned.kept.len() + whole.pruned.removed.len();
             assert_eq!(
                 (&*first.constraint, (first.removed + first.left) as usize),

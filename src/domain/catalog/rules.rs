@@ -98,6 +98,21 @@ const fn choice(name: &'static str, title: &'static str, of: Words, source: &'st
 
 /// Every rule of the funnel, in the order in which they apply.
 pub const RULES: &[Rule] = &[
+    Rule {
+        name: "combinations",
+        title: "Combinations with a kernel",
+        words: words(
+            "Of all combinations of the families' parameter values, most are no candidates for this problem: the family has no kernel \
+             for it, the problem determines the value, the kernel does not take them together, or another combination does the same.",
+            "the product of the numbers of values of every family's parameters",
+            "",
+        ),
+        on_host: None,
+        side: Side::Neither,
+        limit: "",
+        force: Force::Hard,
+        source: OWN,
+    },
     choice(
         "requested",
         "Families asked for",

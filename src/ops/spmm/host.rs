@@ -3,6 +3,7 @@
 use super::family::count;
 use super::phrases;
 use super::shared::{Lowered, Shared, array};
+use super::space::Listed;
 use crate::domain::catalog::family::{
     Distinction, FamilyDescriptor, Flags, KernelId, Provider, StoredForm,
 };
@@ -26,9 +27,13 @@ pub trait HostFamily: Family {
     fn lower(&self, candidate: &Candidate, shared: &mut Shared) -> Option<Lowered>;
 }
 
-/// All candidates of the host.
-pub fn candidates() -> Vec<Candidate> {
-    HOST_FAMILIES.iter().flat_map(|family| product(family.name(), family.domains())).collect()
+/// All candidates of the host, by family.
+pub fn listed() -> Vec<Listed> {
+    let whole = |family: &&dyn HostFamily| {
+        let domains = family.domains();
+        Listed { domains, candidates: product(family.name(), domains) }
+    };
+    HOST_FAMILIES.iter().map(whole).collect()
 }
 
 /// Lowers the candidate by the family that it names; `None` if there is none, or the candidate is not of that family.

@@ -1,6 +1,7 @@
 //! SpMM: `C = A B`, A sparse (CSR), B dense.
 
 pub mod column_major;
+mod combinations;
 pub mod condensed_tc;
 pub mod constraints;
 pub mod family;
@@ -46,13 +47,15 @@ use std::collections::{HashMap, HashSet};
 /// The space of a matrix on a device: enumerated, pruned, predicted.
 pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowing) -> Space {
     let inspection = Inspection::of(matrix);
-    let all = space::enumerate(problem, device.kind);
+    let listed = space::listed(problem, device.kind);
+    let never = combinations::step(&listed);
+    let all: Vec<Candidate> = listed.into_iter().flat_map(|family| family.candidates).collect();
     let compiled = compiled(&all, problem, device, &narrowing.figures);
     let mut constraints = constraints::all(&inspection, problem, device, compiled);
     if narrowing.asks() {
         constraints = constraints::requested(constraints, &narrowing.families, &narrowing.fixed);
     }
-    let (pruned, despite) = match &narrowing.full {
+    let (mut pruned, despite) = match &narrowing.full {
         None => (search::prune(all, &constraints), HashMap::new()),
         Some(draw) => {
             let (mut pruned, mut despite) =
@@ -61,6 +64,7 @@ pub fn space(matrix: &Csr, problem: &Spmm, device: &Device, narrowing: &Narrowin
             (pruned, despite)
         }
     };
+    pruned.funnel.splice(0..0, never);
     let predict = |candidate| match device.kind {
         DeviceKind::Cuda => family::kernel(candidate, problem)
             .map_or(f64::INFINITY, |kernel| kernel.predict_us(&inspection, problem, device)),

@@ -5,16 +5,35 @@ use super::family::{self, FAMILIES};
 use super::host;
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Output, Spmm};
 use crate::ops::vendor::candidate;
+use crate::search::domain::Domain;
 use crate::sparse::Csr;
 
+/// What one family adds to the space.
+pub struct Listed {
+    /// All of its parameters with all of their values.
+    pub domains: &'static [Domain],
+    pub candidates: Vec<Candidate>,
+}
+
 /// All candidates of our own families for a problem, before any constraint: the products of their domains, without the
-/// combinations that no kernel takes and the values that the problem determines. These are never formed, so no step counts them
-/// (the products of `row_split` and `nnz_split` alone have tens of thousands of members).
-pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
+/// combinations that no kernel takes and the values that the problem determines. These are never formed (the products of
+/// `row_split` and `nnz_split` alone have tens of thousands of members); `combinations` counts them.
+pub fn listed(problem: &Spmm, kind: DeviceKind) -> Vec<Listed> {
     match kind {
-        DeviceKind::Cpu => host::candidates(),
-        DeviceKind::Cuda => FAMILIES.iter().flat_map(|family| family.candidates(problem)).collect(),
+        DeviceKind::Cpu => host::listed(),
+        DeviceKind::Cuda => FAMILIES
+            .iter()
+            .map(|family| Listed {
+                domains: family.domains(),
+                candidates: family.candidates(problem),
+            })
+            .collect(),
     }
+}
+
+/// Those of all families.
+pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
+    listed(problem, kind).into_iter().flat_map(|family| family.candidates).collect()
 }
 
 /// Density from which a product with A made dense is tried: below it the product has more than fifty times the terms.
@@ -85,7 +104,6 @@ fn typical_problems() -> Vec<Spmm> {
 mod tests {
     use super::*;
     use crate::domain::Param;
-    use crate::search::domain::Domain;
 
     /// `// tune: a 1 2 | b x y` of a kernel header, as domains.
     fn header_domains(text: &str) -> Vec<(String, Vec<String>)> {

@@ -1,5 +1,6 @@
 //! A chart of how many candidates each constraint removed.
 
+use crate::domain::funnel::COMBINATIONS;
 use crate::explain::Step;
 use crate::http::dashboard::format;
 use askama::Template;
@@ -39,11 +40,15 @@ const THIN: f64 = 0.5;
 impl Funnel {
     /// `None` if there were no candidates at all.
     pub fn new(steps: &[Step]) -> Option<Self> {
-        let first = steps.first()?;
-        let all = first.left + first.removed;
+        // What never was a candidate may be many times as much: it stands before the candidates, without a share of theirs.
+        let never = |step: &&Step| step.name == COMBINATIONS;
+        let all = match steps.iter().find(|step| !never(step)) {
+            Some(first) => first.left + first.removed,
+            None => steps.first()?.left,
+        };
         let width = |count: u64| match count {
             0 => 0.0,
-            count => (count as f64 / all.max(1) as f64 * 100.0).max(THIN),
+            count => (count as f64 / all.max(1) as f64 * 100.0).clamp(THIN, 100.0),
         };
         let start = Row {
             name: "All candidates".to_owned(),
@@ -53,15 +58,17 @@ impl Funnel {
             removed: None,
             told: None,
         };
-        let rows = steps.iter().map(|step| Row {
+        let row = |step: &Step| Row {
             name: step.title.clone(),
             left_width: format!("{:.2}", width(step.left)),
             found_width: format!("{:.2}", width(step.left + step.removed)),
             left: format::count(step.left),
             removed: (step.removed > 0).then(|| format::count(step.removed)),
             told: told(step),
-        });
-        Some(Self { rows: std::iter::once(start).chain(rows).collect() })
+        };
+        let before = steps.iter().filter(never).map(row);
+        let after = steps.iter().filter(|step| !never(step)).map(row);
+        Some(Self { rows: before.chain([start]).chain(after).collect() })
     }
 }
 
@@ -105,5 +112,13 @@ mod tests {
         let large = drawn(&[step("reduction", 586_657, 64)]).unwrap();
         assert_eq!(large.rows[1].left_width, "0.50");
         assert!(drawn(&[]).is_none());
+        let never = step("combinations", 90_000, 100);
+        let whole = drawn(&[vec![never], steps.to_vec()].concat()).unwrap();
+        let names: Vec<&str> = whole.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names[..2], ["Combinations with a kernel", "All candidates"]);
+        assert_eq!(whole.rows[0].removed.as_deref(), Some("90,000"));
+        let widths = whole.rows[1..].iter().zip(&funnel.rows);
+        assert!(widths.clone().all(|(with, without)| with.left_width == without.left_width));
+        assert_eq!(widths.count(), funnel.rows.len());
     }
 }
