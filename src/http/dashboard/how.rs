@@ -20,6 +20,9 @@ use axum::response::Response;
 /// Searches that the general page links.
 const NEWEST: u32 = 8;
 
+/// Pruned candidates that are asked for where one is enough: a sample of about this size.
+const FEW: u32 = 8;
+
 /// Most trials that are read for the best times of families; they come in the order in which they were made.
 const MOST_TRIED: u32 = 4000;
 
@@ -122,5 +125,11 @@ async fn families(app: &App, plan: &Plan) -> Result<Vec<OfFamily>, Problem> {
         us: trial.state.outcome().and_then(Outcome::median_us),
         candidate: Some(trial.candidate.clone()),
     });
-    Ok(explain::by_family(counted.chain(timed)))
+    let mut all = explain::by_family(counted.chain(timed));
+    // Of a family of which none was tried, one that a rule removed tells which kernel of its name it is.
+    for of in all.iter_mut().filter(|of| of.example.is_none()) {
+        let removed = there(app.service.pruned_of(job, &of.family, FEW).await)?.unwrap_or_default();
+        of.example = removed.into_iter().next().map(|trial| trial.candidate);
+    }
+    Ok(all)
 }
