@@ -1,7 +1,7 @@
 // Column-major SpMM straight from the operands: a subwarp per row splits its nonzeros, R columns in registers. For small
 // matrices and few columns, where staging B would be a launch too many.
 // maps:    subwarp -> row; lane -> every lanes-th entry; registers -> r outputs; block.y -> r columns
-// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 | unroll 2 4 | block 64 256 | order natural length
+// tune:    lanes 1 4 8 16 32 | r 1 2 4 8 | unroll 2 4 | block 64 256 | order natural length locality
 // needs:   CSR with 32-bit row pointers, column-major B and C
 // refuses: nothing: any n, any alignment
 #pragma once

@@ -1,7 +1,7 @@
 // Condensed SpMM on tensor cores, row-major: panels of 8 rows, the union of their columns in steps of one MMA, operands
 // swapped (C^T = B^T A^T), so that each gathered row of B serves 8 rows of A and lies in registers as it is in memory.
 // maps:    warp -> 8 rows x `columns` columns of C; block.x -> `warps` panels; block.y -> column tiles; block.z -> parts of steps
-// tune:    columns 32 64 128 | stages 1 2 4 | warps 2 8 | order natural length similarity | residue 0 2
+// tune:    columns 32 64 128 | stages 1 2 4 | warps 2 8 | order natural length similarity locality | residue 0 2
 // needs:   packed panels, f16 (f32 sums) or f32 (as tf32 by consent, else split in two tf32 terms), row-major, finite B; with
 //          several parts scratch for their sums and a zeroed counter per panel and column tile
 // refuses: n not a multiple of 4 in f32, of 8 in f16 (rows of B would not be aligned to 16 bytes); n below 8

@@ -1,7 +1,7 @@
 // Tiled SpMM, column-major: a panel's distinct rows of B are gathered once into shared memory, and every row of the panel
 // multiplies from there, R output columns in registers (Tiled SpMM, sections 2.5 and 4.1).
 // maps:    thread -> row (or segment of one), r columns; block.x -> panel of `rows` rows; block.y -> r columns
-// tune:    r 4 8 16 | buffer 512 1024 2048 | rows 128 256 | segment none half auto double | order natural length similarity radix
+// tune:    r 4 8 16 | buffer 512 1024 2048 | rows 128 256 | segment none half auto double | order natural length similarity radix locality
 // needs:   gather maps and S-ELL packed by `ops/spmm/tiled/pack.rs`; f16, f32, f64; column-major B and C
 // refuses: nothing: any n, any alignment
 #pragma once

@@ -1,6 +1,6 @@
 // Tiled SpMM (Tiled SpMM, section 3) on row-major operands: a block gathers the B rows that its rows of A touch into shared memory, stage by stage.
 // maps:    block.x -> `rows` rows that share columns or are of about one length and one of `split` shares of their stages; subwarp -> a row; lane -> 16 to 64 bytes of a row of B; block.y -> n1 columns
-// tune:    rows 64 128 | n1 32 64 128 | buffer 128 256 512 | split 1 2 4 8 16 | order natural length similarity radix
+// tune:    rows 64 128 | n1 32 64 128 | buffer 128 256 512 | split 1 2 4 8 16 | order natural length similarity radix locality
 // needs:   stages of at most `buffer` distinct columns, entries in groups of four a stage and row with 16-bit places, row-major B and C, finite B
 // refuses: more than 1024 threads per block; any n and any alignment are taken
 #pragma once

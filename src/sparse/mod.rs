@@ -7,6 +7,7 @@ pub mod digest;
 pub mod features;
 pub mod generate;
 pub mod levels;
+pub mod locality;
 pub mod operand;
 pub mod oracle;
 pub mod profile;

@@ -2,7 +2,7 @@
 
 use super::family::{
     Beyond, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
-    is_ordered, order,
+    is_local, is_ordered, order, order_serves,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -50,7 +50,7 @@ impl SpmmFamily for ColumnMajors {
                 Domain::ints("r", &[1, 2, 4, 8]),
                 Domain::ints("unroll", &[2, 4]),
                 Domain::ints("block", &[64, 256]),
-                Domain::texts("order", &["natural", "length"]),
+                Domain::texts("order", &["natural", "length", "locality"]),
             ]
         });
         &DOMAINS
@@ -59,7 +59,13 @@ impl SpmmFamily for ColumnMajors {
     fn candidates(&self, problem: &Spmm) -> Vec<Candidate> {
         match effective_layout(problem) {
             Layout::Row => Vec::new(),
-            Layout::Col => product(FAMILY, self.domains()),
+            // By locality in large blocks alone, whose rows share L1.
+            Layout::Col => product(FAMILY, self.domains())
+                .into_iter()
+                .filter(|c| {
+                    order_serves(c, problem) && (!is_local(c) || c.int("block") == Some(256))
+                })
+                .collect(),
         }
     }
 
@@ -179,7 +185,7 @@ impl SpmmKernel for ColumnMajor {
             mean_walk: (mean / lanes).max(1.0),
             longest_walk: (seen.longest_row as f64 / lanes).ceil(),
             lockstep: seen.groups(32 / self.lanes, by_length).lockstep,
-            locality: seen.locality(by_length),
+            locality: seen.locality_in(self.order),
             reuse: 1.0,
             ..Work::row_major(&self.tile(), seen, &self.problem)
         }

@@ -7,7 +7,7 @@
 mod descriptor;
 pub mod pack;
 
-use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, order};
+use super::family::{RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, order, order_serves};
 use super::inspect::{Inspection, Locality};
 use super::model::{self, Work};
 use super::shared::{self, Lowered, MOST_KEPT, Shared, array};
@@ -59,7 +59,7 @@ impl SpmmFamily for CondensedTcs {
                 Domain::ints("columns", &[32, 64, 128]),
                 Domain::ints("stages", &[1, 2, 4]),
                 Domain::ints("warps", &[2, 8]),
-                Domain::texts("order", &["natural", "length", "similarity"]),
+                Domain::texts("order", &["natural", "length", "similarity", "locality"]),
                 Domain::ints("residue", &[0, 2]),
             ]
         });
@@ -71,7 +71,10 @@ impl SpmmFamily for CondensedTcs {
             return Vec::new();
         }
         let all = product(FAMILY, self.domains()).into_iter();
-        all.filter(|candidate| self.kernel(candidate, problem).is_some()).collect()
+        all.filter(|candidate| {
+            order_serves(candidate, problem) && self.kernel(candidate, problem).is_some()
+        })
+        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {

@@ -4,8 +4,8 @@ mod tile;
 
 pub use tile::is_legal;
 
-use super::family::{self, SpmmKernel, Tile, effective_layout};
-use super::inspect::Inspection;
+use super::family::{self, RowOrder, SpmmKernel, Tile, effective_layout};
+use super::inspect::{Inspection, LOCALITY_PAYS};
 use super::similarity;
 use crate::domain::{Candidate, Device, DeviceKind, Fixed, KernelFigures, Layout, Spmm, funnel};
 use crate::search::{Constraint, Verdict};
@@ -307,11 +307,15 @@ fn alignment(facts: &Facts, tile: &Tile) -> Verdict {
 }
 
 /// Rows are sorted by content only if that lets their panels share more columns (Tiled SpMM, section 4.2): the paper keeps an
-/// order for its estimated rho.
+/// order for its estimated rho. By locality they are sorted for the caches, which must gain more: hardware keeps much without.
 fn row_order(facts: &Facts, kernel: &dyn SpmmKernel) -> Verdict {
+    let least = match kernel.tile().order {
+        RowOrder::Locality => LOCALITY_PAYS,
+        _ => similarity::PAYS,
+    };
     kernel
         .order_gain(&facts.inspection, &facts.device)
-        .map_or(Verdict::Keep, |gain| Verdict::at_least(gain, similarity::PAYS))
+        .map_or(Verdict::Keep, |gain| Verdict::at_least(gain, least))
 }
 
 /// Packed forms store a zero wherever a row lacks a column of its panel.

@@ -6,6 +6,7 @@
 use super::inspect::Inspection;
 use super::model::{self, Work};
 use super::shared::{Lowered, Shared};
+use super::tiled_model::Terms;
 use super::{
     column_major, condensed_tc, nnz_split, resident, row_panel, row_split, tca, tiled, tiled_row,
 };
@@ -71,7 +72,16 @@ pub trait SpmmKernel: Send + Sync {
     /// How many times the columns that panels share in the better of the other orders they share in this one, if it is an
     /// order that costs sorting by content. A kernel with a model of its own may compare what that predicts.
     fn order_gain(&self, seen: &Inspection, _device: &Device) -> Option<f64> {
-        (self.tile().order == RowOrder::Similarity).then(|| seen.similarity_gain())
+        match self.tile().order {
+            RowOrder::Similarity => Some(seen.similarity_gain()),
+            RowOrder::Locality => Some(seen.locality_gain()),
+            RowOrder::Natural | RowOrder::Length | RowOrder::Radix => None,
+        }
+    }
+
+    /// The terms of Tiled SpMM's model, for kernels that gather as it assumes.
+    fn tiled_terms(&self, _seen: &Inspection, _device: &Device) -> Option<Terms> {
+        None
     }
 
     /// The terms of Tiled SpMM's model, where it describes the kernel; `us` is the predicted time.
@@ -124,6 +134,21 @@ pub enum RowOrder {
     Similarity,
     /// By columns, as binary numbers (Tiled SpMM, section 4.2).
     Radix,
+    /// Rows that share columns, directly or through others, come close together: `sparse::locality`.
+    Locality,
+}
+
+/// Columns of C from which an order by locality is tried: less of B stays in the caches in any order.
+const LOCALITY_COLUMNS: u32 = 32;
+
+/// Whether a candidate takes the rows by locality.
+pub fn is_local(candidate: &Candidate) -> bool {
+    order(candidate) == Some(RowOrder::Locality)
+}
+
+/// Whether the order of a candidate can serve a product of this width.
+pub fn order_serves(candidate: &Candidate, problem: &Spmm) -> bool {
+    !is_local(candidate) || problem.n >= LOCALITY_COLUMNS
 }
 
 /// The geometry of a kernel, as LO-SpMM's constraints see it: tiles of `rows` (M1) by `columns` (N1).
@@ -233,6 +258,7 @@ pub fn order(candidate: &Candidate) -> Option<RowOrder> {
         "length" => Some(RowOrder::Length),
         "similarity" => Some(RowOrder::Similarity),
         "radix" => Some(RowOrder::Radix),
+        "locality" => Some(RowOrder::Locality),
         _ => None,
     }
 }

@@ -1,31 +1,23 @@
 //! Pattern statistics for constraints and model: tile balance, imbalance within warps, and the reuse of rows of B in panels.
 
+mod caches;
+
 use super::family::RowOrder;
 use super::radix;
 use super::similarity::{self, Overlap};
 use super::tiled_model::sample::{self, Sampled};
 use crate::sparse::Csr;
+use caches::{NEAR_ROWS, locality, promise};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+pub use caches::{LOCALITY_PAYS, Locality};
 
 /// Panel heights for which reuse is computed.
 pub const PANEL_ROWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Lengths are sorted by counting up to four times the number of rows plus this.
 const COUNTED: usize = 1 << 16;
-
-/// Rows that run close in time on one multiprocessor, and on the whole device: their columns share L1 and L2.
-const NEAR_ROWS: usize = 64;
-const FAR_ROWS: usize = 8192;
-
-/// How often a column recurs among rows that run close in time, in one of the two row orders.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Locality {
-    /// Entries over distinct columns in windows of 64 rows.
-    pub near: f64,
-    /// The same in windows of 8192 rows.
-    pub far: f64,
-}
 
 /// Groups of consecutive rows (in one of the two row orders) that run together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,15 +57,17 @@ pub struct Inspection {
     locality: [Locality; 2],
     natural: BTreeMap<u32, Groups>,
     by_length: BTreeMap<u32, Groups>,
-    /// By similarity and by radix, estimated on the rows that the estimate of `overlap` orders.
-    sampled_groups: [BTreeMap<u32, Groups>; 2],
+    /// By similarity, by radix and by locality, estimated on the rows that the estimate of `overlap` orders.
+    sampled_groups: [BTreeMap<u32, Groups>; 3],
     panels: BTreeMap<u32, Panel>,
     /// Every length that a row has, rising, with the number of such rows.
     pub row_lengths: Vec<(u32, u64)>,
-    /// Overlap of 8-row panels in natural order, by length, by similarity, and by radix (the last two estimated).
-    overlap: [Overlap; 4],
+    /// Overlap of 8-row panels in natural order, by length, by similarity, by radix and by locality (the last three estimated).
+    overlap: [Overlap; 5],
     /// In the same orders.
-    tiled: [Sampled; 4],
+    tiled: [Sampled; 5],
+    /// How many times as often columns recur among a few thousand rows by locality as in natural order.
+    far_gain: f64,
 }
 
 impl Inspection {
@@ -88,6 +82,9 @@ impl Inspection {
         let tiled = Sampled::of(matrix, touched_cols);
         let radix_rows = radix::sample(matrix, sample::wanted(tiled.mean), sample::WINDOW);
         let sampled = |order, rows: &[u32]| tiled.ordered(matrix, order, rows);
+        let locality = [&natural, &order].map(|order| locality(matrix, order));
+        let promise = promise(matrix, touched_cols, locality[0]);
+        let by_locality = if promise.rows.is_empty() { &natural } else { &promise.rows };
         Self {
             rows: matrix.rows() as u64,
             cols: matrix.cols() as u64,
@@ -96,10 +93,10 @@ impl Inspection {
             longest_row: sorted.first().copied().unwrap_or(0).into(),
             touched_cols,
             mean_gap: mean_gap(matrix),
-            locality: [&natural, &order].map(|order| locality(matrix, order)),
+            locality,
             natural: all_groups(&lengths),
             by_length: all_groups(&sorted),
-            sampled_groups: [&similar_rows, &radix_rows].map(|rows| {
+            sampled_groups: [&similar_rows, &radix_rows, by_locality].map(|rows| {
                 let lengths: Vec<u32> = rows.iter().map(|&row| lengths[row as usize]).collect();
                 all_groups(&lengths)
             }),
@@ -110,13 +107,16 @@ impl Inspection {
                 similarity::overlap(matrix, &order, similarity::PANEL),
                 similar,
                 similarity::overlap(matrix, &radix_rows, similarity::PANEL),
+                similarity::overlap(matrix, by_locality, similarity::PANEL),
             ],
             tiled: [
                 tiled.clone(),
                 sampled(RowOrder::Length, &order),
                 sampled(RowOrder::Similarity, &similar_rows),
                 sampled(RowOrder::Radix, &radix_rows),
+                sampled(RowOrder::Locality, by_locality),
             ],
+            far_gain: promise.far,
         }
     }
 
@@ -136,6 +136,7 @@ impl Inspection {
             RowOrder::Length => &self.by_length,
             RowOrder::Similarity => &self.sampled_groups[0],
             RowOrder::Radix => &self.sampled_groups[1],
+            RowOrder::Locality => &self.sampled_groups[2],
         };
         of_size(groups, size).cov
     }
@@ -164,18 +165,22 @@ impl Inspection {
         match order {
             RowOrder::Natural => natural,
             RowOrder::Length => self.locality(true),
-            RowOrder::Similarity | RowOrder::Radix => {
-                let cut = sample::Cut {
-                    rows: NEAR_ROWS as u32,
-                    buffer: u32::from(u16::MAX),
-                    segment: None,
+            RowOrder::Similarity | RowOrder::Radix | RowOrder::Locality => {
+                let near = natural.near * self.rho(order) / self.rho(RowOrder::Natural);
+                let far = match order {
+                    RowOrder::Locality => natural.far * self.far_gain,
+                    _ => natural.far,
                 };
-                let [ordered, own] = [order, RowOrder::Natural]
-                    .map(|order| self.tiled(order).footprint(cut).reuse());
-                let near = natural.near * ordered / own;
-                Locality { near, far: natural.far.max(near) }
+                Locality { near, far: far.max(near) }
             }
         }
+    }
+
+    /// rho of Tiled SpMM (Table 1) for panels of 64 rows cut from an order: entries over distinct columns, counted on a sample.
+    pub fn rho(&self, order: RowOrder) -> f64 {
+        let cut =
+            sample::Cut { rows: NEAR_ROWS as u32, buffer: u32::from(u16::MAX), segment: None };
+        self.tiled(order).footprint(cut).reuse()
     }
 
     /// How the rows of 8-row panels cut from an order overlap.
@@ -186,6 +191,15 @@ impl Inspection {
     /// How many times the columns that rows share in the better of the two other orders they share in order of similarity.
     pub fn similarity_gain(&self) -> f64 {
         similarity::gain(self.overlap[2], &self.overlap[..2])
+    }
+
+    /// How many times as often columns recur by locality among the rows that share a cache, L1 or L2, as in the better of
+    /// natural order and order by length; at least 1.
+    pub fn locality_gain(&self) -> f64 {
+        let ordered = self.locality_in(RowOrder::Locality);
+        let better = |of: fn(Locality) -> f64| of(self.locality[0]).max(of(self.locality[1]));
+        let near = ordered.near / better(|it| it.near);
+        near.max(ordered.far / better(|it| it.far)).max(1.0)
     }
 
     /// What Tiled SpMM's model reads, in an order of the rows.
@@ -209,6 +223,7 @@ fn place(order: RowOrder) -> usize {
         RowOrder::Length => 1,
         RowOrder::Similarity => 2,
         RowOrder::Radix => 3,
+        RowOrder::Locality => 4,
     }
 }
 
@@ -371,24 +386,6 @@ fn panel(matrix: &Csr, order: &[u32], m1: u32) -> Panel {
     let reuse = reuse(matrix, order, m1 as usize);
     let union = matrix.nnz() as f64 / reuse;
     Panel { union, reuse, fill: f64::from(m1) / reuse }
-}
-
-/// Rows this many times longer than the mean (and at least this long) read most of B once, whatever runs close to them:
-/// windows leave them out, and their entries count as met once.
-const LONG: f64 = 16.0;
-const LONG_AT_LEAST: f64 = 1024.0;
-
-fn locality(matrix: &Csr, order: &[u32]) -> Locality {
-    let nnz = matrix.nnz() as f64;
-    let most = (LONG * nnz / matrix.rows().max(1) as f64).max(LONG_AT_LEAST) as usize;
-    let is_short = |row: &&u32| matrix.row_nnz(**row as usize) <= most;
-    let short: Vec<u32> = order.iter().filter(is_short).copied().collect();
-    let in_short = short.iter().map(|&row| matrix.row_nnz(row as usize)).sum::<usize>() as f64;
-    let met = |size| {
-        let once = in_short / reuse(matrix, &short, size).max(1.0) + (nnz - in_short);
-        if once > 0.0 { nnz / once } else { 1.0 }
-    };
-    Locality { near: met(NEAR_ROWS), far: met(FAR_ROWS) }
 }
 
 /// Entries over distinct columns in windows of `size` consecutive rows of an order, on evenly spread samples.

@@ -91,7 +91,7 @@ impl Work {
             mean_walk: seen.mean_row,
             longest_walk: seen.longest_row as f64,
             lockstep: 1.0,
-            locality: seen.locality(tile.order == RowOrder::Length),
+            locality: seen.locality_in(tile.order),
             reuse: 1.0,
             framed: 0.0,
             staged_bytes: 0.0,

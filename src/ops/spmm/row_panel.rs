@@ -2,7 +2,7 @@
 
 use super::family::{
     Beyond, RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family,
-    order, width_serves,
+    is_local, order, order_serves, width_serves,
 };
 use super::inspect::Inspection;
 use super::model::Work;
@@ -50,7 +50,7 @@ impl SpmmFamily for RowPanels {
                 Domain::ints("vec", &[1, 2, 4, 8]),
                 Domain::ints("unroll", &[1, 2, 4]),
                 Domain::ints("block", &[64, 96, 192, 256]),
-                Domain::texts("order", &["length", "similarity"]),
+                Domain::texts("order", &["length", "similarity", "locality"]),
             ]
         });
         &DOMAINS
@@ -68,7 +68,11 @@ impl SpmmFamily for RowPanels {
             let wide = n1 >= problem.n.min(64) && n1 < 2 * problem.n;
             // Tiles of three times a power of two fill blocks that are too.
             let block = n1.is_multiple_of(3) == number("block").is_multiple_of(3);
+            // By locality neither panels of one row, which `row_split` walks, nor the small blocks that serve few rows.
+            let local = number("m1") > 1 && number("block") >= 192;
             wide && block
+                && order_serves(c, problem)
+                && (!is_local(c) || local)
                 && width_serves(problem.n, n1)
                 && number("vec") == widest_vector(problem, false)
         })
@@ -152,7 +156,8 @@ impl SpmmKernel for RowPanel {
             balanced: false,
             grid_y: self.problem.n.div_ceil(self.n1),
             // Panels of one row are what `row_split` walks, which takes rows by length too.
-            repeats: (self.m1 == 1 && self.order == RowOrder::Length).then_some(Beyond::ANOTHER),
+            repeats: (self.m1 == 1 && matches!(self.order, RowOrder::Length | RowOrder::Locality))
+                .then_some(Beyond::ANOTHER),
         }
     }
 
@@ -232,9 +237,9 @@ impl RowPanel {
     fn reuse(&self, seen: &Inspection) -> f64 {
         let by_length = seen.panel(self.m1).reuse;
         match self.order {
-            RowOrder::Similarity => {
+            RowOrder::Similarity | RowOrder::Locality => {
                 let [similar, long] =
-                    [RowOrder::Similarity, RowOrder::Length].map(|order| seen.overlap(order).reuse);
+                    [self.order, RowOrder::Length].map(|order| seen.overlap(order).reuse);
                 (by_length * similar / long.max(1.0)).clamp(1.0, f64::from(self.m1))
             }
             _ => by_length,

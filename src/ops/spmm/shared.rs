@@ -7,7 +7,7 @@ use super::{radix, similarity};
 use crate::domain::recipe::{Array, ArrayData, Program, Scratch};
 use crate::domain::{Device, Spmm};
 use crate::ops::Refusal;
-use crate::sparse::Csr;
+use crate::sparse::{Csr, locality};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,6 +107,7 @@ impl Shared {
             RowOrder::Radix => {
                 self.sorted(order, |matrix, rows| radix::order(&|row| cols(matrix, row), rows))
             }
+            RowOrder::Locality => self.sorted(order, |matrix, _| locality::order(matrix)),
         };
         (Some(rows), ms)
     }
@@ -147,6 +148,7 @@ impl RowOrder {
             Self::Length => "length",
             Self::Similarity => "similarity",
             Self::Radix => "radix",
+            Self::Locality => "locality",
         }
     }
 
@@ -176,7 +178,11 @@ pub fn array(name: impl Into<String>, data: ArrayData) -> Array {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Dtype, Layout};
+    use crate::domain::{DeviceKind, Dtype, Layout};
+    use crate::ops::spmm::{family, space};
+    use crate::sparse::generate::Spec;
+    use crate::sparse::locality::tests::shuffled;
+    use crate::sparse::{operand, oracle};
     use std::convert::Infallible;
 
     #[test]
@@ -199,6 +205,97 @@ mod tests {
         assert!(make("a") && make("b") && !make("a") && make("c"));
         assert!(!make("b") && make("a"));
         assert!(shared.kept.contains_key("rows_by_length"));
+    }
+
+    /// Rows that are empty, one that is long, and a mesh between in random order.
+    fn disordered() -> Csr {
+        let mesh = Spec::parse("mesh:nx=17,ny=13,seed=1").unwrap().generate().unwrap();
+        let (_, cols, values) = shuffled(&mesh).into_parts();
+        let cut = [0, 0, cols.len().min(3), cols.len() / 2].to_vec();
+        let rest = (cut[3]..=cols.len()).step_by(5).skip(1).chain([cols.len(), cols.len()]);
+        let indptr: Vec<usize> = cut.iter().copied().chain(rest).collect();
+        let mut rows: Vec<Vec<u32>> =
+            indptr.windows(2).map(|pair| cols[pair[0]..pair[1]].to_vec()).collect();
+        rows.iter_mut().for_each(|row| {
+            row.sort_unstable();
+            row.dedup();
+        });
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.len();
+            Some(*end)
+        });
+        let indptr = [0].into_iter().chain(ends).collect();
+        let indices = rows.concat();
+        let values = values[..indices.len()].to_vec();
+        Csr::new(rows.len(), mesh.cols(), indptr, indices, values).unwrap()
+    }
+
+    fn u32s(array: &Array) -> &[u32] {
+        match &array.data {
+            ArrayData::U32(data) => data,
+            _ => panic!("{} is not u32", array.name),
+        }
+    }
+
+    /// Panels of `m1` rows multiplied as `row_panel.cuh` does: every output stored once, in the matrix's own order.
+    fn panels(arrays: &[Array], m1: usize, rows: usize, b: &[f32], n: usize) -> Vec<f64> {
+        let [ptr, cols, order] = [0, 1, 3].map(|at| u32s(&arrays[at]));
+        let ArrayData::F32(values) = &arrays[2].data else { panic!("not f32") };
+        let mut c = vec![f64::NAN; rows * n];
+        for (panel, rows) in order.chunks(m1).enumerate() {
+            for (m, &row) in rows.iter().enumerate() {
+                let out = &mut c[row as usize * n..][..n];
+                assert!(n == 0 || out[0].is_nan(), "row {row} is stored twice");
+                out.fill(0.0);
+                for at in ptr[panel] as usize..ptr[panel + 1] as usize {
+                    let (value, from) = (values[at * m1 + m], &b[cols[at] as usize * n..][..n]);
+                    out.iter_mut()
+                        .zip(from)
+                        .for_each(|(c, b)| *c += f64::from(value) * f64::from(*b));
+                }
+            }
+        }
+        c
+    }
+
+    #[test]
+    fn every_family_by_rows_takes_them_by_locality() {
+        let matrix = Arc::new(disordered());
+        let (rows, expected) = (matrix.rows(), locality::order(&matrix));
+        assert_ne!(expected, (0..rows as u32).collect::<Vec<_>>());
+        let mut families = std::collections::BTreeSet::new();
+        for layout in [Layout::Row, Layout::Col] {
+            let problem = Spmm::new(33, Dtype::F32, layout);
+            let b = operand::random(matrix.cols() * 33, 3);
+            let product = oracle::spmm(&matrix, &b, &problem);
+            let all = space::enumerate(&problem, DeviceKind::Cuda).into_iter();
+            let device = super::super::tiled::tests::device(132);
+            let mut shared = Shared::new(matrix.clone(), problem, device);
+            for candidate in all.filter(family::is_local).step_by(7) {
+                let kernel = family::kernel(&candidate, &problem).unwrap();
+                // What is refused is refused in any order.
+                let Ok(lowered) = kernel.lower(&mut shared) else { continue };
+                assert!(lowered.ms > 0.0, "{candidate}");
+                families.insert(candidate.family.clone());
+                let named = lowered.arrays.iter().find(|it| it.name == "rows_by_locality");
+                // Tiled panels have an order of their own within each block, and slots: their tests execute them.
+                let Some(order) = named else {
+                    assert_eq!(candidate.family, "tiled");
+                    continue;
+                };
+                assert_eq!(u32s(order), expected, "{candidate}");
+                if candidate.family == "row_panel" {
+                    let m1 = candidate.int("m1").unwrap() as usize;
+                    let c = panels(&lowered.arrays, m1, rows, &b, 33);
+                    let close = |(i, c): (usize, &f64)| {
+                        (c - product.value[i]).abs() <= 1e-6 * (1.0 + f64::from(product.scale[i]))
+                    };
+                    assert!(c.iter().enumerate().all(close), "{candidate}");
+                }
+            }
+        }
+        let all = ["condensed_tc", "nnz_split", "row_panel", "row_split", "tiled"];
+        assert!(families.iter().eq(all.iter()), "{families:?}");
     }
 
     #[test]

@@ -8,7 +8,8 @@ pub mod slots;
 pub(super) mod tests;
 
 use super::family::{
-    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
+    RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, is_local,
+    order, order_serves,
 };
 use super::inspect::Inspection;
 use super::model::{SECTOR, Work};
@@ -59,7 +60,7 @@ impl SpmmFamily for TiledColumns {
                 Domain::ints("buffer", &[512, 1024, 2048]),
                 Domain::ints("rows", &[128, 256]),
                 Domain::texts("segment", &["none", "half", "auto", "double"]),
-                Domain::texts("order", &["natural", "length", "similarity", "radix"]),
+                Domain::texts("order", &["natural", "length", "similarity", "radix", "locality"]),
             ]
         });
         &DOMAINS
@@ -75,7 +76,15 @@ impl SpmmFamily for TiledColumns {
                 u64::from(count(candidate, "buffer")?) * u64::from(count(candidate, "r")?);
             Some(STAGED.contains(&(columns * problem.dtype.bytes())))
         };
-        all.filter(|candidate| problem.n >= 2 && staged(candidate) == Some(true)).collect()
+        // By locality rows are ordered whole: short segments would not be.
+        let cut = |candidate: &Candidate| {
+            !is_local(candidate) || matches!(candidate.text("segment"), Some("none" | "auto"))
+        };
+        let serves = |candidate: &Candidate| order_serves(candidate, problem) && cut(candidate);
+        all.filter(|candidate| {
+            problem.n >= 2 && staged(candidate) == Some(true) && serves(candidate)
+        })
+        .collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
@@ -269,6 +278,10 @@ impl SpmmKernel for Tiled {
                 seen.tiled(order).footprint(cut).padding()
             }
         }
+    }
+
+    fn tiled_terms(&self, seen: &Inspection, device: &Device) -> Option<Terms> {
+        Some(self.terms(seen, device))
     }
 
     fn intensity(&self, seen: &Inspection, device: &Device, us: f64) -> Option<Intensity> {

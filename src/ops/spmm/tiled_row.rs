@@ -10,11 +10,14 @@ mod tests;
 
 use super::family::{
     RowOrder, SpmmFamily, SpmmKernel, Tile, among, count, effective_layout, gpu_family, order,
+    order_serves,
 };
 use super::inspect::Inspection;
-use super::model::Work;
+use super::model::{SECTOR, Work};
 use super::phrases;
 use super::shared::{Lowered, Shared};
+use super::tiled::slots;
+use super::tiled_model::Terms;
 use crate::domain::catalog::family::{Distinction, FamilyDescriptor, StoredForm};
 use crate::domain::{Candidate, Device, Dtype, Layout, Spmm};
 use crate::ops::Refusal;
@@ -72,7 +75,7 @@ impl SpmmFamily for TiledRows {
                 Domain::ints("n1", &[32, 64, 128]),
                 Domain::ints("buffer", &[128, 256, 512]),
                 Domain::ints("split", &SPLITS),
-                Domain::texts("order", &["natural", "length", "similarity", "radix"]),
+                Domain::texts("order", &["natural", "length", "similarity", "radix", "locality"]),
             ]
         });
         &DOMAINS
@@ -82,7 +85,8 @@ impl SpmmFamily for TiledRows {
         if effective_layout(problem) != Layout::Row {
             return Vec::new();
         }
-        product(NAME, self.domains())
+        let all = product(NAME, self.domains()).into_iter();
+        all.filter(|candidate| order_serves(candidate, problem)).collect()
     }
 
     fn kernel(&self, candidate: &Candidate, problem: &Spmm) -> Option<Box<dyn SpmmKernel>> {
@@ -224,7 +228,7 @@ impl TiledRow {
             RowOrder::Natural => gain > NATURAL_PAYS[0],
             RowOrder::Length => gain < NATURAL_PAYS[1],
             // Their gain has a rule of its own.
-            RowOrder::Similarity | RowOrder::Radix => true,
+            RowOrder::Similarity | RowOrder::Radix | RowOrder::Locality => true,
         }
     }
 
@@ -363,9 +367,40 @@ impl SpmmKernel for TiledRow {
         let others = near(RowOrder::Natural).max(near(RowOrder::Length));
         match self.order {
             RowOrder::Natural | RowOrder::Length => None,
+            RowOrder::Locality => Some(seen.locality_gain()),
             order if seen.tiled(order).looked() == 0 => Some(0.0),
             order => Some(near(order) / others),
         }
+    }
+
+    /// As the model has them where a row of B is read whole: A is read once for `n1` columns, and a gather is of whole sectors.
+    fn tiled_terms(&self, seen: &Inspection, device: &Device) -> Option<Terms> {
+        let (distinct, stages) = self.stages(seen);
+        let (rho, rows) = (self.reuse(seen).max(1.0), f64::from(self.rows));
+        let width = f64::from(self.problem.n.min(self.n1) * self.element());
+        let c = (width / SECTOR).ceil() * SECTOR / width;
+        let l = (seen.nnz as f64 / rho / seen.touched_cols.max(1) as f64).max(1.0);
+        let element = f64::from(self.element());
+        Some(Terms {
+            mu: seen.mean_row,
+            mu_segment: seen.mean_row,
+            r: f64::from(self.n1),
+            rho,
+            z: self.fill(seen),
+            // The map of the panel and the bounds of its stages, by row.
+            delta: 4.0 * (distinct / rows + stages),
+            element,
+            c,
+            l,
+            gamma: c / l,
+            u: slots::utilization(self.blocks(seen) as u64, device.multiprocessors),
+            segmented: false,
+            stages_per_panel: stages,
+            panels: (seen.rows as f64 / rows).ceil(),
+            longest_walk: seen.longest_row as f64,
+            stored: element,
+            again: 0.0,
+        })
     }
 
     fn applies(&self, seen: &Inspection, device: &Device) -> bool {

@@ -1,7 +1,7 @@
 //! Shared by `row_split` and `nnz_split`: groups of lanes x ways threads that walk entries (`kernels/spmm/walk.cuh`), B as
 //! given or staged in panels, C written by rows or by columns.
 
-use super::family::{Beyond, RowOrder, Tile, among, count, order, width_serves};
+use super::family::{Beyond, RowOrder, Tile, among, count, order, order_serves, width_serves};
 use super::inspect::Inspection;
 use super::model::Work;
 use super::shared::scratch;
@@ -56,7 +56,7 @@ pub static DOMAINS: LazyLock<Vec<Domain>> = LazyLock::new(|| {
         Domain::ints("unroll", &[2, 4, 8]),
         Domain::ints("block", &[64, 256]),
         Domain::texts("fetch", &["direct", "shuffle"]),
-        Domain::texts("order", &["natural", "length"]),
+        Domain::texts("order", &["natural", "length", "locality"]),
         Domain::texts("b", &["given", "staged"]),
     ]
 });
@@ -78,8 +78,9 @@ pub fn candidates(family: &str, domains: &[Domain], problem: &Spmm) -> Vec<Candi
             .collect::<Vec<_>>()
     };
     let all = [false, true].into_iter().flat_map(|staged| product(family, &narrowed(staged)));
-    let makes_sense = |walk: Walk| walk.makes_sense();
-    all.filter(|c| Walk::of(c, problem, domains).is_some_and(makes_sense)).collect()
+    let listed = |walk: Walk| walk.makes_sense() && walk.order_pays();
+    all.filter(|c| order_serves(c, problem) && Walk::of(c, problem, domains).is_some_and(listed))
+        .collect()
 }
 
 /// Elements of the widest vector that rows of B and C align to: 16 bytes, or fewer where n is no multiple, or smaller.
@@ -159,6 +160,12 @@ impl Walk {
             && deep
             && place
             && shared
+    }
+
+    /// By locality rows that share columns meet in large blocks, which share L1; small blocks and shuffled indices serve short
+    /// and unequal rows, as they do in the other orders. The space would be half as large again with them.
+    fn order_pays(&self) -> bool {
+        self.order != RowOrder::Locality || (self.block == 256 && !self.shuffle)
     }
 
     fn group(&self) -> u32 {

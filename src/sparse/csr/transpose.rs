@@ -21,6 +21,13 @@ impl Csr {
         self.turned(indptr, rows, values)
     }
 
+    /// The pattern of the transpose: all values are 0.
+    pub fn transposed_pattern(&self) -> Self {
+        let rows = atomics(self.nnz(), AtomicU32::new);
+        let indptr = self.distribute(|place, _, row| rows[place].store(row, Ordering::Relaxed));
+        self.turned(indptr, rows, vec![0.0; self.nnz()])
+    }
+
     /// The transpose, and for each of its entries the place of the same entry in this matrix: new values of this matrix
     /// become those of the transpose by `transposed[i] = values[map[i]]`. Places are counted in 32 bits, which is enough for
     /// every matrix that can be tuned.
@@ -130,6 +137,11 @@ mod tests {
         let (transposed, map) = matrix.transposed_with_map();
         assert_eq!((&transposed, &map), (&by_definition(matrix).0, &by_definition(matrix).1));
         assert_eq!(matrix.transposed(), transposed);
+        let pattern = matrix.transposed_pattern();
+        assert_eq!(
+            (pattern.indptr(), pattern.indices(), pattern.nnz()),
+            (transposed.indptr(), transposed.indices(), pattern.values().len())
+        );
         assert_eq!(transposed.transposed(), *matrix);
     }
 

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Whether segments of one row part under an order, so that they are summed by a second step.
 pub fn scatters(order: RowOrder) -> bool {
     match order {
-        RowOrder::Natural | RowOrder::Length => false,
+        RowOrder::Natural | RowOrder::Length | RowOrder::Locality => false,
         RowOrder::Similarity | RowOrder::Radix => true,
     }
 }
@@ -27,7 +27,8 @@ pub fn arrange<'a>(
         return (whole, LongRows::default());
     };
     let sort = match order {
-        RowOrder::Natural => None,
+        // By locality rows are ordered whole: its groups are of rows.
+        RowOrder::Natural | RowOrder::Locality => None,
         RowOrder::Length => {
             // The segments of a row are of one length, up to an entry: they stay together.
             let longest = |row: u32| length(row).div_ceil(length(row).div_ceil(segment).max(1));
