@@ -4,11 +4,12 @@
 use super::family::{self, RowOrder};
 use super::inspect::Inspection;
 use super::model::Parts;
+use super::tiled_model::Terms;
 use crate::domain::{Candidate, Device, DeviceKind, Layout, Spmm};
 use crate::ops::features::{Described, Numbers};
 
 /// Version of these features.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// These include the host's kernels: their families have the same names and parameters.
 const FAMILY_NAMES: [&str; 8] =
@@ -91,9 +92,16 @@ fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
         ("natural", RowOrder::Natural),
         ("length", RowOrder::Length),
         ("similar", RowOrder::Similarity),
+        ("radix", RowOrder::Radix),
+        ("locality", RowOrder::Locality),
     ] {
         all.ratio(&format!("overlap_{name}"), seen.overlap(order).reuse, 1.0);
+        all.ratio(&format!("rho_{name}"), seen.rho(order), 1.0);
     }
+    let by_locality = seen.locality_in(RowOrder::Locality);
+    all.ratio("near_by_locality", by_locality.near, 1.0);
+    all.ratio("far_by_locality", by_locality.far, 1.0);
+    all.ratio("locality_gain", seen.locality_gain(), 1.0);
     for m1 in [4, 16] {
         all.ratio(&format!("panel_reuse_{m1}"), seen.panel(m1).reuse, 1.0);
     }
@@ -147,6 +155,7 @@ fn own(
             RowOrder::Length => 1.0,
             RowOrder::Similarity => 2.0,
             RowOrder::Radix => 3.0,
+            RowOrder::Locality => 4.0,
         },
     );
     all.log("unroll", tile.unroll.into());
@@ -192,6 +201,7 @@ fn own(
     all.log("staged_bytes", of(|w| w.staged_bytes));
     all.log("c_again", of(|w| w.c_again));
     all.log("after_us", of(|w| w.after_us));
+    tiled(&mut all, kernel.and_then(|kernel| kernel.tiled_terms(seen, device)).as_ref());
     let part = |read: fn(&Parts) -> f64| parts.as_ref().map_or(0.0, |p| seen_or_one(read(p)));
     all.ratio("memory_us", part(|p| p.memory), us);
     all.ratio("cache_us", part(|p| p.cache), us);
@@ -199,6 +209,26 @@ fn own(
     all.ratio("issue_us", part(|p| p.issue), us);
     all.ratio("chain_us", part(|p| p.chain), us);
     all
+}
+
+/// The terms of Tiled SpMM's model (Eq. 2 to 6) with its intensities, zero where it does not describe the kernel.
+fn tiled(all: &mut Numbers, terms: Option<&Terms>) {
+    let of = |read: fn(&Terms) -> f64| terms.map_or(0.0, read);
+    let intensity = |at: usize| terms.map_or(0.0, |terms| terms.intensities()[at]);
+    all.flag("tiled_described", terms.is_some());
+    all.log("tiled_mu_segment", of(|it| it.mu_segment));
+    all.log("tiled_rho", of(|it| it.rho));
+    all.log("tiled_z", of(|it| it.z));
+    all.log("tiled_delta", of(|it| it.delta));
+    all.log("tiled_c", of(|it| it.c));
+    all.log("tiled_l", of(|it| it.l));
+    all.log("tiled_gamma", of(|it| it.gamma));
+    all.log("tiled_utilization", of(|it| it.u));
+    all.log("tiled_stages", of(|it| it.stages_per_panel));
+    all.log("tiled_naive", intensity(0));
+    all.log("tiled_algorithmic", intensity(1));
+    all.log("tiled_effective", intensity(2));
+    all.log("tiled_optimistic", intensity(3));
 }
 
 const NO_TILE: family::Tile = family::Tile {
