@@ -108,6 +108,7 @@ fn shared(seen: &Inspection, problem: &Spmm, device: &Device) -> Numbers {
     all.log("n", n);
     all.put("n_divisor", problem.n.trailing_zeros().min(4).into());
     all.log("element_bytes", element);
+    all.log("c_element_bytes", problem.result().bytes() as f64);
     all.flag("column_major", problem.layout == Layout::Col);
     all.flag("tf32", problem.tf32);
     all.flag("accumulate", problem.accumulate);
