@@ -144,7 +144,7 @@ fn rules(search: &Search<'_>) -> Option<Chapter> {
     }
     Some(Chapter {
         id: "rules",
-        title: "Rules that remove candidates unrun",
+        title: "Rules that remove candidates without running them",
         source: "LO-SpMM, sections 3.2 to 3.4, and Tiled SpMM, section 4.1",
         said,
         steps: steps(&judging, search.judged, search.kind),
