@@ -41,7 +41,7 @@ pub fn told(plan: &Plan, matrix: Option<&Matrix>, trials: &[Answer<Trial>]) -> S
         limit: &plan.limit,
         predicted: plan.predicted.as_ref().map(|said| (said.model.as_str(), said.median_us)),
         model_error: plan.model_error.as_ref(),
-        learned: plan.provenance.model.as_ref(),
+        learned: plan.provenance.ranked_by(),
         trials: &plan.trials,
         expected_calls: plan.expected_calls,
         stopped_by: plan.provenance.stopped_by,

@@ -150,7 +150,7 @@ fn time(plan: &Plan) -> String {
             measured.rel_error
         ),
         (None, Some(predicted)) => {
-            let by = match &plan.provenance.model {
+            let by = match plan.provenance.ranked_by() {
                 Some(model) => format!("the analytic model, ranked by {model}"),
                 None => predicted.model.clone(),
             };
@@ -186,7 +186,7 @@ fn model(plan: &Plan) -> Option<String> {
     // Of a predicted plan the line of its time says so.
     plan.measured.as_ref()?;
     let predicted = plan.predicted.as_ref()?;
-    if let Some(model) = &plan.provenance.model {
+    if let Some(model) = plan.provenance.ranked_by() {
         let rank = plan.model_error.as_ref().and_then(|error| error.rank_correlation);
         let rank = rank.map_or_else(String::new, |rank| format!(", rank correlation {rank:.2}"));
         let time = us(predicted.median_us);

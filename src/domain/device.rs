@@ -87,6 +87,53 @@ impl DeviceClass {
             _ => None,
         }
     }
+
+    /// How unlike another class's hardware is, for a model of that class that is to rank on this one; smaller is nearer.
+    ///
+    /// First by the difference of minor compute capabilities (of instruction sets on CPUs: 0 or 1), then by the difference of
+    /// multiprocessors (threads on CPUs). `None` if it is no neighbour: another kind of device, another major compute
+    /// capability, or a class whose text does not tell.
+    pub fn distance(&self, other: &Self) -> Option<(u32, u32)> {
+        let (here, there) = (self.hardware()?, other.hardware()?);
+        let generation = match (here.kind, there.kind) {
+            (DeviceKind::Cuda, DeviceKind::Cuda) => {
+                let (major, minor) = capability(here.capability)?;
+                let (of_other, minor_of_other) = capability(there.capability)?;
+                (major == of_other).then_some(minor.abs_diff(minor_of_other))?
+            }
+            (DeviceKind::Cpu, DeviceKind::Cpu) => u32::from(here.capability != there.capability),
+            _ => return None,
+        };
+        Some((generation, here.units.abs_diff(there.units)))
+    }
+
+    /// What [`Device::class`] wrote into the text. The device's name, which may contain slashes, stands between kind and
+    /// capability.
+    fn hardware(&self) -> Option<Hardware<'_>> {
+        let kind = self.kind()?;
+        let mut parts = self.0.rsplitn(3, '/');
+        let (units, capability) = (parts.next()?, parts.next()?);
+        let units = match kind {
+            DeviceKind::Cuda => units.strip_suffix("sm")?,
+            DeviceKind::Cpu => units.strip_suffix('t')?,
+        };
+        Some(Hardware { kind, capability, units: units.parse().ok()? })
+    }
+}
+
+/// The part of a class that distances are computed from.
+struct Hardware<'a> {
+    kind: DeviceKind,
+    /// `cc9.0`, or a CPU's instruction set.
+    capability: &'a str,
+    /// Multiprocessors, or threads of a CPU.
+    units: u32,
+}
+
+/// Major and minor compute capability of `cc9.0`.
+fn capability(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.strip_prefix("cc")?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 impl fmt::Display for DeviceClass {
@@ -139,5 +186,35 @@ impl Device {
     pub fn environment(&self) -> String {
         let vendor = self.vendor.as_deref().unwrap_or("no vendor library");
         format!("{}; {}; {vendor}", self.driver, self.compiler)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceClass;
+
+    #[test]
+    fn classes_are_near_by_generation_and_then_by_multiprocessors() {
+        let class = |text: &str| DeviceClass(text.to_owned());
+        let h200 = class("cuda/NVIDIA H200/cc9.0/132sm");
+        let far = |other: &str| h200.distance(&class(other));
+        assert_eq!(far("cuda/NVIDIA H100 80GB HBM3/cc9.0/132sm"), Some((0, 0)));
+        assert_eq!(far("cuda/NVIDIA H100/PCIe/cc9.0/114sm"), Some((0, 18)));
+        assert_eq!(far("cuda/a later one/cc9.2/132sm"), Some((2, 0)));
+        for other in [
+            "cuda/NVIDIA A100/cc8.0/108sm",
+            "cpu/a CPU/avx512/132t",
+            "cuda/NVIDIA H100/cc9.0/many",
+            "cuda/NVIDIA H100/9.0/132sm",
+            "cuda/132sm",
+            "gpu/NVIDIA H100/cc9.0/132sm",
+            "",
+        ] {
+            assert_eq!(far(other), None, "{other}");
+        }
+        let cpu = class("cpu/a CPU/avx512/16t");
+        assert_eq!(cpu.distance(&class("cpu/another/avx512/64t")), Some((0, 48)));
+        assert_eq!(cpu.distance(&class("cpu/another/scalar/16t")), Some((1, 0)));
+        assert_eq!(cpu.distance(&h200), None);
     }
 }

@@ -117,8 +117,8 @@ pub struct HeldOut {
     /// Number of folds that the patterns were divided into; each fold is evaluated with models trained on the others.
     pub folds: u32,
     pub groups: u64,
-    /// One per ranking: the learners, the analytic model, the analytic model corrected during the search, and random
-    /// choice.
+    /// One per ranking: the learners, the analytic model, the analytic model corrected during the search, random choice,
+    /// and the active model of the nearest class of device if there is one.
     #[serde(rename = "choosers")]
     pub rankers: Vec<RankerScore>,
 }
@@ -126,7 +126,7 @@ pub struct HeldOut {
 /// The evaluation of one ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankerScore {
-    /// A learner's name, `analytic`, `analytic_corrected` or `random`.
+    /// A learner's name, `analytic`, `analytic_corrected`, `borrowed` (the model of the nearest class of device) or `random`.
     pub name: String,
     /// Normalised discounted cumulative gain of the first ten; absent for random choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -348,6 +348,9 @@ pub struct Provenance {
     /// The learned model that ranked, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
+    /// The class of device that this model was trained for, if it is another one than the plan's: the nearest with a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_of: Option<DeviceClass>,
     /// sparsetune's version.
     pub version: String,
     /// Driver, compiler and vendor library; the plan is stale in another environment.
@@ -357,6 +360,21 @@ pub struct Provenance {
     pub seed: u64,
     pub stopped_by: StoppedBy,
     pub search_seconds: f64,
+}
+
+/// A learned model as texts name it: its id, and for a borrowed one the class of device that it is of.
+pub fn ranked_by(model: &ModelId, of: Option<&DeviceClass>) -> String {
+    match of {
+        None => model.to_string(),
+        Some(class) => format!("{model} (of {class}, the nearest class of device with a model)"),
+    }
+}
+
+impl Provenance {
+    /// [`ranked_by`] the learned model, if one ranked.
+    pub fn ranked_by(&self) -> Option<String> {
+        self.model.as_ref().map(|model| ranked_by(model, self.model_of.as_ref()))
+    }
 }
 
 /// How well the found plan matches the lookup.

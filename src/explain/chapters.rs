@@ -158,7 +158,7 @@ fn choice(search: &Search<'_>, title: &'static str, source: &'static str) -> Cha
         search.funnel.iter().filter(|step| is_choice(step)).cloned().collect();
     let mut said = Vec::new();
     let time = search.measured.map(|measured| measured.median_us);
-    match (search.learned, search.predicted) {
+    match (&search.learned, search.predicted) {
         (Some(model), predicted) => {
             said.push(format!(
                 "The learned model {model} put the candidates in order. It is trained on earlier measurements to tell which of \
@@ -184,7 +184,7 @@ fn choice(search: &Search<'_>, title: &'static str, source: &'static str) -> Cha
     }
     if let Some(error) = search.model_error {
         let trials = count(error.trials.into());
-        said.push(match (search.learned, error.rank_correlation) {
+        said.push(match (&search.learned, error.rank_correlation) {
             (Some(_), Some(rank)) => format!(
                 "Over {trials} trials its order and the measured one agree with a rank correlation of {}, where 1 is the same \
                  order and 0 is chance.",

@@ -13,7 +13,7 @@ pub use steps::{Step, compared, step, steps};
 use crate::domain::catalog::family::{Catalogue, FamilyDescriptor};
 use crate::domain::plan::{Baseline, Limit, Measured, ModelError, TrialCounts};
 use crate::domain::{
-    Candidate, DeviceKind, FunnelStep, Judged, ModelId, Param, Plan, Problem, StoppedBy, funnel,
+    Candidate, DeviceKind, FunnelStep, Judged, Param, Plan, Problem, StoppedBy, funnel,
 };
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ pub struct Search<'a> {
     /// The model's name and its prediction for the winner, microseconds.
     pub predicted: Option<(&'a str, f64)>,
     pub model_error: Option<&'a ModelError>,
-    /// The learned model that ranked, if any.
-    pub learned: Option<&'a ModelId>,
+    /// The learned model that ranked, as texts name it, if any.
+    pub learned: Option<String>,
     pub trials: &'a TrialCounts,
     pub expected_calls: Option<u64>,
     pub stopped_by: StoppedBy,
@@ -119,7 +119,7 @@ impl<'a> Search<'a> {
             limit: &plan.limit,
             predicted: plan.predicted.as_ref().map(|said| (said.model.as_str(), said.median_us)),
             model_error: plan.model_error.as_ref(),
-            learned: plan.provenance.model.as_ref(),
+            learned: plan.provenance.ranked_by(),
             trials: &plan.trials,
             expected_calls: plan.expected_calls,
             stopped_by: plan.provenance.stopped_by,

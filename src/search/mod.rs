@@ -21,6 +21,6 @@ pub use draw::{Draw, drawn, lot};
 pub use finals::{Contender, Decision, Samples, decide};
 pub use halving::{Halved, halving};
 pub use prune::{Constraint, Excess, Pruned, Removed, Verdict, judged, prune, prune_full};
-pub use ranked::{First, Ranked, rank_step, ranked, top};
+pub use ranked::{First, Ranked, corrected_top, rank_step, ranked, top};
 pub use sampled::{Sampled, sampled};
 pub use selector::{CandidateSelector, exhaustive};

@@ -75,11 +75,7 @@ pub fn top(
     sort(&mut scored);
     let places = top_k.max(1).min(scored.len()).max(before.len());
     let tried = before.len();
-    let best = || scored.iter().map(|(candidate, _)| candidate.clone());
-    let first = best().next();
-    let liked = first.into_iter().chain(best().find(|candidate| sure(candidate)));
-    let liked = liked.chain(known(warm, &scored)).chain(best());
-    let mut queue = filled(before, liked, places);
+    let mut queue = filled(before, liked(&scored, warm, sure), places);
     let fresh = queue.split_off(tried);
     queue.extend(together(fresh, preparation));
     let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
@@ -88,6 +84,44 @@ pub fn top(
             .to_owned(),
     );
     Ranked { selector: InOrder::of(queue), step }
+}
+
+/// At most `top_k` candidates of a model of another class of device, whose times are comparable: the first half as [`top`] would
+/// take them, without spreading, since the model's errors are not those of the analytic one; each of the others by the model's
+/// times as corrected by all outcomes so far, since it has seen no measurement of this class.
+pub fn corrected_top(
+    mut scored: Vec<(Candidate, f64)>,
+    top_k: usize,
+    First { before, warm }: First,
+    sure: impl Fn(&Candidate) -> bool,
+) -> Ranked {
+    sort(&mut scored);
+    let places = top_k.max(1).min(scored.len()).max(before.len());
+    let (first, replayed) = (places.div_ceil(2), before.len());
+    let queue = filled(before, liked(&scored, warm, sure), first);
+    let mut step = rank_step(scored.len().saturating_sub(places), places.min(scored.len()));
+    step.detail = Some(
+        "half are the candidates that a learned model of another class of device ranks first, and those that won on similar \
+         matrices; half follow as measurements correct its order"
+            .to_owned(),
+    );
+    Ranked {
+        selector: Guided::boxed(scored, (places, first), queue, replayed, most_promising),
+        step,
+    }
+}
+
+/// The best, the best of those that must be included, the winners on similar matrices, then all by rank; some of them twice.
+/// `scored` is sorted.
+fn liked(
+    scored: &[(Candidate, f64)],
+    warm: Vec<Candidate>,
+    sure: impl Fn(&Candidate) -> bool,
+) -> impl Iterator<Item = Candidate> {
+    let best = || scored.iter().map(|(candidate, _)| candidate);
+    let first = best().next().into_iter().chain(best().find(|candidate| sure(candidate)));
+    let first: Vec<Candidate> = first.cloned().collect();
+    first.into_iter().chain(known(warm, scored)).chain(best().cloned())
 }
 
 /// The candidates that are among the scored.

@@ -2,7 +2,7 @@
 //! background, once for all requests that wait for it.
 
 use super::predicted::{Subject, plan, rank};
-use super::{ActiveModel, Result, Service, ServiceError, request};
+use super::{Ranker, Result, Service, ServiceError, request};
 use crate::domain::learned::Scope;
 use crate::domain::plan::PlanKey;
 use crate::domain::{
@@ -13,7 +13,7 @@ use crate::sparse::canonical::{self, CanonicalError};
 use crate::store::{BlobError, PageRequest, PlanQuery, StoreError};
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -93,7 +93,7 @@ struct Basis {
     key: PlanKey,
     matrix: Matrix,
     device: Device,
-    learned: Option<Arc<ActiveModel>>,
+    learned: Option<Ranker>,
     /// Candidates of the operation that hung or killed the device with the current kernel text.
     quarantined: HashSet<CandidateId>,
     id: PlanId,
@@ -104,10 +104,10 @@ impl Basis {
         key: &PlanKey,
         matrix: &Matrix,
         device: &Device,
-        learned: Option<Arc<ActiveModel>>,
+        learned: Option<Ranker>,
         quarantined: HashSet<CandidateId>,
     ) -> Self {
-        let model = model_name(learned.as_deref(), &key.problem, device.kind);
+        let model = model_name(learned.as_ref(), &key.problem, device.kind);
         let id = name(key, device, &model, &quarantined);
         let (key, matrix, device) = (key.clone(), matrix.clone(), device.clone());
         Self { key, matrix, device, learned, quarantined, id }
@@ -119,9 +119,9 @@ impl Basis {
             return plan.id == self.id;
         }
         let (from, device) = (&plan.provenance, &self.device);
-        let model = model_name(self.learned.as_deref(), &self.key.problem, device.kind);
+        let model = model_name(self.learned.as_ref(), &self.key.problem, device.kind);
         plan.predicted.as_ref().is_some_and(|said| said.model == model)
-            && from.model.as_ref() == self.learned.as_ref().map(|active| &active.card.id)
+            && from.model.as_ref() == self.learned.as_ref().map(|ranker| &ranker.card().id)
             && from.environment == device.environment()
             && from.kernel_digest.as_ref() == device.kernels.get(&plan.candidate.family)
             && !self.quarantined.contains(&plan.candidate.id())
@@ -129,12 +129,12 @@ impl Basis {
 }
 
 impl Service {
-    /// The active model for a problem on a device, if there is one.
+    /// The learned model that ranks for a problem on a device, if there is one.
     pub(in crate::service) async fn ranker(
         &self,
         problem: &Problem,
         device: &Device,
-    ) -> Result<Option<Arc<ActiveModel>>> {
+    ) -> Result<Option<Ranker>> {
         let scope = Scope { op: problem.op(), device_class: device.class() };
         self.active_model(&scope).await
     }
@@ -267,7 +267,7 @@ impl Service {
             let space = ops::of(&problem).space(&csr, &on, &narrowing);
             let surveyed = space.and_then(|space| {
                 let least = ops::of(&problem).least(&csr, &on)?;
-                let ranking = rank(&space, learned.as_deref(), &quarantined);
+                let ranking = rank(&space, learned.as_ref(), &quarantined);
                 let first = ranking.order.first();
                 let said = first.map(|(first, _)| (space.judged(first), space.intensity(first)));
                 Ok((ranking, least, space.pruned.funnel, said.unwrap_or_default()))
@@ -332,10 +332,10 @@ impl Service {
     }
 }
 
-fn model_name(learned: Option<&ActiveModel>, problem: &Problem, kind: DeviceKind) -> String {
+fn model_name(learned: Option<&Ranker>, problem: &Problem, kind: DeviceKind) -> String {
     learned.map_or_else(
         || ops::of(problem).model_name(kind).to_owned(),
-        |active| active.card.id.to_string(),
+        |ranker| ranker.card().id.to_string(),
     )
 }
 

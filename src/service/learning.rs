@@ -1,16 +1,13 @@
 //! Use cases of learned models: list them, and change which one is in use.
 
-use super::{Page, PageRequest, Result, Service, ServiceError};
-use crate::domain::learned::{Activation, Learner, Scope};
+use super::rankers::{InUse, tell_in_use, usable};
+use super::{ActiveModel, Page, PageRequest, Ranker, Result, Service, ServiceError};
+use crate::domain::learned::{Activation, Scope};
 use crate::domain::{
-    DeviceClass, Digest, LearnedModel, ModelId, ModelQuality, Op, Timestamp, TrainRequest,
-    Training, Work,
+    DeviceClass, LearnedModel, ModelId, ModelQuality, Op, Timestamp, TrainRequest, Training, Work,
 };
-use crate::learn::ModelFile;
 use crate::ops::features;
 use crate::store::{ActivationQuery, RollBack, StoreError, Submission};
-use metrics::gauge;
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// A learned model, and whether it is in use.
@@ -54,13 +51,6 @@ impl ModelStanding {
         let ranked = Ranked::of(&model, quality);
         Self { model, active, ranked }
     }
-}
-
-/// An active model, ready to rank.
-#[derive(Clone, Debug)]
-pub struct ActiveModel {
-    pub card: LearnedModel,
-    pub file: Arc<ModelFile>,
 }
 
 impl Service {
@@ -166,16 +156,28 @@ impl Service {
         }
     }
 
-    /// The active model of a scope, if it can be used: one that cannot be read, or uses other features, is logged once and
-    /// ignored. Cheap while nothing changes.
-    pub async fn active_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
+    /// The model that ranks for a scope: its own active one, or, where the scope has none and nobody deactivated it, the
+    /// active one of the nearest class of device ([`DeviceClass::distance`]). A model that cannot be read, or uses other
+    /// features, is logged once and ignored. Cheap while nothing changes.
+    pub async fn active_model(&self, scope: &Scope) -> Result<Option<Ranker>> {
+        self.among_models(|in_use| in_use.ranker(scope)).await
+    }
+
+    /// The active model of the nearest other class of device, whether or not the scope has one of its own.
+    pub async fn nearest_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
+        self.among_models(|in_use| in_use.nearest(scope)).await
+    }
+
+    async fn among_models<T>(&self, of: impl FnOnce(&InUse) -> T) -> Result<T> {
         // The epoch is read before the store, so that a change in between makes the next caller read again.
         let epoch = self.plans_epoch();
-        if let Some(found) = self.in_use().of(scope, epoch) {
-            return Ok(found);
+        {
+            let kept = self.in_use();
+            if kept.is_of(epoch) {
+                return Ok(of(&kept));
+            }
         }
-        let mut in_use = self.look_in_use(epoch).await?;
-        Ok(in_use.remove(scope).flatten())
+        Ok(of(&self.look_in_use(epoch).await?))
     }
 
     /// Reads the active models before the first request for one, and updates the gauges.
@@ -184,25 +186,24 @@ impl Service {
     }
 
     /// Reads the active models from the store and remembers them as of `epoch`.
-    async fn look_in_use(&self, epoch: u64) -> Result<HashMap<Scope, Usable>> {
+    async fn look_in_use(&self, epoch: u64) -> Result<InUse> {
         let active = self.inner.store.activations(ActivationQuery::InUse).await?;
-        let mut in_use = HashMap::new();
+        let mut found = InUse::at(epoch);
         for Activation { scope, model, .. } in active {
             let Some(id) = model else {
                 tell_in_use(&scope, None);
+                found.closed(scope);
                 continue;
             };
-            let known = self.in_use().read.get(&id).cloned();
+            let known = self.in_use().read(&id);
             let model = match known {
                 Some(known) => known,
                 None => self.read_model(&scope, &id).await?,
             };
             tell_in_use(&scope, model.as_deref());
-            in_use.insert(scope, (id, model));
+            found.opened(scope, id, model);
         }
-        let found = in_use.iter().map(|(scope, (_, model))| (scope.clone(), model.clone()));
-        let found = found.collect();
-        self.in_use().keep(epoch, in_use);
+        self.in_use().keep(found.clone());
         Ok(found)
     }
 
@@ -252,61 +253,4 @@ fn other_features(id: &ModelId, op: Op, reads: u32) -> ServiceError {
         "model {id} uses features of version {reads}, but this server computes version {here}"
     );
     ServiceError::Conflict { message }
-}
-
-/// The active models at one point in time, each read and checked once.
-#[derive(Debug, Default)]
-pub(super) struct InUse {
-    /// [`Service::plans_epoch`] when the store was read; absent before the first time.
-    epoch: Option<u64>,
-    by_scope: HashMap<Scope, ModelId>,
-    /// A model never changes under its id.
-    read: HashMap<ModelId, Usable>,
-}
-
-/// Absent for a model that cannot be used.
-type Usable = Option<Arc<ActiveModel>>;
-type Read = (ModelId, Usable);
-
-impl InUse {
-    /// The outer option is absent if the store must be read.
-    fn of(&self, scope: &Scope, epoch: u64) -> Option<Option<Arc<ActiveModel>>> {
-        let found = self.by_scope.get(scope).and_then(|id| self.read.get(id)).cloned().flatten();
-        (self.epoch == Some(epoch)).then_some(found)
-    }
-
-    fn keep(&mut self, epoch: u64, in_use: HashMap<Scope, Read>) {
-        // Another task may have stored a newer result.
-        if self.epoch.is_some_and(|kept| kept > epoch) {
-            return;
-        }
-        self.epoch = Some(epoch);
-        self.by_scope = in_use.iter().map(|(scope, (id, _))| (scope.clone(), id.clone())).collect();
-        self.read = in_use.into_values().collect();
-    }
-}
-
-fn usable(
-    card: &LearnedModel,
-    bytes: &[u8],
-    scope: &Scope,
-) -> std::result::Result<ActiveModel, String> {
-    if card.digest != Digest::of(bytes) {
-        return Err("the file does not match its card".to_owned());
-    }
-    let file = ModelFile::parse(bytes).map_err(|error| error.to_string())?;
-    let (shared, own) = features::names(scope.op);
-    file.accepts(scope, features::version(scope.op), (&shared, &own))
-        .map_err(|error| error.to_string())?;
-    Ok(ActiveModel { card: card.clone(), file: Arc::new(file) })
-}
-
-/// One gauge for each learner of a scope, 1 if its model ranks.
-fn tell_in_use(Scope { op, device_class }: &Scope, model: Option<&ActiveModel>) {
-    let used = model.map(|model| model.card.learner);
-    for learner in Learner::ALL {
-        let (op, class, name) = (op.name(), device_class.to_string(), learner.name());
-        gauge!("sparsetune_model_in_use", "op" => op, "device_class" => class, "learner" => name)
-            .set(f64::from(u8::from(used == Some(learner))));
-    }
 }

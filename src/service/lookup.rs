@@ -106,7 +106,9 @@ impl Service {
         }
         match self.guess(key, &matrix, device, until).await? {
             Guess::Plan { plan, stored } => {
-                let model = plan.predicted.as_ref().map_or("no model", |said| &said.model);
+                let analytic = plan.predicted.as_ref().map(|said| said.model.clone());
+                let model = plan.provenance.ranked_by().or(analytic);
+                let model = model.unwrap_or_else(|| "no model".to_owned());
                 answer.reasons.push(format!(
                     "this plan is predicted by {model} and was not measured: POST /v1/jobs measures it"
                 ));

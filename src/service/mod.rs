@@ -17,6 +17,7 @@ mod misses;
 mod neighbours;
 mod plans;
 mod predicted;
+mod rankers;
 mod request;
 mod settings;
 pub mod signals;
@@ -34,9 +35,10 @@ pub use error::{Result, ServiceError};
 pub use events::EventStream;
 pub use ingest::Uploaded;
 pub use jobs::Submitted;
-pub use learning::{ActiveModel, ModelStanding, Ranked};
+pub use learning::{ModelStanding, Ranked};
 pub use lookup::LookupQuery;
 pub use plans::Blob;
+pub use rankers::{ActiveModel, Ranker};
 pub use settings::{Keep, LearningSettings, SearchDefaults, ServiceSettings};
 pub use study::Searched;
 pub use upkeep::Removed;
@@ -77,7 +79,7 @@ struct Inner {
     /// Devices of this process that are being opened.
     opening: Mutex<Vec<DeviceId>>,
     /// The active learned models, as last read.
-    models: Mutex<learning::InUse>,
+    models: Mutex<rankers::InUse>,
 }
 
 impl Service {

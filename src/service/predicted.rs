@@ -1,10 +1,10 @@
 //! Plans predicted by a model alone: the ranking of the candidates, and the plan of the first usable one.
 
-use super::{ActiveModel, Service};
+use super::{Ranker, Service};
 use crate::domain::plan::{Limit, PREDICTED_VERSION, Predicted, Provenance, TrialCounts, Validity};
 use crate::domain::{
-    Candidate, CandidateId, Device, Digest, FunnelStep, Intensity, JobId, JobRequest, Judged,
-    Matrix, ModelId, Plan, PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, DeviceClass, Digest, FunnelStep, Intensity, JobId, JobRequest,
+    Judged, Matrix, ModelId, Plan, PlanId, Problem, Search, SearchStrategy, StoppedBy, Timestamp,
 };
 use crate::ops::limit::Least;
 use crate::ops::{Kernels, Space};
@@ -19,21 +19,35 @@ pub(in crate::service) struct Ranking {
     pub order: Vec<(Candidate, f64)>,
     /// The model's name: the id of a learned model, or the name of the analytic one.
     pub model: String,
-    pub learned: Option<ModelId>,
+    pub learned: Option<Learned>,
+}
+
+/// A learned model that ranked.
+#[derive(Clone)]
+pub(in crate::service) struct Learned {
+    pub id: ModelId,
+    /// The class of device that it was borrowed from.
+    pub of: Option<DeviceClass>,
+}
+
+impl Learned {
+    pub fn of(ranker: &Ranker) -> Self {
+        Self { id: ranker.card().id.clone(), of: ranker.borrowed_from().cloned() }
+    }
 }
 
 /// Ranks by the learned model, or by the analytic one if there is none. Quarantined candidates are left out.
 pub(in crate::service) fn rank(
     space: &Space,
-    learned: Option<&ActiveModel>,
+    learned: Option<&Ranker>,
     quarantined: &HashSet<CandidateId>,
 ) -> Ranking {
     let analytic: Vec<f64> = space.scored.iter().map(|(_, us)| *us).collect();
     let times = match learned {
-        Some(active) => {
+        Some(ranker) => {
             let described = &space.described;
             let text = |at: usize| space.scored[at].0.to_string();
-            active.file.order(&described.shared, &described.own, &analytic, text)
+            ranker.model().file.order(&described.shared, &described.own, &analytic, text)
         }
         None => analytic,
     };
@@ -42,8 +56,8 @@ pub(in crate::service) fn rank(
     order.retain(|(candidate, us)| us.is_finite() && !quarantined.contains(&candidate.id()));
     // A stable sort: candidates with equal scores stay in the order of the search space.
     order.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let learned = learned.map(|active| active.card.id.clone());
-    let model = learned.as_ref().map_or_else(|| space.model.to_owned(), ToString::to_string);
+    let learned = learned.map(Learned::of);
+    let model = learned.as_ref().map_or_else(|| space.model.to_owned(), |one| one.id.to_string());
     Ranking { order, model, learned }
 }
 
@@ -122,7 +136,8 @@ pub(in crate::service) fn plan(
         resources: None,
         provenance: Provenance {
             job: subject.job,
-            model: ranking.learned.clone(),
+            model: ranking.learned.as_ref().map(|learned| learned.id.clone()),
+            model_of: ranking.learned.as_ref().and_then(|learned| learned.of.clone()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             environment: device.environment(),
             kernel_digest: device.kernels.get(&candidate.family).copied(),

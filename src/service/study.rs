@@ -18,7 +18,7 @@ pub struct Searched {
     pub plan: Plan,
     /// In the order in which they were tried, without samples.
     pub trials: Vec<Trial>,
-    /// The times by which the active learned model orders the candidates, in microseconds, with the model.
+    /// The times by which the active learned model (borrowed where the class has none) orders the candidates, in microseconds, with the model.
     pub learned: Option<(ModelId, HashMap<CandidateId, f64>)>,
 }
 
@@ -60,7 +60,7 @@ impl Service {
     /// Empty without an active model, or for features of another version.
     async fn rankings(&self, scope: &Scope) -> Result<Rankings> {
         let mut rankings = Rankings::new();
-        let Some(active) = self.active_model(scope).await? else { return Ok(rankings) };
+        let Some(ranker) = self.active_model(scope).await? else { return Ok(rankings) };
         let (version, mut after) = (features::version(scope.op), None);
         loop {
             let store = &self.inner.store;
@@ -76,10 +76,11 @@ impl Service {
                 let (candidates, own): (Vec<_>, Vec<_>) =
                     group.rows.into_iter().map(|row| (row.candidate, row.own)).unzip();
                 let text = |at: usize| candidates[at].to_string();
-                let times = active.file.order(&group.features.shared, &own, &predicted, text);
+                let times =
+                    ranker.model().file.order(&group.features.shared, &own, &predicted, text);
                 let ids = candidates.iter().map(|candidate| candidate.id());
                 let ranking = ids.zip(times).collect();
-                rankings.insert(group.job, (active.card.id.clone(), ranking));
+                rankings.insert(group.job, (ranker.card().id.clone(), ranking));
             }
         }
     }

@@ -8,8 +8,8 @@ use crate::domain::plan::{
 };
 use crate::domain::recipe::Scratch;
 use crate::domain::{
-    Digest, FunnelStep, Grade, Intensity, JobId, Judged, L2Policy, ModelId, PlanId, Resources,
-    StoppedBy,
+    DeviceClass, Digest, FunnelStep, Grade, Intensity, JobId, Judged, L2Policy, ModelId, PlanId,
+    Resources, StoppedBy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +97,9 @@ pub struct Provenance {
     /// The learned model that ranked, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelId>,
+    /// The class of device that this model was trained for, if it is another one than the plan's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_of: Option<DeviceClass>,
     pub version: String,
     pub environment: String,
     pub kernel_digest: Option<Digest>,
@@ -186,11 +189,19 @@ impl From<domain::plan::Predicted> for Predicted {
     }
 }
 
+impl Provenance {
+    /// The learned model that ranked, as texts name it.
+    pub fn ranked_by(&self) -> Option<String> {
+        self.model.as_ref().map(|model| domain::plan::ranked_by(model, self.model_of.as_ref()))
+    }
+}
+
 impl From<domain::plan::Provenance> for Provenance {
     fn from(from: domain::plan::Provenance) -> Self {
         Self {
             job: from.job,
             model: from.model,
+            model_of: from.model_of,
             version: from.version,
             environment: from.environment,
             kernel_digest: from.kernel_digest,

@@ -26,7 +26,7 @@ pub fn model(id: &str, learner: Learner, created_at: i64) -> LearnedModel {
         id: ModelId(id.to_owned()),
         learner,
         scope: Scope { op: Op::Spmm, device_class: fixture().device.class() },
-        features_version: 1,
+        features_version: features::version(Op::Spmm),
         data: DataUsed {
             groups: 40,
             matrices: 30,

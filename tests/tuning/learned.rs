@@ -42,8 +42,14 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
 }
 
 async fn put_to_use(bench: &Bench) -> ModelId {
-    let scope = Scope { op: Op::Spmm, device_class: device().class() };
+    activate(bench, "contrary", &device().class()).await
+}
+
+/// Puts a model of a class of device to use.
+async fn activate(bench: &Bench, id: &str, device_class: &DeviceClass) -> ModelId {
+    let scope = Scope { op: Op::Spmm, device_class: device_class.clone() };
     let (card, bytes) = contrary(&scope);
+    let card = LearnedModel { id: ModelId(id.to_owned()), ..card };
     assert!(bench.service.store().insert_model(&card, &bytes).await.unwrap());
     bench.service.activate_model(&card.id, "for a test").await.unwrap();
     card.id
@@ -129,6 +135,42 @@ async fn the_model_in_use_chooses() {
     let search = Search { strategy: SearchStrategy::Predicted, seed: Some(2), ..Search::default() };
     let job = bench.ended(&bench.submit(search).await).await;
     assert_eq!(bench.plan(&job).await.candidate, best, "the analytic model ranks again");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_of_the_nearest_class_ranks_and_is_named_as_such() {
+    let bench = Bench::new().await;
+    let worker = bench.work(&bench.service, &device(), all_alike(&bench)).await;
+    let [_, (best, _)] = extremes(&bench);
+    let near = Device { name: "Its neighbour".to_owned(), ..device() }.class();
+    let id = activate(&bench, "lent", &near).await;
+    let found = bench.service.lookup(&asked(&bench)).await.unwrap();
+    let (plan, reasons) = (found.plan.unwrap(), found.reasons);
+    let from = &plan.provenance;
+    assert_eq!((&from.model, &from.model_of), (&Some(id.clone()), &Some(near.clone())));
+    assert_ne!(plan.candidate, best);
+    let named = format!("predicted by lent (of {near}, the nearest class of device");
+    assert!(reasons.iter().any(|why| why.contains(&named)), "{reasons:?}");
+    let again = bench.service.lookup(&asked(&bench)).await.unwrap();
+    assert_eq!(again.plan.unwrap().id, plan.id);
+
+    let ranked = bench.submit(Search { top_k: Some(4), ..Search::default() }).await;
+    let job = bench.ended(&ranked).await;
+    let measured = bench.plan(&job).await.provenance;
+    assert_eq!((measured.model, measured.model_of), (Some(id), Some(near.clone())));
+    let told = bench.logged(&ranked).await;
+    let named = format!("77 trials of 2 matrices, of {near}, the nearest class");
+    assert!(told.iter().any(|told| told.contains(&named)), "{told:?}");
+    let tried = bench.tried(&ranked).await;
+    let own: Vec<&Trial> = tried.iter().filter(|t| !t.candidate.is_baseline()).collect();
+    assert_eq!((own.len(), &own[0].candidate), (4, &plan.candidate));
+
+    let own = put_to_use(&bench).await;
+    let search = Search { strategy: SearchStrategy::Predicted, ..Search::default() };
+    let job = bench.ended(&bench.submit(search).await).await;
+    let from = bench.plan(&job).await.provenance;
+    assert_eq!((from.model, from.model_of), (Some(own), None), "its own model is preferred");
     worker.stop().await;
 }
 

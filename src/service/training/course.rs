@@ -9,8 +9,8 @@ use crate::domain::learned::{Activation, LearnedModel, MODEL_VERSION};
 use crate::domain::training::{Activate, TrainingStage};
 use crate::domain::{Digest, JobState, ModelId, Timestamp, Training, Work};
 use crate::ops::features;
-use crate::service::ServiceError;
 use crate::service::lease::LeaseKeeper;
+use crate::service::{Ranker, ServiceError};
 use crate::store::{ActivationQuery, Fence, Finish, NewModel, StoreError};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +120,10 @@ impl Trainer {
         );
         handle.stage(TrainingStage::Judging, story);
         let (shared_handle, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
-        let train = move || lesson::train_best(&data, &corrected, &of, seed, &shared_handle);
+        let lender = service.nearest_model(scope).await.map_err(halted)?;
+        let train = move || {
+            lesson::train_best(&data, &corrected, &of, seed, lender.as_deref(), &shared_handle)
+        };
         let lesson = threads.run(train).await??;
         let Lesson { learner, quality, importance, file } = lesson;
         let (verdict, compared_with) = match request.activate {
@@ -130,15 +133,13 @@ impl Trainer {
                 // Read before the model, so that a change in between is detected when the training ends.
                 let newest =
                     service.store().activations(ActivationQuery::OfScope(scope, 1)).await?.pop();
-                let in_use = service.active_model(scope).await.map_err(|error| match error {
-                    error @ ServiceError::Unavailable { .. } => Halt::Later(error.to_string()),
-                    error if error.is_failure() => Halt::Later(error.to_string()),
-                    error => Halt::Failed(error.to_string()),
-                })?;
-                let chosen = verdict::chosen_otherwise(newest.as_ref(), in_use.is_some());
-                let verdict = chosen.and_then(|()| {
-                    verdict::better(&quality, learner, in_use.as_ref().map(|model| &model.card))
-                });
+                let in_use = service.active_model(scope).await.map_err(halted)?;
+                let chosen = verdict::chosen_otherwise(
+                    newest.as_ref(),
+                    matches!(in_use, Some(Ranker::Own(_))),
+                );
+                let verdict =
+                    chosen.and_then(|()| verdict::better(&quality, learner, in_use.as_ref()));
                 (verdict, Some(newest))
             }
         };
@@ -165,6 +166,15 @@ impl Trainer {
         // The verdict holds for what is in use now: it is no reason to replace anything else.
         let model = NewModel { card: model, file, activation, only_after: compared_with };
         Ok(Trained { model, verdict })
+    }
+}
+
+/// Why a training cannot go on without an answer about the models in use.
+fn halted(error: ServiceError) -> Halt {
+    match error {
+        error @ ServiceError::Unavailable { .. } => Halt::Later(error.to_string()),
+        error if error.is_failure() => Halt::Later(error.to_string()),
+        error => Halt::Failed(error.to_string()),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::learn::mlp::Labels;
 use crate::learn::{Dataset, EvaluationError, Model, ModelFile, Trainer, file, lambdamart, mlp};
 use crate::ops::features;
 use crate::ops::sptrsv::features::TEN;
+use crate::service::ActiveModel;
 
 /// Number of folds.
 const FOLDS: usize = 5;
@@ -67,12 +68,13 @@ fn ten(shared: &[String]) -> (Vec<u16>, Vec<u16>) {
 }
 
 /// Cross-validates the operation's learners, then trains the best. `corrected` are the rows of each group that a search
-/// without a learned model would try. Deterministic for given data and seed.
+/// without a learned model would try; `lender` is the model of the nearest class of device. Deterministic for given data and seed.
 pub(super) fn train_best(
     data: &Dataset,
     corrected: &[Vec<usize>],
     scope: &Scope,
     seed: u64,
+    lender: Option<&ActiveModel>,
     handle: &TrainingHandle,
 ) -> Result<Lesson, Halt> {
     let inputs = inputs(&data.shared);
@@ -100,6 +102,7 @@ pub(super) fn train_best(
         Err(why @ EvaluationError::TooFew(_)) => return Err(Halt::Failed(why.to_string())),
     };
     quality.rankers.push(unlearned(data, corrected));
+    quality.rankers.extend(lender.map(|lender| lent(data, lender)));
     let learner = verdict::best(&quality, learners(scope.op))
         .ok_or_else(|| Halt::Failed("no learner could be evaluated".to_owned()))?;
     handle.stage(
@@ -159,6 +162,11 @@ fn unlearned(data: &Dataset, corrected: &[Vec<usize>]) -> RankerScore {
     let mut ranker = judge::ranker(replay::CORRECTED, data, tried);
     ranker.at.retain(|at| at.k as usize <= replay::TRIES);
     ranker
+}
+
+/// The score of another class's model, which saw none of the measurements.
+fn lent(data: &Dataset, lender: &ActiveModel) -> RankerScore {
+    judge::ranker(verdict::BORROWED, data, |at| lender.file.model.rank(&data.groups[at]))
 }
 
 /// Determines the number of trees on held-out groups; if there are few trials, that many trees are then grown on all

@@ -126,52 +126,18 @@ fn model(card: &[u8], file: &[u8]) -> std::result::Result<Option<Shipped>, Strin
 mod tests {
     use super::*;
     use crate::domain::Op;
-    use crate::domain::learned::{DataUsed, HeldOut, Learner, Scope};
+    use crate::domain::learned::Scope;
     use crate::domain::{DeviceClass, ModelId};
-    use crate::learn::{Forest, Model, file};
-    use crate::service::ServiceSettings;
-    use crate::store::{LocalBlobs, SqliteStore};
+    use crate::service::rankers;
+    use crate::service::rankers::tests::service;
     use std::path::Path;
-    use std::sync::Arc;
 
     fn scope() -> Scope {
         Scope { op: Op::Spmm, device_class: DeviceClass("cuda/a GPU/cc9.0/132sm".to_owned()) }
     }
 
-    async fn service(folder: &Path) -> Service {
-        let store = SqliteStore::open(&folder.join("store")).await.unwrap();
-        let blobs = LocalBlobs::open(&folder.join("blobs")).unwrap();
-        Service::new(Arc::new(store), Arc::new(blobs), ServiceSettings::default())
-    }
-
-    /// A usable model and its card.
     fn sound(id: &str) -> (LearnedModel, Vec<u8>) {
-        let (shared, own) = features::names(Op::Spmm);
-        let file = ModelFile {
-            version: file::VERSION,
-            scope: scope(),
-            features_version: features::version(Op::Spmm),
-            shared,
-            own,
-            model: Model::Lambdamart(Forest { prior: None, trees: Vec::new(), scale: 1.0 }),
-        };
-        let bytes = file.to_bytes().unwrap();
-        let newest = Timestamp(1);
-        let card = LearnedModel {
-            version: MODEL_VERSION,
-            id: ModelId(id.to_owned()),
-            learner: Learner::Lambdamart,
-            scope: scope(),
-            features_version: features::version(Op::Spmm),
-            data: DataUsed { groups: 9, matrices: 8, generated: 8, trials: 99, newest },
-            quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
-            importance: Vec::new(),
-            seed: 1,
-            training: None,
-            digest: Digest::of(&bytes),
-            created_at: Timestamp(2),
-        };
-        (card, bytes)
+        rankers::tests::sound(id, &scope())
     }
 
     fn put(folder: &Path, name: &str, card: &LearnedModel, bytes: &[u8]) {
@@ -248,7 +214,7 @@ mod tests {
         put(&models, "first", &card, &bytes);
         let in_use = async || {
             let model = service.active_model(&scope()).await.unwrap();
-            model.map(|model| model.card.id.0.clone())
+            model.map(|model| model.card().id.0.clone())
         };
         for _ in 0..2 {
             service.take_models(read_folder(&models)).await.unwrap();
@@ -294,7 +260,7 @@ mod tests {
             service.take_models(ships).await.unwrap();
             assert_eq!(reported().await, ["shipped"]);
             let active = service.active_model(&scope()).await.unwrap().unwrap();
-            assert_eq!(active.card.id, card.id);
+            assert_eq!(active.card().id, card.id);
             assert_eq!(service.activations(&scope(), 9).await.unwrap().len(), 3);
         }
         // Roll-back skips both and returns to the analytic model.

@@ -2,9 +2,13 @@
 
 use super::replay::CORRECTED;
 use crate::domain::learned::{Activation, HeldOut, LearnedModel, Learner, RankerScore};
+use crate::service::Ranker;
 
 /// The name of the analytic model among rankers.
 const ANALYTIC: &str = "analytic";
+
+/// Its name among rankers: the active model of the nearest class of device, which ranks where the class has none.
+pub(super) const BORROWED: &str = "borrowed";
 
 /// A new model replaces the active one even if it is worse by this much: the two were evaluated on different data, so
 /// smaller differences are not significant, and the new one was trained on more data.
@@ -60,11 +64,12 @@ pub(super) fn chosen_otherwise(newest: Option<&Activation>, ranks: bool) -> Resu
 /// is the better of the plain analytic ranking and the ranked search without a learned model, which corrects
 /// predictions during the search ([`CORRECTED`]). The active model was trained on part of the new one's data, so
 /// evaluating it on that data would favour it; its own evaluation at K = 10 from when it was trained, minus [`MARGIN`],
-/// is used instead.
+/// is used instead. A borrowed model saw none of the measurements, so it is evaluated on all of them ([`BORROWED`]), and where
+/// it ranks now the new model must choose better by the sum that learners are compared by.
 pub(super) fn better(
     quality: &HeldOut,
     learner: Learner,
-    in_use: Option<&LearnedModel>,
+    in_use: Option<&Ranker>,
 ) -> Result<String, String> {
     let at = |name: &str| {
         let ranker = ranker(quality, name)?;
@@ -87,12 +92,36 @@ pub(super) fn better(
         let why = "it does not choose better than the analytic model's corrected search";
         return Err(format!("{why}: {figures}"));
     }
-    let used = in_use.and_then(|model| share(ranker(&model.quality, model.learner.name())?, 10));
+    match in_use {
+        None => Ok(figures),
+        Some(Ranker::Own(used)) => better_than_own(new_10, &used.card).map(|()| figures),
+        Some(Ranker::Borrowed(lent)) => {
+            let Some((lent_1, lent_10)) = at(BORROWED) else {
+                return Err("it was not compared with the borrowed model in use".to_owned());
+            };
+            figures.push_str(&format!(
+                "; {}, borrowed from {}: {lent_1:.3} and {lent_10:.3}",
+                lent.card.id, lent.card.scope.device_class
+            ));
+            match new_1 + new_10 > lent_1 + lent_10 {
+                true => Ok(figures),
+                false => {
+                    let why = "it does not choose better than the borrowed model in use";
+                    Err(format!("{why}: {figures}"))
+                }
+            }
+        }
+    }
+}
+
+/// Against the class's own model in use, by its evaluation from when it was trained.
+fn better_than_own(new_10: f64, used: &LearnedModel) -> Result<(), String> {
+    let used = ranker(&used.quality, used.learner.name()).and_then(|used| share(used, 10));
     match used {
         Some(used) if new_10 < used - MARGIN => Err(format!(
             "the active model is better: {used:.3} of the best at K = 10, this one {new_10:.3}"
         )),
-        _ => Ok(figures),
+        _ => Ok(()),
     }
 }
 
@@ -102,6 +131,10 @@ mod tests {
     use crate::domain::Op;
     use crate::domain::learned::{AtK, DataUsed, MODEL_VERSION, Scope};
     use crate::domain::{DeviceClass, Digest, ModelId, Timestamp};
+    use crate::learn::ModelFile;
+    use crate::service::ActiveModel;
+    use crate::service::rankers::tests::sound;
+    use std::sync::Arc;
 
     fn judged(name: &str, at_1: f64, at_10: f64) -> RankerScore {
         let at = |k, share| AtK { k, share, within_85: share };
@@ -153,8 +186,8 @@ mod tests {
     fn a_model_that_is_not_better_at_both_is_not_activated() {
         let against = |mine: (f64, f64), in_use: Option<f64>| {
             let rankers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
-            let model = in_use.map(model);
-            better(&quality(rankers), Learner::Mlp, model.as_ref())
+            let in_use = in_use.map(|at_10| Ranker::Own(active(model(at_10))));
+            better(&quality(rankers), Learner::Mlp, in_use.as_ref())
         };
         let reason = against((0.85, 0.95), None).unwrap();
         assert!(reason.contains("0.850") && reason.contains("0.900"), "{reason}");
@@ -180,6 +213,28 @@ mod tests {
         assert!(!reason.contains("corrected"), "{reason}");
         let alone = quality(vec![judged("mlp", 1.0, 1.0)]);
         assert!(better(&alone, Learner::Mlp, None).is_err());
+    }
+
+    fn active(card: LearnedModel) -> Arc<ActiveModel> {
+        let (_, bytes) = sound("any", &card.scope);
+        Arc::new(ActiveModel { card, file: Arc::new(ModelFile::parse(&bytes).unwrap()) })
+    }
+
+    #[test]
+    fn what_ranks_now_is_beaten_even_if_it_is_borrowed() {
+        let lent = Ranker::Borrowed(active(model(0.99)));
+        let beside = |borrowed: Option<(f64, f64)>| {
+            let mut rankers = vec![judged("mlp", 0.85, 0.95), judged(ANALYTIC, 0.6, 0.8)];
+            rankers.extend(borrowed.map(|(first, tenth)| judged(BORROWED, first, tenth)));
+            better(&quality(rankers), Learner::Mlp, Some(&lent))
+        };
+        // Its evaluation on its own class's measurements (0.99) says nothing here.
+        let figures = beside(Some((0.84, 0.955))).unwrap();
+        assert!(figures.ends_with("; m, borrowed from d: 0.840 and 0.955"), "{figures}");
+        let why = beside(Some((0.9, 0.91))).unwrap_err();
+        assert!(why.starts_with("it does not choose better than the borrowed model"), "{why}");
+        assert!(beside(Some((0.85, 0.95))).is_err(), "no better");
+        assert!(beside(None).is_err());
     }
 
     #[test]

@@ -99,7 +99,8 @@ pub async fn plan(
         resources,
         provenance: Provenance {
             job: Some(recorder.job.id.clone()),
-            model: outcomes.learned,
+            model: outcomes.learned.as_ref().map(|learned| learned.id.clone()),
+            model_of: outcomes.learned.and_then(|learned| learned.of),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             environment: device.environment(),
             kernel_digest: device.kernels.get(&candidate.family).copied(),

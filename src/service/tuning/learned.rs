@@ -7,9 +7,8 @@ use crate::domain::learned::Scope;
 use crate::domain::{Candidate, JobFeatures, Learner, Matrix, SearchStrategy, Timestamp};
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
-use crate::service::{ActiveModel, neighbours};
+use crate::service::{Ranker, neighbours};
 use crate::store::DescribedJob;
-use std::sync::Arc;
 
 /// Most trials for winners on similar matrices; if there are fewer than `FEW` trials, only one.
 const WARM: usize = 2;
@@ -40,8 +39,8 @@ impl Session<'_> {
             .await?)
     }
 
-    /// The active learned model. If it cannot be read the analytic model ranks; the job does not fail.
-    pub(super) async fn learned(&self) -> Result<Option<Arc<ActiveModel>>, SessionError> {
+    /// The learned model that ranks. If it cannot be read the analytic model ranks; the job does not fail.
+    pub(super) async fn learned(&self) -> Result<Option<Ranker>, SessionError> {
         let problem = &self.recorder.job.request.problem;
         match self.service.ranker(problem, self.device).await {
             Ok(learned) => Ok(learned),
@@ -60,22 +59,26 @@ impl Session<'_> {
         context: &mut SearchContext,
         wanted: SearchStrategy,
     ) -> Result<(), SessionError> {
-        let follows = |learned: &Arc<ActiveModel>| match wanted {
+        let follows = |learned: &Ranker| match wanted {
             SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => true,
-            SearchStrategy::Halving => learned.card.learner == Learner::Lambdamart,
+            SearchStrategy::Halving => learned.card().learner == Learner::Lambdamart,
             SearchStrategy::Sampled | SearchStrategy::Full => false,
         };
         context.learned = context.learned.take().filter(follows);
         let Some(learned) = context.learned.clone() else { return Ok(()) };
         // Quarantined candidates keep their rank and are refused when they are tried, so that this is recorded.
         let ranking = rank(&context.space, Some(&learned), &Default::default());
+        let card = learned.card();
+        let of = learned.borrowed_from().map_or_else(String::new, |class| {
+            format!(", of {class}, the nearest class of device with a model")
+        });
         let message = format!(
-            "{} candidates ranked by model {} ({}, {} trials of {} matrices)",
+            "{} candidates ranked by model {} ({}, {} trials of {} matrices{of})",
             ranking.order.len(),
-            learned.card.id,
-            learned.card.learner.name(),
-            learned.card.data.trials,
-            learned.card.data.matrices,
+            card.id,
+            card.learner.name(),
+            card.data.trials,
+            card.data.matrices,
         );
         self.recorder.log(message).await?;
         context.predicted = ranking.order.iter().map(|(c, us)| (c.id(), *us)).collect();

@@ -21,9 +21,12 @@ impl Session<'_> {
     ) -> Result<Plan, SessionError> {
         let started = Instant::now();
         let request = self.recorder.job.request.clone();
-        let ranking = rank(&context.space, context.learned.as_deref(), &context.quarantined);
+        let ranking = rank(&context.space, context.learned.as_ref(), &context.quarantined);
         let left = ranking.order.len();
-        let message = format!("{left} candidates ranked by {}; nothing is measured", ranking.model);
+        let of = ranking.learned.as_ref().and_then(|learned| learned.of.as_ref());
+        let of = of.map_or_else(String::new, |class| format!(" of {class}"));
+        let message =
+            format!("{left} candidates ranked by {}{of}; nothing is measured", ranking.model);
         self.recorder.stage(Stage::Pruning, message).await?;
         self.recorder.funnel(&context.funnel).await?;
         let mut why = "no candidate is left".to_owned();

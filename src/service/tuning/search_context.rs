@@ -8,11 +8,10 @@ use crate::domain::{
     Candidate, CandidateId, FunnelStep, KernelFigures, Matrix, Outcome, Resources, Search, Stage,
 };
 use crate::ops::{self, Figures, Narrowing, Space};
-use crate::service::ActiveModel;
+use crate::service::Ranker;
 use crate::sparse::canonical;
 use crate::store::{LocalFile, PageRequest, Quarantined, StoreError};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 /// The state of a search after the job's matrix has been loaded.
 pub(super) struct SearchContext {
@@ -26,9 +25,9 @@ pub(super) struct SearchContext {
     pub predicted: HashMap<CandidateId, f64>,
     /// The candidates' own features, stored with each trial.
     pub own: HashMap<CandidateId, Vec<f32>>,
-    /// The ranking model: the analytic model's name, or the id of the active learned model.
+    /// The ranking model: the analytic model's name, or the id of the learned model.
     pub model: String,
-    pub learned: Option<Arc<ActiveModel>>,
+    pub learned: Option<Ranker>,
     /// Tried with every strategy: vendor routines, and hostile candidates in tests of the service.
     pub always: Vec<Candidate>,
     pub quarantined: HashSet<CandidateId>,

@@ -10,14 +10,15 @@ use crate::domain::funnel::{DRAW, RANK};
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, ModelId,
+    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Learner, Matrix,
     Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
 use crate::search::{self, Budget, CandidateSelector, Contender, Decision, Draw, First};
-use crate::service::Service;
 use crate::service::lease::LeaseSignals;
+use crate::service::predicted::Learned;
+use crate::service::{Ranker, Service};
 use crate::store::{BlobError, Finish, StoreError};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub struct Outcomes {
     pub matrix: Matrix,
     pub loaded: Loaded,
     pub model: String,
-    pub learned: Option<ModelId>,
+    pub learned: Option<Learned>,
     pub funnel: Vec<FunnelStep>,
     /// What the rules computed for the winner.
     pub judged: Vec<Judged>,
@@ -176,7 +177,7 @@ impl Session<'_> {
             matrix: context.matrix,
             loaded: context.loaded,
             model: context.model,
-            learned: context.learned.map(|learned| learned.card.id.clone()),
+            learned: context.learned.as_ref().map(Learned::of),
             funnel: context.funnel,
             judged,
             intensity,
@@ -286,6 +287,10 @@ impl Session<'_> {
         let before = self.tried_before(context);
         let first = First { before, warm };
         let mut ranked = match &context.learned {
+            // A perceptron's times tell no more than an order, so they cannot be corrected.
+            Some(Ranker::Borrowed(model)) if model.card.learner == Learner::Lambdamart => {
+                search::corrected_top(scored, top_k as usize, first, sure)
+            }
             Some(_) => search::top(scored, top_k as usize, first, preparation, sure),
             None => search::ranked(scored, top_k as usize, first, variety, sure),
         };

@@ -47,7 +47,7 @@ pub fn figures(plan: &Plan) -> Vec<Fact> {
         (None, Some(predicted)) => fact(
             "Time per call (predicted)",
             micros(predicted.median_us),
-            match &plan.provenance.model {
+            match plan.provenance.ranked_by() {
                 Some(model) => format!(
                     "ranked by {model}; time by the analytic model: predicted, not measured"
                 ),

@@ -210,7 +210,7 @@ pub const fn ranking(rank: f64) -> &'static str {
 /// The accuracy of the prediction, for this candidate and over the job.
 pub fn model(plan: &Plan) -> Vec<String> {
     let mut said = Vec::new();
-    if let Some(learned) = &plan.provenance.model {
+    if let Some(learned) = plan.provenance.ranked_by() {
         said.push(format!(
             "{learned} ranked the candidates. It predicts an order, not times; the time shown is the analytic model's for its \
              first choice."
@@ -304,6 +304,10 @@ mod tests {
         plan.provenance.model = Some(crate::domain::ModelId("nightly".to_owned()));
         let said = model(&plan).join(" ");
         assert!(said.starts_with("nightly ranked the candidates."), "{said}");
+        let mut borrowed = plan.clone();
+        borrowed.provenance.model_of = Some(crate::domain::DeviceClass("another".to_owned()));
+        let of = "nightly (of another, the nearest class of device with a model) ranked";
+        assert!(model(&borrowed).join(" ").starts_with(of));
         assert!(!said.contains("optimistic") && !said.contains("spread"), "{said}");
         assert!(said.contains("15 of the job's trials") && said.contains("0.75"), "{said}");
         plan.measured = None;
