@@ -19,6 +19,13 @@ pub fn python_roots() -> impl Iterator<Item = PathBuf> {
     ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path)
 }
 
+/// Folders that the dynamic loader searches first.
+pub fn loader_folders() -> impl Iterator<Item = PathBuf> {
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&listed).collect();
+    folders.into_iter().filter(|folder| folder.is_absolute())
+}
+
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from)
 }

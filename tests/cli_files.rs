@@ -109,6 +109,31 @@ fn doctor_reports_libraries_and_a_working_cpu_anywhere() {
     assert!(table.status.success() && text(&table.stdout).contains("NVRTC"));
 }
 
+/// A newer copy that is no library does not keep the older ones from being opened, and is told of.
+#[test]
+fn doctor_tells_why_a_newer_library_is_not_used() {
+    let root = tempfile::tempdir().unwrap();
+    let newest = root.path().join("libcusparse.so.12.99.0.1");
+    std::fs::write(&newest, "not a library").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sparsetune"))
+        .args(["doctor", "--json"])
+        .env("LD_LIBRARY_PATH", root.path())
+        .output()
+        .unwrap();
+    let report = json(&output);
+    let libraries = report["libraries"].as_array().unwrap();
+    let found = libraries.iter().find(|library| library["name"] == "cuSPARSE").unwrap();
+    let passed = found["not_used"].as_array().unwrap();
+    let told = passed.iter().find(|copy| copy["path"] == newest.to_str().unwrap()).unwrap();
+    assert_eq!(told["version"], "12.99.0.1");
+    let reason = told["reason"].as_str().unwrap();
+    // A driver for CUDA 12 rules it out before it is opened.
+    assert!(reason.starts_with("cannot be loaded: ") || reason.contains("CUDA 13"), "{reason}");
+    if found["found"] == false {
+        assert!(found["problem"].as_str().unwrap().contains("12.99.0.1"), "{found}");
+    }
+}
+
 #[test]
 fn wrong_usage_is_2_and_a_missing_server_is_1() {
     assert_eq!(sparsetune(&["tune"]).status.code(), Some(2));

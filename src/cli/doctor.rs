@@ -1,5 +1,7 @@
 //! `sparsetune doctor`: reports devices, libraries and versions, what is missing, and how to install it.
 
+mod advice;
+
 use super::config::Config;
 use super::{assemble, say, show};
 use crate::domain::{Device, DeviceId};
@@ -38,7 +40,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let probe = probe(&assemble::library_paths(&config));
     let devices = super::on_one_core(try_devices(&config))?;
     if args.json {
-        let libraries: Vec<_> = probe.libraries.iter().map(library_json).collect();
+        let newer = advice::newer(&probe);
+        let libraries = probe.libraries.iter();
+        let libraries: Vec<_> = libraries.map(|report| library_json(report, &newer)).collect();
         let devices: Vec<_> = devices.iter().map(device_json).collect();
         say(json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -53,6 +57,13 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     say(device_table(&devices))?;
     if let Some(problem) = &probe.device_problem {
         say(format_args!("\nThe driver is installed, but reports no devices: {problem}"))?;
+    }
+    let others: String = probe.libraries.iter().map(others).collect();
+    if !others.is_empty() {
+        say(others)?;
+    }
+    if let Some(sentence) = advice::newer(&probe) {
+        say(format_args!("\n{}: {sentence}", Library::Cusparse.name()))?;
     }
     let missing = probe.libraries.iter().filter(|report| report.found.is_err());
     for report in missing {
@@ -77,11 +88,25 @@ fn libraries(reports: &[LibraryReport]) -> String {
     for report in reports {
         let name = report.library.name();
         match &report.found {
-            Ok(facts) => table.add_row([name, &facts.version, &facts.path.display().to_string()]),
+            Ok(facts) => {
+                let named = if facts.named { " (named by the configuration)" } else { "" };
+                let found = format!("{}{named}", facts.path.display());
+                table.add_row([name, &facts.version, &found])
+            }
             Err(error) => table.add_row([name, "missing", &error.to_string()]),
         };
     }
     table.to_string()
+}
+
+/// A line for each copy that was passed over; nothing if there is none.
+fn others(report: &LibraryReport) -> String {
+    let lines = report.passed_over.iter().map(|passed| {
+        let version = passed.version.as_deref().unwrap_or("of unknown version");
+        let (name, file) = (report.library.name(), passed.file.display());
+        format!("\nnot used: {name} {version}, {file}: {}", passed.reason)
+    });
+    lines.collect()
 }
 
 fn device_table(devices: &[Tried]) -> String {
@@ -93,7 +118,7 @@ fn device_table(devices: &[Tried]) -> String {
                 device.name.clone(),
                 format!("{}, {} units", device.compute_capability, device.multiprocessors),
                 format!("{:.1}", device.copy_gbps),
-                device.vendor.clone().unwrap_or_else(|| "none".to_owned()),
+                vendor(device),
                 format!("{}; {}", device.driver, device.compiler),
             ]),
             Err(error) => table.add_row([id.to_string(), format!("does not work: {error}")]),
@@ -102,16 +127,34 @@ fn device_table(devices: &[Tried]) -> String {
     table.to_string()
 }
 
-fn library_json(report: &LibraryReport) -> serde_json::Value {
-    match &report.found {
+/// The library with which kernels are compared on the device, and where it was opened from.
+fn vendor(device: &Device) -> String {
+    let name = device.vendor.clone().unwrap_or_else(|| "none".to_owned());
+    match &device.vendor_file {
+        Some(file) => format!("{name} ({}, {})", file.version, file.path),
+        None => name,
+    }
+}
+
+fn library_json(report: &LibraryReport, newer: &Option<String>) -> serde_json::Value {
+    let mut told = match &report.found {
         Ok(facts) => json!({
             "name": report.library.name(), "found": true, "version": facts.version, "path": facts.path,
+            "named": facts.named,
         }),
         Err(error) => json!({
             "name": report.library.name(), "found": false,
             "problem": error.to_string(), "remedy": remedy(report.library),
         }),
+    };
+    let others = report.passed_over.iter().map(
+        |passed| json!({"path": passed.file, "version": passed.version, "reason": passed.reason}),
+    );
+    told["not_used"] = others.collect();
+    if let (Library::Cusparse, Some(sentence)) = (report.library, newer) {
+        told["advice"] = json!(sentence);
     }
+    told
 }
 
 fn device_json(tried: &Tried) -> serde_json::Value {
@@ -120,6 +163,7 @@ fn device_json(tried: &Tried) -> serde_json::Value {
             "id": tried.id, "works": true, "kind": device.kind, "name": device.name, "class": device.class(),
             "compute_capability": device.compute_capability, "copy_gbps": device.copy_gbps,
             "driver": device.driver, "compiler": device.compiler, "vendor": device.vendor,
+            "vendor_file": device.vendor_file,
         }),
         Err(error) => json!({"id": tried.id, "works": false, "problem": error}),
     }

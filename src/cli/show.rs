@@ -50,6 +50,18 @@ pub fn candidates(trials: &[Answer<Trial>], plan: &Plan) -> Table {
     table
 }
 
+/// The vendor's routines that the baseline does without, a line each with the reason; empty if all ran.
+pub fn left_out(trials: &[Answer<Trial>]) -> String {
+    let failed = trials.iter().map(|trial| &trial.view).filter(|trial| trial.baseline);
+    let failed = failed.filter(|trial| trial.median_us.is_none() && trial.state != "pruned");
+    let lines = failed.map(|trial| {
+        let error = trial.rel_error.map(|error| format!("relative error {error:.1e}"));
+        let why = trial.detail.clone().or(error).unwrap_or_else(|| "no reason given".to_owned());
+        format!("left out of the baseline: {}, {}: {why}\n", trial.candidate, trial.state)
+    });
+    lines.collect()
+}
+
 fn candidate(
     trial: &Trial,
     median: f64,

@@ -67,7 +67,11 @@ async fn tune(client: &Client, args: &TuneArgs, job: &InHand) -> anyhow::Result<
         }));
     }
     let plan = &tuned.plan.view;
-    say(format_args!("{}\n", show::candidates(&tuned.trials, plan)))?;
+    say(format_args!(
+        "{}\n{}",
+        show::candidates(&tuned.trials, plan),
+        show::left_out(&tuned.trials)
+    ))?;
     match args.explain {
         true => say(explain::told(plan, Some(&matrix.view), &tuned.trials))?,
         false => say(format_args!("{}\n", show::funnel(&plan.funnel)))?,

@@ -63,6 +63,10 @@ pub struct Device {
     pub compiler: String,
     /// `cuSPARSE 12.6.3`, or `sprs 0.11` on a CPU; absent if the vendor library is not installed.
     pub vendor: Option<String>,
+    /// The file that the vendor library was opened from; a host's own matter, which the API does not tell. Absent where the
+    /// library is part of this binary, and in devices stored by earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_file: Option<LibraryFile>,
     /// `cuBLAS 13.1.0`: the library that multiplies densified matrices. A plan that it won is stale with another
     /// version.
     #[serde(default)]
@@ -70,6 +74,15 @@ pub struct Device {
     /// Digest of each kernel family's source in this binary; a plan made with another source is stale.
     #[serde(default)]
     pub kernels: BTreeMap<String, Digest>,
+}
+
+/// A library as it lies on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LibraryFile {
+    /// `12.9.4.2` if the file's name or package tells it, otherwise what the library reports: `12.9.4`.
+    pub version: String,
+    pub path: String,
 }
 
 /// Devices of one class share plans: the same hardware, independent of host and software.
@@ -166,6 +179,7 @@ impl Device {
         driver: String::new(),
         compiler: String::new(),
         vendor: None,
+        vendor_file: None,
         dense_vendor: None,
         kernels: BTreeMap::new(),
     };

@@ -27,7 +27,7 @@ pub mod work;
 
 pub use candidate::{Candidate, CandidateId, Param};
 pub use catalog::operation::Op;
-pub use device::{Device, DeviceClass, DeviceId, DeviceKind};
+pub use device::{Device, DeviceClass, DeviceId, DeviceKind, LibraryFile};
 pub use digest::Digest;
 pub use event::{Event, EventKind};
 pub use fixed::Fixed;

@@ -186,7 +186,8 @@ impl Restarts {
 /// Whether an environment variable is passed to the child. This is an allow-list, because the child loads libraries and
 /// runs generated code, and the environment may contain tokens.
 pub(super) fn inherits(name: &str) -> bool {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
+        "CONDA_PREFIX",
         "HOME",
         "LANG",
         "LD_LIBRARY_PATH",

@@ -49,6 +49,7 @@ pub fn gpu() -> Device {
         driver: "13".to_owned(),
         compiler: "nvrtc 13.0".to_owned(),
         vendor: None,
+        vendor_file: None,
         dense_vendor: None,
         kernels: Default::default(),
     }

@@ -20,3 +20,4 @@ mod predicted;
 mod restart;
 mod server;
 mod solves;
+mod vendors;

@@ -129,6 +129,9 @@ impl<'a> Bench<'a> {
         }
         let groups = report::groups(&runs);
         say(format_args!("\n{}", report::table(&groups)))?;
+        if let Some(vendors) = report::vendors(&runs) {
+            say(vendors)?;
+        }
         if let Some(earlier) = &self.earlier {
             say(format_args!("\n{}", compare::table(&earlier.shares(&runs))))?;
             let short = earlier.cut_short(&runs);

@@ -166,6 +166,18 @@ pub fn place(class: &str) -> (usize, &str) {
     (at.unwrap_or(CLASSES.len()), class)
 }
 
+/// The libraries with their versions that speed-ups are over, as a sentence; `None` if none ran.
+pub fn vendors(runs: &[Run]) -> Option<String> {
+    let named = runs.iter().filter_map(|run| run.figures.as_ref()?.vendor.as_deref());
+    // Without the routine, which is the last word.
+    let libraries =
+        named.map(|vendor| vendor.rsplit_once(' ').map_or(vendor, |(library, _)| library));
+    let libraries: Vec<&str> =
+        libraries.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    (!libraries.is_empty())
+        .then(|| format!("Speed-ups are over the best routine of {}.", libraries.join(", ")))
+}
+
 pub fn table(groups: &[Group]) -> Table {
     let mut table = show::table(&[
         "problem",

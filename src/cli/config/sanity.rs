@@ -2,7 +2,6 @@
 
 use super::{Config, SQLITE};
 use std::fmt;
-use std::path::Path;
 use tracing_subscriber::filter::Targets;
 
 impl Config {
@@ -44,8 +43,8 @@ impl Config {
             ("evaluator.cusparse", evaluator.cusparse()),
         ];
         for (key, path) in libraries {
-            let there = path.is_none_or(Path::is_file);
-            found.unless(there, key, "no such file");
+            let there = path.is_none_or(|path| path.is_file() || path.is_dir());
+            found.unless(there, key, "no such file or folder");
         }
         self.check_telemetry(&mut found);
         if let Err(error) = log.filter.parse::<Targets>() {

@@ -48,6 +48,7 @@ pub fn describe(isa: Isa, threads: usize, copy_gbps: f64) -> Device {
         driver: operating_system(),
         compiler: env!("SPARSETUNE_RUSTC").to_owned(),
         vendor: Some(VENDOR.to_owned()),
+        vendor_file: None,
         dense_vendor: None,
         kernels: Default::default(),
     }

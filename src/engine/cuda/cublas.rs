@@ -2,12 +2,12 @@
 
 use super::context::Context;
 use super::cusparse::Opaque;
+use super::installed::PassedOver;
 use super::libraries::{Library, LibraryError, Search};
 use super::symbols::symbols;
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUstream;
 use std::ffi::{c_int, c_uint, c_void};
-use std::path::Path;
 use std::sync::Arc;
 
 /// Numbers of the vendor's enumerations, by the vendor's names (cublas_api.h).
@@ -43,11 +43,16 @@ pub(super) struct Cublas {
 
 impl Cublas {
     pub(super) fn open(search: &Search) -> Result<Self, LibraryError> {
-        Ok(Self { api: Api::load(search.open(Library::Cublas)?)? })
+        Self::newest(search).0
     }
 
-    pub(super) fn path(&self) -> &Path {
-        self.api.library.path()
+    /// The newest copy that loads, and why the others were passed over.
+    pub(super) fn newest(search: &Search) -> (Result<Self, LibraryError>, Vec<PassedOver>) {
+        search.newest(Library::Cublas, |found| {
+            let library = Self { api: Api::load(found)? };
+            search.check_cuda(Library::Cublas, &library.api.library, &library.version()?)?;
+            Ok(library)
+        })
     }
 
     /// `13.1.0`. Needs no device.

@@ -1,6 +1,7 @@
 //! cuSPARSE's functions, handle and versions. Its statuses are classified by their meaning for a candidate.
 
 use super::context::Context;
+use super::installed::PassedOver;
 use super::libraries::{Library, LibraryError, Search};
 use super::symbols::symbols;
 use crate::engine::EngineError;
@@ -81,17 +82,25 @@ pub(super) struct Cusparse {
 
 impl Cusparse {
     pub(super) fn open(search: &Search) -> Result<Self, LibraryError> {
-        Ok(Self { api: Api::load(search.open(Library::Cusparse)?)? })
+        Self::newest(search, Ok).0
+    }
+
+    /// The newest copy that loads and that `accept` takes, and why the others were passed over.
+    pub(super) fn newest<T>(
+        search: &Search,
+        mut accept: impl FnMut(Self) -> Result<T, LibraryError>,
+    ) -> (Result<T, LibraryError>, Vec<PassedOver>) {
+        search.newest(Library::Cusparse, |found| {
+            let library = Self { api: Api::load(found)? };
+            search.check_cuda(Library::Cusparse, &library.api.library, &library.version()?)?;
+            accept(library)
+        })
     }
 
     /// A function that not every version has.
     pub(super) fn update_matrix(&self, symbol: &str) -> Option<UpdateMatrix> {
         // SAFETY: both symbols have this signature; the pointer is used while `api.library`, its neighbour, is mapped.
         unsafe { self.api.library.symbol(symbol) }.ok()
-    }
-
-    pub(super) fn path(&self) -> &std::path::Path {
-        self.api.library.path()
     }
 
     /// `12.6.3`. Needs no device.

@@ -1,7 +1,7 @@
 //! The facts of a device, read from the driver, and its copy bandwidth, measured.
 
 use super::context::{Buffer, Context, Event};
-use crate::domain::{Device, DeviceId, DeviceKind};
+use crate::domain::{Device, DeviceId, DeviceKind, LibraryFile};
 use crate::engine::EngineError;
 use cudarc::driver::sys::CUdevice_attribute::*;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub(super) struct Software {
     pub(super) compiler: String,
     /// `cuSPARSE 12.6.3`.
     pub(super) vendor: Option<String>,
+    pub(super) vendor_file: Option<LibraryFile>,
     /// `cuBLAS 13.1.0`.
     pub(super) dense_vendor: Option<String>,
 }
@@ -63,6 +64,7 @@ pub(super) fn describe(
         driver: software.driver,
         compiler: software.compiler,
         vendor: software.vendor,
+        vendor_file: software.vendor_file,
         dense_vendor: software.dense_vendor,
         // The evaluator knows the families; the engine does not.
         kernels: Default::default(),

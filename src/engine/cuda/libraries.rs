@@ -1,6 +1,7 @@
 //! Finding and mapping NVIDIA's libraries: configured places first, then the loader's own search, then the usual folders.
 
-use super::places::{below, present, standard_folders};
+use super::installed::{self, Choice, Installed, Origin};
+use super::places::{below, copies_below, dotted_number, present, standard_folders, usual_copies};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsStr};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,15 @@ impl Library {
         }
     }
 
+    /// The version numbers in a file's name: those of `libcusparse.so.12.6.3`, none of `libcusparse.so`; `None` if the file is
+    /// another library's or the name ends otherwise.
+    pub(super) fn version_in_name(self, file: &Path) -> Option<Vec<u32>> {
+        match file.file_name()?.to_str()?.strip_prefix(self.stem())? {
+            "" => Some(Vec::new()),
+            rest => dotted_number(rest.strip_prefix('.')?),
+        }
+    }
+
     fn file_names(self) -> Vec<String> {
         let stem = self.stem();
         let versioned = self.versions().iter().map(|version| format!("{stem}.{version}"));
@@ -80,6 +90,10 @@ pub enum LibraryError {
     Unloadable { path: String, reason: String },
     #[error("{path} has no {symbol}: {reason}")]
     Symbol { path: String, symbol: String, reason: String },
+    #[error(
+        "{path} is version {version}, of CUDA {needs}; the driver runs libraries up to CUDA {most}"
+    )]
+    TooNew { path: String, version: String, needs: u32, most: u32 },
     #[error("{path}: {call} failed: {reason}")]
     Call { path: String, call: &'static str, reason: String },
 }
@@ -88,9 +102,24 @@ pub enum LibraryError {
 pub struct Found {
     handle: Handle,
     path: PathBuf,
+    /// What the files' names tell of the version, if more than one number of it.
+    told: Option<String>,
+    /// How the file came to be opened; usual if the loader found it.
+    origin: Origin,
 }
 
 impl Found {
+    /// The full version: what the file's name tells, if the library itself reports the beginning of that; otherwise what it
+    /// reports.
+    pub(super) fn full_version(&self, reported: &str) -> String {
+        let told = self.told.clone().filter(|told| told.starts_with(&format!("{reported}.")));
+        told.unwrap_or_else(|| reported.to_owned())
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -162,6 +191,67 @@ impl Search {
         Err(broken.unwrap_or_else(|| self.absent(library, &names)))
     }
 
+    /// Opens the newest copy that the driver can run, those in configured places before all others, and tells why each other
+    /// was passed over. `accept` makes of a mapped copy what is wanted; if that fails, the next is tried.
+    pub(super) fn newest<T>(
+        &self,
+        library: Library,
+        mut accept: impl FnMut(Found) -> Result<T, LibraryError>,
+    ) -> (Result<T, LibraryError>, Vec<installed::PassedOver>) {
+        let fits = |file: &Path| library.version_in_name(file).is_some();
+        let configured = self.configured.iter().map(|place| match place.is_file() {
+            true => (Origin::NamedFile, file_if(library, place)),
+            false => (Origin::NamedPlace, copies_below(place, &fits)),
+        });
+        let places = configured.chain([(Origin::Usual, usual_copies(&fits))]).collect();
+        let (copies, broken) = installed::installed(library, places);
+        let open = |copy: &Installed| {
+            let mut found = load(library, &copy.file)?;
+            found.origin = copy.origin;
+            found.told = installed::dotted(&copy.version).filter(|_| copy.version.len() > 1);
+            accept(found)
+        };
+        let Choice { opened, mut passed_over } =
+            installed::choose(library, &copies, self.cuda_major, open);
+        passed_over.extend(broken);
+        if let Some(Ok(opened)) = opened {
+            return (Ok(opened), passed_over);
+        }
+        // A loader without a cache has places of its own.
+        let names = self.names(library);
+        for name in &names {
+            if let Ok(found) = load(library, Path::new(name))
+                && let Ok(made) = accept(found)
+            {
+                return (Ok(made), passed_over);
+            }
+        }
+        let absent = || Err(self.absent(library, &names));
+        (opened.unwrap_or_else(absent), passed_over)
+    }
+
+    /// Refuses a mapped library that reports a version for a later CUDA than the driver runs, unless the configuration names
+    /// the file.
+    pub(super) fn check_cuda(
+        &self,
+        library: Library,
+        found: &Found,
+        reported: &str,
+    ) -> Result<(), LibraryError> {
+        let numbers = dotted_number(reported).unwrap_or_default();
+        match (installed::needs_cuda(library, &numbers), self.cuda_major) {
+            (Some(needs), Some(most)) if needs > most && found.origin != Origin::NamedFile => {
+                Err(LibraryError::TooNew {
+                    path: found.path.display().to_string(),
+                    version: reported.to_owned(),
+                    needs,
+                    most,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn names(&self, library: Library) -> Vec<String> {
         let mut names = library.file_names();
         if let (Library::Nvrtc | Library::Cublas, Some(most)) = (library, self.cuda_major) {
@@ -194,10 +284,12 @@ fn load(library: Library, file: &Path) -> Result<Found, LibraryError> {
     }
     // SAFETY: the initialisers of NVIDIA's libraries require nothing of the caller.
     let handle = unsafe { Handle::open(Some(file), FLAGS) }.map_err(|error| {
-        LibraryError::Unloadable { path: file.display().to_string(), reason: error.to_string() }
+        // The loader's own words are the source.
+        let reason = std::error::Error::source(&error).unwrap_or(&error).to_string();
+        LibraryError::Unloadable { path: file.display().to_string(), reason }
     })?;
     let path = mapped_path(&handle, library).unwrap_or_else(|| file.to_owned());
-    Ok(Found { handle, path })
+    Ok(Found { handle, path, told: None, origin: Origin::Usual })
 }
 
 /// Maps the companion. If it does not load, the library reports this itself when it needs the companion.

@@ -12,6 +12,7 @@ mod export;
 mod gemm;
 mod graph;
 mod hop;
+pub mod installed;
 mod kernels;
 mod launch;
 pub mod libraries;

@@ -16,6 +16,7 @@ use super::nvrtc::Nvrtc;
 use super::own::OwnKernels;
 use super::timer::Timer;
 use super::vendors::{Opened, Vendors};
+use crate::domain::LibraryFile;
 use crate::engine::EngineError;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,14 +56,15 @@ impl CudaEngine {
         let nvrtc = Nvrtc::open(&search).map_err(missing)?;
         let context = Context::open(driver, options.ordinal)?;
         let (monitor, release) = monitor(&search, &context)?;
-        let (cusparse, vendor) = vendor(&search, &context)?;
+        let Vendor { handle: cusparse, name, file } = vendor(&search, &context)?;
         let software = Software {
             driver: match release {
                 Some(release) => format!("{}.{}/{release}", version.0, version.1),
                 None => format!("{}.{}", version.0, version.1),
             },
             compiler: format!("nvrtc {}.{}", nvrtc.version().0, nvrtc.version().1),
-            vendor,
+            vendor: name,
+            vendor_file: file,
             dense_vendor: dense_vendor(&search),
         };
         let mut device = device::describe(&context, options.ordinal, software)?;
@@ -113,23 +115,41 @@ fn dense_vendor(search: &Search) -> Option<String> {
     version.ok().map(|version| format!("cuBLAS {version}"))
 }
 
-/// The cuSPARSE handle or the reason that there is none, and its name with version.
-fn vendor(
-    search: &Search,
-    context: &Arc<Context>,
-) -> Result<(Opened<Handle>, Option<String>), EngineError> {
-    let opened = Cusparse::open(search).and_then(|library| {
+/// cuSPARSE's handle, its name with version, and the file: or the reason that there is no handle.
+struct Vendor {
+    handle: Opened<Handle>,
+    name: Option<String>,
+    file: Option<LibraryFile>,
+}
+
+/// Opens the newest cuSPARSE whose handle this device's driver creates.
+fn vendor(search: &Search, context: &Arc<Context>) -> Result<Vendor, EngineError> {
+    let (opened, passed_over) = Cusparse::newest(search, |library| {
         let version = library.version()?;
-        Ok((library, version))
+        let file = LibraryFile {
+            version: library.api.library.full_version(&version),
+            path: library.api.library.path().display().to_string(),
+        };
+        match Handle::new(library, context) {
+            // Another copy may do what this one refuses; it does not help a device that is lost or full.
+            Err(EngineError::Refused(reason)) => {
+                Err(LibraryError::Call { path: file.path, call: "cusparseCreate", reason })
+            }
+            result => Ok(result.map(|handle| (Arc::new(handle), version, file))),
+        }
     });
+    for passed in &passed_over {
+        tracing::debug!(file = %passed.file.display(), "this cuSPARSE {}", passed.reason);
+    }
     match opened {
-        Ok((library, version)) => {
-            let handle = Arc::new(Handle::new(library, context)?);
-            Ok((Ok(handle), Some(format!("cuSPARSE {version}"))))
+        Ok(opened) => {
+            let (handle, version, file) = opened?;
+            let name = Some(format!("cuSPARSE {version}"));
+            Ok(Vendor { handle: Ok(handle), name, file: Some(file) })
         }
         Err(error) => {
             tracing::warn!(%error, "cuSPARSE cannot be used: no vendor baseline");
-            Ok((Err(error.to_string()), None))
+            Ok(Vendor { handle: Err(error.to_string()), name: None, file: None })
         }
     }
 }

@@ -6,9 +6,49 @@ use std::path::{Path, PathBuf};
 
 /// A configured folder may be the library folder itself, a toolkit's root, or a site-packages folder.
 pub(super) fn below(place: &Path, names: &[String]) -> Vec<PathBuf> {
+    layouts(place).iter().flat_map(|folder| present(folder, names)).collect()
+}
+
+fn layouts(place: &Path) -> Vec<PathBuf> {
     let folders = [place.to_owned(), place.join("lib64"), place.join("lib")];
     let wheels = wheel_folders(place).into_iter().chain(wheel_folders(&place.join("nvidia")));
-    folders.into_iter().chain(wheels).flat_map(|folder| present(&folder, names)).collect()
+    folders.into_iter().chain(wheels).collect()
+}
+
+/// A configured folder's copies of a library, whatever their versions, in the same layouts.
+pub(super) fn copies_below(place: &Path, fits: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let folders = layouts(place);
+    folders.iter().flat_map(|folder| copies_in(folder, fits)).collect()
+}
+
+/// The copies in the folders that the loader searches and in the usual ones, in that order.
+pub(super) fn usual_copies(fits: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let folders = environment::loader_folders().chain(standard_folders());
+    let mut files: Vec<PathBuf> = folders.flat_map(|folder| copies_in(&folder, fits)).collect();
+    files.extend(cached_by_the_loader().into_iter().filter(|file| fits(file)));
+    files
+}
+
+/// Files and links whose name fits, by name, so that the order does not depend on the file system.
+fn copies_in(folder: &Path, fits: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| fits(file));
+    files.sort();
+    files
+}
+
+/// The files in the loader's cache, which lists the system's library folders. Of its format only this is used: paths in it
+/// end with a zero byte.
+fn cached_by_the_loader() -> Vec<PathBuf> {
+    let bytes = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let texts = bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    texts.filter(|text| text.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// The numbers of `12.9.4.2`; `None` if something else is there.
+pub(super) fn dotted_number(text: &str) -> Option<Vec<u32>> {
+    text.split('.').map(|part| part.parse().ok()).collect()
 }
 
 pub(super) fn present(folder: &Path, names: &[String]) -> Vec<PathBuf> {
@@ -35,6 +75,8 @@ pub(super) fn standard_folders() -> Vec<PathBuf> {
     let mut pythons: Vec<PathBuf> = environment::python_roots().collect();
     pythons.extend(["/usr", "/usr/local"].map(PathBuf::from));
     for lib in pythons.iter().map(|python| python.join("lib")) {
+        // Conda's packages put libraries there.
+        folders.push(lib.clone());
         for version in folders_in(&lib, "python3") {
             for packages in ["site-packages/nvidia", "dist-packages/nvidia"] {
                 folders.extend(wheel_folders(&version.join(packages)));

@@ -3,7 +3,8 @@
 use super::cublas::Cublas;
 use super::cusparse::Cusparse;
 use super::driver::Driver;
-use super::libraries::{Library, LibraryError, Search};
+use super::installed::{Origin, PassedOver};
+use super::libraries::{Found, Library, LibraryError, Search};
 use super::nvml::Nvml;
 use super::nvrtc::Nvrtc;
 use crate::domain::DeviceId;
@@ -19,6 +20,8 @@ pub struct Probe {
     /// One entry for each of `Library::ALL`.
     pub libraries: Vec<LibraryReport>,
     pub devices: Vec<DeviceReport>,
+    /// The driver's major version of CUDA.
+    pub cuda_major: Option<u32>,
     /// Why there are no devices, if the driver is present but reports an error.
     pub device_problem: Option<String>,
 }
@@ -27,12 +30,18 @@ pub struct Probe {
 pub struct LibraryReport {
     pub library: Library,
     pub found: Result<LibraryFacts, LibraryError>,
+    /// The other copies that are installed, and why each was not opened or not used. Told of the vendor's routines, of which
+    /// the newest are wanted.
+    pub passed_over: Vec<PassedOver>,
 }
 
 #[derive(Clone, Debug)]
 pub struct LibraryFacts {
     pub path: PathBuf,
+    /// All of it if the file's name or package tells it: `12.9.4.2`.
     pub version: String,
+    /// Whether the configuration names the file or its folder, so that a newer one elsewhere was not looked for.
+    pub named: bool,
 }
 
 /// A device on which an engine could be opened.
@@ -54,14 +63,14 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
     let libraries = Library::ALL
         .into_iter()
         .map(|library| {
-            let found = match library {
-                Library::Driver => driver_facts(&driver, driver_version),
-                Library::Nvrtc => nvrtc_facts(&search),
+            let (found, passed_over) = match library {
+                Library::Driver => (driver_facts(&driver, driver_version), Vec::new()),
+                Library::Nvrtc => (nvrtc_facts(&search), Vec::new()),
                 Library::Cusparse => cusparse_facts(&search),
                 Library::Cublas => cublas_facts(&search),
-                Library::Nvml => nvml_facts(&search),
+                Library::Nvml => (nvml_facts(&search), Vec::new()),
             };
-            LibraryReport { library, found }
+            LibraryReport { library, found, passed_over }
         })
         .collect();
     let (devices, device_problem) = match &driver {
@@ -71,7 +80,7 @@ pub fn probe(configured: &[PathBuf]) -> Probe {
             Err(error) => (Vec::new(), Some(error.to_string())),
         },
     };
-    Probe { libraries, devices, device_problem }
+    Probe { libraries, devices, cuda_major: search.cuda_major, device_problem }
 }
 
 /// The devices of this host; empty if there is no working driver, with the reason in the log.
@@ -120,14 +129,21 @@ fn nvrtc_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
     Ok(facts(nvrtc.path(), dotted(nvrtc.version())))
 }
 
-fn cusparse_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
-    let cusparse = Cusparse::open(search)?;
-    Ok(facts(cusparse.path(), cusparse.version()?))
+fn cusparse_facts(search: &Search) -> (Result<LibraryFacts, LibraryError>, Vec<PassedOver>) {
+    Cusparse::newest(search, |cusparse| {
+        Ok(vendor_facts(&cusparse.api.library, &cusparse.version()?))
+    })
 }
 
-fn cublas_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
-    let cublas = Cublas::open(search)?;
-    Ok(facts(cublas.path(), cublas.version()?))
+fn cublas_facts(search: &Search) -> (Result<LibraryFacts, LibraryError>, Vec<PassedOver>) {
+    let (opened, passed_over) = Cublas::newest(search);
+    let facts = opened.and_then(|cublas| Ok(vendor_facts(&cublas.api.library, &cublas.version()?)));
+    (facts, passed_over)
+}
+
+fn vendor_facts(library: &Found, reported: &str) -> LibraryFacts {
+    let named = library.origin() != Origin::Usual;
+    LibraryFacts { named, ..facts(library.path(), library.full_version(reported)) }
 }
 
 fn nvml_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
@@ -137,7 +153,7 @@ fn nvml_facts(search: &Search) -> Result<LibraryFacts, LibraryError> {
 }
 
 fn facts(path: &Path, version: String) -> LibraryFacts {
-    LibraryFacts { path: path.to_owned(), version }
+    LibraryFacts { path: path.to_owned(), version, named: false }
 }
 
 fn dotted((major, minor): (u32, u32)) -> String {

@@ -1,6 +1,6 @@
 //! Means, classes and lines of made-up runs.
 
-use super::{Run, geometric_mean, groups, line, median, table};
+use super::{Run, geometric_mean, groups, line, median, table, vendors};
 use crate::cli::bench::run::{Figures, Tried};
 use std::collections::BTreeMap;
 
@@ -97,6 +97,21 @@ fn lines_say_what_failed_and_what_is_uncommon() {
     }
     let bad = line(&run("f64", "4-32", "b", None));
     assert!(bad.ends_with("FAILED: no memory"), "{bad}");
+}
+
+#[test]
+fn the_libraries_are_named_once_with_their_versions() {
+    let of = |vendor: &str| {
+        let mut run = run("f32", "4-32", "a", Some(2.0));
+        if let Some(figures) = &mut run.figures {
+            figures.vendor = Some(vendor.to_owned());
+        }
+        run
+    };
+    let runs = ["cuSPARSE 12.9.4 csr_alg3", "cuSPARSE 12.9.4 csr_alg1", "cuSPARSE 12.6.3 spsv"];
+    let sentence = "Speed-ups are over the best routine of cuSPARSE 12.6.3, cuSPARSE 12.9.4.";
+    assert_eq!(vendors(&runs.map(of)).as_deref(), Some(sentence));
+    assert_eq!(vendors(&[]), None);
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub fn device(multiprocessors: u32) -> Device {
         driver: String::new(),
         compiler: String::new(),
         vendor: None,
+        vendor_file: None,
         dense_vendor: None,
         kernels: Default::default(),
     }
