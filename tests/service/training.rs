@@ -97,11 +97,11 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert_eq!(training.state, JobState::Succeeded, "{training:?}");
     assert!(training.activated && training.progress == 1.0);
     let active = service.active_model(&scope()).await.unwrap().unwrap();
-    assert_eq!(Some(&active.card.id), training.model.as_ref());
-    assert_eq!(active.card.data.groups, GROUPS as u64);
-    assert_eq!(active.card.data.trials, GROUPS as u64 * u64::from(ROWS));
+    assert_eq!(Some(&active.card().id), training.model.as_ref());
+    assert_eq!(active.card().data.groups, GROUPS as u64);
+    assert_eq!(active.card().data.trials, GROUPS as u64 * u64::from(ROWS));
     // A ranked search without a learned model was judged on the same trials, as far as it goes.
-    let rankers = &active.card.quality.rankers;
+    let rankers = &active.card().quality.rankers;
     let of = |name: &str| rankers.iter().find(|ranker| ranker.name == name).unwrap();
     let unlearned = of("analytic_corrected");
     assert_eq!(unlearned.at.iter().map(|at| at.k).collect::<Vec<_>>(), [1, 2, 4, 8, 10]);
