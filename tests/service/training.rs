@@ -109,7 +109,7 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert!(unlearned.at[4].share >= of("random").at[4].share, "{rankers:?}");
     // Another process on the store uses the same model, and this one sees when it is taken back there.
     let other = world.elsewhere("elsewhere").await;
-    assert_eq!(other.active_model(&scope()).await.unwrap().unwrap().card, active.card);
+    assert_eq!(other.active_model(&scope()).await.unwrap().unwrap().card(), active.card());
     other.roll_back(&scope()).await.unwrap();
     assert!(other.active_model(&scope()).await.unwrap().is_none());
     service.store().revision().await.unwrap();
