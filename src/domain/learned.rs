@@ -36,6 +36,8 @@ pub struct Scope {
 pub enum Learner {
     /// Boosted regression trees on listwise gradients (LO-SpMM, section 3.5).
     Lambdamart,
+    /// The same, continued from the trees of the nearest class of device's model.
+    LambdamartContinued,
     /// Multi-label perceptron over schemes (AG-SpTRSV, section 4.5), with equal weight for each matrix.
     Mlp,
     /// The same, with each scheme weighted by the cost of misclassifying it.
@@ -47,17 +49,29 @@ pub enum Learner {
 }
 
 impl Learner {
-    pub const ALL: [Self; 5] =
-        [Self::Lambdamart, Self::Mlp, Self::MlpRegret, Self::MlpGraded, Self::MlpTen];
+    pub const ALL: [Self; 6] = [
+        Self::Lambdamart,
+        Self::LambdamartContinued,
+        Self::Mlp,
+        Self::MlpRegret,
+        Self::MlpGraded,
+        Self::MlpTen,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lambdamart => "lambdamart",
+            Self::LambdamartContinued => "lambdamart_continued",
             Self::Mlp => "mlp",
             Self::MlpRegret => "mlp_regret",
             Self::MlpGraded => "mlp_graded",
             Self::MlpTen => "mlp_ten",
         }
+    }
+
+    /// Whether its models are boosted trees, whose scores are logarithms of time; of a perceptron's only the order counts.
+    pub const fn tells_times(self) -> bool {
+        matches!(self, Self::Lambdamart | Self::LambdamartContinued)
     }
 
     /// What a reader must know to compare it with its source, as a sentence.
@@ -67,7 +81,11 @@ impl Learner {
                 "mlp_ten reads AG-SpTRSV's ten inputs, but its lnnz, lnnz_max and lnnz_cov count a level's rows, where the paper \
                  counts a level's entries. The mean of those is given by two other inputs, nnz over levels.",
             ),
-            Self::Lambdamart | Self::Mlp | Self::MlpRegret | Self::MlpGraded => None,
+            Self::Lambdamart
+            | Self::LambdamartContinued
+            | Self::Mlp
+            | Self::MlpRegret
+            | Self::MlpGraded => None,
         }
     }
 }
@@ -90,6 +108,9 @@ pub struct LearnedModel {
     /// perceptron.
     pub importance: Vec<Importance>,
     pub seed: u64,
+    /// The model of another class of device that its trees continue; absent for one trained from nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<ModelId>,
     /// The training that produced it; absent for a model that ships with sparsetune.
     pub training: Option<JobId>,
     /// Digest of the model file.
@@ -193,7 +214,8 @@ mod tests {
     /// learner.
     const fn next(learner: Learner) -> Option<Learner> {
         match learner {
-            Learner::Lambdamart => Some(Learner::Mlp),
+            Learner::Lambdamart => Some(Learner::LambdamartContinued),
+            Learner::LambdamartContinued => Some(Learner::Mlp),
             Learner::Mlp => Some(Learner::MlpRegret),
             Learner::MlpRegret => Some(Learner::MlpGraded),
             Learner::MlpGraded => Some(Learner::MlpTen),

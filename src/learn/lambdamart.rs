@@ -84,6 +84,10 @@ impl Gain {
         gain.clamp(0.0, 1.0)
     }
 
+    fn of_data(self, data: &Dataset) -> Vec<Vec<f64>> {
+        data.groups.iter().map(|group| self.of_group(group)).collect()
+    }
+
     /// The gains of all rows of a group. A time that is not positive and finite counts as missing.
     pub fn of_group(self, group: &Group) -> Vec<f64> {
         let times = group.rows.iter().map(|row| row.us).filter(|us| is_time(*us));
@@ -107,9 +111,22 @@ pub fn train(
     params: &Params,
     progress: &mut dyn FnMut(f64) -> bool,
 ) -> Option<Forest> {
-    let gains: Vec<Vec<f64>> =
-        data.groups.iter().map(|group| params.gain.of_group(group)).collect();
-    train_on(data, &gains, train, held_out, params, progress)
+    train_on(data, &params.gain.of_data(data), train, held_out, params, progress)
+}
+
+/// The same, continued from a forest that reads the same features: training starts from its scores, and the result is its
+/// trees with the new ones after them. The prior is the base's. With early stopping the result may be the base alone, with
+/// its scale fitted to these groups.
+pub fn continue_from(
+    base: &Forest,
+    data: &Dataset,
+    train: &[usize],
+    held_out: &[usize],
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<Forest> {
+    let gains = params.gain.of_data(data);
+    extend(base.clone(), data, &gains, (train, held_out), params, progress)
 }
 
 /// The same with custom gains: one for each row of each group, none negative.
@@ -121,19 +138,31 @@ pub fn train_on(
     params: &Params,
     progress: &mut dyn FnMut(f64) -> bool,
 ) -> Option<Forest> {
-    let prior = prior(data, params);
+    let start = Forest { prior: prior(data, params), ..Forest::default() };
+    extend(start, data, gains, (train, held_out), params, progress)
+}
+
+/// Grows trees onto a forest, which may be empty.
+fn extend(
+    mut forest: Forest,
+    data: &Dataset,
+    gains: &[Vec<f64>],
+    (train, held_out): (&[usize], &[usize]),
+    params: &Params,
+    progress: &mut dyn FnMut(f64) -> bool,
+) -> Option<Forest> {
+    let start = forest.trees.len();
     let lists = |indices: &[usize]| -> Vec<List<'_>> {
         let known = indices.iter().filter_map(|&at| Some((data.groups.get(at)?, gains.get(at)?)));
         let known = known.filter(|(group, gains)| group.rows.len() == gains.len());
-        known.map(|(group, gains)| List::of(group, gains, params, prior)).collect()
+        known.map(|(group, gains)| List::of(group, gains, params, &forest)).collect()
     };
     let (mut seen, mut unseen) = (lists(train), lists(held_out));
     let groups: Vec<&Group> = seen.iter().map(|list| list.group).collect();
     let table = Table::of(&groups, (data.shared.len(), data.own.len()), params.bins);
-    let mut forest = Forest { prior, trees: Vec::new(), scale: 0.0 };
     let mut curve = Curve::default();
-    // A prior alone already ranks; without one, an empty forest does not.
-    if prior.is_some() {
+    // A prior alone already ranks, and so do earlier trees; an empty forest does not.
+    if forest.prior.is_some() || start > 0 {
         curve.push(0, quality(&unseen));
     }
     for round in 0..params.trees {
@@ -142,7 +171,7 @@ pub fn train_on(
             forest.trees.push(tree);
         }
         if !unseen.is_empty() {
-            curve.push(forest.trees.len(), quality(&unseen));
+            curve.push(forest.trees.len() - start, quality(&unseen));
         }
         if !progress((round + 1) as f64 / params.trees as f64) {
             return None;
@@ -152,7 +181,7 @@ pub fn train_on(
         }
     }
     if !unseen.is_empty() {
-        forest.trees.truncate(curve.top());
+        forest.trees.truncate(start + curve.top());
     }
     forest.scale = scale(&forest, &groups);
     Some(forest)
@@ -186,11 +215,10 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    fn of(group: &'a Group, gains: &'a [f64], params: &Params, prior: Option<Prior>) -> Self {
+    fn of(group: &'a Group, gains: &'a [f64], params: &Params, start: &Forest) -> Self {
         let pull = Pull::of(gains, params.truncation, params.normalise);
-        let forest = Forest { prior, ..Forest::default() };
-        let start = |own: &[f32]| forest.start(|feature| read(&group.shared, own, feature));
-        let scores = group.rows.iter().map(|row| start(&row.own)).collect();
+        let own: Vec<Vec<f32>> = group.rows.iter().map(|row| row.own.clone()).collect();
+        let scores = start.scores(&group.shared, &own);
         Self { group, gains, pull, scores }
     }
 }

@@ -341,6 +341,36 @@ mod tests {
     }
 
     #[test]
+    fn a_borrowed_order_is_followed_and_then_corrected() {
+        // The other device prefers small x of one family; here odd ones, which it never put first, are twice as fast.
+        let scored: Vec<_> = (0..40)
+            .map(|x| (Candidate::new("a").with("x", x).with("odd", (x / 8) % 2), 10.0 + x as f64))
+            .collect();
+        let search = |before| {
+            corrected_top(scored.clone(), 12, First { before, ..First::default() }, |_| false)
+        };
+        let run = |mut ranked: Ranked| {
+            let mut tried = Vec::new();
+            while let Some(candidate) = ranked.selector.next() {
+                let odd = candidate.int("odd") == Some(1);
+                ranked.selector.observe(&candidate, Some(if odd { 5.0 } else { 20.0 }));
+                tried.push(candidate);
+            }
+            tried
+        };
+        let first = search(Vec::new());
+        assert_eq!((first.step.removed, first.step.left), (28, 12));
+        let tried = run(first);
+        let best: Vec<_> = scored.iter().take(6).map(|(candidate, _)| candidate.clone()).collect();
+        assert_eq!((tried.len(), &tried[..6]), (12, &best[..]), "without spreading");
+        let odd = |part: &[Candidate]| part.iter().filter(|c| c.int("odd") == Some(1)).count();
+        assert!(odd(&tried[6..]) >= 4, "{tried:?}");
+        for count in [1, 6, 9, 12] {
+            assert_eq!(run(search(tried[..count].to_vec())), tried, "{count} tried before");
+        }
+    }
+
+    #[test]
     fn earlier_trials_are_replayed_first_and_count() {
         let scored: Vec<_> = (0..30).map(|x| of("a", x, 1.0 + x as f64)).collect();
         let whole = order(&scored, ranked(scored.clone(), 10, First::default(), apart, |_| false));

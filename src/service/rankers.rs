@@ -177,6 +177,7 @@ pub(super) mod tests {
             quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
             importance: Vec::new(),
             seed: 1,
+            started_from: None,
             training: None,
             digest: Digest::of(&bytes),
             created_at: Timestamp(2),

@@ -16,6 +16,7 @@ pub enum ModelKind {
     /// By formulas and device properties; nothing was fitted to measurements.
     Analytic,
     Lambdamart,
+    LambdamartContinued,
     Mlp,
     MlpRegret,
     MlpGraded,
@@ -26,6 +27,7 @@ impl From<Learner> for ModelKind {
     fn from(learner: Learner) -> Self {
         match learner {
             Learner::Lambdamart => Self::Lambdamart,
+            Learner::LambdamartContinued => Self::LambdamartContinued,
             Learner::Mlp => Self::Mlp,
             Learner::MlpRegret => Self::MlpRegret,
             Learner::MlpGraded => Self::MlpGraded,
@@ -109,6 +111,9 @@ pub struct LearnedModel {
     pub seed: u64,
     /// The id of the training that created it, or `shipped`.
     pub origin: String,
+    /// The model of another class of device that its trees continue; absent for one trained from nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<ModelId>,
     pub digest: Digest,
     pub created_at: String,
 }
@@ -129,6 +134,7 @@ impl LearnedModel {
             ranked,
             seed: model.seed,
             origin: model.training.map_or_else(|| "shipped".to_owned(), |training| training.0),
+            started_from: model.started_from,
             digest: model.digest,
             created_at: model.created_at.to_rfc3339(),
         }
@@ -196,6 +202,7 @@ impl WholeModel {
             },
             importance: self.importance.clone(),
             seed: model.seed,
+            started_from: None,
             training: None,
             digest: model.digest,
             created_at: model.created_at.parse()?,

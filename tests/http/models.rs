@@ -41,6 +41,7 @@ pub fn model(id: &str, learner: Learner, created_at: i64) -> LearnedModel {
         },
         importance: vec![Importance { feature: "rows".to_owned(), share: 1.0 }],
         seed: 1,
+        started_from: None,
         training: None,
         digest: Digest::of(FILE),
         created_at: Timestamp(created_at),

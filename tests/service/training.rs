@@ -114,8 +114,55 @@ async fn trials_become_a_model_in_use_that_is_taken_back() {
     assert!(other.active_model(&scope()).await.unwrap().is_none());
     service.store().revision().await.unwrap();
     assert!(service.active_model(&scope()).await.unwrap().is_none());
-    service.activate_model(&active.card.id, "by hand").await.unwrap();
+    service.activate_model(&active.card().id, "by hand").await.unwrap();
     assert!(service.active_model(&scope()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_training_continues_from_the_nearest_class_and_has_to_beat_it() {
+    let world = world().await;
+    measured(&world, GROUPS).await;
+    let service = &world.service;
+    let (first, _) = service.train(&wanted(Activate::Always)).await.unwrap();
+    let alone = trained(service, &first.id).await.model.unwrap();
+    let card = service.learned_model(&alone).await.unwrap().model;
+    assert_eq!((card.learner, &card.started_from), (Learner::Lambdamart, &None));
+    assert!(card.quality.rankers.iter().all(|ranker| ranker.name != "borrowed"));
+
+    // Another folder, where the same model is of a neighbour: nothing chooses better than what knows the trials.
+    let world = self::world().await;
+    measured(&world, GROUPS).await;
+    let bytes = service.model_file(&alone).await.unwrap().unwrap();
+    let service = &world.service;
+    let mut file = ModelFile::parse(&bytes).unwrap();
+    let near = Device { name: "Its neighbour".to_owned(), ..device() }.class();
+    file.scope.device_class = near;
+    used(service, "lent", &file.scope, &file).await;
+    let ranker = service.active_model(&scope()).await.unwrap().unwrap();
+    assert_eq!(ranker.borrowed_from(), Some(&file.scope.device_class));
+    let (second, _) = service.train(&wanted(Activate::IfBetter)).await.unwrap();
+    let training = trained(service, &second.id).await;
+    let card = service.learned_model(training.model.as_ref().unwrap()).await.unwrap().model;
+    let names: Vec<&str> = card.quality.rankers.iter().map(|one| one.name.as_str()).collect();
+    let all = "lambdamart lambdamart_continued analytic random analytic_corrected borrowed";
+    assert_eq!(names.join(" "), all);
+    let continued = card.learner == Learner::LambdamartContinued;
+    let lender = continued.then(|| ModelId("lent".to_owned()));
+    assert_eq!(card.started_from, lender);
+    let own = service.model_file(&card.id).await.unwrap().unwrap();
+    let (Model::Lambdamart(base), Model::Lambdamart(own)) =
+        (&file.model, &ModelFile::parse(&own).unwrap().model)
+    else {
+        panic!("they are forests");
+    };
+    assert!(!continued || own.trees.starts_with(&base.trees));
+    // What is used now decides, by the same figures.
+    let sum = |name: &str| {
+        let ranker = card.quality.rankers.iter().find(|one| one.name == name).unwrap();
+        ranker.at.iter().filter(|at| [1, 10].contains(&at.k)).map(|at| at.share).sum::<f64>()
+    };
+    assert!(sum(card.learner.name()) > sum("borrowed") || !training.activated);
+    assert!(!training.activated || training.message.unwrap().contains("borrowed"));
 }
 
 #[tokio::test]
@@ -258,6 +305,7 @@ async fn used(service: &Service, id: &str, scope: &Scope, file: &ModelFile) {
         quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
+        started_from: None,
         training: None,
         digest: Digest::of(&bytes),
         created_at: Timestamp(1),
@@ -305,7 +353,8 @@ async fn a_model_in_use_for_something_else_is_passed_over_and_told() {
     used(service, "newer", &scope(), &newer).await;
     assert!(service.active_model(&scope()).await.unwrap().is_none());
     let told = log.text();
-    assert!(told.contains("newer") && told.contains("version 2 of the features"), "{told}");
+    let version = format!("version {} of the features", newer.features_version);
+    assert!(told.contains("newer") && told.contains(&version), "{told}");
     // Once for each, however often they are asked for.
     assert!(service.active_model(&scope()).await.unwrap().is_none());
     assert_eq!(log.text(), told);

@@ -47,6 +47,7 @@ pub fn model(id: &str, at: i64) -> LearnedModel {
         quality: HeldOut { folds: 5, groups: 9, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
+        started_from: None,
         training: None,
         digest: Digest::of(id.as_bytes()),
         created_at: Timestamp(at),

@@ -34,6 +34,7 @@ fn contrary(scope: &Scope) -> (LearnedModel, Vec<u8>) {
         quality: HeldOut { folds: 2, groups: 2, rankers: Vec::new() },
         importance: Vec::new(),
         seed: 1,
+        started_from: None,
         training: None,
         digest: Digest::of(&bytes),
         created_at: Timestamp(2),

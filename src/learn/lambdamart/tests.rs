@@ -1,6 +1,6 @@
 //! Tests of gradients, tree growth and reproducibility.
 
-use super::{Gain, Params, importance, sample, train, train_on};
+use super::{Gain, Params, continue_from, importance, sample, train, train_on};
 use crate::learn::data::{Dataset, Group, Row};
 use crate::learn::forest::Forest;
 use crate::learn::ndcg::ndcg;
@@ -64,6 +64,43 @@ fn learns_the_decisive_features() {
     assert!(shares.windows(2).all(|pair| pair[0].share >= pair[1].share));
     let of = |name: &str| shares.iter().find(|s| s.feature == name).map_or(0.0, |s| s.share);
     assert!(of("s0") > of("s1"));
+}
+
+/// Times on another device: like [`made_up`], but the third feature costs there.
+fn on_another_device(groups: usize, rows: usize, seed: u64) -> Dataset {
+    let mut data = made_up(groups, rows, seed);
+    for row in data.groups.iter_mut().flat_map(|group| &mut group.rows) {
+        row.us *= (0.6 * f64::from(row.own[2]) / 16.0).exp();
+    }
+    data
+}
+
+#[test]
+fn with_few_groups_continuing_beats_training_from_nothing() {
+    let base = grown(&made_up(60, 40, 1), &(0..60).collect::<Vec<_>>(), &[], &small());
+    let data = on_another_device(60, 40, 7);
+    let (few, unseen): (Vec<usize>, Vec<usize>) = ((0..6).collect(), (6..60).collect());
+    let continued = |params: &Params, held_out: &[usize]| {
+        continue_from(&base, &data, &few, held_out, params, &mut |_| true).unwrap()
+    };
+    let forest = continued(&small(), &[]);
+    assert_eq!(forest.trees[..30], base.trees);
+    assert_eq!((forest.trees.len(), forest.check(5)), (60, Ok(())));
+    let of = |forest: &Forest| quality(&data, forest, &unseen);
+    let (new, lent, alone) = (of(&forest), of(&base), of(&grown(&data, &few, &[], &small())));
+    assert!(new > lent && new > alone, "continued {new}, lent {lent}, from nothing {alone}");
+    // The seed determines it, and no tree at all leaves the base's order.
+    assert_eq!(continued(&small(), &[]), forest);
+    assert_ne!(continued(&Params { seed: 2, ..small() }, &[]), forest);
+    let same = continued(&Params { trees: 0, ..small() }, &[]);
+    assert_eq!((&same.trees, of(&same)), (&base.trees, lent));
+    // An empty base is none.
+    let nothing = Forest::default();
+    let from_nothing = continue_from(&nothing, &data, &few, &[], &small(), &mut |_| true);
+    assert_eq!(from_nothing, Some(grown(&data, &few, &[], &small())));
+    // Held-out groups decide how many of the new trees are kept.
+    let stopped = continued(&small(), &[6, 7, 8, 9]);
+    assert_eq!(stopped.trees[..30], base.trees);
 }
 
 #[test]

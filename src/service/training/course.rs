@@ -125,7 +125,7 @@ impl Trainer {
             lesson::train_best(&data, &corrected, &of, seed, lender.as_deref(), &shared_handle)
         };
         let lesson = threads.run(train).await??;
-        let Lesson { learner, quality, importance, file } = lesson;
+        let Lesson { learner, started_from, quality, importance, file } = lesson;
         let (verdict, compared_with) = match request.activate {
             Activate::Never => (Err("as requested".to_owned()), None),
             Activate::Always => (Ok("as requested".to_owned()), None),
@@ -153,6 +153,7 @@ impl Trainer {
             quality,
             importance,
             seed,
+            started_from,
             training: Some(id),
             digest: Digest::of(&file),
             created_at: Timestamp::now(),

@@ -2,13 +2,15 @@
 
 use super::handle::TrainingHandle;
 use super::{Halt, replay, verdict};
-use crate::domain::Op;
 use crate::domain::learned::{HeldOut, Importance, Learner, RankerScore, Scope};
 use crate::domain::training::TrainingStage;
+use crate::domain::{ModelId, Op};
 use crate::learn::folds::split;
 use crate::learn::judge::{self, Evaluation, Train, cross_validate};
 use crate::learn::mlp::Labels;
-use crate::learn::{Dataset, EvaluationError, Model, ModelFile, Trainer, file, lambdamart, mlp};
+use crate::learn::{
+    Dataset, EvaluationError, Forest, Model, ModelFile, Trainer, file, lambdamart, mlp,
+};
 use crate::ops::features;
 use crate::ops::sptrsv::features::TEN;
 use crate::service::ActiveModel;
@@ -26,6 +28,8 @@ const REGROWN_BELOW: usize = 50_000;
 /// The selected and trained model.
 pub(super) struct Lesson {
     pub learner: Learner,
+    /// The lender whose trees it continues.
+    pub started_from: Option<ModelId>,
     pub quality: HeldOut,
     pub importance: Vec<Importance>,
     pub file: Vec<u8>,
@@ -84,14 +88,21 @@ pub(super) fn train_best(
     let (ten, sizes) = ten(&data.shared);
     let papers = mlp::Params::of_the_paper(sizes, seed);
     let forest = lambdamart::Params { seed, ..lambdamart::Params::default() };
-    let trainers: Vec<Trainer<'_>> = learners(scope.op)
+    let base = lender.and_then(|lender| match &lender.file.model {
+        Model::Lambdamart(base) => Some(base),
+        Model::Mlp(_) => None,
+    });
+    let mut learners = learners(scope.op).to_vec();
+    learners.extend(base.map(|_| Learner::LambdamartContinued));
+    let trainers: Vec<Trainer<'_>> = learners
         .iter()
         .map(|learner| match learner {
             Learner::Mlp => Trainer::mlp(*learner, &inputs, &alike),
             Learner::MlpRegret => Trainer::mlp(*learner, &inputs, &by_regret),
             Learner::MlpGraded => Trainer::mlp(*learner, &inputs, &graded),
             Learner::MlpTen => Trainer::mlp(*learner, &ten, &papers),
-            Learner::Lambdamart => boosted(&forest),
+            Learner::Lambdamart => boosted(&forest, None),
+            Learner::LambdamartContinued => boosted(&forest, base),
         })
         .collect();
     let mut progress = |share: f64| handle.progress(share);
@@ -103,19 +114,20 @@ pub(super) fn train_best(
     };
     quality.rankers.push(unlearned(data, corrected));
     quality.rankers.extend(lender.map(|lender| lent(data, lender)));
-    let learner = verdict::best(&quality, learners(scope.op))
+    let learner = verdict::best(&quality, &learners)
         .ok_or_else(|| Halt::Failed("no learner could be evaluated".to_owned()))?;
     handle.stage(
         TrainingStage::Training,
         format!("training {}, the best in cross-validation", learner.name()),
     );
     let all: Vec<usize> = (0..data.groups.len()).collect();
+    let base = base.filter(|_| learner == Learner::LambdamartContinued);
     let chosen = trainers.iter().position(|trainer| trainer.learner == learner);
     let model = chosen.and_then(|chosen| match median(&trees[chosen]) {
         Some(trees) => {
             // The number of trees is known from the folds, so no data needs to be held out.
-            let params = lambdamart::Params { trees: trees.max(1), ..forest.clone() };
-            (boosted(&params).train)(data, &all, &[], &mut progress)
+            let params = lambdamart::Params { trees: grown(trees, base), ..forest.clone() };
+            (boosted(&params, base).train)(data, &all, &[], &mut progress)
         }
         None => {
             let (train, held_out) = split(data, &all, HELD_OUT, seed);
@@ -146,7 +158,8 @@ pub(super) fn train_best(
         model,
     };
     let file = file.to_bytes().map_err(|error| Halt::Failed(error.to_string()))?;
-    Ok(Lesson { learner, quality, importance, file })
+    let started_from = base.and(lender).map(|lender| lender.card.id.clone());
+    Ok(Lesson { learner, started_from, quality, importance, file })
 }
 
 /// The median; the upper of the two middle values.
@@ -169,18 +182,29 @@ fn lent(data: &Dataset, lender: &ActiveModel) -> RankerScore {
     judge::ranker(verdict::BORROWED, data, |at| lender.file.model.rank(&data.groups[at]))
 }
 
+/// How many trees of a forest were grown here, after those of the base; at least one without a base, since an empty forest
+/// does not rank.
+fn grown(trees: usize, base: Option<&Forest>) -> usize {
+    base.map_or(trees.max(1), |base| trees.saturating_sub(base.trees.len()))
+}
+
 /// Determines the number of trees on held-out groups; if there are few trials, that many trees are then grown on all
-/// groups.
-fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
-    let train: Train<'_> = Box::new(move |data, train, held_out, progress| {
+/// groups. With a base they continue its trees.
+fn boosted<'a>(params: &'a lambdamart::Params, base: Option<&'a Forest>) -> Trainer<'a> {
+    let train: Train<'a> = Box::new(move |data, train, held_out, progress| {
         let again = !held_out.is_empty()
             && data.groups.iter().map(|group| group.rows.len()).sum::<usize>() < REGROWN_BELOW;
         let (first, second) = if again { (0.5, 0.5) } else { (1.0, 0.0) };
         let mut grow = |train: &[usize], held_out: &[usize], params, from: f64, part: f64| {
             let mut tell = |share: f64| progress(from + part * share);
             // An empty forest does not rank.
-            lambdamart::train(data, train, held_out, params, &mut tell)
-                .filter(|forest| forest.prior.is_some() || !forest.trees.is_empty())
+            let forest = match base {
+                Some(base) => {
+                    lambdamart::continue_from(base, data, train, held_out, params, &mut tell)
+                }
+                None => lambdamart::train(data, train, held_out, params, &mut tell),
+            };
+            forest.filter(|forest| forest.prior.is_some() || !forest.trees.is_empty())
         };
         let forest = grow(train, held_out, params, 0.0, first)?;
         if !again {
@@ -188,10 +212,15 @@ fn boosted(params: &lambdamart::Params) -> Trainer<'_> {
         }
         let mut all: Vec<usize> = train.iter().chain(held_out).copied().collect();
         all.sort_unstable();
-        let params = lambdamart::Params { trees: forest.trees.len().max(1), ..params.clone() };
+        let trees = grown(forest.trees.len(), base);
+        let params = lambdamart::Params { trees, ..params.clone() };
         grow(&all, &[], &params, first, second).map(Model::Lambdamart)
     });
-    Trainer { learner: Learner::Lambdamart, train }
+    let learner = match base {
+        Some(_) => Learner::LambdamartContinued,
+        None => Learner::Lambdamart,
+    };
+    Trainer { learner, train }
 }
 
 #[cfg(test)]
@@ -237,7 +266,7 @@ mod tests {
         let params = lambdamart::Params { trees: 30, ..lambdamart::Params::default() };
         let (data, train, held_out) = (data(12, false), [0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11]);
         let mut reports = Vec::new();
-        let model = (boosted(&params).train)(&data, &train, &held_out, &mut |share| {
+        let model = (boosted(&params, None).train)(&data, &train, &held_out, &mut |share| {
             reports.push(share);
             true
         });
@@ -253,7 +282,8 @@ mod tests {
     #[test]
     fn uninformative_data_yields_no_model() {
         let params = lambdamart::Params::default();
-        let model = (boosted(&params).train)(&data(6, true), &[0, 1, 2, 3], &[4, 5], &mut |_| true);
+        let model =
+            (boosted(&params, None).train)(&data(6, true), &[0, 1, 2, 3], &[4, 5], &mut |_| true);
         assert_eq!(model, None);
     }
 }

@@ -162,6 +162,7 @@ mod tests {
             quality: quality(vec![judged("mlp", 0.9, at_10), judged("lambdamart", 0.0, 1.0)]),
             importance: Vec::new(),
             seed: 1,
+            started_from: None,
             training: None,
             digest: Digest::of(b""),
             created_at: newest,

@@ -4,7 +4,7 @@
 use super::search_context::SearchContext;
 use super::session::{Session, SessionError};
 use crate::domain::learned::Scope;
-use crate::domain::{Candidate, JobFeatures, Learner, Matrix, SearchStrategy, Timestamp};
+use crate::domain::{Candidate, JobFeatures, Matrix, SearchStrategy, Timestamp};
 use crate::ops::{Space, features};
 use crate::service::predicted::rank;
 use crate::service::{Ranker, neighbours};
@@ -61,7 +61,7 @@ impl Session<'_> {
     ) -> Result<(), SessionError> {
         let follows = |learned: &Ranker| match wanted {
             SearchStrategy::Ranked | SearchStrategy::Exhaustive | SearchStrategy::Predicted => true,
-            SearchStrategy::Halving => learned.card().learner == Learner::Lambdamart,
+            SearchStrategy::Halving => learned.card().learner.tells_times(),
             SearchStrategy::Sampled | SearchStrategy::Full => false,
         };
         context.learned = context.learned.take().filter(follows);

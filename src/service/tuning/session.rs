@@ -10,8 +10,8 @@ use crate::domain::funnel::{DRAW, RANK};
 use crate::domain::job::Best;
 use crate::domain::protocol::Loaded;
 use crate::domain::{
-    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Learner, Matrix,
-    Plan, Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
+    Candidate, CandidateId, Device, FunnelStep, Intensity, Job, JobState, Judged, Matrix, Plan,
+    Removal, Resources, SearchStrategy, Stage, StoppedBy, Timestamp,
 };
 use crate::ops::Kernels;
 use crate::pool::{Evaluator, PoolError};
@@ -288,7 +288,7 @@ impl Session<'_> {
         let first = First { before, warm };
         let mut ranked = match &context.learned {
             // A perceptron's times tell no more than an order, so they cannot be corrected.
-            Some(Ranker::Borrowed(model)) if model.card.learner == Learner::Lambdamart => {
+            Some(Ranker::Borrowed(model)) if model.card.learner.tells_times() => {
                 search::corrected_top(scored, top_k as usize, first, sure)
             }
             Some(_) => search::top(scored, top_k as usize, first, preparation, sure),
