@@ -26,6 +26,7 @@ pub fn loader_folders() -> impl Iterator<Item = PathBuf> {
     folders.into_iter().filter(|folder| folder.is_absolute())
 }
 
+/// An empty or relative one would be of whichever folder the process was started in.
 fn path(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).map(PathBuf::from)
+    std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }

@@ -8,6 +8,7 @@ use crate::domain::{
 };
 use crate::ops::features;
 use crate::store::{ActivationQuery, RollBack, StoreError, Submission};
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// A learned model, and whether it is in use.
@@ -163,9 +164,29 @@ impl Service {
         self.among_models(|in_use| in_use.ranker(scope)).await
     }
 
-    /// The active model of the nearest other class of device, whether or not the scope has one of its own.
+    /// The active model of the nearest other class of device that saw no measurement of this scope, whether or not the scope
+    /// has a model of its own.
     pub async fn nearest_model(&self, scope: &Scope) -> Result<Option<Arc<ActiveModel>>> {
-        self.among_models(|in_use| in_use.nearest(scope)).await
+        for model in self.among_models(|in_use| in_use.by_distance(scope)).await? {
+            if !self.descends_from(&model.card, scope).await? {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a model was continued, over however many steps, from one of this scope, or from one that is unknown here.
+    async fn descends_from(&self, model: &LearnedModel, scope: &Scope) -> Result<bool> {
+        let mut before = model.started_from.clone();
+        let mut met = HashSet::from([model.id.clone()]);
+        while let Some(id) = before {
+            let card = self.inner.store.learned_model(&id).await?;
+            let Some(card) = card.filter(|card| card.scope != *scope && met.insert(id)) else {
+                return Ok(true);
+            };
+            before = card.started_from;
+        }
+        Ok(false)
     }
 
     async fn among_models<T>(&self, of: impl FnOnce(&InUse) -> T) -> Result<T> {

@@ -104,17 +104,23 @@ impl InUse {
         }
     }
 
-    /// The model of the nearest other class of the same operation; the first class by name among equally near ones. It
-    /// passed the check of its own scope, so it reads the features that are computed here.
-    pub fn nearest(&self, scope: &Scope) -> Option<Arc<ActiveModel>> {
+    /// The model of the nearest other class of the same operation.
+    fn nearest(&self, scope: &Scope) -> Option<Arc<ActiveModel>> {
+        self.by_distance(scope).into_iter().next()
+    }
+
+    /// The models of other classes of the same operation, the nearest first; by name among equally near ones. They passed the
+    /// check of their own scope, so they read the features that are computed here.
+    pub fn by_distance(&self, scope: &Scope) -> Vec<Arc<ActiveModel>> {
         let others = self.by_scope.iter().filter_map(|(other, id)| {
             let alike = other.op == scope.op && other.device_class != scope.device_class;
             let model = self.read(id.as_ref()?).flatten().filter(|_| alike)?;
             let distance = scope.device_class.distance(&other.device_class)?;
             Some((distance, &other.device_class, model))
         });
-        let nearest = others.min_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-        nearest.map(|(_, _, model)| model)
+        let mut others: Vec<_> = others.collect();
+        others.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        others.into_iter().map(|(_, _, model)| model).collect()
     }
 }
 
@@ -252,5 +258,33 @@ pub(super) mod tests {
         };
         service.inner.store.activate(&own).await.unwrap();
         assert_eq!(ranks().await, of("own", false));
+    }
+
+    #[tokio::test]
+    async fn no_training_is_lent_a_model_that_saw_its_measurements() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = service(folder.path()).await;
+        let [here, there, third] =
+            [H200, "cuda/NVIDIA H100/cc9.0/132sm", "cuda/NVIDIA H100 PCIe/cc9.0/114sm"].map(scope);
+        let start = async |id: &str, scope: &Scope, from: Option<&str>| {
+            let (card, bytes) = sound(id, scope);
+            let card = LearnedModel { started_from: from.map(|id| ModelId(id.to_owned())), ..card };
+            service.inner.store.insert_model(&card, &bytes).await.unwrap();
+            service.activate_model(&card.id, "for a test").await.unwrap();
+        };
+        let lent = async |to: &Scope| {
+            service.nearest_model(to).await.unwrap().map(|model| model.card.id.0.clone())
+        };
+        start("first", &here, None).await;
+        start("second", &there, Some("first")).await;
+        assert_eq!(lent(&here).await, None, "it began with this class's own trees");
+        assert_eq!(lent(&there).await.as_deref(), Some("first"));
+        start("third", &third, Some("second")).await;
+        assert_eq!(lent(&here).await, None, "over two steps as well");
+        assert_eq!(lent(&there).await.as_deref(), Some("first"));
+        start("of unknown origin", &third, Some("deleted")).await;
+        assert_eq!(lent(&here).await, None);
+        start("its own", &third, None).await;
+        assert_eq!(lent(&here).await.as_deref(), Some("its own"));
     }
 }

@@ -202,7 +202,7 @@ impl WholeModel {
             },
             importance: self.importance.clone(),
             seed: model.seed,
-            started_from: None,
+            started_from: model.started_from,
             training: None,
             digest: model.digest,
             created_at: model.created_at.parse()?,

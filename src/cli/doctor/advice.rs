@@ -41,7 +41,7 @@ pub(super) fn newer(probe: &Probe) -> Option<String> {
 fn installed_newer(report: &LibraryReport, version: &[u32]) -> Option<String> {
     let passed = report.passed_over.iter().find(|passed| {
         let other = passed.version.as_deref().map(numbers).unwrap_or_default();
-        other.as_slice() > version && passed.reason.contains("configuration")
+        other.as_slice() > version && passed.barred
     })?;
     Some(format!(
         "version {} is installed as {}, but the configuration names an older one; name this file in evaluator.cusparse, or \
@@ -95,6 +95,7 @@ mod tests {
             file: "/somewhere/libcusparse.so.12".into(),
             version: Some("12.9.4.2".to_owned()),
             reason: "is newer, but the configuration names the one opened".to_owned(),
+            barred: true,
         });
         let sentence = newer(&probe).unwrap();
         assert!(sentence.starts_with("version 12.9.4.2 is installed as /somewhere/"), "{sentence}");

@@ -215,10 +215,10 @@ pub const RULES: &[Rule] = &[
         words: words(
             "Rows are ordered by similarity or radix only where their panels then share more columns than in the better of the other \
              orders; the column-major tiled kernel orders rows, or the segments they are cut into, where its model predicts fewer bytes. \
-             By locality rows are ordered only where columns then recur clearly more often among the rows that share L1 or L2, \
+             By locality the rows of other kernels are ordered only where columns then recur clearly more often among the rows that share L1 or L2, \
              as seen from samples before any order is computed.",
-            "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05; \
-             by locality: reuse among 64 or 8192 rows ÷ the same in the best other order ≥ 1.25",
+            "ρ of the order ÷ ρ of the best other order ≥ 1.05; tiled, column-major: bytes in natural order ÷ bytes in this one ≥ 1.05, \
+             by locality ≥ 1.25; else by locality: reuse among 64 or 8192 rows ÷ the same in the best other order ≥ 1.25",
             "",
         ),
         on_host: None,

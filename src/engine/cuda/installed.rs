@@ -34,6 +34,8 @@ pub struct PassedOver {
     pub version: Option<String>,
     /// The rest of a sentence that begins with the file.
     pub reason: String,
+    /// Newer than the one opened and fit for the driver, but the configuration names that one.
+    pub barred: bool,
 }
 
 /// A choice among the copies.
@@ -61,7 +63,7 @@ pub(super) fn installed(
                 Err(error) => {
                     if broken.iter().all(|passed| passed.file != file) {
                         let reason = format!("leads to no file that can be read: {error}");
-                        broken.push(PassedOver { file, version: None, reason });
+                        broken.push(PassedOver { file, version: None, reason, barred: false });
                     }
                     continue;
                 }
@@ -103,10 +105,12 @@ pub(super) fn choose<T>(
     let mut chosen: Option<(&Installed, T)> = None;
     let (mut failed, mut passed_over) = (None, Vec::new());
     for copy in copies {
-        let reason = if let Some((chosen, _)) = &chosen {
-            left_aside(copy, chosen)
-        } else if let Some(reason) = too_new(library, copy, cuda_major) {
+        let mut barred = false;
+        let reason = if let Some(reason) = too_new(library, copy, cuda_major) {
             reason
+        } else if let Some((chosen, _)) = &chosen {
+            barred = chosen.origin != Origin::Usual && copy.version > chosen.version;
+            left_aside(copy, chosen)
         } else {
             match open(copy) {
                 Ok(opened) => {
@@ -124,7 +128,7 @@ pub(super) fn choose<T>(
             }
         };
         let version = dotted(&copy.version);
-        passed_over.push(PassedOver { file: copy.file.clone(), version, reason });
+        passed_over.push(PassedOver { file: copy.file.clone(), version, reason, barred });
     }
     let opened = chosen.map(|(_, opened)| Ok(opened)).or_else(|| failed.map(Err));
     Choice { opened, passed_over }

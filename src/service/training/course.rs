@@ -121,6 +121,7 @@ impl Trainer {
         handle.stage(TrainingStage::Judging, story);
         let (shared_handle, seed, of) = (Arc::clone(handle), request.seed, scope.clone());
         let lender = service.nearest_model(scope).await.map_err(halted)?;
+        let lent = lender.as_ref().map(|lender| lender.card.id.clone());
         let train = move || {
             lesson::train_best(&data, &corrected, &of, seed, lender.as_deref(), &shared_handle)
         };
@@ -138,8 +139,8 @@ impl Trainer {
                     newest.as_ref(),
                     matches!(in_use, Some(Ranker::Own(_))),
                 );
-                let verdict =
-                    chosen.and_then(|()| verdict::better(&quality, learner, in_use.as_ref()));
+                let better = || verdict::better(&quality, learner, in_use.as_ref(), lent.as_ref());
+                let verdict = chosen.and_then(|()| better());
                 (verdict, Some(newest))
             }
         };

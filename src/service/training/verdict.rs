@@ -1,6 +1,7 @@
 //! Decides which learner's model is kept, and whether it is activated.
 
 use super::replay::CORRECTED;
+use crate::domain::ModelId;
 use crate::domain::learned::{Activation, HeldOut, LearnedModel, Learner, RankerScore};
 use crate::service::Ranker;
 
@@ -64,12 +65,14 @@ pub(super) fn chosen_otherwise(newest: Option<&Activation>, ranks: bool) -> Resu
 /// is the better of the plain analytic ranking and the ranked search without a learned model, which corrects
 /// predictions during the search ([`CORRECTED`]). The active model was trained on part of the new one's data, so
 /// evaluating it on that data would favour it; its own evaluation at K = 10 from when it was trained, minus [`MARGIN`],
-/// is used instead. A borrowed model saw none of the measurements, so it is evaluated on all of them ([`BORROWED`]), and where
-/// it ranks now the new model must choose better by the sum that learners are compared by.
+/// is used instead. A borrowed model saw none of the measurements, so the `lender` was evaluated on all of them ([`BORROWED`]),
+/// and where it ranks now the new model must choose better by the sum that learners are compared by. If another one ranks by
+/// now, there is nothing to compare with.
 pub(super) fn better(
     quality: &HeldOut,
     learner: Learner,
     in_use: Option<&Ranker>,
+    lender: Option<&ModelId>,
 ) -> Result<String, String> {
     let at = |name: &str| {
         let ranker = ranker(quality, name)?;
@@ -96,7 +99,8 @@ pub(super) fn better(
         None => Ok(figures),
         Some(Ranker::Own(used)) => better_than_own(new_10, &used.card).map(|()| figures),
         Some(Ranker::Borrowed(lent)) => {
-            let Some((lent_1, lent_10)) = at(BORROWED) else {
+            let compared = at(BORROWED).filter(|_| lender == Some(&lent.card.id));
+            let Some((lent_1, lent_10)) = compared else {
                 return Err("it was not compared with the borrowed model in use".to_owned());
             };
             figures.push_str(&format!(
@@ -188,7 +192,7 @@ mod tests {
         let against = |mine: (f64, f64), in_use: Option<f64>| {
             let rankers = vec![judged("mlp", mine.0, mine.1), judged(ANALYTIC, 0.8, 0.9)];
             let in_use = in_use.map(|at_10| Ranker::Own(active(model(at_10))));
-            better(&quality(rankers), Learner::Mlp, in_use.as_ref())
+            better(&quality(rankers), Learner::Mlp, in_use.as_ref(), None)
         };
         let reason = against((0.85, 0.95), None).unwrap();
         assert!(reason.contains("0.850") && reason.contains("0.900"), "{reason}");
@@ -200,7 +204,7 @@ mod tests {
         let beside = |corrected: f64| {
             let plain = [judged("mlp", 0.85, 0.95), judged(ANALYTIC, 0.8, 0.9)];
             let all = [&plain[..], &[judged(CORRECTED, 0.99, corrected)]].concat();
-            better(&quality(all), Learner::Mlp, None)
+            better(&quality(all), Learner::Mlp, None, None)
         };
         for corrected in [0.94, 0.7] {
             let figures = format!("model: 0.800 and 0.900, its corrected search {corrected:.3}");
@@ -213,7 +217,7 @@ mod tests {
         );
         assert!(!reason.contains("corrected"), "{reason}");
         let alone = quality(vec![judged("mlp", 1.0, 1.0)]);
-        assert!(better(&alone, Learner::Mlp, None).is_err());
+        assert!(better(&alone, Learner::Mlp, None, None).is_err());
     }
 
     fn active(card: LearnedModel) -> Arc<ActiveModel> {
@@ -227,8 +231,14 @@ mod tests {
         let beside = |borrowed: Option<(f64, f64)>| {
             let mut rankers = vec![judged("mlp", 0.85, 0.95), judged(ANALYTIC, 0.6, 0.8)];
             rankers.extend(borrowed.map(|(first, tenth)| judged(BORROWED, first, tenth)));
-            better(&quality(rankers), Learner::Mlp, Some(&lent))
+            quality(rankers)
         };
+        let with = |quality: &HeldOut, lender: &str| {
+            better(quality, Learner::Mlp, Some(&lent), Some(&ModelId(lender.to_owned())))
+        };
+        let other = with(&beside(Some((0.84, 0.955))), "another");
+        assert!(other.is_err_and(|why| why.contains("was not compared")));
+        let beside = |borrowed| with(&beside(borrowed), "m");
         // Its evaluation on its own class's measurements (0.99) says nothing here.
         let figures = beside(Some((0.84, 0.955))).unwrap();
         assert!(figures.ends_with("; m, borrowed from d: 0.840 and 0.955"), "{figures}");

@@ -94,6 +94,9 @@ fn around(matrix: &Csr, columns: &Csr, most: usize, first: u32) -> Vec<u32> {
     while let Some(row) = queue.pop_front() {
         for &col in matrix.row(row as usize).0 {
             read += 1;
+            if read > MOST_ENTRIES {
+                return found;
+            }
             if columns.row_nnz(col as usize) > most || !met.insert(col) {
                 continue;
             }
