@@ -100,6 +100,7 @@ impl TunerOptions {
     }
 
     /// A CUDA library (driver, NVRTC, cuSPARSE, cuBLAS), or a folder with them, that takes precedence over the system's.
+    /// `cusparse=PATH` and the like (`cuda=`, `nvrtc=`, `cublas=`) are for one library alone.
     #[must_use]
     pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
         self.libraries.push(path.into());

@@ -16,6 +16,7 @@ use crate::domain::bundle::{
     Forward, GatherKernel, GatherValues, GraphUse, HostForward, HostUpdate, MANIFEST, MATRIX,
     Manifest, MatrixIdentity, Member, PLAN, UpdateValues, VendorForward,
 };
+use crate::domain::candidate::is_dense_product;
 use crate::domain::plan::LaunchStep;
 use crate::domain::recipe::Program;
 use crate::domain::{Digest, Matrix, Plan};
@@ -238,9 +239,7 @@ fn module(
 }
 
 fn vendor(plan: &Plan, algorithm: &str) -> VendorForward {
-    let routine = crate::domain::catalog::vendor::routine(algorithm);
-    let densifies = routine.is_some_and(|routine| routine.library.densifies());
-    let library = match densifies {
+    let library = match is_dense_product(algorithm) {
         true => plan.device.dense_vendor.as_deref(),
         false => plan.device.vendor.as_deref(),
     };
@@ -251,7 +250,7 @@ fn vendor(plan: &Plan, algorithm: &str) -> VendorForward {
         version: version.to_owned(),
         function: entry.to_owned(),
         algorithm: algorithm.to_owned(),
-        instructions: operand::instructions(&plan.problem, plan.device.kind, densifies).to_owned(),
+        instructions: operand::instructions(&plan.problem, plan.device.kind, algorithm).to_owned(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The sparse operand of a problem as kernels and vendors' routines read it, under the names that bundles give its arrays.
 
 use crate::domain::bundle::{Call, DenseOperand};
+use crate::domain::candidate::is_dense_product;
+use crate::domain::catalog::vendor;
 use crate::domain::element::Element;
 use crate::domain::problem::Triangle;
 use crate::domain::recipe::{Array, ArrayData};
@@ -126,11 +128,18 @@ pub fn call(plan: &Plan, rows: u64, cols: u64) -> Call {
     Call { b, c, accumulate, b_must_be_finite: plan.validity.dense_must_be_finite }
 }
 
-/// How to call a vendor's routine on the arrays, for people.
-pub const fn instructions(problem: &Problem, kind: DeviceKind, densifies: bool) -> &'static str {
+/// How to call a vendor's routine, named as in candidates, on the arrays: for people.
+pub fn instructions(problem: &Problem, kind: DeviceKind, routine: &str) -> &'static str {
     match (problem, kind) {
-        (Problem::Spmm(_), _) if densifies => {
+        (Problem::Spmm(_), _) if is_dense_product(routine) => {
             "Make the matrix of row_ptr, col_idx and values dense, and multiply it with B."
+        }
+        (Problem::Spmm(_), _) if vendor::block_size(routine).is_some() => {
+            "Store the matrix of row_ptr, col_idx and values in square blocks of the size that the algorithm names, by rows \
+             within each block, and pass these as a BSR matrix, not transposed, with B and C as dense matrices."
+        }
+        (Problem::Spmm(_), _) if vendor::takes_vector(routine) => {
+            "Pass row_ptr, col_idx and values as a CSR matrix, not transposed, with B and C as vectors."
         }
         (Problem::Spmm(_), _) => {
             "Pass row_ptr, col_idx and values as a CSR matrix, not transposed, with B and C as dense matrices."

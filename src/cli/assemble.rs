@@ -7,7 +7,8 @@ use crate::domain::DeviceId;
 use crate::engine::cuda;
 use crate::pool::{Deadlines, EvaluatorSpec};
 use crate::tuner::{Opening, OpeningError, Workers};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -58,11 +59,18 @@ pub fn devices(config: &Config) -> Vec<DeviceId> {
     found.chain([DeviceId("cpu".to_owned())]).collect()
 }
 
-/// CUDA libraries named by the configuration, which take precedence over those found.
+/// CUDA libraries named by the configuration, which take precedence over those found; each path with the library that it is
+/// named for, as an evaluator takes them.
 pub fn library_paths(config: &Config) -> Vec<PathBuf> {
-    let evaluator = &config.evaluator;
-    let named = [evaluator.cuda(), evaluator.nvrtc(), evaluator.cusparse()];
-    named.into_iter().flatten().map(Path::to_owned).collect()
+    let named = config.evaluator.libraries().into_iter();
+    let named = named.filter_map(|(key, path)| path.map(|path| (key, path)));
+    named
+        .map(|(key, path)| {
+            let mut place = OsString::from(format!("{key}="));
+            place.push(path);
+            PathBuf::from(place)
+        })
+        .collect()
 }
 
 pub fn evaluator_spec(config: &Config, device: &DeviceId) -> anyhow::Result<EvaluatorSpec> {

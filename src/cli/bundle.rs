@@ -62,7 +62,8 @@ enum Action {
         /// Calls that are timed, from and to host memory
         #[arg(long, default_value_t = 20)]
         calls: u32,
-        /// A CUDA library (driver, cuSPARSE, cuBLAS), or a folder with them, that takes precedence over the system's
+        /// A CUDA library (driver, cuSPARSE, cuBLAS), or a folder with them, that takes precedence over the system's;
+        /// cusparse=PATH and the like are for one library alone
         #[arg(long = "library-path", value_name = "PATH")]
         libraries: Vec<PathBuf>,
     },

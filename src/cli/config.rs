@@ -110,6 +110,7 @@ pub struct Evaluator {
     cuda: String,
     nvrtc: String,
     cusparse: String,
+    cublas: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -195,16 +196,14 @@ impl Data {
 }
 
 impl Evaluator {
-    pub fn cuda(&self) -> Option<&Path> {
-        chosen(&self.cuda)
-    }
-
-    pub fn nvrtc(&self) -> Option<&Path> {
-        chosen(&self.nvrtc)
-    }
-
-    pub fn cusparse(&self) -> Option<&Path> {
-        chosen(&self.cusparse)
+    /// The keys that name CUDA libraries, each with its path if it has one.
+    pub fn libraries(&self) -> [(&'static str, Option<&Path>); 4] {
+        [
+            ("cuda", chosen(&self.cuda)),
+            ("nvrtc", chosen(&self.nvrtc)),
+            ("cusparse", chosen(&self.cusparse)),
+            ("cublas", chosen(&self.cublas)),
+        ]
     }
 }
 

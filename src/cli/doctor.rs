@@ -186,7 +186,7 @@ fn remedy(library: Library) -> &'static str {
         }
         Library::Cublas => {
             "without it nearly dense matrices are not tried as dense products. `pip install nvidia-cublas`, the \
-             toolkit's package libcublas, or its folder in evaluator.cusparse."
+             toolkit's package libcublas, or a path in evaluator.cublas."
         }
         Library::Nvml => {
             "without it clock rates and throttling of a GPU are not monitored. It comes with the driver; a container needs the \

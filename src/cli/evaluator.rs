@@ -15,7 +15,8 @@ pub struct EvaluatorArgs {
     /// Folder for compiled kernels.
     #[arg(long)]
     cubin_cache: Option<PathBuf>,
-    /// Folder searched for CUDA libraries before the system's folders; may be given more than once.
+    /// File or folder searched for CUDA libraries before the system's folders; may be given more than once. `cusparse=PATH` and
+    /// the like are searched for one library alone.
     #[arg(long = "library-path")]
     library_paths: Vec<PathBuf>,
     /// Accept the `hostile` family, which deliberately hangs and faults.

@@ -1,6 +1,7 @@
 //! Sparse matrices: canonical CSR, file formats, digests, features, level sets, and the float64 oracle.
 
 pub mod arrange;
+pub mod blocks;
 pub mod canonical;
 pub mod csr;
 pub mod digest;

@@ -121,6 +121,8 @@ pub fn run(engine: &mut CudaEngine) {
     for matrix in [matrix, Arc::new(nearly_dense)] {
         for spmm in problems() {
             vendors(engine, &matrix, &spmm);
+            // A product with a vector is another routine.
+            vendors(engine, &matrix, &Spmm { n: 1, ..spmm });
         }
     }
 }
@@ -160,11 +162,17 @@ fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
     let mut sparse = 0;
     for tf32 in [false, true] {
         let consent = Spmm { tf32, ..*spmm };
-        let algorithms: &[&str] = match (tf32, spmm.dtype) {
-            (false, _) => &["csr_alg1", "csr_alg2", "csr_alg3", "cublas_dense"],
-            (true, Dtype::F32) => &["cublas_dense_tf32"],
-            (true, _) => &[],
+        let mut algorithms: Vec<&str> = match (tf32, spmm.dtype) {
+            (false, _) => vec!["csr_alg1", "csr_alg2", "csr_alg3", "cublas_dense"],
+            (true, Dtype::F32) => vec!["cublas_dense_tf32"],
+            (true, _) => vec![],
         };
+        if !tf32 && spmm.n == 1 {
+            algorithms.extend(["spmv_alg1", "spmv_alg2"]);
+        }
+        if !tf32 && [matrix.rows(), matrix.cols()].iter().all(|extent| extent % 32 == 0) {
+            algorithms.extend(["bsr4", "bsr8", "bsr16", "bsr32"]);
+        }
         engine.load(operands(matrix, &consent, 3)).expect("loads");
         for algorithm in algorithms {
             let recipe = vendor(algorithm);
@@ -179,7 +187,7 @@ fn vendors(engine: &mut CudaEngine, matrix: &Arc<Csr>, spmm: &Spmm) {
             let median_us = engine.time(&recipe, &EFFORT).expect("times").median_us;
             println!("{algorithm} {consent:?}: {median_us:.2} us, error {:.1e}", check.rel_error);
             assert_eq!(check.unwritten, 0, "{algorithm} {consent:?}");
-            let own_sparse = algorithm.starts_with("csr");
+            let own_sparse = !algorithm.starts_with("cublas");
             // cuSPARSE does not document that a sum of binary16 made by several blocks is rounded once; cuBLAS may truncate
             // operands when it converts them to tf32, which is twice as far off as rounding.
             let slack = match consent.dtype {

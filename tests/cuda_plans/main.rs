@@ -253,10 +253,12 @@ fn values_that_were_left_out_must_be_given_first() {
 fn vendors_routines_take_new_values_and_other_addresses() {
     let Some(here) = Here::open().filter(|here| here.fake) else { return };
     let live = here.count("fakeLive");
-    let products = ["default", "csr_alg1", "csr_alg2", "csr_alg3"].map(|name| (name, false, 2));
+    let products = ["default", "csr_alg1", "csr_alg2", "csr_alg3", "bsr3"];
+    let products = products.iter().map(|&name| (name, false, 2));
+    let vectors = ["spmv_alg1", "spmv_alg2"].iter().map(|&name| (name, false, 1));
     let solves = [("spsv", 1), ("spsm", 3)];
     let solves = solves.iter().flat_map(|&(name, n)| [(name, false, n), (name, true, n)]);
-    for (algorithm, transpose, columns) in products.into_iter().chain(solves) {
+    for (algorithm, transpose, columns) in products.chain(vectors).chain(solves) {
         for included in [true, false] {
             let (manifest, files) = triangle::plan(algorithm, transpose, columns, included);
             let plan = here.load(&manifest, &files).expect("the plan loads");
@@ -285,6 +287,14 @@ fn vendors_routines_take_new_values_and_other_addresses() {
     let (manifest, files) = triangle::plan("csr_alg9", false, 1, true);
     let sentence = refusal(here.load(&manifest, &files));
     assert!(sentence.contains("12.1.2") && sentence.contains("csr_alg9"), "{sentence}");
+    // Columns that the routine does not take, and blocks that the matrix is no multiple of.
+    for (algorithm, columns, why) in
+        [("spmv_alg1", 2, "one column, not 2"), ("bsr2", 2, "multiple")]
+    {
+        let (manifest, files) = triangle::plan(algorithm, false, columns, true);
+        let sentence = refusal(here.load(&manifest, &files));
+        assert!(sentence.contains(why), "{sentence}");
+    }
     let (manifest, mut files) = triangle::plan("spsv", false, 1, true);
     files.arrays.insert("col_idx".to_owned(), vec![9; 20]);
     assert!(refusal(here.load(&manifest, &files)).contains("no matrix of 3 x 3"));

@@ -37,14 +37,9 @@ impl Config {
         found.seconds("evaluator.load_s", evaluator.load_s);
         found.seconds("evaluator.compile_s", evaluator.compile_s);
         found.seconds("evaluator.measure_s", evaluator.measure_s);
-        let libraries = [
-            ("evaluator.cuda", evaluator.cuda()),
-            ("evaluator.nvrtc", evaluator.nvrtc()),
-            ("evaluator.cusparse", evaluator.cusparse()),
-        ];
-        for (key, path) in libraries {
+        for (key, path) in evaluator.libraries() {
             let there = path.is_none_or(|path| path.is_file() || path.is_dir());
-            found.unless(there, key, "no such file or folder");
+            found.unless(there, &format!("evaluator.{key}"), "no such file or folder");
         }
         self.check_telemetry(&mut found);
         if let Err(error) = log.filter.parse::<Targets>() {

@@ -28,6 +28,14 @@ pub static ROUTINES: &[Routine] = &[
     Routine { name: "csr_alg3", library: Library::CusparseProduct },
     // Tried by earlier versions; it is one of the three above.
     Routine { name: "default", library: Library::CusparseProduct },
+    // Of the matrix in blocks of as many rows and columns.
+    Routine { name: "bsr4", library: Library::CusparseProduct },
+    Routine { name: "bsr8", library: Library::CusparseProduct },
+    Routine { name: "bsr16", library: Library::CusparseProduct },
+    Routine { name: "bsr32", library: Library::CusparseProduct },
+    // For one column of B.
+    Routine { name: "spmv_alg1", library: Library::CusparseProduct },
+    Routine { name: "spmv_alg2", library: Library::CusparseProduct },
     Routine { name: "spsv", library: Library::CusparseSolve },
     Routine { name: "spsm", library: Library::CusparseSolve },
     Routine { name: "cublas_dense", library: Library::Cublas },
@@ -60,7 +68,41 @@ impl Library {
     }
 }
 
+/// Sizes of the blocks in which a sparse product may take its matrix (`bsr4`), each a multiple of the one before.
+pub const BLOCK_SIZES: [usize; 4] = [4, 8, 16, 32];
+
+/// The size of the blocks in which the routine of this name takes the matrix, if it takes it so: 16 of `bsr16`.
+pub fn block_size(routine: &str) -> Option<usize> {
+    routine.strip_prefix("bsr")?.parse().ok().filter(|size| *size > 0)
+}
+
+/// Whether the routine of this name multiplies a vector, so that B has one column.
+pub fn takes_vector(routine: &str) -> bool {
+    routine.starts_with("spmv_")
+}
+
 /// The routine of this name; `None` for a name that no version of this program has given to any.
 pub fn routine(name: &str) -> Option<&'static Routine> {
     ROUTINES.iter().find(|routine| routine.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_size_has_its_routine() {
+        let sizes: Vec<usize> = ROUTINES.iter().filter_map(|it| block_size(it.name)).collect();
+        assert_eq!(sizes, BLOCK_SIZES);
+        assert!(BLOCK_SIZES.windows(2).all(|pair| pair[1] % pair[0] == 0));
+        for other in ["bsr", "bsr0", "bsr-4", "bsr4x", "csr_alg1"] {
+            assert_eq!(block_size(other), None, "{other}");
+        }
+        for size in BLOCK_SIZES {
+            let found = routine(&format!("bsr{size}")).unwrap();
+            assert!(found.library == Library::CusparseProduct && !takes_vector(found.name));
+        }
+        let vectors = ROUTINES.iter().filter(|it| takes_vector(it.name)).count();
+        assert_eq!(vectors, 2);
+    }
 }

@@ -1,13 +1,16 @@
 //! The vendor's routines in a form that can be queued, and the descriptors through which they see the loaded operands.
 
+use super::bsr::Bsr;
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::gemm::Gemm;
 use super::launch::refused;
 use super::operands::{Judge, Loaded};
 use super::spmm::Spmm;
+use super::spmv::Spmv;
 use super::spsv::Spsv;
 use crate::domain::candidate::is_dense_product;
+use crate::domain::catalog::vendor::takes_vector;
 use crate::domain::{Dtype, Layout};
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::{
@@ -22,6 +25,7 @@ pub(super) const NO_TRANSPOSE: u32 = cusparseOperation_t::CUSPARSE_OPERATION_NON
 /// One routine, set up on the loaded operands.
 pub(super) enum Routine {
     Product(Spmm),
+    Vector(Spmv),
     Dense(Gemm),
     Solve(Spsv),
 }
@@ -36,8 +40,7 @@ impl Routine {
     ) -> Result<Self, EngineError> {
         match &loaded.judge {
             Judge::Product(_) => {
-                let (work, factors) = (Work::of(loaded), loaded.factors());
-                Spmm::new(context, handle, &work, factors, algorithm).map(Self::Product)
+                Self::product(context, handle, &Work::of(loaded), loaded.factors(), algorithm)
             }
             Judge::Solution(solution) => {
                 let raw = solution.raw.as_ref().ok_or_else(|| {
@@ -51,10 +54,25 @@ impl Routine {
         }
     }
 
+    /// Sets a product of cuSPARSE up, as above.
+    pub(super) fn product(
+        context: &Arc<Context>,
+        handle: &Arc<Handle>,
+        work: &Work<'_>,
+        factors: [f64; 2],
+        algorithm: &str,
+    ) -> Result<Self, EngineError> {
+        match takes_vector(algorithm) {
+            true => Spmv::new(context, handle, work, factors, algorithm).map(Self::Vector),
+            false => Spmm::new(context, handle, work, factors, algorithm).map(Self::Product),
+        }
+    }
+
     /// Queues the calls that follow on this stream, with these addresses of B and C.
     pub(super) fn aim(&mut self, stream: CUstream, b: u64, c: u64) -> Result<(), EngineError> {
         match self {
             Self::Product(spmm) => spmm.aim(stream, b, c),
+            Self::Vector(spmv) => spmv.aim(stream, b, c),
             Self::Dense(gemm) => gemm.aim(stream, b, c),
             Self::Solve(spsv) => spsv.aim(stream, b, c),
         }
@@ -64,6 +82,7 @@ impl Routine {
     pub(super) fn enqueue(&self, factors: &Factors) -> Result<(), EngineError> {
         match self {
             Self::Product(spmm) => spmm.enqueue(factors),
+            Self::Vector(spmv) => spmv.enqueue(factors),
             Self::Dense(gemm) => gemm.enqueue(factors),
             Self::Solve(spsv) => spsv.enqueue(),
         }
@@ -73,7 +92,8 @@ impl Routine {
     pub(super) fn update_ms(&self) -> Option<f64> {
         match self {
             Self::Dense(gemm) => Some(gemm.densify_ms()),
-            Self::Product(_) | Self::Solve(_) => None,
+            Self::Product(spmm) => spmm.blocks().map(Bsr::convert_ms),
+            Self::Vector(_) | Self::Solve(_) => None,
         }
     }
 
@@ -83,6 +103,7 @@ impl Routine {
             "spsv" => "cusparseSpSV_solve",
             "spsm" => "cusparseSpSM_solve",
             dense if is_dense_product(dense) => "cublasGemmEx",
+            vector if takes_vector(vector) => "cusparseSpMV",
             _ => "cusparseSpMM",
         }
     }
@@ -248,6 +269,17 @@ pub(super) struct Dense {
 }
 
 impl Dense {
+    /// As a vector; the matrix must have one column.
+    pub(super) fn describe_vector(&self, handle: &Arc<Handle>) -> Result<Descriptor, EngineError> {
+        let (api, rows) = (&handle.library.api, self.rows as i64);
+        let mut raw: Opaque = std::ptr::null_mut();
+        // SAFETY: out-pointer to a local; the array has as many elements and outlives the descriptor's use.
+        let status =
+            unsafe { (api.create_vector)(&mut raw, rows, self.pointer, data_type(self.dtype)) };
+        handle.check("cusparseCreateDnVec", status)?;
+        Ok(Descriptor { raw, destroy: api.destroy_vector, handle: handle.clone() })
+    }
+
     pub(super) fn describe(&self, handle: &Arc<Handle>) -> Result<Descriptor, EngineError> {
         let (leading, order) = match self.layout {
             Layout::Row => (self.cols, cusparseOrder_t::CUSPARSE_ORDER_ROW),

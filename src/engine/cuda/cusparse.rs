@@ -100,7 +100,19 @@ impl Cusparse {
     /// A function that not every version has.
     pub(super) fn update_matrix(&self, symbol: &str) -> Option<UpdateMatrix> {
         // SAFETY: both symbols have this signature; the pointer is used while `api.library`, its neighbour, is mapped.
-        unsafe { self.api.library.symbol(symbol) }.ok()
+        unsafe { self.later(symbol) }.ok()
+    }
+
+    /// A function that not every version has, as a reason to do without what needs it.
+    ///
+    /// # Safety
+    /// `F` must be the function-pointer type of the symbol, and the copy must not outlive this library.
+    pub(super) unsafe fn later<F: Copy>(&self, symbol: &str) -> Result<F, EngineError> {
+        // SAFETY: the caller vouches for the type.
+        unsafe { self.api.library.symbol(symbol) }.map_err(|_| {
+            let version = self.version().unwrap_or_else(|_| "of this version".to_owned());
+            EngineError::Refused(format!("cuSPARSE {version} has no {symbol}"))
+        })
     }
 
     /// `12.6.3`. Needs no device.

@@ -34,6 +34,22 @@ impl Library {
         }
     }
 
+    /// What names it before a configured path, and in the configuration's `evaluator`.
+    fn key(self) -> Option<&'static str> {
+        match self {
+            Self::Driver => Some("cuda"),
+            Self::Nvrtc => Some("nvrtc"),
+            Self::Cusparse => Some("cusparse"),
+            Self::Cublas => Some("cublas"),
+            Self::Nvml => None,
+        }
+    }
+
+    /// The library whose configured places are this one's as well: NVML comes with the driver.
+    fn named(self) -> Self {
+        if self == Self::Nvml { Self::Driver } else { self }
+    }
+
     fn stem(self) -> &'static str {
         match self {
             Self::Driver => "libcuda.so",
@@ -143,19 +159,48 @@ impl Found {
     }
 }
 
+/// A configured file or folder.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The only library that is searched there, if one is named.
+    library: Option<Library>,
+    path: PathBuf,
+}
+
+impl Place {
+    fn of(text: &Path) -> Self {
+        let named = text.to_str().and_then(|text| {
+            let (key, path) = text.split_once('=')?;
+            let library = Library::ALL.into_iter().find(|library| library.key() == Some(key))?;
+            Some(Self { library: Some(library), path: path.into() })
+        });
+        named.unwrap_or_else(|| Self { library: None, path: text.to_owned() })
+    }
+}
+
 /// Where to search, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// Files (used if their name fits) or folders, from the configuration; they take precedence over everything else.
-    pub configured: Vec<PathBuf>,
+    configured: Vec<Place>,
     /// Highest major versions of NVRTC and cuBLAS worth trying: a driver does not accept the cubins of a later major version,
     /// whether compiled here or contained in the library.
     pub cuda_major: Option<u32>,
 }
 
 impl Search {
+    /// A path may begin with the library that alone is searched there: `cuda=` (the driver, and NVML that comes with it),
+    /// `nvrtc=`, `cusparse=` or `cublas=`. Without one, all are.
     pub fn new(configured: &[PathBuf]) -> Self {
-        Self { configured: configured.to_vec(), cuda_major: None }
+        let configured = configured.iter().map(|path| Place::of(path)).collect();
+        Self { configured, cuda_major: None }
+    }
+
+    /// The configured places for a library.
+    fn places(&self, library: Library) -> impl Iterator<Item = &Path> {
+        let serves =
+            move |place: &&Place| place.library.is_none_or(|named| named == library.named());
+        self.configured.iter().filter(serves).map(|place| place.path.as_path())
     }
 
     /// Maps the first file that loads. A file that exists but does not load is remembered and named in the error.
@@ -169,7 +214,7 @@ impl Search {
                 None
             }
         };
-        for place in &self.configured {
+        for place in self.places(library) {
             let files =
                 if place.is_file() { file_if(library, place) } else { below(place, &names) };
             if let Some(found) = files.iter().find_map(|file| attempt(file)) {
@@ -199,7 +244,7 @@ impl Search {
         mut accept: impl FnMut(Found) -> Result<T, LibraryError>,
     ) -> (Result<T, LibraryError>, Vec<installed::PassedOver>) {
         let fits = |file: &Path| library.version_in_name(file).is_some();
-        let configured = self.configured.iter().map(|place| match place.is_file() {
+        let configured = self.places(library).map(|place| match place.is_file() {
             true => (Origin::NamedFile, file_if(library, place)),
             false => (Origin::NamedPlace, copies_below(place, &fits)),
         });
@@ -266,7 +311,7 @@ impl Search {
 
     fn absent(&self, library: Library, names: &[String]) -> LibraryError {
         let mut places: Vec<String> =
-            self.configured.iter().map(|place| place.display().to_string()).collect();
+            self.places(library).map(|place| place.display().to_string()).collect();
         places.extend(["the loader's path", "toolkit folders", "site-packages"].map(str::to_owned));
         LibraryError::Absent {
             name: library.name(),
@@ -352,6 +397,36 @@ mod tests {
         let search = Search::new(&[root.path().to_owned()]);
         let error = search.absent(Library::Nvml, &search.names(Library::Nvml)).to_string();
         assert!(error.starts_with("NVML is not installed: no libnvidia-ml.so.1,"), "{error}");
+    }
+
+    #[test]
+    fn a_place_that_is_named_for_one_library_serves_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        for file in ["libcusparse.so.12", "libcublas.so.13", "libnvidia-ml.so.1"] {
+            std::fs::write(root.path().join(file), "not a library").unwrap();
+        }
+        let folder = root.path().display().to_string();
+        let broken = |place: &str, library| {
+            let search = Search::new(&[PathBuf::from(place)]);
+            let own = search.places(library).collect::<Vec<_>>() == [root.path()];
+            let tried = match search.open(library) {
+                Err(LibraryError::Unloadable { path, .. }) => path.starts_with(&folder),
+                _ => false,
+            };
+            // An installed copy elsewhere may open all the same.
+            assert!(own || !tried, "{place}");
+            own
+        };
+        let libraries = [Library::Cusparse, Library::Cublas, Library::Nvml, Library::Nvrtc];
+        let served = |place: &str| libraries.map(|library| broken(place, library));
+        assert_eq!(served(&format!("cusparse={folder}")), [true, false, false, false]);
+        assert_eq!(served(&format!("cublas={folder}")), [false, true, false, false]);
+        assert_eq!(served(&format!("cuda={folder}")), [false, false, true, false]);
+        assert_eq!(served(&format!("nvrtc={folder}")), [false, false, false, true]);
+        assert_eq!(served(&folder), [true; 4]);
+        // A path with the sign in it.
+        let place = Place::of(Path::new("/opt/x=y"));
+        assert!(place.library.is_none() && place.path == Path::new("/opt/x=y"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The CUDA engine: recipes compiled by NVRTC, run, verified and timed on one NVIDIA GPU, beside cuSPARSE.
 
 mod baseline;
+mod bsr;
 pub mod cache;
 pub mod compile;
 mod context;
@@ -29,6 +30,7 @@ mod residual;
 mod scratch;
 pub mod source;
 mod spmm;
+mod spmv;
 mod spsv;
 mod steps;
 mod symbols;

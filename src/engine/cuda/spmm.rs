@@ -1,9 +1,12 @@
-//! The vendor's SpMM: cuSPARSE on the same buffers, each CSR algorithm set up once so that only the product is timed.
+//! The vendor's SpMM: cuSPARSE on the same buffers, each algorithm set up once so that only the product is timed: on
+//! compressed rows, or on the operand in blocks.
 
 use super::baseline::{Descriptor, Factors, NO_TRANSPOSE, Work, compute_type};
+use super::bsr::Bsr;
 use super::context::{Buffer, Context};
 use super::cusparse::{Handle, Opaque};
 use super::launch::refused;
+use crate::domain::catalog::vendor::block_size;
 use crate::engine::EngineError;
 use cudarc::cusparse::sys::cusparseSpMMAlg_t;
 use cudarc::driver::sys::CUstream;
@@ -18,6 +21,9 @@ const ALGORITHMS: [(&str, cusparseSpMMAlg_t); 4] = [
     ("csr_alg3", cusparseSpMMAlg_t::CUSPARSE_SPMM_CSR_ALG3),
 ];
 
+/// The only algorithm for blocks. Constants for CUDA 12.0, which this engine's are, lack it.
+const CUSPARSE_SPMM_BSR_ALG1: u32 = 14;
+
 /// One algorithm, set up on the loaded operands. The result of `preprocess` belongs to the algorithm's own matrix descriptor.
 pub(super) struct Spmm {
     handle: Arc<Handle>,
@@ -27,6 +33,8 @@ pub(super) struct Spmm {
     compute: u32,
     algorithm: u32,
     workspace: Option<Buffer>,
+    /// The operand in blocks, where the algorithm takes it so.
+    blocks: Option<Bsr>,
 }
 
 // SAFETY: see `Handle`; descriptors are plain host memory of the library.
@@ -43,22 +51,25 @@ impl Spmm {
         factors: [f64; 2],
         algorithm: &str,
     ) -> Result<Self, EngineError> {
-        let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
-        let Some((_, algorithm)) = known else {
-            let names = ALGORITHMS.map(|(name, _)| name).join(", ");
-            return Err(refused(format!(
-                "cuSPARSE has no algorithm `{algorithm}`; it has {names}"
-            )));
-        };
+        let number = number(algorithm).map_err(refused)?;
         let dtype = work.csr.dtype;
+        let blocks = match block_size(algorithm) {
+            None => None,
+            Some(size) => Some(Bsr::new(context, &work.csr, size)?),
+        };
+        let a = match &blocks {
+            None => work.csr.describe(handle)?,
+            Some(blocks) => blocks.describe(handle, &work.csr)?,
+        };
         let mut spmm = Self {
             handle: handle.clone(),
-            a: work.csr.describe(handle)?,
+            a,
             b: work.dense_b().describe(handle)?,
             c: work.dense_c().describe(handle)?,
             compute: compute_type(dtype),
-            algorithm: algorithm as u32,
+            algorithm: number,
             workspace: None,
+            blocks,
         };
         let factors = Factors::of(factors, dtype);
         let mut bytes = 0;
@@ -83,6 +94,11 @@ impl Spmm {
         spmm.run(&factors, "cusparseSpMM_preprocess", handle.library.api.spmm_preprocess)?;
         context.synchronize()?;
         Ok(spmm)
+    }
+
+    /// The operand in blocks, where the algorithm takes it so.
+    pub(super) fn blocks(&self) -> Option<&Bsr> {
+        self.blocks.as_ref()
     }
 
     /// Queues the products that follow on this stream, with these addresses of B and C.
@@ -138,3 +154,32 @@ type SpmmFunction = unsafe extern "C" fn(
     u32,
     u64,
 ) -> u32;
+
+/// The vendor's number of an algorithm's name in recipes.
+fn number(algorithm: &str) -> Result<u32, String> {
+    if block_size(algorithm).is_some() {
+        return Ok(CUSPARSE_SPMM_BSR_ALG1);
+    }
+    let known = ALGORITHMS.into_iter().find(|(name, _)| *name == algorithm);
+    known.map(|(_, number)| number as u32).ok_or_else(|| {
+        let names = ALGORITHMS.map(|(name, _)| name).join(", ");
+        format!(
+            "cuSPARSE has no algorithm `{algorithm}`; it has {names}, and bsr with a block's size"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+    use crate::domain::catalog::vendor::{Library, takes_vector};
+
+    #[test]
+    fn every_routine_for_a_matrix_has_its_number() {
+        let names = Library::CusparseProduct.routines().filter(|name| !takes_vector(name));
+        let numbers: Vec<u32> = names.map(|name| number(name).unwrap()).collect();
+        assert_eq!(numbers, [4, 6, 12, 0, 14, 14, 14, 14]);
+        assert!(number("csr_alg9").unwrap_err().contains("csr_alg9"));
+        assert!(number("spmv_alg1").is_err());
+    }
+}

@@ -290,16 +290,10 @@ fn triangle(
 
 /// b or x.
 fn side(handle: &Arc<Handle>, kind: Kind, dense: Dense) -> Result<Descriptor, EngineError> {
-    if kind == Kind::Matrix {
-        return dense.describe(handle);
+    match kind {
+        Kind::Matrix => dense.describe(handle),
+        Kind::Vector => dense.describe_vector(handle),
     }
-    let Dense { rows, pointer, dtype, .. } = dense;
-    let api = &handle.library.api;
-    let mut raw: Opaque = std::ptr::null_mut();
-    // SAFETY: out-pointer to a local; the array has as many elements and outlives the descriptor's use.
-    let status = unsafe { (api.create_vector)(&mut raw, rows as i64, pointer, data_type(dtype)) };
-    handle.check("cusparseCreateDnVec", status)?;
-    Ok(Descriptor { raw, destroy: api.destroy_vector, handle: handle.clone() })
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use super::constraints::is_legal;
 use super::family::{self, FAMILIES};
 use super::host;
+use crate::domain::catalog::vendor::BLOCK_SIZES;
 use crate::domain::{Candidate, Device, DeviceKind, Dtype, Layout, Output, Spmm};
 use crate::ops::vendor::candidate;
 use crate::search::domain::Domain;
-use crate::sparse::Csr;
+use crate::sparse::{Csr, blocks};
 
 /// What one family adds to the space.
 pub struct Listed {
@@ -39,26 +40,48 @@ pub fn enumerate(problem: &Spmm, kind: DeviceKind) -> Vec<Candidate> {
 /// Density from which a product with A made dense is tried: below it the product has more than fifty times the terms.
 const DENSE_SHARE: f64 = 0.02;
 
-/// Most bytes of A made dense.
+/// Most bytes of A made dense, wholly or in blocks.
 const MOST_DENSE_BYTES: f64 = (1u64 << 30) as f64;
 
+/// Most elements that blocks may store for each nonzero: beyond, a product in blocks multiplies zeros most of the time.
+const MOST_FILL: f64 = 4.0;
+
 /// The vendor's routines (cuSPARSE's `default` is one of its three for CSR, so it is not tried again), with the likely best
-/// first. They are always candidates, so a plan is never slower than the vendor. If A is nearly dense, cuBLAS on A made dense
-/// follows.
+/// first. They are always candidates, so a plan is never slower than the vendor. A product with one column is also tried as
+/// one with a vector, and a matrix that fits blocks in each size of them that fits. If A is nearly dense, cuBLAS on A made
+/// dense follows.
 pub fn vendor(matrix: &Csr, problem: &Spmm, device: &Device) -> Vec<Candidate> {
-    let mut algorithms = match device.kind {
-        _ if device.vendor.is_none() => vec![],
-        DeviceKind::Cuda => vec!["csr_alg2", "csr_alg3", "csr_alg1"],
-        DeviceKind::Cpu => vec!["sprs"],
-    };
+    match device.kind {
+        _ if device.vendor.is_none() => Vec::new(),
+        DeviceKind::Cuda => on_gpu(matrix, problem).iter().map(|name| candidate(name)).collect(),
+        DeviceKind::Cpu => vec![candidate("sprs")],
+    }
+}
+
+fn on_gpu(matrix: &Csr, problem: &Spmm) -> Vec<String> {
+    let mut algorithms = ["csr_alg2", "csr_alg3", "csr_alg1"].map(str::to_owned).to_vec();
+    if problem.n == 1 {
+        algorithms.extend(["spmv_alg2", "spmv_alg1"].map(str::to_owned));
+    }
+    algorithms.extend(fitting_blocks(matrix, problem).map(|size| format!("bsr{size}")));
     let elements = matrix.rows() as f64 * matrix.cols() as f64;
     let bytes = elements * problem.dtype.bytes() as f64;
     let nearly_dense = matrix.nnz() as f64 >= DENSE_SHARE * elements && bytes <= MOST_DENSE_BYTES;
-    if device.kind == DeviceKind::Cuda && !algorithms.is_empty() && nearly_dense {
-        algorithms.push("cublas_dense");
-        algorithms.extend(problem.tf32.then_some("cublas_dense_tf32"));
+    if nearly_dense {
+        algorithms.push("cublas_dense".to_owned());
+        algorithms.extend(problem.tf32.then(|| "cublas_dense_tf32".to_owned()));
     }
-    algorithms.into_iter().map(candidate).collect()
+    algorithms
+}
+
+/// The sizes of blocks whose fill is within its limit, and which the shape is a multiple of: the library takes B and C in
+/// whole blocks. A larger block contains smaller ones, so its fill is no less.
+fn fitting_blocks(matrix: &Csr, problem: &Spmm) -> impl Iterator<Item = usize> {
+    let most = MOST_DENSE_BYTES / (matrix.nnz() as f64 * problem.dtype.bytes() as f64);
+    let fits = move |size: &usize| {
+        blocks::fill(matrix, *size).is_some_and(|fill| fill <= MOST_FILL.min(most))
+    };
+    BLOCK_SIZES.into_iter().take_while(fits)
 }
 
 /// The distinct CUDA texts that this space compiles for typical problems, with a label: tests compile them without a GPU.
@@ -176,14 +199,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_dense_product_is_tried_where_a_is_nearly_dense() {
+    fn gpu() -> Device {
         let device = r#"{"id":"cuda:0","kind":"cuda","name":"x","compute_capability":"9.0",
             "multiprocessors":1,"warp_size":32,"max_threads_per_block":1,"max_threads_per_multiprocessor":1,
             "max_blocks_per_multiprocessor":1,"registers_per_thread":1,"registers_per_block":1,
             "registers_per_multiprocessor":1,"shared_bytes_per_block":1,"shared_bytes_per_multiprocessor":1,
             "l2_bytes":1,"memory_bytes":1,"copy_gbps":1.0,"driver":"","compiler":"","vendor":"cuSPARSE 12"}"#;
-        let mut device: Device = serde_json::from_str(device).unwrap();
+        serde_json::from_str(device).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_tried_where_they_fit_and_vectors_for_one_column() {
+        let routines = |matrix: &Csr, n| -> Vec<String> {
+            let all = vendor(matrix, &Spmm::new(n, Dtype::F32, Layout::Row), &gpu());
+            assert!(all.iter().filter(|it| !it.is_densified()).all(Candidate::is_baseline));
+            all.iter().filter_map(|it| it.text("algorithm")).map(str::to_owned).collect()
+        };
+        let csr = ["csr_alg2", "csr_alg3", "csr_alg1"];
+        // Four blocks of 16 x 16 along the diagonal: fills of 1, 1, 1 and 2.
+        let (rows, cols) = (64usize, 4096usize);
+        let indptr = (0..=rows).map(|row| row * 16).collect();
+        let indices = (0..rows).flat_map(|row| (row / 16 * 16) as u32..(row / 16 * 16 + 16) as u32);
+        let blocks = Csr::new(rows, cols, indptr, indices.collect(), vec![1.0; rows * 16]).unwrap();
+        let expected: Vec<&str> =
+            csr.into_iter().chain(["bsr4", "bsr8", "bsr16", "bsr32"]).collect();
+        assert_eq!(routines(&blocks, 8), expected);
+        // Two entries of each block of 4 x 4.
+        let scattered = Csr::new(4, 400, vec![0, 1, 1, 2, 2], vec![0, 1], vec![1.0; 2]).unwrap();
+        assert_eq!(routines(&scattered, 8), csr);
+        assert_eq!(routines(&scattered, 1)[3..], ["spmv_alg2", "spmv_alg1"]);
+        // Its shape is of whole blocks of 4, its entries fill one of them.
+        let whole = Csr::new(4, 404, vec![0, 4, 8, 12, 16], [0, 1, 2, 3].repeat(4), vec![1.0; 16]);
+        assert_eq!(routines(&whole.unwrap(), 8)[3..], ["bsr4"]);
+        let empty = Csr::new(4, 400, vec![0; 5], vec![], vec![]).unwrap();
+        assert_eq!(routines(&empty, 8), csr);
+    }
+
+    #[test]
+    fn a_dense_product_is_tried_where_a_is_nearly_dense() {
+        let mut device = gpu();
         let dense = |device: &Device, cols: usize, tf32| {
             let matrix = Csr::new(1, cols, vec![0, 2], vec![0, 1], vec![1.0; 2]).unwrap();
             let problem = Spmm { tf32, ..Spmm::new(8, Dtype::F32, Layout::Row) };

@@ -48,6 +48,94 @@ struct Factors {
     const void* beta() const { return wide ? static_cast<const void*>(&both[1]) : &single[1]; }
 };
 
+// The operand on the host.
+struct HostOperand {
+    std::vector<std::uint32_t> row_ptr, col_idx;
+    std::vector<unsigned char> values;
+    // Of one value.
+    std::size_t size;
+
+    HostOperand(const Context& context, const Description& plan, const Operand& operand)
+        : row_ptr(plan.c.rows + 1), col_idx(operand.entries), size(bytes_of(plan.b.element)) {
+        values.resize(operand.entries * size);
+        operand.row_ptr->read(row_ptr.data(), 4 * row_ptr.size(), context.stream);
+        operand.col_idx->read(col_idx.data(), 4 * col_idx.size(), context.stream);
+        operand.values->read(values.data(), values.size(), context.stream);
+        for (std::uint64_t row = 0; row < plan.c.rows; ++row) {
+            for (std::uint64_t at = row_ptr[row]; at < row_ptr[row + 1]; ++at) {
+                if (at >= operand.entries || col_idx[at] >= plan.b.rows) {
+                    throw Error("The arrays row_ptr and col_idx are no matrix of the plan's shape.");
+                }
+            }
+        }
+    }
+};
+
+// The matrix in square blocks (BSR): every block with an entry is stored whole, by rows, with zeros where there is none.
+class Blocks {
+public:
+    Blocks(const Context& context, const Description& plan, const Operand& operand, std::uint32_t side)
+        : context_(context), plan_(plan), operand_(operand), side_(side) {
+        if (plan.c.rows % side != 0 || plan.b.rows % side != 0) {
+            throw Error("The plan's matrix is not a multiple of the blocks of its algorithm.");
+        }
+        const HostOperand host(context, plan, operand);
+        pointers_.push_back(0);
+        std::vector<std::uint64_t> seen(plan.b.rows / side, ~std::uint64_t(0));
+        for (std::uint64_t block = 0; block < plan.c.rows / side; ++block) {
+            for (std::uint64_t row = block * side; row < (block + 1) * side; ++row) {
+                for (std::uint64_t at = host.row_ptr[row]; at < host.row_ptr[row + 1]; ++at) {
+                    const std::uint32_t column = host.col_idx[at] / side;
+                    if (seen[column] != block) {
+                        seen[column] = block;
+                        columns_.push_back(column);
+                    }
+                }
+            }
+            std::sort(columns_.begin() + pointers_.back(), columns_.end());
+            pointers_.push_back(static_cast<std::uint32_t>(columns_.size()));
+        }
+        row_ptr_ = std::make_unique<Buffer>(context, 4 * pointers_.size());
+        col_idx_ = std::make_unique<Buffer>(context, 4 * columns_.size());
+        values_ = std::make_unique<Buffer>(context, columns_.size() * side * side * host.size);
+        row_ptr_->write(pointers_.data(), 4 * pointers_.size(), context.stream);
+        col_idx_->write(columns_.data(), 4 * columns_.size(), context.stream);
+        fill(host);
+    }
+
+    std::int64_t count() const { return static_cast<std::int64_t>(columns_.size()); }
+    std::int64_t side() const { return side_; }
+    const Buffer& row_ptr() const { return *row_ptr_; }
+    const Buffer& col_idx() const { return *col_idx_; }
+    const Buffer& values() const { return *values_; }
+
+    // Takes in new values, into the same memory.
+    void update() const { fill(HostOperand(context_, plan_, operand_)); }
+
+private:
+    void fill(const HostOperand& host) const {
+        std::vector<unsigned char> elements(columns_.size() * side_ * side_ * host.size, 0);
+        for (std::uint64_t row = 0; row < plan_.c.rows; ++row) {
+            const auto first = columns_.begin() + pointers_[row / side_], last = columns_.begin() + pointers_[row / side_ + 1];
+            for (std::uint64_t at = host.row_ptr[row]; at < host.row_ptr[row + 1]; ++at) {
+                const auto place = std::lower_bound(first, last, host.col_idx[at] / side_) - columns_.begin();
+                const std::uint64_t to =
+                    (static_cast<std::uint64_t>(place) * side_ + row % side_) * side_ + host.col_idx[at] % side_;
+                std::memcpy(elements.data() + to * host.size, host.values.data() + at * host.size, host.size);
+            }
+        }
+        values_->write(elements.data(), elements.size(), context_.stream);
+        context_.wait_for_all();
+    }
+
+    const Context& context_;
+    const Description& plan_;
+    Operand operand_;
+    std::uint32_t side_;
+    std::vector<std::uint32_t> pointers_, columns_;
+    std::unique_ptr<Buffer> row_ptr_, col_idx_, values_;
+};
+
 class Cusparse : public Routine {
 public:
     Cusparse(const Context& context, const Description& plan, const Operand& operand, std::vector<std::string>& warnings)
@@ -76,10 +164,13 @@ public:
         aim(b_, call.b);
         aim(c_, call.c);
         const Factors factors(call.alpha, call.beta, plan_.b.element);
-        if (!plan_.vendor.solves) {
+        if (multiplies_vector()) {
+            check("cusparseSpMV",
+                  spmv_(handle_, 0, factors.alpha(), a_, b_, factors.beta(), c_, compute(), algorithm_, workspace_->address()));
+        } else if (!plan_.vendor.solves) {
             check("cusparseSpMM", spmm_(handle_, 0, 0, factors.alpha(), a_, b_, factors.beta(), c_, compute(), algorithm_,
                                         workspace_->address()));
-        } else if (vector()) {
+        } else if (solves_vector()) {
             check("cusparseSpSV_solve", solve_vector_(handle_, operation(), factors.alpha(), a_, b_, c_, data(), 0, solve_));
         } else {
             check("cusparseSpSM_solve",
@@ -89,10 +180,14 @@ public:
 
     bool update(CUstream stream) override {
         if (!plan_.vendor.solves) {
+            if (blocks_ != nullptr) {
+                context_.wait_for_all();
+                blocks_->update();
+            }
             return true;
         }
         using Update = int(Handle, Handle, Address, int);
-        const char* symbol = vector() ? "cusparseSpSV_updateMatrix" : "cusparseSpSM_updateMatrix";
+        const char* symbol = solves_vector() ? "cusparseSpSV_updateMatrix" : "cusparseSpSM_updateMatrix";
         Update* take = library_.find<Update>(symbol);
         if (take == nullptr) {
             return false;
@@ -108,6 +203,8 @@ private:
     using Destroy = int(Handle);
     using Spmm = int(Handle, int, int, const void*, Handle, Handle, const void*, Handle, int, int, Address);
     using SpmmSize = int(Handle, int, int, const void*, Handle, Handle, const void*, Handle, int, int, std::size_t*);
+    using Spmv = int(Handle, int, const void*, Handle, Handle, const void*, Handle, int, int, Address);
+    using SpmvSize = int(Handle, int, const void*, Handle, Handle, const void*, Handle, int, int, std::size_t*);
     using Vector = int(Handle, int, const void*, Handle, Handle, Handle, int, int, Handle);
     using VectorSize = int(Handle, int, const void*, Handle, Handle, Handle, int, int, Handle, std::size_t*);
     using VectorAnalysis = int(Handle, int, const void*, Handle, Handle, Handle, int, int, Handle, Address);
@@ -115,7 +212,15 @@ private:
     using MatrixSize = int(Handle, int, int, const void*, Handle, Handle, Handle, int, int, Handle, std::size_t*);
     using MatrixAnalysis = int(Handle, int, int, const void*, Handle, Handle, Handle, int, int, Handle, Address);
 
-    bool vector() const { return std::strcmp(plan_.vendor.algorithm, "spsv") == 0; }
+    bool solves_vector() const { return std::strcmp(plan_.vendor.algorithm, "spsv") == 0; }
+    bool multiplies_vector() const { return std::strncmp(plan_.vendor.algorithm, "spmv_", 5) == 0; }
+    bool vector() const { return solves_vector() || multiplies_vector(); }
+    // Rows and columns of the blocks in which the routine takes the matrix; 0 if it takes it by rows.
+    std::uint32_t side() const {
+        const char* name = plan_.vendor.algorithm;
+        const long side = std::strncmp(name, "bsr", 3) == 0 ? std::strtol(name + 3, nullptr, 10) : 0;
+        return side > 0 && side <= 1024 ? static_cast<std::uint32_t>(side) : 0;
+    }
     int operation() const { return plan_.vendor.transpose ? 1 : 0; }
     int data() const { return data_type(plan_.b.element); }
     int compute() const { return compute_type(plan_.b.element); }
@@ -149,34 +254,46 @@ private:
     Handle dense(const Dense& shape, Address address) const {
         Handle made = nullptr;
         const auto rows = static_cast<std::int64_t>(shape.rows), cols = static_cast<std::int64_t>(shape.cols);
+        const int type = data_type(shape.element);
         if (vector()) {
             using Make = int(Handle*, std::int64_t, Address, int);
-            check("cusparseCreateDnVec", library_.get<Make>("cusparseCreateDnVec")(&made, rows, address, data()));
+            check("cusparseCreateDnVec", library_.get<Make>("cusparseCreateDnVec")(&made, rows, address, type));
             return made;
         }
         using Make = int(Handle*, std::int64_t, std::int64_t, std::int64_t, Address, int, int);
         const int by_columns = 1, by_rows = 2;
         check("cusparseCreateDnMat",
-              library_.get<Make>("cusparseCreateDnMat")(&made, rows, cols, shape.row_major ? cols : rows, address, data(),
+              library_.get<Make>("cusparseCreateDnMat")(&made, rows, cols, shape.row_major ? cols : rows, address, type,
                                                         shape.row_major ? by_rows : by_columns));
         return made;
     }
 
     void describe() {
-        using Make = int(Handle*, std::int64_t, std::int64_t, std::int64_t, Address, Address, Address, int, int, int, int);
-        const int index_32 = 2, from_zero = 0;
-        check("cusparseCreateCsr",
-              library_.get<Make>("cusparseCreateCsr")(
-                  &a_, static_cast<std::int64_t>(plan_.c.rows), static_cast<std::int64_t>(plan_.b.rows),
-                  static_cast<std::int64_t>(operand_.entries), operand_.row_ptr->address(), operand_.col_idx->address(),
-                  operand_.values->address(), index_32, index_32, from_zero, data()));
+        const auto rows = static_cast<std::int64_t>(plan_.c.rows), cols = static_cast<std::int64_t>(plan_.b.rows);
+        const int index_32 = 2, from_zero = 0, by_rows = 2;
+        if (const std::uint32_t side = plan_.vendor.solves ? 0 : this->side()) {
+            using Make = int(Handle*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Address, Address,
+                             Address, int, int, int, int, int);
+            blocks_ = std::make_unique<Blocks>(context_, plan_, operand_, side);
+            check("cusparseCreateBsr",
+                  library_.get<Make>("cusparseCreateBsr")(
+                      &a_, rows / side, cols / side, blocks_->count(), side, side, blocks_->row_ptr().address(),
+                      blocks_->col_idx().address(), blocks_->values().address(), index_32, index_32, from_zero, data(), by_rows));
+        } else {
+            using Make =
+                int(Handle*, std::int64_t, std::int64_t, std::int64_t, Address, Address, Address, int, int, int, int);
+            check("cusparseCreateCsr",
+                  library_.get<Make>("cusparseCreateCsr")(
+                      &a_, rows, cols, static_cast<std::int64_t>(operand_.entries), operand_.row_ptr->address(),
+                      operand_.col_idx->address(), operand_.values->address(), index_32, index_32, from_zero, data()));
+        }
         if (plan_.vendor.solves) {
             using Set = int(Handle, int, const void*, std::size_t);
             Set* set = library_.get<Set>("cusparseSpMatSetAttribute");
             const int fill = plan_.vendor.lower ? 0 : 1, diagonal = plan_.vendor.unit_diagonal ? 1 : 0;
             check("cusparseSpMatSetAttribute", set(a_, 0, &fill, sizeof fill));
             check("cusparseSpMatSetAttribute", set(a_, 1, &diagonal, sizeof diagonal));
-            Create* create = library_.get<Create>(vector() ? "cusparseSpSV_createDescr" : "cusparseSpSM_createDescr");
+            Create* create = library_.get<Create>(solves_vector() ? "cusparseSpSV_createDescr" : "cusparseSpSM_createDescr");
             check("cusparse createDescr", create(&solve_));
         }
         set_values_ = library_.get<int(Handle, Address)>(vector() ? "cusparseDnVecSetValues" : "cusparseDnMatSetValues");
@@ -192,9 +309,28 @@ private:
         const Factors factors(1.0, plan_.accumulate ? 1.0 : 0.0, plan_.b.element);
         const void* one = factors.alpha();
         std::size_t bytes = 0;
-        if (!plan_.vendor.solves) {
-            const std::string name = plan_.vendor.algorithm;
-            algorithm_ = name == "csr_alg1" ? 4 : name == "csr_alg2" ? 6 : name == "csr_alg3" ? 12 : 0;
+        const std::string name = plan_.vendor.algorithm;
+        if (multiplies_vector()) {
+            algorithm_ = name == "spmv_alg1" ? 2 : name == "spmv_alg2" ? 3 : 0;
+            if (algorithm_ == 0 || plan_.b.cols != 1) {
+                throw Error("This loader does not know the algorithm " + name + " of cuSPARSE for this plan.");
+            }
+            check("cusparseSpMV_bufferSize",
+                  library_.get<SpmvSize>("cusparseSpMV_bufferSize")(handle_, 0, one, a_, b_, factors.beta(), c_, compute(),
+                                                                    algorithm_, &bytes));
+            workspace_ = std::make_unique<Buffer>(context_, bytes);
+            // Versions before 12.4 have no preprocessing.
+            if (Spmv* preprocess = library_.find<Spmv>("cusparseSpMV_preprocess")) {
+                check("cusparseSpMV_preprocess", preprocess(handle_, 0, one, a_, b_, factors.beta(), c_, compute(),
+                                                            algorithm_, workspace_->address()));
+            }
+            spmv_ = library_.get<Spmv>("cusparseSpMV");
+        } else if (!plan_.vendor.solves) {
+            algorithm_ = name == "csr_alg1"   ? 4
+                         : name == "csr_alg2" ? 6
+                         : name == "csr_alg3" ? 12
+                         : side() > 0         ? 14
+                                              : 0;
             if (algorithm_ == 0 && name != "default") {
                 throw Error("This loader does not know the algorithm " + name + " of cuSPARSE.");
             }
@@ -206,7 +342,7 @@ private:
                   library_.get<Spmm>("cusparseSpMM_preprocess")(handle_, 0, 0, one, a_, b_, factors.beta(), c_, compute(),
                                                                 algorithm_, workspace_->address()));
             spmm_ = library_.get<Spmm>("cusparseSpMM");
-        } else if (vector()) {
+        } else if (solves_vector()) {
             check("cusparseSpSV_bufferSize",
                   library_.get<VectorSize>("cusparseSpSV_bufferSize")(handle_, operation(), one, a_, b_, c_, data(), 0,
                                                                       solve_, &bytes));
@@ -239,7 +375,7 @@ private:
             }
         };
         const char* dense = vector() ? "cusparseDestroyDnVec" : "cusparseDestroyDnMat";
-        destroy(vector() ? "cusparseSpSV_destroyDescr" : "cusparseSpSM_destroyDescr", solve_);
+        destroy(solves_vector() ? "cusparseSpSV_destroyDescr" : "cusparseSpSM_destroyDescr", solve_);
         destroy(dense, c_);
         destroy(dense, b_);
         destroy("cusparseDestroySpMat", a_);
@@ -257,7 +393,9 @@ private:
     int (*set_stream_)(Handle, CUstream) =
         library_.open() ? library_.get<int(Handle, CUstream)>("cusparseSetStream") : nullptr;
     int (*set_values_)(Handle, Address) = nullptr;
+    std::unique_ptr<Blocks> blocks_;
     Spmm* spmm_ = nullptr;
+    Spmv* spmv_ = nullptr;
     Vector* solve_vector_ = nullptr;
     Matrix* solve_matrix_ = nullptr;
 };
@@ -327,18 +465,12 @@ private:
     }
 
     void scatter() const {
-        const std::size_t size = bytes_of(plan_.b.element);
-        std::vector<std::uint32_t> row_ptr(plan_.c.rows + 1), col_idx(operand_.entries);
-        std::vector<unsigned char> values(operand_.entries * size), dense(plan_.c.rows * leading_ * size, 0);
-        operand_.row_ptr->read(row_ptr.data(), 4 * row_ptr.size(), context_.stream);
-        operand_.col_idx->read(col_idx.data(), 4 * col_idx.size(), context_.stream);
-        operand_.values->read(values.data(), values.size(), context_.stream);
+        const HostOperand host(context_, plan_, operand_);
+        std::vector<unsigned char> dense(plan_.c.rows * leading_ * host.size, 0);
         for (std::uint64_t row = 0; row < plan_.c.rows; ++row) {
-            for (std::uint64_t at = row_ptr[row]; at < row_ptr[row + 1]; ++at) {
-                if (at >= operand_.entries || col_idx[at] >= plan_.b.rows) {
-                    throw Error("The arrays row_ptr and col_idx are no matrix of the plan's shape.");
-                }
-                std::memcpy(dense.data() + (row * leading_ + col_idx[at]) * size, values.data() + at * size, size);
+            for (std::uint64_t at = host.row_ptr[row]; at < host.row_ptr[row + 1]; ++at) {
+                std::memcpy(dense.data() + (row * leading_ + host.col_idx[at]) * host.size,
+                            host.values.data() + at * host.size, host.size);
             }
         }
         dense_->write(dense.data(), dense.size(), context_.stream);

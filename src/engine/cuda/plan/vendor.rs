@@ -4,7 +4,6 @@ use super::super::baseline::{Csr, Factors, Routine, Work};
 use super::super::context::{Buffer, Context};
 use super::super::gemm::Gemm;
 use super::super::launch::refused;
-use super::super::spmm::Spmm;
 use super::super::spsv::Spsv;
 use super::arrays::Arrays;
 use super::bind::Call;
@@ -88,9 +87,7 @@ impl VendorCall {
             return Ok(());
         }
         let Shape { rows, cols, n, dtype, result, layout } = self.shape;
-        let [row_ptr, col_idx, values] = OPERAND;
-        let buffers = [arrays.buffer(row_ptr)?, arrays.buffer(col_idx)?, arrays.buffer(values)?];
-        let csr = Csr { rows, cols, nnz: arrays.length(col_idx)?, arrays: buffers, dtype };
+        let csr = self.csr(arrays)?;
         // Preparation may read the dense operands, which only a call has.
         let zeros = |rows: usize, dtype: Dtype| {
             let bytes = (rows * n * dtype.bytes() as usize).next_multiple_of(4);
@@ -104,7 +101,7 @@ impl VendorCall {
             (Opened::Sparse(handle), Problem::Spmm(_)) => {
                 let factors = [1.0, f64::from(u8::from(self.accumulate))];
                 handle.set_stream(context.stream)?;
-                Spmm::new(context, handle, &work, factors, algorithm).map(Routine::Product)
+                Routine::product(context, handle, &work, factors, algorithm)
             }
             (Opened::Sparse(handle), Problem::Sptrsv(problem)) => {
                 handle.set_stream(context.stream)?;
@@ -144,7 +141,16 @@ impl VendorCall {
 
     /// Whether new values need more than to be in their array.
     pub(super) fn prepares_values(&self) -> bool {
-        !matches!(self.routine, Some(Routine::Product(_)))
+        !self.reads_values()
+    }
+
+    /// Whether the routine reads the array of values at each call.
+    fn reads_values(&self) -> bool {
+        match &self.routine {
+            Some(Routine::Product(spmm)) => spmm.blocks().is_none(),
+            Some(Routine::Vector(_)) => true,
+            Some(Routine::Dense(_) | Routine::Solve(_)) | None => false,
+        }
     }
 
     /// Takes in new values, which were put into their array in the order of `stream`; waits for them where the routine keeps
@@ -156,7 +162,7 @@ impl VendorCall {
         arrays: &Arrays,
         stream: CUstream,
     ) -> Result<(), EngineError> {
-        if let Some(Routine::Product(_)) = &self.routine {
+        if self.reads_values() {
             return Ok(());
         }
         if let (Some(Routine::Solve(solve)), Opened::Sparse(handle)) = (&self.routine, library) {
@@ -166,17 +172,29 @@ impl VendorCall {
             }
         }
         context.synchronize_all()?;
-        if let Some(Routine::Dense(gemm)) = &self.routine {
-            // Into the same memory, which graphs may have captured.
-            let [row_ptr, col_idx, values] = OPERAND;
-            let buffers =
-                [arrays.buffer(row_ptr)?, arrays.buffer(col_idx)?, arrays.buffer(values)?];
-            let Shape { rows, cols, dtype, .. } = self.shape;
-            let csr = Csr { rows, cols, nnz: arrays.length(col_idx)?, arrays: buffers, dtype };
-            gemm.scatter_again(|dense, leading| densify(&csr, dense, leading))?;
-            return context.synchronize();
+        // Into the same memory, which graphs may have captured.
+        match &self.routine {
+            Some(Routine::Dense(gemm)) => {
+                let csr = self.csr(arrays)?;
+                gemm.scatter_again(|dense, leading| densify(&csr, dense, leading))?;
+                context.synchronize()
+            }
+            Some(Routine::Product(spmm)) => {
+                if let Some(blocks) = spmm.blocks() {
+                    blocks.take(&self.csr(arrays)?)?;
+                }
+                context.synchronize()
+            }
+            _ => self.set_up(context, library, arrays),
         }
-        self.set_up(context, library, arrays)
+    }
+
+    /// The sparse operand on the device.
+    fn csr<'a>(&self, arrays: &'a Arrays) -> Result<Csr<'a>, EngineError> {
+        let [row_ptr, col_idx, values] = OPERAND;
+        let buffers = [arrays.buffer(row_ptr)?, arrays.buffer(col_idx)?, arrays.buffer(values)?];
+        let Shape { rows, cols, dtype, .. } = self.shape;
+        Ok(Csr { rows, cols, nnz: arrays.length(col_idx)?, arrays: buffers, dtype })
     }
 }
 
